@@ -1,0 +1,49 @@
+"""Databases that live for one test."""
+
+import uuid
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import sql
+
+URL_VARIABLE = "RUNNER_TEST_POSTGRES_URL"
+
+
+class Cluster(Protocol):
+    """Whatever can name the URL of a database: our own server, or one that was there before."""
+
+    def url(self, database: str = ...) -> str: ...
+
+
+class Remote:
+    """A server that somebody else runs, known by the URL of a database whose role may create others."""
+
+    def __init__(self, url: str) -> None:
+        self._parts = urlsplit(url)
+
+    def url(self, database: str = "") -> str:
+        path = f"/{database}" if database else self._parts.path
+        return self._parts._replace(path=path).geturl()
+
+
+def create_database(cluster: Cluster, template: str = "") -> str:
+    """Create a database, empty or as a copy of the one at the URL `template`, and return its URL."""
+    name = f"test_{uuid.uuid4().hex}"
+    source = _name(template) if template else "template1"
+    _execute(cluster, sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(source)))
+    return cluster.url(name)
+
+
+def drop_database(cluster: Cluster, url: str) -> None:
+    """Drop it even while somebody is connected: a test that failed may have left a connection."""
+    _execute(cluster, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(_name(url))))
+
+
+def _name(url: str) -> str:
+    return urlsplit(url).path.lstrip("/")
+
+
+def _execute(cluster: Cluster, statement: sql.Composed) -> None:
+    with psycopg.connect(cluster.url(), autocommit=True) as connection:
+        connection.execute(statement)

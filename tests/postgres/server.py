@@ -1,0 +1,152 @@
+"""A PostgreSQL server in a temporary directory, to be started, stopped and killed at will."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Literal, Self
+
+from tests.postgres.programs import account, reachable
+from tests.postgres.watcher import NO_SERVER, Watcher
+
+Mode = Literal["fast", "immediate"]
+
+PATIENCE = 30.0
+PAUSE = 0.01
+STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+READY_LINE = 7
+LEFTOVERS = "pre-existing shared memory block"
+
+SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    # The tests kill processes, never the machine.
+    "fsync": "off",
+    # 5 h 45 min off: a moment that lost its time zone on the way is plainly wrong.
+    "timezone": "Asia/Kathmandu",
+}
+
+
+class ServerFailed(Exception):
+    """PostgreSQL did not start. Its own words follow."""
+
+
+class Server:
+    """One server: the same port and the same data from its first start until `close()`."""
+
+    def __init__(self, programs: Path, **settings: str) -> None:
+        self.port = _free_port()
+        self._settings = SETTINGS | {"port": str(self.port)} | settings
+        self._home = _new_home()
+        self._data = self._home / "data"
+        self._log = self._home / "log"
+        self._watcher = Watcher(self._home)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._programs = reachable(programs, self._home)
+
+    def __enter__(self) -> Self:
+        self.initialise()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def log(self) -> str:
+        """What the server has said since its last start."""
+        return self._log.read_text(errors="replace")
+
+    def initialise(self) -> None:
+        options = ["-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8", "-U", "postgres"]
+        initdb = self._launch("initdb", *options, "-D", str(self._data))
+        if initdb.wait() != 0:
+            raise ServerFailed(self.log())
+
+    def start(self) -> None:
+        """Return when the server takes connections; after a kill, too."""
+        give_up = time.monotonic() + PATIENCE
+        while not self._comes_up(give_up):
+            # The children of a killed server let go of its memory a moment later.
+            if LEFTOVERS not in self.log() or time.monotonic() > give_up:
+                raise ServerFailed(self.log())
+            time.sleep(PAUSE)
+
+    def stop(self, mode: Mode = "fast") -> None:
+        """Cut off every client; `immediate` leaves the clean-up to the next start, as a crash does."""
+        self._end(STOP_SIGNALS[mode])
+
+    def kill9(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def restart(self, mode: Mode = "fast") -> None:
+        self.stop(mode)
+        self.start()
+
+    def close(self) -> None:
+        """Stop the server and remove everything that it wrote."""
+        self.stop("immediate")
+        self._watcher.close()
+
+    def _comes_up(self, give_up: float) -> bool:
+        options = [f"-c{name}={value}" for name, value in self._settings.items()]
+        self._process = self._launch("postgres", "-D", str(self._data), *options)
+        self._watcher.follow(self._process.pid)
+        while self._process.poll() is None and time.monotonic() < give_up:
+            if self._is_ready(self._process.pid):
+                return True
+            time.sleep(PAUSE)
+        return False
+
+    def _is_ready(self, pid: int) -> bool:
+        try:
+            lines = (self._data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        # A killed server leaves its file behind, with its own process id in it.
+        return lines[:1] == [str(pid)] and len(lines) > READY_LINE and lines[READY_LINE].strip() == "ready"
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        self._process.wait(PATIENCE)
+        self._process = None
+        self._watcher.follow(NO_SERVER)
+
+    def _launch(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with self._log.open("wb") as log:
+            return subprocess.Popen(
+                [self._programs / program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=_environment(),
+                start_new_session=True,
+                **account(),
+            )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _new_home() -> Path:
+    home = Path(tempfile.mkdtemp(prefix="tasktui-postgres-"))
+    if "user" in account():
+        shutil.chown(home, account()["user"], account()["group"])
+    return home
+
+
+def _environment() -> dict[str, str]:
+    """A client's settings (PGDATA, PGPORT, ...) must not reach the server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
