@@ -1,0 +1,204 @@
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.errors import InvalidRetryPlan
+from runner.policy.retry import (
+    LONGEST_DELAY,
+    MOST_STAGES,
+    PLANS,
+    Exponential,
+    Never,
+    RetryPlan,
+    Sidekiq,
+    Spread,
+    Stages,
+    next_runs,
+    parse_plan,
+)
+
+START = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
+
+delays = st.timedeltas(timedelta(0), LONGEST_DELAY)
+first_delays = st.timedeltas(timedelta(microseconds=1), LONGEST_DELAY)
+factors = st.integers(1_000, 999_999).map(lambda thousandths: thousandths / 1_000)
+exponentials = st.tuples(first_delays, factors, first_delays).map(
+    lambda parts: Exponential(min(parts[0], parts[2]), parts[1], max(parts[0], parts[2]))
+)
+stages = st.lists(delays, min_size=1, max_size=MOST_STAGES).map(lambda found: Stages(tuple(found)))
+steady: st.SearchStrategy[RetryPlan] = st.just(Sidekiq()) | exponentials | stages
+percents = st.integers(1, 100)
+spreads = st.builds(Spread, steady, percents)
+plans: st.SearchStrategy[RetryPlan] = st.just(Never()) | steady | spreads
+attempts = st.integers(-1, 100) | st.integers(1, 10**6) | st.sampled_from([10**6, 2**31, 2**63])
+randoms = st.floats(0, 1, exclude_max=True)
+typed = st.text("exp:1230*.,<~%smhd sidekqnvr", max_size=25)
+
+
+def seconds(text: str, *attempts: int, random: float = 0.5) -> list[float | None]:
+    found = [parse_plan(text).delay(attempt, random) for attempt in attempts]
+    return [None if delay is None else delay.total_seconds() for delay in found]
+
+
+def test_stages_follow_each_other_and_the_last_one_stays() -> None:
+    assert seconds("1m,5m,20m", 1, 2, 3, 4, 1_000_000) == [60, 300, 1_200, 1_200, 1_200]
+
+
+def test_a_single_delay_never_changes() -> None:
+    assert seconds("30s", 1, 2, 1_000_000) == [30, 30, 30]
+
+
+def test_exponential_multiplies_up_to_its_cap() -> None:
+    assert seconds("exp:10s*2<1h", 1, 2, 3, 9, 10) == [10, 20, 40, 2_560, 3_600]
+    assert seconds("exp:4s*1.5", 1, 2, 3) == [4, 6, 9]
+
+
+def test_exponential_without_a_cap_ends_at_ten_years() -> None:
+    assert seconds("exp:10s*2", 10**6) == [LONGEST_DELAY.total_seconds()]
+
+
+def test_sidekiq_is_the_fourth_power_with_a_growing_random_part() -> None:
+    assert seconds("sidekiq", 1, 2, 3, random=0) == [15, 16, 31]
+    assert seconds("sidekiq", 1, 2, 11, random=0.5) == [30, 46, 10_015 + 165]
+    assert seconds("sidekiq", 10**6) == [LONGEST_DELAY.total_seconds()]
+
+
+def test_never_means_no_other_attempt() -> None:
+    assert seconds("never", 1, 2) == [None, None]
+
+
+def test_a_spread_plan_stays_within_its_share() -> None:
+    assert seconds("100s~10%", 1, random=0) == [90]
+    assert seconds("100s~10%", 1, random=0.5) == [100]
+    assert seconds("100s~100%", 1, random=0) == [0]
+    assert seconds("1m,5m~50%", 2, random=0.75) == [375]
+
+
+def test_an_attempt_that_cannot_be_is_taken_as_the_first() -> None:
+    assert seconds("1m,5m,20m", 0, -7) == [60, 60]
+
+
+@given(plans, attempts, randoms)
+def test_a_delay_is_never_negative_nor_endless(plan: RetryPlan, attempt: int, random: float) -> None:
+    delay = plan.delay(attempt, random)
+    assert delay is None or timedelta(0) <= delay <= LONGEST_DELAY
+
+
+@given(steady, percents, attempts, randoms)
+def test_spreading_moves_a_delay_by_no_more_than_its_share(
+    plan: RetryPlan, percent: int, attempt: int, random: float
+) -> None:
+    plain, spread = plan.delay(attempt, random), Spread(plan, percent).delay(attempt, random)
+    assert plain is not None
+    assert spread is not None
+    assert abs(spread - plain) <= plain * percent / 100 + timedelta.resolution
+
+
+@given(exponentials, st.integers(1, 200))
+def test_exponential_delays_never_shrink(plan: Exponential, attempt: int) -> None:
+    assert plan.delay(attempt, 0) <= plan.delay(attempt + 1, 0) <= plan.cap
+
+
+@given(plans)
+def test_a_written_plan_reads_back_as_the_same(plan: RetryPlan) -> None:
+    assert parse_plan(str(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        (" 60s , 5m,1200 ", "1m,5m,20m"),
+        ("90", "1m30s"),
+        ("exp:10s*2.0<60m", "exp:10s*2<1h"),
+        ("exp: 10s * 2 < 1h", "exp:10s*2<1h"),
+        ("exp:10s*2<3650d", "exp:10s*2"),
+        ("1w ~ 5 %", "7d~5%"),
+        ("sidekiq~20%", "sidekiq~20%"),
+        (" never ", "never"),
+    ],
+)
+def test_a_plan_is_written_in_one_way(text: str, canonical: str) -> None:
+    assert str(parse_plan(text)) == canonical
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no plan is written like this"),
+        ("often", "no plan is written like this"),
+        ("-5m", "no plan is written like this"),
+        ("Never", "no plan is written like this"),
+        ("1m,,5m", "'' is not a delay"),
+        ("1m 5m 20m", "is not a delay"),
+        ("1m,5x", "'5x' is not a delay"),
+        ("1m,4000d", "'4000d' is longer than ten years"),
+        (",".join(["1s"] * (MOST_STAGES + 1)), "51 stages, 50 at most"),
+        ("9" * 2_001, "longer than 2000 characters"),
+        ("exp:10s", "after exp: come a delay"),
+        ("exp:10s*", "after exp: come a delay"),
+        ("exp:10s*1000", "after exp: come a delay"),
+        ("exp:10s*-2", "after exp: come a delay"),
+        ("exp:10s*2<", "after exp: come a delay"),
+        ("exp:0s*2", "zero stays zero"),
+        ("exp:10s*0.5", "must be 1 or more"),
+        ("exp:10s*2<5s", "must not be below the first delay"),
+        ("exp:10x*2", "'10x' is not a delay"),
+        ("1m~0%", "after ~ comes a whole percentage"),
+        ("1m~101%", "after ~ comes a whole percentage"),
+        ("1m~10", "after ~ comes a whole percentage"),
+        ("1m~10%~10%", "after ~ comes a whole percentage"),
+        ("~10%", "after ~ comes a whole percentage"),
+        ("never~10%", "no delays to spread"),
+    ],
+)
+def test_what_is_not_a_plan_is_refused_with_the_reason(text: str, why: str) -> None:
+    with pytest.raises(InvalidRetryPlan, match=why):
+        parse_plan(text)
+
+
+@given(st.text(max_size=25) | typed)
+def test_any_text_is_a_plan_or_refused(text: str) -> None:
+    try:
+        plan = parse_plan(text)
+    except InvalidRetryPlan:
+        return
+    assert parse_plan(str(plan)) == plan
+
+
+def test_the_same_text_is_read_once() -> None:
+    assert parse_plan("1m,7m") is parse_plan("1m,7m")
+
+
+def test_every_kind_of_plan_is_listed() -> None:
+    examples = ("never", "sidekiq", "exp:1s*2", "1m,5m")
+    assert {type(parse_plan(text)) for text in examples} == set(PLANS)
+
+
+def test_next_runs_follow_the_plan_to_the_last_attempt() -> None:
+    runs = next_runs(parse_plan("1m,5m,20m"), attempt=1, max_attempts=5, start=START)
+    assert [run - START for run in runs] == [timedelta(minutes=passed) for passed in (1, 6, 26, 46)]
+
+
+def test_next_runs_begin_with_the_stage_that_is_due() -> None:
+    runs = next_runs(parse_plan("1m,5m,20m"), attempt=3, max_attempts=4, start=START)
+    assert runs == [START + timedelta(minutes=20)]
+
+
+def test_next_runs_take_the_mean_of_a_spread_plan() -> None:
+    assert next_runs(parse_plan("10m~50%"), 1, 2, START) == [START + timedelta(minutes=10)]
+
+
+@pytest.mark.parametrize(("plan", "attempt", "max_attempts"), [("never", 1, 5), ("1m", 5, 5), ("1m", 6, 5)])
+def test_there_are_no_next_runs_without_attempts_left(plan: str, attempt: int, max_attempts: int) -> None:
+    assert next_runs(parse_plan(plan), attempt, max_attempts, START) == []
+
+
+def test_next_runs_are_limited_however_many_attempts_there_are() -> None:
+    assert len(next_runs(parse_plan("1m"), 1, 10**9, START, limit=7)) == 7
+
+
+def test_next_runs_end_where_the_calendar_does() -> None:
+    near_the_end = START.replace(year=9985)
+    assert len(next_runs(parse_plan("3650d"), 1, 100, near_the_end)) == 1
