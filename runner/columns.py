@@ -1,0 +1,145 @@
+"""Column types and expressions that mean the same on both databases: points in time, JSON text, names, the clock."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+
+SQLITE_FORMAT = "%Y-%m-%d %H:%M:%f"
+"""SQLite's spelling of a point in time: readable, sortable as text, to the millisecond, always UTC."""
+
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST = datetime(9999, 1, 1, tzinfo=UTC)
+"""Times outside of these bounds cannot be stored: Python could not read them back."""
+
+
+def instant_to_text(moment: datetime) -> str:
+    """Write an aware time as SQLite stores it, e.g. 2026-11-20 13:17:40.250."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+
+
+def instant_from_text(text: str) -> datetime:
+    """Read a time as SQLite stores it."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+class Instant(sa.types.TypeDecorator[datetime]):
+    """An aware point in time: timestamptz on PostgreSQL, UTC text with milliseconds on SQLite."""
+
+    impl = sa.DateTime
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
+        return dialect.type_descriptor(sa.Text() if dialect.name == "sqlite" else sa.DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> Any:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"a time without a zone: {value!r}")
+        return instant_to_text(value) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
+        if isinstance(value, str):
+            return instant_from_text(value)
+        return None if value is None else value.astimezone(UTC)
+
+
+class JsonText(sa.types.UserDefinedType[str]):
+    """JSON kept to the letter, as text in Python: json on PostgreSQL, checked text on SQLite."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "JSON"
+
+
+@compiles(JsonText, "sqlite")
+def _json_as_text(_type: JsonText, _compiler: Any, **_: Any) -> str:
+    return "TEXT"
+
+
+Name = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+"""Names of queues and handlers: compared byte by byte, so that both databases sort them alike, and fast."""
+
+BigId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+class DbNow(sa.sql.functions.FunctionElement[datetime]):
+    """The database's clock: stable within one statement, so that an index can be searched with it."""
+
+    type = Instant()
+    inherit_cache = True
+
+
+class DbLater(sa.sql.functions.FunctionElement[datetime]):
+    """A time so many seconds after another: `DbLater(time, seconds)`."""
+
+    type = Instant()
+    inherit_cache = True
+
+
+class SecondsUntil(sa.sql.functions.FunctionElement[float]):
+    """Seconds from now until a time: `SecondsUntil(time)`."""
+
+    type = sa.Float()
+    inherit_cache = True
+
+
+@compiles(DbNow, "postgresql")
+def _now_postgresql(_element: DbNow, _compiler: SQLCompiler, **_: Any) -> str:
+    return "statement_timestamp()"
+
+
+@compiles(DbNow, "sqlite")
+def _now_sqlite(_element: DbNow, _compiler: SQLCompiler, **_: Any) -> str:
+    return f"strftime('{SQLITE_FORMAT}', 'now')"
+
+
+@compiles(DbLater, "postgresql")
+def _later_postgresql(element: DbLater, compiler: SQLCompiler, **kw: Any) -> str:
+    moment, seconds = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"({moment} + ({seconds}) * interval '1 second')"
+
+
+@compiles(DbLater, "sqlite")
+def _later_sqlite(element: DbLater, compiler: SQLCompiler, **kw: Any) -> str:
+    moment, seconds = (compiler.process(clause, **kw) for clause in element.clauses)
+    return f"strftime('{SQLITE_FORMAT}', {moment}, round({seconds}, 3) || ' seconds')"
+
+
+@compiles(SecondsUntil, "postgresql")
+def _until_postgresql(element: SecondsUntil, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"extract(epoch from {compiler.process(element.clauses, **kw)} - statement_timestamp())::float"
+
+
+@compiles(SecondsUntil, "sqlite")
+def _until_sqlite(element: SecondsUntil, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"((julianday({compiler.process(element.clauses, **kw)}) - julianday('now')) * 86400.0)"
+
+
+def db_now() -> DbNow:
+    """The database's clock, as an expression."""
+    return DbNow()
+
+
+def db_later(moment: Any, seconds: Any) -> DbLater:
+    """The time `seconds` after `moment`, as an expression; a negative number lies before."""
+    return DbLater(moment, sa.cast(seconds, sa.Float()))
+
+
+def seconds_until(moment: Any) -> SecondsUntil:
+    """Seconds from now, on the database's clock, until a time; negative when it has passed."""
+    return SecondsUntil(moment)
+
+
+def bounded(moment: datetime) -> bool:
+    """Tell whether both databases and Python can hold this time."""
+    return EARLIEST <= moment < LATEST
+
+
+def seconds(span: timedelta | None) -> float | None:
+    """A span of time as the databases keep it."""
+    return None if span is None else span.total_seconds()

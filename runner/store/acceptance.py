@@ -1,0 +1,93 @@
+"""What a submitted task may hold: the checks of the write gate, before anything is written."""
+
+import json
+import math
+from typing import Any
+
+from runner.columns import EARLIEST, LATEST, bounded
+from runner.errors import InvalidTask
+from runner.policy.retry import parse_plan
+from runner.storable import require_storable
+from runner.task import NewTask, Priority
+
+LONGEST_NAME = 200
+LONGEST_SECONDS = 1e9
+
+
+def check(task: NewTask) -> None:
+    """Refuse a task that a database could not hold, or that no runner could ever run.
+
+    Args:
+        task: as the producer made it.
+
+    Raises:
+        InvalidTask: naming the value and what would do.
+        InvalidRetryPlan: when the retry plan is not one.
+    """
+    _name("handler", task.handler)
+    check_payload(task.payload)
+    if task.queue is not None:
+        _name("queue", task.queue)
+    for field in ("key", "tags", "trace", "submitted_by"):
+        text = getattr(task, field)
+        if text is not None:
+            require_storable(field, text)
+    if task.priority is not None and not Priority.LOWEST <= task.priority <= Priority.HIGHEST:
+        raise InvalidTask(field="priority", value=task.priority, why="priorities go from 1 to 9, 9 goes first")
+    if task.max_attempts is not None and not 1 <= task.max_attempts < 2**31:
+        raise InvalidTask(field="max_attempts", value=task.max_attempts, why="a task is tried at least once")
+    if task.retry is not None:
+        parse_plan(task.retry)
+    _times(task)
+
+
+def check_payload(payload: str) -> None:
+    """Refuse a payload with text that PostgreSQL cannot hold, written raw or as an escape.
+
+    Raises:
+        InvalidTask: when it holds NUL or half of a surrogate pair.
+    """
+    if "\0" in payload or "\\u" in payload or not payload.isascii():
+        require_storable("payload", payload, limit=2**31)
+        if "\\u" in payload:
+            _check_inside(json.loads(payload))
+
+
+def _check_inside(value: Any) -> None:
+    match value:
+        case str():
+            require_storable("payload", value, limit=2**31)
+        case list():
+            for item in value:
+                _check_inside(item)
+        case dict():
+            for name, item in value.items():
+                _check_inside(name)
+                _check_inside(item)
+
+
+def _name(field: str, text: str) -> None:
+    if not 1 <= len(text) <= LONGEST_NAME:
+        raise InvalidTask(field=field, value=text[:80], why=f"it must have 1 to {LONGEST_NAME} characters")
+    if not (text.isascii() and text.isprintable()):
+        require_storable(field, text)
+        if not text.isprintable():
+            raise InvalidTask(field=field, value=text[:80], why="it holds characters that cannot be shown")
+
+
+def _times(task: NewTask) -> None:
+    if task.run_at is not None:
+        if task.run_at.tzinfo is None:
+            raise InvalidTask(field="run_at", value=task.run_at, why="it has no time zone")
+        if not bounded(task.run_at):
+            raise InvalidTask(field="run_at", value=task.run_at, why=f"times go from {EARLIEST:%Y} to {LATEST:%Y}")
+        if task.delay is not None:
+            raise InvalidTask(field="delay", value=task.delay, why="run_at is given as well")
+    for field in ("delay", "timeout"):
+        value = getattr(task, field)
+        if value is not None and not (
+            math.isfinite(value) and 0 <= value < LONGEST_SECONDS and (value or field == "delay")
+        ):
+            raise InvalidTask(
+                field=field, value=value, why=f"it must be a number of seconds up to {LONGEST_SECONDS:.0e}"
+            )

@@ -1,0 +1,207 @@
+"""claim: hand out due tasks, each to one runner."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.columns import Instant, db_later, db_now
+from runner.policy.selection import Lane, Place
+from runner.schema import Tables, is_state, state_literal
+from runner.store.dialects import DIALECTS, Dialect
+from runner.store.statement import Prepared
+from runner.store.transaction import Transaction
+from runner.task import MOVES, Claimed, State
+
+LANE_COLUMNS: dict[str, Any] = {
+    "number": sa.Integer,
+    "queue": sa.Text,
+    "handler": sa.Text,
+    "priority": sa.SmallInteger,
+    "since": Instant,
+    "since_id": sa.BigInteger,
+    "max_attempts": sa.Integer,
+    "timeout": sa.Float,
+}
+
+
+class Terms(NamedTuple):
+    """What a handler gives to tasks that do not say it themselves; written into the row when it is claimed."""
+
+    max_attempts: int
+    timeout: float | None
+    """Seconds."""
+
+
+class Claimant(NamedTuple):
+    """Who claims."""
+
+    runner_id: int
+    host: str
+
+
+async def claim(
+    tx: Transaction, who: Claimant, lanes: Mapping[Lane, Place], terms: Mapping[str, Terms], limit: int
+) -> list[Claimed]:
+    """Hand out due tasks: higher priority first, then the earlier time, then the lower id.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        who: the runner that takes them.
+        lanes: where to look, each from the place behind which to start.
+        terms: of every handler in `lanes`, by name.
+        limit: the most tasks to hand out.
+
+    Returns:
+        The tasks that were really taken, in the order in which they are to be started.
+    """
+    return await _claim(tx, _prepared(tx.tables, tx.driver, False), who, lanes, terms, limit)
+
+
+async def claim_suspect(
+    tx: Transaction, who: Claimant, lanes: Mapping[Lane, Place], terms: Mapping[str, Terms]
+) -> list[Claimed]:
+    """Hand out one due task that may have killed its runner, to be run with no other such task beside it.
+
+    Whoever was merely claimed beside a task that kills its runner is rescued along with it each time. Taken one at a
+    time, only the culprit uses up its attempts.
+    """
+    return await _claim(tx, _prepared(tx.tables, tx.driver, True), who, lanes, terms, 1)
+
+
+async def _claim(
+    tx: Transaction,
+    prepared: Prepared,
+    who: Claimant,
+    lanes: Mapping[Lane, Place],
+    terms: Mapping[str, Terms],
+    limit: int,
+) -> list[Claimed]:
+    rows = [
+        (number, *lane, place.run_at, place.id, *terms[lane.handler])
+        for number, (lane, place) in enumerate(lanes.items())
+    ]
+    parameters = tx.dialect.parameters("lane", LANE_COLUMNS, rows)
+    parameters |= {"limit": limit, "runner_id": who.runner_id, "host": who.host}
+    claimed = [Claimed._make(row) for row in await tx.run(prepared, parameters)]
+    claimed.sort(key=lambda task: (-task.priority, task.run_at, task.id))
+    return claimed
+
+
+@lru_cache
+def _prepared(tables: Tables, driver: sa.Dialect, suspects: bool) -> Prepared:
+    return Prepared(claim_statement(tables, DIALECTS[driver.name], suspects), driver)
+
+
+def claim_statement(tables: Tables, dialect: Dialect, suspects: bool = False) -> sa.Update:
+    """The claim, whole.
+
+    Args:
+        tables: of the installation.
+        dialect: of the database.
+        suspects: claim from the tasks that lived through lost runners, instead of from all others.
+    """
+    task = tables.task
+    # MATERIALIZED by being used more than once: the lanes are unpacked once.
+    lane = sa.select(dialect.rows("lane", LANE_COLUMNS)).cte("lane")
+    chosen = _first_suspect(task, lane) if suspects else _first_in_need(task, lane, dialect)
+    if dialect.isolates_rows:
+        # An array is computed once, whatever the plan: IN (SELECT ... LIMIT n) can run again and take more than n.
+        taken = task.c.id == sa.func.any(sa.func.array(chosen.scalar_subquery()))
+    else:
+        taken = task.c.id.in_(chosen.scalar_subquery())
+    given = {name: _of_handler(lane, name, task) for name in ("max_attempts", "timeout")}
+    return (
+        sa.update(task)
+        .where(taken, _alive(tables.runner))
+        .values(
+            state=state_literal(MOVES["claim"].target),
+            attempt=task.c.attempt + sa.literal_column("1"),
+            fence=task.c.fence + sa.literal_column("1"),
+            version=task.c.version + sa.literal_column("1"),
+            runner_id=sa.bindparam("runner_id", type_=sa.BigInteger),
+            host=sa.bindparam("host", type_=sa.Text),
+            claimed_at=db_now(),
+            deadline_at=db_later(db_now(), sa.func.coalesce(task.c.timeout, given["timeout"])),
+            max_attempts=sa.func.coalesce(task.c.max_attempts, given["max_attempts"]),
+        )
+        .returning(*(task.c[name] for name in Claimed._fields))
+    )
+
+
+def _first_in_need(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+    """The ids of the first `limit` tasks over all lanes, locked where rows are locked one by one."""
+    limit = sa.bindparam("limit", type_=sa.Integer)
+    found, row = dialect.for_each(lane, _due(task, lane).limit(limit), task)
+    need = (row.priority.desc(), row.run_at, row.id)
+    head = sa.select(lane.c.number, row.id).select_from(found).order_by(*need).limit(limit)
+    if not dialect.isolates_rows:
+        return head.with_only_columns(row.id)
+    # The order over all lanes is found without locks, and tells only how many of each lane are in need. These are
+    # then locked lane by lane, skipping what others hold: rivals take the next ones and never wait, and no more
+    # rows are locked than are taken.
+    numbers = head.cte("head")
+    share = sa.select(numbers.c.number, sa.func.count().label("tasks")).group_by(numbers.c.number).cte("share")
+    chosen = share.join(lane, lane.c.number == share.c.number)
+    taken = (
+        _due(task, lane).limit(share.c.tasks).with_for_update(skip_locked=True).correlate(lane, share).lateral("taken")
+    )
+    return sa.select(taken.c.id).select_from(chosen.join(taken, sa.true()))
+
+
+def _due(task: sa.Table, lane: sa.CTE) -> sa.Select[Any]:
+    """The due tasks of a lane behind its place, in order: a walk along the index `ready`."""
+    row = task.alias("due")
+    return (
+        sa.select(row.c.id, row.c.priority, row.c.run_at)
+        .where(
+            is_state(row.c.state, State.WAITING),
+            row.c.queue == lane.c.queue,
+            row.c.handler == lane.c.handler,
+            row.c.priority == lane.c.priority,
+            row.c.run_at <= db_now(),
+            sa.tuple_(row.c.run_at, row.c.id) > sa.tuple_(lane.c.since, lane.c.since_id),
+            has_attempts_left(row),
+            ~is_suspect(row),
+        )
+        .order_by(row.c.run_at, row.c.id)
+        .correlate(lane)
+    )
+
+
+def _first_suspect(task: sa.Table, lane: sa.CTE) -> sa.Select[Any]:
+    """The id of the first due suspect in the lanes: a walk along the small index `rescued`."""
+    row = task.alias("due")
+    ours = sa.exists().where(lane.c.queue == row.c.queue, lane.c.handler == row.c.handler)
+    return (
+        sa.select(row.c.id)
+        .where(is_state(row.c.state, State.WAITING), row.c.rescues > sa.literal_column("0"), is_suspect(row))
+        .where(row.c.run_at <= db_now(), has_attempts_left(row), ours)
+        .order_by(row.c.run_at, row.c.id)
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+        .with_for_update(skip_locked=True, of=row)
+    )
+
+
+def has_attempts_left(task: Any) -> sa.ColumnElement[bool]:
+    """The condition that a task may be tried again."""
+    return task.c.max_attempts.is_(None) | (task.c.attempt < task.c.max_attempts)
+
+
+def is_suspect(task: Any) -> sa.ColumnElement[bool]:
+    """The condition that a task is to be run apart: it saw two runners die, or one before its last attempt."""
+    twice = task.c.rescues > sa.literal_column("1")
+    last = (task.c.rescues == sa.literal_column("1")) & (task.c.attempt + sa.literal_column("1") >= task.c.max_attempts)
+    return twice | last
+
+
+def _alive(runner: sa.Table) -> sa.ColumnElement[bool]:
+    """The condition that the claiming runner's lease holds; without it nothing is handed out."""
+    me = runner.c.id == sa.bindparam("runner_id", type_=sa.BigInteger)
+    return sa.exists().where(me, runner.c.lease_until >= db_now())
+
+
+def _of_handler(lane: sa.CTE, column: str, task: sa.Table) -> sa.ScalarSelect[Any]:
+    one = sa.select(lane.c[column]).where(lane.c.handler == task.c.handler).limit(sa.literal_column("1"))
+    return one.correlate(task).scalar_subquery()

@@ -1,0 +1,91 @@
+"""How connections are set up, so that both databases keep the same promises."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from psycopg.types.string import TextLoader
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+READING: dict[str, dict[str, Any]] = {
+    "postgresql": {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"},
+    "sqlite": {"begin": "BEGIN DEFERRED", "query_only": True},
+}
+WRITING: dict[str, dict[str, Any]] = {"postgresql": {}, "sqlite": {"begin": "BEGIN IMMEDIATE"}}
+SINGLE: dict[str, dict[str, Any]] = {"postgresql": {"isolation_level": "AUTOCOMMIT"}, "sqlite": WRITING["sqlite"]}
+"""Execution options by dialect: for a snapshot, for a transaction, for one statement."""
+
+BUSY_SECONDS = 10.0
+"""How long a SQLite connection waits for another process's write."""
+
+POSTGRESQL_OPTIONS: dict[str, Any] = {
+    "connect_timeout": 5,
+    "application_name": "runner",
+    # Server-side prepared statements are session state, which transaction poolers break, and switch to generic plans,
+    # which claim several times slower.
+    "prepare_threshold": None,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+
+
+def options(url: sa.URL) -> dict[str, Any]:
+    """What an engine for this URL is created with."""
+    if url.get_backend_name() == "sqlite":
+        return {"connect_args": {"timeout": BUSY_SECONDS}, "pool_size": 4, "max_overflow": 8}
+    given = {name: value for name, value in POSTGRESQL_OPTIONS.items() if name not in url.query}
+    return {"connect_args": given, "pool_size": 4, "max_overflow": 8, "pool_use_lifo": True}
+
+
+def prepare(engine: sa.Engine, synchronous: str) -> None:
+    """Hook the set-up of each connection and of each transaction into an engine."""
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, synchronous))
+        sa.event.listen(engine, "begin", _begin_sqlite)
+    else:
+        sa.event.listen(engine, "connect", _prepare_postgresql)
+
+
+def _prepare_sqlite(connection: Any, synchronous: str) -> None:
+    connection.isolation_level = None  # the driver would begin its transactions late, and lose updates
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    chosen = connection.get_execution_options()
+    protect = chosen.get("query_only", False)
+    if connection.info.get("query_only", False) is not protect:
+        connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if protect else 'OFF'}")
+        connection.info["query_only"] = protect
+    connection.exec_driver_sql(chosen.get("begin", "BEGIN IMMEDIATE"))
+
+
+def _prepare_postgresql(connection: Any, _: Any) -> None:
+    driver = getattr(connection, "driver_connection", connection)
+    driver.adapters.register_loader("json", TextLoader)  # payloads are passed on to the letter, not parsed here
+
+
+@asynccontextmanager
+async def deadline(connection: AsyncConnection, seconds: float | None) -> AsyncIterator[None]:
+    """Let the database break off statements that take longer than so many seconds."""
+    if seconds is None:
+        yield
+    elif connection.dialect.name == "postgresql":
+        limit = sa.func.set_config("statement_timeout", str(int(seconds * 1000)), True)
+        await connection.execute(sa.select(limit))
+        yield
+    else:
+        raw: Any = (await connection.get_raw_connection()).driver_connection
+        timer = asyncio.get_running_loop().call_later(seconds, raw._conn.interrupt)  # noqa: SLF001 - the thread is busy
+        try:
+            yield
+        finally:
+            timer.cancel()

@@ -1,0 +1,165 @@
+"""Database: the way to a transaction, to read or to write, with the set-up that each database needs."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from runner.schema import tables
+from runner.store import connecting
+from runner.store.dialects import DIALECTS
+from runner.store.faults import is_transient, translate
+from runner.store.shield import shielded
+from runner.store.transaction import Transaction
+from runner.urls import async_url, redacted
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Verb = Callable[Concatenate[Transaction, P], Awaitable[T]]
+
+TRIES = 8
+"""How often a transaction that lost against another one is run before the error is passed on."""
+
+
+class Database:
+    """One database that holds tasks.
+
+    Args:
+        engine: the connections.
+        url: the database as people may see it, without a password.
+        prefix: goes before every table's name.
+        schema: the PostgreSQL schema of the tables.
+    """
+
+    def __init__(self, engine: AsyncEngine, url: str, prefix: str = "", schema: str | None = None) -> None:
+        self.engine = engine
+        self.url = url
+        self.dialect = DIALECTS[engine.dialect.name]
+        self.tables = tables(prefix, schema if self.dialect.isolates_rows else None)
+        self._reader = engine.execution_options(**connecting.READING[self.dialect.name])
+        self._writer = engine.execution_options(**connecting.WRITING[self.dialect.name])
+        self._single = engine.execution_options(**connecting.SINGLE[self.dialect.name])
+        self._turn: asyncio.Lock | None = None if self.dialect.isolates_rows else asyncio.Lock()
+
+    @classmethod
+    def open(cls, url: str, *, prefix: str = "", schema: str | None = None, synchronous: str = "FULL") -> Self:
+        """Prepare the way to a database, without connecting yet.
+
+        Args:
+            url: as people write it: sqlite:///file.db or postgresql://host/database.
+            prefix: goes before every table's name.
+            schema: the PostgreSQL schema of the tables.
+            synchronous: SQLite's promise: FULL survives a power cut, NORMAL is faster and may lose the last commits.
+
+        Raises:
+            InvalidUrl: when the URL names nothing that we support.
+            UnsafeFile: when a SQLite file lies on a network share.
+        """
+        target = async_url(url)
+        engine = create_async_engine(target, **connecting.options(target))
+        connecting.prepare(engine.sync_engine, synchronous)
+        return cls(engine, redacted(url), prefix, schema)
+
+    @asynccontextmanager
+    async def reading(self, deadline: float | None = None) -> AsyncIterator[Transaction]:
+        """Open a transaction that sees one moment and can change nothing.
+
+        Args:
+            deadline: seconds after which the database breaks a statement off; None for no limit.
+        """
+        async with self._translated(), self._reader.connect() as connection, connection.begin():
+            async with connecting.deadline(connection, deadline):
+                yield self._transaction(connection)
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Transaction]:
+        """Open a transaction that may change things; it commits unless an exception leaves the block."""
+        async with self._translated(), self._writers_turn(), self._writer.connect() as connection, connection.begin():
+            yield self._transaction(connection)
+
+    @asynccontextmanager
+    async def stating(self) -> AsyncIterator[Transaction]:
+        """Open a transaction for exactly one statement, where that saves the way to the database and back."""
+        async with self._translated(), self._writers_turn(), self._single.connect() as connection, connection.begin():
+            yield self._transaction(connection)
+
+    async def read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb of the store in a reading transaction of its own."""
+
+        async def transaction() -> T:
+            async with self.reading() as tx:
+                return await verb(tx, *args, **kwargs)
+
+        return await shielded(transaction())
+
+    async def write(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb of the store in a writing transaction of its own, again when it lost against another one."""
+
+        async def transaction() -> T:
+            async with self.writing() as tx:
+                return await verb(tx, *args, **kwargs)
+
+        return await shielded(_until_won(transaction))
+
+    async def state(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb that is one statement, as `write` does, but with fewer round trips."""
+
+        async def transaction() -> T:
+            async with self.stating() as tx:
+                return await verb(tx, *args, **kwargs)
+
+        return await shielded(_until_won(transaction))
+
+    async def dispose(self) -> None:
+        """Close all connections; an open one to SQLite would keep the process from ending."""
+        await self.engine.dispose()
+
+    async def migrate(self) -> None:
+        """Create the tables, or bring them up to date."""
+        from runner.migrations import upgrade  # Alembic takes a third of a second to import
+
+        async with self._translated():
+            await upgrade(self)
+
+    def _transaction(self, connection: AsyncConnection) -> Transaction:
+        return Transaction(connection, self.tables, self.dialect)
+
+    @asynccontextmanager
+    async def _writers_turn(self) -> AsyncIterator[None]:
+        if self._turn is None:
+            yield
+        else:
+            async with self._turn:  # one writer at a time: queueing here is fair, SQLite's own waiting is not
+                yield
+
+    @asynccontextmanager
+    async def _translated(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except Exception as error:
+            known = translate(error, self.url)
+            if known is None:
+                raise
+            raise known from error
+
+
+async def _until_won(transaction: Callable[[], Awaitable[T]]) -> T:
+    for attempt in range(1, TRIES):
+        try:
+            return await transaction()
+        except Exception as error:
+            if not is_transient(error.__cause__ or error):
+                raise
+            await asyncio.sleep(random.random() * 0.01 * 2**attempt)  # noqa: S311 - spreads rivals, guards nothing
+    return await transaction()
+
+
+def sync_engine(url: sa.URL, synchronous: str = "FULL") -> sa.Engine:
+    """The same set-up for callers without an event loop."""
+    engine = sa.create_engine(url, **connecting.options(url))
+    connecting.prepare(engine, synchronous)
+    return engine

@@ -1,0 +1,49 @@
+"""What differs between the databases, and nothing else."""
+
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from runner.schema import Tables
+from runner.store.dialects.postgresql import PostgreSQL
+from runner.store.dialects.sqlite import SQLite
+
+
+class Dialect(Protocol):
+    """What a database must be able to do for us; one object for each.
+
+    `rows` and `parameters` belong together: a batch of rows travels to the database as parameters of one statement.
+    """
+
+    name: str
+    isolates_rows: bool
+    """True when rows are locked one by one; False when there is one writer at a time."""
+
+    def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
+        """A table expression that stands for a batch of rows, which `parameters` fills."""
+        ...
+
+    def parameters(self, name: str, columns: dict[str, Any], rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+        """The parameters that fill `rows(name, columns)`; each row has one value per column, in order."""
+        ...
+
+    def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
+        """Join each row of `outer` with what `inner`, a limited selection of `row`'s ids, finds for it.
+
+        Returns:
+            The joined expression, and the columns of `row` within it.
+        """
+        ...
+
+    def instant(self, value: Any) -> Any:
+        """Turn a time into the form that `rows` can carry."""
+        ...
+
+    def announcing(self, insert: Any, tables: Tables) -> Any:
+        """Let an insert that returns ids also wake the runners that listen, once."""
+        ...
+
+
+DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
+
+__all__ = ["DIALECTS", "Dialect"]

@@ -1,0 +1,48 @@
+"""PostgreSQL's ways: arrays carry batches, LATERAL walks lanes, rows are locked one by one."""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from runner.schema import Tables
+
+
+class PostgreSQL:
+    """PostgreSQL 13 and newer, over psycopg 3."""
+
+    name = "postgresql"
+    isolates_rows = True
+
+    def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
+        """Let one array per column stand for the batch: `unnest($1, $2, ...)`."""
+        arrays = [sa.bindparam(f"{name}_{column}", type_=ARRAY(kind)) for column, kind in columns.items()]
+        values = [sa.column(column, kind) for column, kind in columns.items()]
+        return sa.func.unnest(*arrays).table_valued(*values).render_derived(name=name)
+
+    def parameters(self, name: str, columns: dict[str, Any], rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+        """Turn the rows into one list per column."""
+        lists = zip(*rows, strict=True) if rows else ([] for _ in columns)
+        return {f"{name}_{column}": list(values) for column, values in zip(columns, lists, strict=True)}
+
+    def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
+        """Run the selection once for each outer row."""
+        found = inner.lateral("found")
+        return outer.join(found, sa.true()), found.c
+
+    def instant(self, value: Any) -> Any:
+        """Times travel as they are."""
+        return value
+
+    def announcing(self, insert: Any, tables: Tables) -> Any:
+        """NOTIFY in the same statement; a CTE that is called once, not once per row."""
+        new = insert.cte("inserted")
+        notice = (
+            sa.select(sa.func.pg_notify(channel(tables), "").label("sent")).cte("notice").prefix_with("MATERIALIZED")
+        )
+        return sa.select(new.c.id).select_from(new.join(notice, notice.c.sent.is_not(None)))
+
+
+def channel(tables: Tables) -> str:
+    """The name of the NOTIFY channel of an installation."""
+    return f"{tables.metadata.schema or ''}{tables.prefix}task"

@@ -1,0 +1,43 @@
+"""SQLite's ways: JSON carries batches, a correlated IN walks lanes, there is one writer at a time."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.columns import instant_to_text
+from runner.schema import Tables
+
+
+class SQLite:
+    """SQLite 3.35 and newer, over aiosqlite."""
+
+    name = "sqlite"
+    isolates_rows = False
+
+    def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
+        """Let one JSON array of arrays stand for the batch: `json_each(?)`."""
+        each = sa.func.json_each(sa.bindparam(name, type_=sa.Text)).table_valued("key", "value", name=f"{name}_row")
+        values = [
+            sa.func.json_extract(each.c.value, f"$[{place}]", type_=kind).label(column)
+            for place, (column, kind) in enumerate(columns.items())
+        ]
+        return sa.select(*values).order_by(each.c.key).subquery(name)
+
+    def parameters(self, name: str, columns: dict[str, Any], rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+        """Write the rows as JSON."""
+        return {name: json.dumps(rows, default=self.instant)}
+
+    def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
+        """Find the ids for each outer row and look the rows up by id: SQLite has no LATERAL."""
+        found = row.alias("found")
+        return outer.join(found, found.c.id.in_(inner.with_only_columns(inner.selected_columns["id"]))), found.c
+
+    def instant(self, value: Any) -> Any:
+        """Times travel as the text that they are stored as."""
+        return instant_to_text(value) if isinstance(value, datetime) else value
+
+    def announcing(self, insert: Any, tables: Tables) -> Any:  # noqa: ARG002 - the other database needs them
+        """Nothing to do: runners see that the file has changed."""
+        return insert

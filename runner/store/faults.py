@@ -1,0 +1,65 @@
+"""What a database driver's error means to us: away, refused, or worth another try."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.errors import DatabaseAway, DatabaseRefused, StoreError
+
+AWAY_STATES = ("08", "53", "57P", "58", "XX")
+"""SQLSTATE classes that say the server is not there for us now: connection, resources, shutdown, system, internal."""
+
+AGAIN_STATES = ("40001", "40P01", "55P03")
+"""Serialization failure, deadlock, lock not available: the same transaction may well succeed the next time."""
+
+SQLITE_AGAIN = ("database is locked", "database table is locked")
+SQLITE_AWAY = ("disk", "unable to open", "readonly database", "database is locked")
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tell whether the transaction lost against another one and should be tried again."""
+    original = _original(error)
+    state = _sqlstate(original)
+    return state in AGAIN_STATES if state else any(sign in str(original) for sign in SQLITE_AGAIN)
+
+
+def translate(error: BaseException, url: str) -> StoreError | None:
+    """Turn a driver's error into one of ours.
+
+    Args:
+        error: what came out of SQLAlchemy or a driver.
+        url: the database, without its password.
+
+    Returns:
+        DatabaseAway when waiting may help, DatabaseRefused when it will not, None when it is no database's error.
+    """
+    if not isinstance(error, (sa.exc.SQLAlchemyError, OSError, TimeoutError)) and not _from_driver(error):
+        return None
+    original = _original(error)
+    why = " ".join(str(original).split()) or type(original).__name__
+    return DatabaseAway(url=url, why=why) if _is_away(error, original) else DatabaseRefused(why=why)
+
+
+def _is_away(error: BaseException, original: BaseException) -> bool:
+    if isinstance(original, (OSError, TimeoutError, sa.exc.TimeoutError)):
+        return True
+    if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
+        return True
+    state = _sqlstate(original)
+    if state:
+        return state.startswith(AWAY_STATES)
+    if _from_driver(original) and type(original).__name__ in ("OperationalError", "InterfaceError"):
+        return not type(original).__module__.startswith("sqlite") or any(sign in str(original) for sign in SQLITE_AWAY)
+    return False
+
+
+def _original(error: BaseException) -> BaseException:
+    return getattr(error, "orig", None) or error
+
+
+def _sqlstate(error: BaseException) -> str:
+    return getattr(error, "sqlstate", None) or ""
+
+
+def _from_driver(error: Any) -> bool:
+    return type(error).__module__.split(".")[0] in ("psycopg", "sqlite3", "aiosqlite")

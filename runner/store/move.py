@@ -1,0 +1,161 @@
+"""move: take tasks out of the live table into the history, and back."""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.columns import JsonText, db_now
+from runner.schema import Tables, is_state, state_literal
+from runner.store.dialects import DIALECTS, Dialect
+from runner.store.statement import Prepared
+from runner.store.transaction import Transaction
+from runner.task import MOVES, State
+
+ENDING_COLUMNS: dict[str, Any] = {
+    "id": sa.BigInteger,
+    "fence": sa.BigInteger,
+    "duration": sa.Float,
+    "result": sa.Text,
+    "error": sa.Text,
+}
+
+NOBODY = 0
+"""Stands for the holder of a task that is in no runner's hands."""
+
+IN_NO_HANDS: dict[str, Any] = {"runner_id": None, "deadline_at": None, "claimed_at": None}
+"""What a row says of its runner when it is in no runner's hands."""
+
+
+class Ending(NamedTuple):
+    """How one task ends.
+
+    Args:
+        id: the task's.
+        fence: that the row must still have.
+        duration: seconds that the last attempt took; None when it was not tried.
+        result: JSON text; None for nothing.
+        error: the last error; None keeps the one that stands in the row.
+    """
+
+    id: int
+    fence: int
+    duration: float | None = None
+    result: str | None = None
+    error: str | None = None
+
+
+async def finish(tx: Transaction, verb: str, holder: int, endings: list[Ending]) -> set[int]:
+    """Move tasks to the history, each if `holder` still has it under the given fence.
+
+    Args:
+        tx: an open transaction; on PostgreSQL one statement is executed, on SQLite two.
+        verb: of MOVES, one that leads to a final state.
+        holder: the runner that has the tasks in hand, or NOBODY.
+        endings: one for each task.
+
+    Returns:
+        The ids of the tasks that were moved. On PostgreSQL a row that someone changes at this very moment may be
+        missing though its fence still holds; ask again with the row locked.
+    """
+    parameters = tx.dialect.parameters("ending", ENDING_COLUMNS, endings) | {"holder": holder}
+    moved: list[Any] = []
+    for prepared in _prepared(tx.tables, tx.driver, verb):
+        moved = await tx.run(prepared, parameters)
+    return {row[0] for row in moved}
+
+
+@lru_cache
+def _prepared(tables: Tables, driver: sa.Dialect, verb: str) -> list[Prepared]:
+    statements = finish_statements(tables, DIALECTS[driver.name], MOVES[verb].target)
+    return [Prepared(statement, driver) for statement in statements]
+
+
+def finish_statements(tables: Tables, dialect: Dialect, target: State) -> list[sa.UpdateBase]:
+    """Copy to the history and delete: one statement where a delete can feed an insert, else two."""
+    ending = dialect.rows("ending", ENDING_COLUMNS)
+    return _in_one(tables, ending, target) if dialect.isolates_rows else _in_two(tables, ending, target)
+
+
+def _in_two(tables: Tables, ending: sa.FromClause, target: State) -> list[sa.UpdateBase]:
+    task = tables.task
+    held = ending.join(task, _held(task, ending))
+    given = {name: ending.c[name] for name in GIVEN}
+    copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, given, target, held))
+    gone = sa.select(task.c.id).select_from(held).scalar_subquery()
+    return [copy, sa.delete(task).where(task.c.id.in_(gone)).returning(task.c.id)]
+
+
+def _in_one(tables: Tables, ending: sa.FromClause, target: State) -> list[sa.UpdateBase]:
+    # The rows are looked up one by one, by id (OFFSET 0 keeps the planner from turning this into a join: it believes
+    # that no task is in anyone's hands, and would compare all with all), and are then addressed by their place.
+    task, row = tables.task, tables.task.alias("held")
+    place = sa.select(_ctid("held")).where(_held(row, ending)).offset(sa.literal_column("0")).lateral("place")
+    found = sa.select(place.c.ctid, *ending.c).select_from(ending.join(place, sa.true())).subquery("found")
+    carried = [*(task.c[name] for name in shared(tables)), task.c.error]
+    given = [found.c[name].label(f"given_{name}") for name in GIVEN]
+    gone = sa.delete(task).where(_ctid(task.fullname) == found.c.ctid).returning(*carried, *given).cte("gone")
+    renamed = {name: gone.c[f"given_{name}"] for name in GIVEN}
+    copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
+    return [copy.returning(tables.history.c.id)]
+
+
+GIVEN = ("error", "duration", "result")
+"""What an ending adds to the row."""
+
+
+def shared(tables: Tables) -> list[str]:
+    """The columns that a task keeps when it moves between the live table and the history."""
+    changed = ("state", "error")
+    return [column.name for column in tables.history.c if column.name in tables.task.c and column.name not in changed]
+
+
+def _copied(
+    tables: Tables, row: Any, given: dict[str, Any], target: State, source: sa.FromClause
+) -> tuple[list[str], sa.Select[Any]]:
+    values = {name: row[name] for name in shared(tables)} | {
+        "state": state_literal(target),
+        "error": sa.func.coalesce(given["error"], row["error"]),
+        "duration": given["duration"],
+        "result": sa.cast(given["result"], JsonText),
+        "finished_at": db_now(),
+    }
+    return list(values), sa.select(*values.values()).select_from(source)
+
+
+def _held(task: Any, ending: Any) -> sa.ColumnElement[bool]:
+    """The condition that the fence holds.
+
+    It names the holder and not the state: a literal state would let the planner use the index of running tasks, which
+    is all dead entries of tasks that have ended.
+    """
+    holder = sa.func.coalesce(task.c.runner_id, sa.literal_column(str(NOBODY)))
+    given = sa.bindparam("holder", type_=sa.BigInteger)
+    return (task.c.id == ending.c.id) & (task.c.fence == ending.c.fence) & (holder == given)
+
+
+def _ctid(table: str) -> sa.Label[Any]:
+    return sa.literal_column(f"{table}.ctid").label("ctid")
+
+
+async def requeue(tx: Transaction, ids: list[int]) -> set[int]:
+    """Move tasks from the history back to the live table, due at once and with all their attempts.
+
+    Args:
+        tx: an open transaction.
+        ids: of tasks whose state allows it (see MOVES); others stay where they are.
+
+    Returns:
+        The ids of the tasks that were moved.
+    """
+    task, history = tx.tables.task, tx.tables.history
+    move = MOVES["requeue"]
+    old = {name: history.c[name] for name in shared(tx.tables)} | {"error": history.c.error}
+    cleared = {"runner_id": sa.null(), "claimed_at": sa.null(), "attempt": sa.literal_column("0")}
+    new = {"state": state_literal(move.target), "run_at": db_now(), "rescues": sa.literal_column("0")}
+    values = old | cleared | new | {"version": history.c.version + 1}
+    chosen = history.c.id.in_(ids) & is_state(history.c.state, *(state for state in move.sources if state))
+    copy = sa.insert(task).from_select(list(values), sa.select(*values.values()).where(chosen)).returning(task.c.id)
+    moved = {row[0] for row in await tx.rows(copy)}
+    await tx.execute(sa.delete(history).where(history.c.id.in_(moved)))
+    return moved

@@ -1,0 +1,80 @@
+"""rescue: take tasks back from runners that are lost."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.columns import db_later, db_now
+from runner.outcome import Failure
+from runner.schema import is_state, state_literal
+from runner.store.attempts import Tried, record
+from runner.store.move import IN_NO_HANDS, NOBODY, Ending, finish
+from runner.store.transaction import Transaction
+from runner.task import MOVES, State
+
+LOST = Failure("runner lost", "its runner stopped giving signs of life while it had this task")
+OVERDUE = Failure("runner lost", "its runner did not end this task at its deadline")
+CHUNK = 1_000
+"""Tasks taken back in one transaction."""
+
+
+async def rescue(tx: Transaction, grace: float) -> dict[int, str]:
+    """Take back what lost runners had in hand; every crash counts as an attempt.
+
+    Every runner calls this; none is special. The fence is raised at once, so that whatever a lost runner still
+    writes is refused.
+
+    Args:
+        tx: an open transaction.
+        grace: seconds beyond a task's deadline that its runner is given to end it by itself.
+
+    Returns:
+        What became of each task, by id: "rescue" (it waits again), "bury" (it has no attempts left) or "cancel".
+    """
+    runner = tx.tables.runner
+    await tx.execute(sa.delete(runner).where(runner.c.lease_until < db_now()))
+    lost = await _lock_lost(tx, grace)
+    if not lost:
+        return {}
+    await _take_back(tx, [row.id for row in lost])
+    verbs = {row.id: _verb(row) for row in lost}
+    await record(tx, [Tried(row, verbs[row.id], OVERDUE if row.alive else LOST, None) for row in lost])
+    for verb in ("bury", "cancel"):
+        ended = [Ending(row.id, row.fence + 1) for row in lost if verbs[row.id] == verb]
+        if ended:
+            await finish(tx, verb, NOBODY, ended)
+    return verbs
+
+
+async def _lock_lost(tx: Transaction, grace: float) -> list[Any]:
+    task, runner = tx.tables.task.c, tx.tables.runner.c
+    alive = sa.exists().where(runner.id == task.runner_id)
+    overdue = task.deadline_at < db_later(db_now(), -grace)
+    names = ("id", "queue", "handler", "attempt", "max_attempts", "fence", "cancel_requested")
+    columns = [task[name] for name in (*names, "claimed_at", "runner_id", "host")]
+    statement = (
+        sa.select(*columns, alive.label("alive"))
+        .where(is_state(task.state, State.RUNNING), ~alive | overdue)
+        .order_by(task.id)
+        .limit(CHUNK)
+        .with_for_update(skip_locked=True, of=tx.tables.task)
+    )
+    return list(await tx.rows(statement))
+
+
+async def _take_back(tx: Transaction, ids: list[int]) -> None:
+    task = tx.tables.task
+    values = {
+        "state": state_literal(MOVES["rescue"].target),
+        "fence": task.c.fence + 1,
+        "version": task.c.version + 1,
+        "rescues": task.c.rescues + 1,
+        "error": LOST.reason,
+    } | IN_NO_HANDS
+    await tx.execute(sa.update(task).where(task.c.id.in_(ids)).values(values))
+
+
+def _verb(row: Any) -> str:
+    if row.cancel_requested:
+        return "cancel"
+    return "bury" if row.attempt >= row.max_attempts else "rescue"

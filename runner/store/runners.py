@@ -1,0 +1,91 @@
+"""runners: the processes that claim, and their proof of life."""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from runner.columns import db_later, db_now
+from runner.schema import is_state
+from runner.store.transaction import Transaction
+from runner.task import State
+
+
+class Identity(NamedTuple):
+    """What a runner says of itself."""
+
+    host: str
+    pid: int
+    version: str
+    handlers: Sequence[str]
+    capacity: int
+
+
+class Beat(NamedTuple):
+    """What a runner hears back when it proves that it lives.
+
+    Args:
+        alive: False when it was struck out and its tasks were taken: it must register anew.
+        wish: what an operator asks of it, e.g. "drain"; None for nothing.
+        cancelled: ids of tasks in its hands that are to be terminated.
+    """
+
+    alive: bool
+    wish: str | None
+    cancelled: frozenset[int]
+
+
+async def register(tx: Transaction, identity: Identity, lease: float) -> int:
+    """Enter a runner, and the handlers that it knows.
+
+    Args:
+        tx: an open transaction.
+        identity: of the process.
+        lease: seconds for which it is taken to live without a beat.
+
+    Returns:
+        The runner's id: a number for this incarnation of it, never used again.
+    """
+    runner = tx.tables.runner
+    entered = sa.insert(runner).values(
+        host=identity.host,
+        pid=identity.pid,
+        version=identity.version,
+        handlers=json.dumps(sorted(identity.handlers)),
+        capacity=identity.capacity,
+        lease_until=db_later(db_now(), lease),
+    )
+    return int((await tx.execute(entered.returning(runner.c.id))).scalar_one())
+
+
+async def beat(tx: Transaction, runner_id: int, lease: float, running: int) -> Beat:
+    """Renew a runner's lease, unless a rescue has struck the runner out.
+
+    A runner that was frozen beyond its lease goes on if nobody noticed: nothing was taken from it then. Renewing and
+    rescuing wait for each other at the runner's row.
+
+    Args:
+        tx: an open transaction.
+        runner_id: as `register` returned it.
+        lease: seconds from now.
+        running: how many tasks it has in hand.
+    """
+    runner, task = tx.tables.runner, tx.tables.task
+    renewed = (
+        sa.update(runner)
+        .where(runner.c.id == runner_id)
+        .values(beat_at=db_now(), lease_until=db_later(db_now(), lease), running=running)
+    )
+    row = (await tx.execute(renewed.returning(runner.c.wish))).one_or_none()
+    if row is None:
+        return Beat(False, None, frozenset())
+    ours = (task.c.runner_id == runner_id) & is_state(task.c.state, State.RUNNING)
+    asked = await tx.rows(sa.select(task.c.id).where(ours, task.c.cancel_requested))
+    return Beat(True, row.wish, frozenset(found.id for found in asked))
+
+
+async def leave(tx: Transaction, runner_id: int) -> None:
+    """Strike a runner out that has nothing in hand any more."""
+    runner = tx.tables.runner
+    await tx.execute(sa.delete(runner).where(runner.c.id == runner_id))

@@ -1,0 +1,166 @@
+"""settle: write down what executing tasks led to."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.columns import db_later, db_now, seconds
+from runner.outcome import Done, Outcome
+from runner.policy.verdict import Standing, Verdict, judge
+from runner.schema import state_literal
+from runner.storable import to_storable
+from runner.store.attempts import Tried, record
+from runner.store.move import IN_NO_HANDS, Ending, finish
+from runner.store.transaction import Transaction
+from runner.task import MOVES
+
+ERROR_LIMIT = 16 * 1024
+"""Bytes of an error that are kept."""
+
+
+class Settlement(NamedTuple):
+    """What one attempt led to.
+
+    Args:
+        id: the task's.
+        fence: that its claim handed out.
+        outcome: of the attempt.
+        duration: seconds that it took; None when it was not started.
+        retry: the handler's retry plan, for a task that has none of its own.
+    """
+
+    id: int
+    fence: int
+    outcome: Outcome
+    duration: float | None = None
+    retry: str = "1m,5m,20m"
+
+
+@dataclass
+class Settled:
+    """What became of a batch.
+
+    Args:
+        verbs: the move that each accepted settlement made, by task id.
+        fenced: ids of tasks that were not this runner's any more; nothing was changed.
+    """
+
+    verbs: dict[int, str] = field(default_factory=dict)
+    fenced: set[int] = field(default_factory=set)
+
+
+async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> Settled:
+    """Write the outcomes of a batch, each if its fence still holds.
+
+    Args:
+        tx: an open transaction.
+        holder: the runner that executed the tasks.
+        batch: at most one settlement for each task.
+
+    Returns:
+        What was accepted, and what was fenced out. Settling a second time what was accepted before changes nothing
+        and reports it as fenced.
+    """
+    done = {item.id: item for item in batch if isinstance(item.outcome, Done)}
+    moved = await settle_done(tx, holder, list(done.values()))
+    settled = Settled({task_id: "succeed" for task_id in moved})
+    rest = [item for item in batch if item.id not in moved]
+    if rest:
+        await _settle_locked(tx, holder, rest, settled)
+    return settled
+
+
+async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> set[int]:
+    """Write successes only: the short way, one statement on PostgreSQL.
+
+    Returns:
+        The ids that were accepted. For the others ask `settle`, which locks the rows before it calls them fenced.
+    """
+    endings = [Ending(item.id, item.fence, item.duration, getattr(item.outcome, "result", None)) for item in batch]
+    return await finish(tx, "succeed", holder, endings) if endings else set()
+
+
+async def _settle_locked(tx: Transaction, holder: int, batch: Sequence[Settlement], settled: Settled) -> None:
+    rows = await _lock(tx, holder, [item.id for item in batch])
+    verdicts: list[tuple[Settlement, Any, Verdict]] = []
+    for item in batch:
+        row = rows.get(item.id)
+        if row is None or row.fence != item.fence:
+            settled.fenced.add(item.id)
+        else:
+            verdicts.append((item, row, _judge(item, row)))
+            settled.verbs[item.id] = verdicts[-1][2].verb
+    await record(tx, [_tried(item, row, verdict) for item, row, verdict in verdicts if verdict.failure])
+    for verb in ("succeed", "bury", "cancel"):
+        ended = [_ending(item, verdict) for item, _, verdict in verdicts if verdict.verb == verb]
+        if ended:
+            await finish(tx, verb, holder, ended)
+    await _return(tx, [(item, row, verdict) for item, row, verdict in verdicts if verdict.delay is not None])
+
+
+async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:
+    """Read the rows as they are now and keep others from changing them; in the order of ids, so that no two wait for
+    each other.
+    """
+    task = tx.tables.task.c
+    names = ("id", "queue", "handler", "attempt", "max_attempts", "retry", "releases", "cancel_requested", "fence")
+    columns = [task[name] for name in (*names, "claimed_at", "runner_id", "host")]
+    held = task.id.in_(ids) & (task.runner_id == holder)
+    rows = await tx.rows(sa.select(*columns).where(held).order_by(task.id).with_for_update())
+    return {row.id: row for row in rows}
+
+
+def _judge(item: Settlement, row: Any) -> Verdict:
+    if isinstance(item.outcome, Done):
+        return Verdict("succeed")
+    plan = row.retry or item.retry
+    standing = Standing(row.attempt, row.max_attempts, plan, row.releases, row.cancel_requested)
+    return judge(item.outcome, standing, random.random())  # noqa: S311 - spreads delays, guards nothing
+
+
+def _ending(item: Settlement, verdict: Verdict) -> Ending:
+    why = to_storable(verdict.why, ERROR_LIMIT) if verdict.why else None
+    return Ending(item.id, item.fence, item.duration, getattr(item.outcome, "result", None), why)
+
+
+def _tried(item: Settlement, row: Any, verdict: Verdict) -> Tried:
+    assert verdict.failure is not None
+    return Tried(row, verdict.verb, verdict.failure, seconds(verdict.delay))
+
+
+async def _return(tx: Transaction, returned: list[tuple[Settlement, Any, Verdict]]) -> None:
+    """Put tasks back into the queue: to be tried again, put off, or handed back."""
+    if not returned:
+        return
+    task = tx.tables.task
+    columns = {
+        "id": sa.BigInteger,
+        "delay": sa.Float,
+        "uncounted": sa.Integer,
+        "released": sa.Integer,
+        "error": sa.Text,
+    }
+    rows = [
+        (
+            item.id,
+            seconds(verdict.delay),
+            0 if verdict.counted else 1,
+            1 if verdict.verb == "release" else 0,
+            to_storable(verdict.why, ERROR_LIMIT) or None,
+        )
+        for item, _, verdict in returned
+    ]
+    back = tx.dialect.rows("back", columns)
+    values = {
+        "state": state_literal(MOVES["retry"].target),
+        "run_at": sa.case((back.c.released == 1, task.c.run_at), else_=db_later(db_now(), back.c.delay)),
+        "attempt": task.c.attempt - back.c.uncounted,
+        "releases": task.c.releases + back.c.released,
+        "error": sa.func.coalesce(back.c.error, task.c.error),
+        "version": task.c.version + 1,
+    } | IN_NO_HANDS
+    statement = sa.update(task).where(task.c.id == back.c.id).values(values)
+    await tx.execute(statement, tx.dialect.parameters("back", columns, rows))

@@ -1,0 +1,24 @@
+"""Statements that run often: built and compiled once per installation, executed on the driver's own connection."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+
+class Prepared:
+    """A statement as text for one database, with the order in which the driver wants its parameters.
+
+    Compiling costs more than running a batch of tasks, so it is done once; literal parts (states, limits that are
+    constants) are already inside.
+    """
+
+    def __init__(self, statement: sa.ClauseElement, dialect: sa.Dialect) -> None:
+        compiled = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
+        self.sql = str(compiled)
+        self._order: list[str] | None = getattr(compiled, "positiontup", None)
+        self._constants = {name: value for name, value in compiled.params.items() if value is not None}
+
+    def arguments(self, parameters: dict[str, Any]) -> Any:
+        """The parameters as the driver takes them: by name, or as a tuple in order of appearance."""
+        values = self._constants | parameters
+        return tuple(values[name] for name in self._order) if self._order is not None else values

@@ -1,0 +1,123 @@
+"""submit: put tasks into the table, in the caller's transaction."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.columns import Instant, JsonText, db_later, db_now
+from runner.schema import Tables
+from runner.store.acceptance import check
+from runner.store.dialects import DIALECTS
+from runner.store.statement import Prepared
+from runner.store.transaction import Transaction
+from runner.task import NewTask, Priority
+
+COLUMNS: dict[str, Any] = {
+    "handler": sa.Text,
+    "payload": sa.Text,
+    "queue": sa.Text,
+    "key": sa.Text,
+    "priority": sa.SmallInteger,
+    "run_at": Instant,
+    "delay": sa.Float,
+    "max_attempts": sa.Integer,
+    "retry": sa.Text,
+    "timeout": sa.Float,
+    "tags": sa.Text,
+    "trace": sa.Text,
+    "submitted_by": sa.Text,
+}
+"""What a submitted task may say, with the types in which it travels; what a batch does not use is not sent."""
+
+CHUNK = 2_000
+"""Tasks per statement: more gains nothing and makes the statement's parameters large."""
+
+
+async def submit(tx: Transaction, task: NewTask, *, notify: bool = True) -> int:
+    """Submit one task; it exists when the caller's transaction commits.
+
+    Args:
+        tx: the caller's transaction.
+        task: what to do.
+        notify: wake runners that listen (PostgreSQL).
+
+    Returns:
+        The task's id.
+
+    Raises:
+        InvalidTask: when a value cannot be stored; nothing has been written then.
+    """
+    (task_id,) = await submit_many(tx, [task], notify=notify)
+    return task_id
+
+
+async def submit_many(tx: Transaction, tasks: Sequence[NewTask], *, notify: bool = True) -> list[int]:
+    """Submit many tasks with few statements.
+
+    Args:
+        tx: the caller's transaction.
+        tasks: any number of them.
+        notify: wake runners that listen (PostgreSQL), once per statement.
+
+    Returns:
+        The tasks' ids, in the order of `tasks`.
+
+    Raises:
+        InvalidTask: when a value cannot be stored; nothing of the batch has been written then.
+    """
+    for task in tasks:
+        check(task)
+    ids: list[int] = []
+    for first in range(0, len(tasks), CHUNK):
+        prepared, parameters = insertion(tx, tasks[first : first + CHUNK], notify)
+        # Numbers are handed out in the order of the rows, but come back in any.
+        ids += sorted(row[0] for row in await tx.run(prepared, parameters))
+    return ids
+
+
+def insertion(tx: Any, tasks: Sequence[NewTask], notify: bool) -> tuple[Prepared, dict[str, Any]]:
+    """The statement that inserts a batch and returns its ids, with its parameters: shared by every door.
+
+    Args:
+        tx: anything with `tables`, `dialect` and `driver`, the SQLAlchemy dialect to compile for.
+        tasks: at least one, at most CHUNK.
+        notify: wake runners that listen.
+    """
+    used = tuple(name for name in COLUMNS if any(getattr(task, name) is not None for task in tasks))
+    due = any(task.run_at is None and task.delay is None for task in tasks)
+    prepared = _prepared(tx.tables, tx.driver, used, notify and due)
+    carry = tx.dialect.instant
+    rows = [
+        tuple([carry(getattr(task, name)) if name == "run_at" else getattr(task, name) for name in used])
+        for task in tasks
+    ]
+    return prepared, tx.dialect.parameters("new", {name: COLUMNS[name] for name in used}, rows)
+
+
+@lru_cache(maxsize=128)
+def _prepared(tables: Tables, driver: sa.Dialect, used: tuple[str, ...], notify: bool) -> Prepared:
+    dialect = DIALECTS[driver.name]
+    new = dialect.rows("new", {name: COLUMNS[name] for name in used})
+    values = {name: _value(name, new.c[name]) for name in used if name != "delay"}
+    if "delay" in used:
+        start = sa.func.coalesce(new.c.run_at, db_now()) if "run_at" in used else db_now()
+        values["run_at"] = db_later(start, sa.func.coalesce(new.c.delay, 0))
+    insert = sa.insert(tables.task).from_select(list(values), sa.select(*values.values())).returning(tables.task.c.id)
+    return Prepared(dialect.announcing(insert, tables) if notify else insert, driver)
+
+
+def _value(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """A column of the batch as the table wants it: rows of one batch may leave different things to the default."""
+    match name:
+        case "payload" | "tags":
+            return sa.cast(column, JsonText)
+        case "queue":
+            return sa.func.coalesce(column, sa.literal_column("'default'"))
+        case "priority":
+            return sa.func.coalesce(column, sa.literal_column(str(Priority.DEFAULT)))
+        case "run_at":
+            return sa.func.coalesce(column, db_now())
+        case _:
+            return column

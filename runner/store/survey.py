@@ -1,0 +1,73 @@
+"""survey: which lanes have waiting tasks, and when the first of each is due."""
+
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.columns import db_now, seconds_until
+from runner.policy.selection import Head, Lane
+from runner.schema import Tables, is_state
+from runner.store.statement import Prepared
+from runner.store.transaction import Transaction
+from runner.task import State
+
+
+async def survey(tx: Transaction) -> list[Head]:
+    """Find every lane that has waiting tasks, with its first task's time.
+
+    The cost grows with the number of lanes, not of tasks: one look-up in the index each.
+
+    Args:
+        tx: an open transaction.
+
+    Returns:
+        One head per lane, of any handler, paused or not.
+    """
+    rows = await tx.run(_prepared(tx.tables, tx.driver), {})
+    return [Head(Lane(*row[:3]), row[3], float(row[4]), bool(row[5])) for row in rows]
+
+
+@lru_cache
+def _prepared(tables: Tables, driver: sa.Dialect) -> Prepared:
+    return Prepared(survey_statement(tables), driver)
+
+
+def survey_statement(tables: Tables) -> sa.Select[Any]:
+    """Walk the index of waiting tasks from lane to lane, a "loose index scan".
+
+    Neither database skips within an index by itself (SELECT DISTINCT reads all of it), so a recursive query asks for
+    the first row behind the lane of the last one.
+    """
+    earliest, here, beyond = tables.task.alias("earliest"), tables.task.alias("here"), tables.task.alias("beyond")
+    head = sa.select(_first_of(earliest).label("id")).cte("head", recursive=True)
+    behind = _lane(beyond) > _lane(here)
+    step = sa.select(_first_of(beyond, behind).correlate(here)).select_from(head.join(here, here.c.id == head.c.id))
+    heads = head.union_all(step)
+    task, queue, handler = tables.task.alias("found"), tables.queue, tables.handler
+    found = heads.join(task, task.c.id == heads.c.id)
+    found = found.outerjoin(queue, queue.c.name == task.c.queue).outerjoin(handler, handler.c.name == task.c.handler)
+    paused = is_paused(queue) | is_paused(handler)
+    columns = (task.c.queue, task.c.handler, task.c.priority, task.c.run_at)
+    return sa.select(*columns, seconds_until(task.c.run_at), paused).select_from(found)
+
+
+def _first_of(task: Any, condition: sa.ColumnElement[bool] = sa.true()) -> sa.ScalarSelect[int]:
+    order = (task.c.queue, task.c.handler, task.c.priority, task.c.run_at, task.c.id)
+    first = (
+        sa.select(task.c.id)
+        .where(is_state(task.c.state, State.WAITING), condition)
+        .order_by(*order)
+        .limit(sa.literal_column("1"))
+    )
+    return first.scalar_subquery()
+
+
+def _lane(task: Any) -> sa.Tuple:
+    return sa.tuple_(task.c.queue, task.c.handler, task.c.priority)
+
+
+def is_paused(registry: sa.Table) -> sa.ColumnElement[bool]:
+    """The condition that a queue or a handler is paused now; false where the registry has no row."""
+    still = registry.c.paused_until.is_(None) | (registry.c.paused_until > db_now())
+    return registry.c.paused_at.is_not(None) & still

@@ -1,0 +1,56 @@
+"""Transaction: what every verb of the store takes first."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from runner.schema import Tables
+from runner.store.dialects import Dialect
+from runner.store.statement import Prepared
+
+Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+
+class Transaction:
+    """An open transaction on one connection, and what is needed to write statements for it.
+
+    Args:
+        connection: with its transaction begun; whoever opened it ends it.
+        tables: of the installation that the statements are for.
+        dialect: the differences of this database.
+    """
+
+    __slots__ = ("connection", "dialect", "tables")
+
+    def __init__(self, connection: AsyncConnection, tables: Tables, dialect: Dialect) -> None:
+        self.connection = connection
+        self.tables = tables
+        self.dialect = dialect
+
+    @property
+    def driver(self) -> sa.Dialect:
+        """What statements are compiled for."""
+        return self.connection.dialect
+
+    async def execute(self, statement: sa.Executable, parameters: Parameters | None = None) -> sa.CursorResult[Any]:
+        """Execute a statement; its rows, if any, are read already."""
+        return await self.connection.execute(statement, parameters)
+
+    async def rows(self, statement: sa.Executable, parameters: Parameters | None = None) -> Sequence[sa.Row[Any]]:
+        """Execute a statement and return all its rows."""
+        return (await self.connection.execute(statement, parameters)).all()
+
+    async def scalar(self, statement: sa.Executable, parameters: Parameters | None = None) -> Any:
+        """Execute a statement and return the first column of its first row, or None."""
+        return await self.connection.scalar(statement, parameters)
+
+    async def run(self, prepared: Prepared, parameters: dict[str, Any]) -> list[Any]:
+        """Execute a prepared statement on the driver's connection and return its rows as plain tuples."""
+        raw = await self.connection.get_raw_connection()
+        driver: Any = raw.driver_connection
+        cursor = await driver.execute(prepared.sql, prepared.arguments(parameters))
+        rows: list[Any] = await cursor.fetchall() if cursor.description else []
+        await cursor.close()
+        return rows

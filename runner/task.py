@@ -1,0 +1,131 @@
+"""Task, State and MOVES: what a task is, and every way in which it may change."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class State(StrEnum):
+    """Where a task is in its life. The first three are live, the last three final."""
+
+    WAITING = "waiting"
+    BLOCKED = "blocked"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        """True when the task has ended and stands in the history."""
+        return self in FINAL
+
+
+LIVE = (State.WAITING, State.BLOCKED, State.RUNNING)
+FINAL = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
+
+
+class Shown(StrEnum):
+    """What people see: a stored state, or one that follows from it and the time."""
+
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    RETRYING = "retrying"
+    BLOCKED = State.BLOCKED.value
+    RUNNING = State.RUNNING.value
+    LOST = "lost"
+    SUCCEEDED = State.SUCCEEDED.value
+    DEAD = State.DEAD.value
+    CANCELLED = State.CANCELLED.value
+
+
+class Move(NamedTuple):
+    """A legal transition: from any of `sources` to `target`; None stands for "no row"."""
+
+    sources: tuple[State | None, ...]
+    target: State
+
+
+MOVES: dict[str, Move] = {
+    "submit": Move((None,), State.WAITING),
+    "claim": Move((State.WAITING,), State.RUNNING),
+    "succeed": Move((State.RUNNING,), State.SUCCEEDED),
+    "retry": Move((State.RUNNING,), State.WAITING),
+    "bury": Move((State.RUNNING,), State.DEAD),
+    "snooze": Move((State.RUNNING,), State.WAITING),
+    "release": Move((State.RUNNING,), State.WAITING),
+    "rescue": Move((State.RUNNING,), State.WAITING),
+    "cancel": Move((State.WAITING, State.BLOCKED, State.RUNNING), State.CANCELLED),
+    "requeue": Move((State.DEAD, State.CANCELLED), State.WAITING),
+    "unblock": Move((State.BLOCKED,), State.WAITING),
+}
+"""Every legal transition by its verb. Whatever changes a state takes source and target from here."""
+
+
+def may(verb: str, state: State | None) -> bool:
+    """Tell whether `verb` is a legal move for a task in `state`."""
+    return state in MOVES[verb].sources
+
+
+class Priority:
+    """The bounds of a priority: 9 goes first, 1 is what a task gets that asks for nothing."""
+
+    LOWEST, HIGHEST, DEFAULT = 1, 9, 1
+
+
+class Claimed(NamedTuple):
+    """A task as a claim hands it to its runner: what executing it needs, and nothing else."""
+
+    id: int
+    queue: str
+    handler: str
+    key: str | None
+    payload: str
+    """JSON text, as it was submitted."""
+    priority: int
+    run_at: object
+    """The database's own form of the time; with `id` it marks the place in the lane."""
+    attempt: int
+    """This attempt's number, from 1."""
+    max_attempts: int
+    fence: int
+    timeout: float | None
+    """Seconds; None stands for the handler's."""
+    rescues: int
+    checkpoint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task to submit; None leaves a value to the table's or the handler's default.
+
+    Args:
+        handler: the handler's name.
+        payload: its arguments, a JSON object as text.
+        queue: the lane that people name, pause and limit.
+        key: a business key to search for.
+        priority: 1 to 9, 9 goes first.
+        run_at: not before this time.
+        delay: seconds from now, on the database's clock; not together with run_at.
+        max_attempts: how often it may be tried, at least 1.
+        retry: the retry plan as text.
+        timeout: seconds that an attempt may take.
+        tags: a JSON array of texts, as text.
+        trace: a W3C traceparent.
+        submitted_by: who or what submitted it.
+    """
+
+    handler: str
+    payload: str = "{}"
+    queue: str | None = None
+    key: str | None = None
+    priority: int | None = None
+    run_at: datetime | None = None
+    delay: float | None = None
+    max_attempts: int | None = None
+    retry: str | None = None
+    timeout: float | None = None
+    tags: str | None = None
+    trace: str | None = None
+    submitted_by: str | None = None
