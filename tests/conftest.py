@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -40,14 +41,18 @@ class SqliteDatabases:
     """Files; the migrated ones are copies of a file that was migrated once."""
 
     def __init__(self, directory: Path) -> None:
-        self._template = directory / "template.db"
+        self._directory = directory
+
+    @cached_property
+    def _template(self) -> Path:
+        file = self._directory / "template.db"
+        asyncio.run(_migrate(_sqlite_url(file)))
+        return file
 
     def empty(self, directory: Path) -> str:
         return _sqlite_url(directory / "test.db")
 
     def migrated(self, directory: Path) -> str:
-        if not self._template.exists():
-            asyncio.run(_migrate(_sqlite_url(self._template)))
         shutil.copy(self._template, directory / "test.db")
         return self.empty(directory)
 
@@ -60,24 +65,32 @@ class PostgresDatabases:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._template = ""
+        self._made: set[str] = set()
+
+    @cached_property
+    def _template(self) -> str:
+        url = self._make()
+        asyncio.run(_migrate(url))
+        return url
 
     def empty(self, directory: Path) -> str:
-        return create_database(self._cluster)
+        return self._make()
 
     def migrated(self, directory: Path) -> str:
-        if not self._template:
-            template = create_database(self._cluster)
-            asyncio.run(_migrate(template))
-            self._template = template
-        return create_database(self._cluster, self._template)
+        return self._make(self._template)
 
     def remove(self, url: str) -> None:
         drop_database(self._cluster, url)
+        self._made.remove(url)
 
     def close(self) -> None:
-        if self._template:
-            drop_database(self._cluster, self._template)
+        for url in set(self._made):
+            self.remove(url)
+
+    def _make(self, template: str = "") -> str:
+        url = create_database(self._cluster, template)
+        self._made.add(url)
+        return url
 
 
 @pytest.fixture(scope="session")
