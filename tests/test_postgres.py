@@ -12,7 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.postgres import Server, create_database, drop_database, find_programs
+from tests.postgres import Server, ServerFailed, create_database, drop_database, find_programs
+from tests.postgres.programs import BIN_VARIABLE
 
 PROJECT = Path(__file__).parent.parent
 PATIENCE = 20.0
@@ -93,6 +94,19 @@ def test_no_server_outlives_tests_that_were_killed(programs: Path) -> None:
     wait_until_gone(home)
     with pytest.raises(psycopg.OperationalError):
         query(url, "SELECT 1")
+
+
+def test_a_server_that_cannot_start_says_why_and_leaves_nothing(programs: Path) -> None:
+    broken = Server(programs, max_connections="many")
+    with pytest.raises(ServerFailed, match="max_connections"), broken:
+        pass
+    assert not broken.home.exists()
+
+
+def test_a_folder_without_the_programs_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(BIN_VARIABLE, str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=BIN_VARIABLE):
+        find_programs()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as somebody else")

@@ -31,9 +31,8 @@ def account() -> Account:
 def find_programs() -> Path | None:
     """Return the folder that holds `initdb` and `postgres`: the environment's, the wheel's, or the system's."""
     if chosen := os.environ.get(BIN_VARIABLE):
-        return Path(chosen)
-    candidates = [*_of_the_wheel(), *_of_the_system()]
-    return next((folder for folder in candidates if (folder / "initdb").exists()), None)
+        return _checked(Path(chosen))
+    return next((folder for folder in [*_of_the_wheel(), *_of_the_system()] if _is_complete(folder)), None)
 
 
 def reachable(programs: Path, home: Path) -> Path:
@@ -43,6 +42,16 @@ def reachable(programs: Path, home: Path) -> Path:
     except PermissionError:
         return _copied(programs.parent, home / "programs")
     return programs
+
+
+def _checked(folder: Path) -> Path:
+    if not _is_complete(folder):
+        raise FileNotFoundError(f"{BIN_VARIABLE} is {folder}, where initdb and postgres are not. Correct or unset it.")
+    return folder
+
+
+def _is_complete(folder: Path) -> bool:
+    return all((folder / program).exists() for program in ("initdb", "postgres"))
 
 
 def _of_the_wheel() -> list[Path]:

@@ -41,16 +41,20 @@ class Server:
     def __init__(self, programs: Path, **settings: str) -> None:
         self.port = _free_port()
         self._settings = SETTINGS | {"port": str(self.port)} | settings
-        self._home = _new_home()
-        self._data = self._home / "data"
-        self._log = self._home / "log"
-        self._watcher = Watcher(self._home)
+        self.home = _new_home()
+        self._data = self.home / "data"
+        self._log = self.home / "log"
+        self._watcher = Watcher(self.home)
         self._process: subprocess.Popen[bytes] | None = None
-        self._programs = reachable(programs, self._home)
+        self._programs = reachable(programs, self.home)
 
     def __enter__(self) -> Self:
-        self.initialise()
-        self.start()
+        try:
+            self.initialise()
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
