@@ -37,7 +37,7 @@ def context_for(
         options: further options of Alembic's MigrationContext.
     """
     opts = {
-        "fn": lambda _heads, _context: _steps(revisions),
+        "fn": lambda _heads, _context: steps(revisions),
         "version_table": version_table(prefix),
         "version_table_schema": schema,
         "target_metadata": sa.MetaData(naming_convention=NAMING),
@@ -46,7 +46,8 @@ def context_for(
     return MigrationContext.configure(connection, dialect=dialect, opts=opts | options)
 
 
-def _steps(revisions: Sequence[str]) -> list[RevisionStep]:
+def steps(revisions: Sequence[str]) -> list[RevisionStep]:
+    """The steps that Alembic takes for revisions, in the order given."""
     script = ScriptDirectory(FOLDER)
     found = [script.get_revision(number) for number in revisions]
     return [MigrationStep.upgrade_from_script(script.revision_map, revision) for revision in found]
