@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from operator import methodcaller
 from typing import Any
 
 import sqlalchemy as sa
@@ -52,6 +53,8 @@ def prepare(engine: sa.Engine, synchronous: str) -> None:
 
 def _prepare_sqlite(connection: Any, synchronous: str) -> None:
     connection.isolation_level = None  # the driver would begin its transactions late, and lose updates
+    # SQLite holds whatever bytes a foreign client wrote: one row that is no UTF-8 must not fail every claim and list.
+    getattr(connection, "driver_connection", connection).text_factory = methodcaller("decode", errors="replace")
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
