@@ -1,0 +1,366 @@
+"""Migrations: what they make is what the schema says, they may run many at once, and they fail whole or not at all."""
+
+import asyncio
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from runner import migrations
+from runner.errors import DatabaseRefused, SchemaMissing, SchemaTooNew, SchemaTooOld
+from runner.migrations import context, revisions
+from runner.store.database import Database
+
+Open = Callable[..., Database]
+Described = dict[str, list[Any]]
+
+PLACES: list[dict[str, Any]] = [{}, {"prefix": "jobs_"}, {"prefix": "jobs_", "schema": "user"}]
+"""Where an installation may stand: plainly, with a prefix, and in a schema whose name needs quotes."""
+
+MIGRATE_ON_THE_WORD = """
+import asyncio, sys
+from runner.migrations import upgrade
+from runner.store.database import Database
+
+async def main():
+    database = Database.open(sys.argv[1])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(len(await upgrade(database)))
+    await database.dispose()
+
+asyncio.run(main())
+"""
+
+NEXT = f"{int(migrations.HEAD) + 1:04}"
+
+OUT_OF_DATE = rf"is at schema {migrations.HEAD}, this program needs {NEXT}\. .*: runner migrate"
+
+NEXT_REVISION = """
+import sqlalchemy as sa
+
+revision = "{revision}"
+down_revision = "{before}"
+
+def upgrade(op):
+    op.plain.add_column(op.name("task"), sa.Column("colour", sa.Text), schema=op.schema)
+    {then}
+"""
+
+
+@pytest.fixture
+async def open_database(database_url: str) -> AsyncIterator[Open]:
+    """Open the test's empty database, any number of times."""
+    opened: list[Database] = []
+
+    def open_it(**place: Any) -> Database:
+        opened.append(Database.open(database_url, **place))
+        return opened[-1]
+
+    yield open_it
+    for database in opened:
+        await database.dispose()
+
+
+@pytest.fixture
+def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let one more revision appear, as it does in the release after this one."""
+
+    def install(then: str = "pass") -> None:
+        folder = shutil.copytree(revisions.FOLDER / "versions", tmp_path / "versions")
+        text = NEXT_REVISION.format(revision=NEXT, before=migrations.HEAD, then=then)
+        (folder / f"{NEXT}_colour.py").write_text(text)
+        monkeypatch.setattr(context, "FOLDER", tmp_path)
+        monkeypatch.setattr(revisions, "REVISIONS", (*migrations.REVISIONS, NEXT))
+        monkeypatch.setattr(revisions, "HEAD", NEXT)
+
+    return install
+
+
+@pytest.fixture
+def limited_role(databases: Any, database_url: str) -> Iterator[str]:
+    """The URL for a role that may do nothing in the database but connect, with the password `hunter2`."""
+    parts = urlsplit(database_url)
+    role = f"limited_{parts.path.strip('/')}"
+    host = parts.netloc.rpartition("@")[2]
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'hunter2'")
+        yield parts._replace(netloc=f"{role}:hunter2@{host}").geturl()
+        connection.execute(f"DROP OWNED BY {role} CASCADE")
+        connection.execute(f"DROP ROLE {role}")
+
+
+on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+
+
+async def described(database: Database) -> Described:
+    """Everything that a database holds of an installation, as the database itself tells it."""
+    async with database.reading() as tx:
+        questions = SQLITE_QUESTIONS if database.engine.dialect.name == "sqlite" else POSTGRESQL_QUESTIONS
+        version, schema = f"{database.tables.prefix}task_schema", database.tables.metadata.schema
+        return {
+            name: sorted(
+                tuple(re.sub(r"\s+", " ", str(value)) for value in row)
+                for row in await tx.rows(sa.text(question), {"version": version, "schema": schema})
+            )
+            for name, question in questions.items()
+        }
+
+
+SQLITE_QUESTIONS = {
+    "objects": "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE tbl_name NOT IN (:version, 'sqlite_sequence')"
+}
+
+RELATIONS = """
+    pg_class AS r JOIN pg_namespace AS n ON n.oid = r.relnamespace
+        AND n.nspname = coalesce(CAST(:schema AS text), current_schema()) AND r.relname NOT LIKE :version || '%'
+"""
+
+POSTGRESQL_QUESTIONS = {
+    "relations": f"SELECT r.relname, r.relkind, r.relpersistence, r.reloptions FROM {RELATIONS}",
+    "columns": f"""
+        SELECT r.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
+            a.attcollation::regcollation, pg_get_expr(d.adbin, d.adrelid)
+        FROM {RELATIONS} JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0
+            LEFT JOIN pg_attrdef AS d ON d.adrelid = r.oid AND d.adnum = a.attnum
+        WHERE r.relkind = 'r'
+    """,
+    "constraints": f"""
+        SELECT r.relname, c.conname, pg_get_constraintdef(c.oid)
+        FROM {RELATIONS} JOIN pg_constraint AS c ON c.conrelid = r.oid
+    """,
+    "indexes": f"SELECT r.relname, pg_get_indexdef(r.oid) FROM {RELATIONS} WHERE r.relkind = 'i'",
+}
+
+
+async def rebuild_from_the_schema(database: Database) -> None:
+    """Replace the tables by those that the schema describes."""
+    async with database.writing() as tx:
+        await tx.connection.run_sync(database.tables.metadata.drop_all)
+        await tx.connection.run_sync(database.tables.metadata.create_all)
+
+
+async def execute(database: Database, statement: str) -> None:
+    async with database.writing() as tx:
+        await tx.execute(sa.text(statement))
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_migrating_makes_what_the_schema_says(open_database: Open, place: dict[str, Any]) -> None:
+    database = open_database(**place)
+    await migrations.upgrade(database)
+    migrated = await described(database)
+    await rebuild_from_the_schema(database)
+    assert migrated == await described(database)
+    assert len(str(migrated)) > 5_000
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_the_written_script_makes_what_migrating_makes(
+    open_database: Open, database_url: str, place: dict[str, Any]
+) -> None:
+    run_script(database_url, migrations.sql(database_url, **place))
+    database = open_database(**place)
+    assert await migrations.check(database) == migrations.HEAD
+    written = await described(database)
+    await rebuild_from_the_schema(database)
+    assert written == await described(database)
+
+
+def run_script(url: str, script: str) -> None:
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            file.executescript(script)
+    else:
+        with psycopg.connect(url, autocommit=True) as server:
+            server.execute(script.encode())
+
+
+def test_writing_the_script_connects_to_nothing() -> None:
+    script = migrations.sql("postgresql://nobody@host.invalid/none", "jobs_", "work")
+    assert script.startswith("BEGIN;")
+    assert script.rstrip().endswith("COMMIT;")
+    assert "CREATE TABLE work.jobs_task_schema" in script
+
+
+async def test_a_second_upgrade_finds_nothing_to_do(open_database: Open) -> None:
+    database = open_database()
+    assert await migrations.upgrade(database) == list(migrations.REVISIONS)
+    before = await described(database)
+    assert await migrations.upgrade(database) == []
+    assert await described(database) == before
+
+
+async def test_four_upgrades_at_once_are_safe(open_database: Open) -> None:
+    databases = [open_database() for _ in range(4)]
+    applied = await asyncio.gather(*(migrations.upgrade(database) for database in databases))
+    assert sorted(applied) == [[], [], [], list(migrations.REVISIONS)]
+
+
+async def test_four_installations_of_one_process_are_migrated_at_once(open_database: Open) -> None:
+    databases = [open_database(prefix=f"p{number}_") for number in range(4)]
+    await asyncio.gather(*(migrations.upgrade(database) for database in databases))
+    for database in databases:
+        assert await migrations.check(database) == migrations.HEAD
+
+
+def test_four_processes_upgrade_at_once(database_url: str) -> None:
+    command = [sys.executable, "-P", "-c", MIGRATE_ON_THE_WORD, database_url]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    processes = [subprocess.Popen(command, text=True, **pipes) for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0, 0], answers
+    assert sorted(int(out) for out, _ in answers) == [0, 0, 0, len(migrations.REVISIONS)]
+
+
+async def test_a_database_without_our_tables_is_missing_them(open_database: Open) -> None:
+    database = open_database()
+    assert await migrations.found(database) is None
+    with pytest.raises(SchemaMissing, match="runner migrate"):
+        await migrations.check(database)
+
+
+async def test_a_later_release_brings_the_tables_up_to_date_and_keeps_the_rows(
+    open_database: Open, next_release: Callable[..., None]
+) -> None:
+    database = open_database(prefix="jobs_")
+    await migrations.upgrade(database)
+    await execute(database, "INSERT INTO jobs_task (handler) VALUES ('mail')")
+    next_release()
+    with pytest.raises(SchemaTooOld, match=OUT_OF_DATE):
+        await migrations.check(database)
+    assert await migrations.upgrade(database) == [NEXT]
+    assert await migrations.check(database) == NEXT
+    async with database.reading() as tx:
+        assert [*map(tuple, await tx.rows(sa.text("SELECT handler, colour FROM jobs_task")))] == [("mail", None)]
+
+
+async def test_a_revision_that_fails_leaves_nothing_behind(
+    open_database: Open, next_release: Callable[..., None]
+) -> None:
+    database = open_database()
+    await migrations.upgrade(database)
+    before = await described(database)
+    next_release(then="op.plain.execute('INSERT INTO nowhere VALUES (1)')")
+    with pytest.raises(DatabaseRefused, match="nowhere"):
+        await migrations.upgrade(database)
+    assert await migrations.found(database) == migrations.HEAD
+    assert await described(database) == before
+
+
+async def test_tables_of_a_later_release_are_left_alone(open_database: Open) -> None:
+    database = open_database()
+    await migrations.upgrade(database)
+    await execute(database, "UPDATE task_schema SET version_num = '9999'")
+    for step in (migrations.check, migrations.upgrade, migrations.ensure):
+        with pytest.raises(SchemaTooNew, match=f"is at schema 9999.*schema {migrations.HEAD}"):
+            await step(database)
+
+
+@on_sqlite
+async def test_a_file_is_migrated_by_whoever_opens_it(open_database: Open, next_release: Callable[..., None]) -> None:
+    database = open_database()
+    assert await migrations.ensure(database) == list(migrations.REVISIONS)
+    assert await migrations.ensure(database) == []
+    next_release()
+    assert await migrations.ensure(database) == [NEXT]
+
+
+@on_postgresql
+async def test_a_server_is_migrated_only_on_request(open_database: Open) -> None:
+    database = open_database()
+    with pytest.raises(SchemaMissing):
+        await migrations.ensure(database)
+    assert await migrations.found(database) is None
+    await migrations.upgrade(database)
+    assert await migrations.ensure(database) == []
+
+
+@on_postgresql
+async def test_a_server_with_old_tables_says_what_to_run(
+    open_database: Open, next_release: Callable[..., None]
+) -> None:
+    database = open_database()
+    await migrations.upgrade(database)
+    next_release()
+    with pytest.raises(SchemaTooOld, match=OUT_OF_DATE):
+        await migrations.ensure(database)
+
+
+@on_postgresql
+async def test_a_password_stays_out_of_the_message(limited_role: str) -> None:
+    database = Database.open(limited_role)
+    with pytest.raises(SchemaMissing) as refused:
+        await migrations.check(database)
+    await database.dispose()
+    assert ":***@" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+@on_postgresql
+async def test_a_role_that_owns_only_its_schema_can_migrate(database_url: str, limited_role: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute(f"CREATE SCHEMA work AUTHORIZATION {urlsplit(limited_role).username}")
+    database = Database.open(limited_role, schema="work")
+    assert await migrations.upgrade(database) == list(migrations.REVISIONS)
+    await database.dispose()
+
+
+@on_postgresql
+async def test_a_schema_that_may_not_be_created_is_refused_plainly(limited_role: str) -> None:
+    database = Database.open(limited_role, schema="work")
+    with pytest.raises(DatabaseRefused, match="permission denied for database"):
+        await migrations.upgrade(database)
+    await database.dispose()
+
+
+async def test_installations_in_one_database_do_not_know_each_other(open_database: Open) -> None:
+    ours, theirs = open_database(prefix="ours_"), open_database(prefix="theirs_")
+    await migrations.upgrade(ours)
+    assert await migrations.found(theirs) is None
+    await migrations.upgrade(theirs)
+    await execute(theirs, "DROP TABLE theirs_task_schema")
+    assert await migrations.check(ours) == migrations.HEAD
+
+
+def test_revisions_follow_each_other_as_their_files_are_numbered() -> None:
+    assert [step.from_revisions for step in context.steps(migrations.REVISIONS)] == [
+        (),
+        *((number,) for number in migrations.REVISIONS[:-1]),
+    ]
+    assert migrations.REVISIONS[-1] == migrations.HEAD
+
+
+def test_a_revision_is_frozen() -> None:
+    for file in revisions.FOLDER.glob("versions/*.py"):
+        assert "runner.schema" not in file.read_text()
+        assert "runner.task" not in file.read_text()
+
+
+def test_looking_at_a_database_loads_no_alembic(migrated_url: str) -> None:
+    code = (
+        "import asyncio, sys; from runner.migrations import ensure; from runner.store.database import Database\n"
+        "async def main():\n"
+        "    database = Database.open(sys.argv[1]); await ensure(database); await database.dispose()\n"
+        "asyncio.run(main()); print('alembic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code, migrated_url], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
