@@ -1,0 +1,8 @@
+"""Tasks whose queue is a database table: the names for applications, with nothing heavy behind them."""
+
+from runner.door import connect, disconnect
+from runner.handlers import Context
+from runner.outcome import Dead, Retry, Snooze
+from runner.producer import Submission, TaskHandler, handler
+
+__all__ = ["Context", "Dead", "Retry", "Snooze", "Submission", "TaskHandler", "connect", "disconnect", "handler"]

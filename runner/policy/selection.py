@@ -54,6 +54,9 @@ class Lanes:
     accepts: Callable[[Lane], bool]
     start: Place
     places: dict[Lane, Place] = field(default_factory=dict)
+    """Of the lanes that have due tasks, as far as is known."""
+    known: dict[Lane, Place] = field(default_factory=dict)
+    """The lanes that the last survey found due, each from its start."""
     next_due: float | None = None
     """Seconds from the last survey until another lane of ours becomes due; None when there is none."""
 
@@ -61,22 +64,25 @@ class Lanes:
         """Begin anew with the lanes that a survey found."""
         mine = [head for head in heads if not head.paused and self.accepts(head.lane)]
         due = sorted((head for head in mine if head.wait <= 0), key=lambda head: -head.lane.priority)
-        self.places = {head.lane: self.start for head in due}
+        self.known = {head.lane: self.start for head in due}
+        self.places = dict(self.known)
         self.next_due = min((head.wait for head in mine if head.wait > 0), default=None)
 
-    def advance(self, claimed: Sequence[Claimed], asked: int) -> None:
+    def advance(self, lanes: Iterable[Lane], claimed: Sequence[Claimed], asked: int) -> None:
         """Move behind what was claimed.
 
         Args:
+            lanes: that were asked for.
             claimed: what the claim returned.
             asked: how many tasks it asked for; fewer returned means that the lanes are empty behind their places.
         """
         if len(claimed) < asked:
-            self.places.clear()
+            for lane in lanes:
+                self.places.pop(lane, None)
             return
         for task in claimed:
             lane, place = Lane(task.queue, task.handler, task.priority), Place(task.run_at, task.id)
-            if lane in self.places and place > self.places[lane]:
+            if place > self.places[lane]:
                 self.places[lane] = place
 
     def __bool__(self) -> bool:

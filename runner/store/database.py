@@ -10,12 +10,13 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from runner.schema import tables
+from runner.settings import Settings
 from runner.store import connecting
 from runner.store.dialects import DIALECTS
 from runner.store.faults import is_transient, translate
 from runner.store.shield import shielded
 from runner.store.transaction import Transaction
-from runner.urls import async_url, redacted
+from runner.urls import DatabaseUrl, async_url, redacted
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +47,7 @@ class Database:
         self._turn: asyncio.Lock | None = None if self.dialect.isolates_rows else asyncio.Lock()
 
     @classmethod
-    def open(cls, url: str, *, prefix: str = "", schema: str | None = None, synchronous: str = "FULL") -> Self:
+    def open(cls, url: str | DatabaseUrl, *, prefix: str = "", schema: str | None = None, synchronous: str = "FULL") -> Self:
         """Prepare the way to a database, without connecting yet.
 
         Args:
@@ -63,6 +64,12 @@ class Database:
         engine = create_async_engine(target, **connecting.options(target))
         connecting.prepare(engine.sync_engine, synchronous)
         return cls(engine, redacted(url), prefix, schema)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Prepare the way to the database that the settings name."""
+        schema, prefix = settings.table_schema, settings.table_prefix
+        return cls.open(settings.url, prefix=prefix, schema=schema, synchronous=settings.synchronous)
 
     @asynccontextmanager
     async def reading(self, deadline: float | None = None) -> AsyncIterator[Transaction]:

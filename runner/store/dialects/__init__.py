@@ -1,5 +1,6 @@
 """What differs between the databases, and nothing else."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -41,6 +42,18 @@ class Dialect(Protocol):
 
     def announcing(self, insert: Any, tables: Tables) -> Any:
         """Let an insert that returns ids also wake the runners that listen, once."""
+        ...
+
+    def one_of(self, column: sa.ColumnElement[Any], values: Sequence[int | str]) -> sa.ColumnElement[bool]:
+        """The condition that a column has one of any number of values, all of which are one parameter."""
+        ...
+
+    def matches(self, column: sa.ColumnElement[str], pieces: Sequence[str]) -> sa.ColumnElement[bool]:
+        """The condition that a text is these pieces with anything between them; upper and lower case differ."""
+        ...
+
+    def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """A time in a form that can always be fetched, whatever a foreign client wrote: see observe.legible."""
         ...
 
 

@@ -1,10 +1,12 @@
 """PostgreSQL's ways: arrays carry batches, LATERAL walks lanes, rows are locked one by one."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
+from runner.columns import EARLIEST, LATEST
 from runner.schema import Tables
 
 
@@ -41,6 +43,20 @@ class PostgreSQL:
             sa.select(sa.func.pg_notify(channel(tables), "").label("sent")).cte("notice").prefix_with("MATERIALIZED")
         )
         return sa.select(new.c.id).select_from(new.join(notice, notice.c.sent.is_not(None)))
+
+    def one_of(self, column: sa.ColumnElement[Any], values: Sequence[int | str]) -> sa.ColumnElement[bool]:
+        """One array."""
+        kind = sa.Text if any(isinstance(value, str) for value in values) else sa.BigInteger
+        return column == sa.any_(sa.literal(list(values), ARRAY(kind)))
+
+    def matches(self, column: sa.ColumnElement[str], pieces: Sequence[str]) -> sa.ColumnElement[bool]:
+        """LIKE, with its signs escaped."""
+        signs = str.maketrans({"\\": r"\\", "%": r"\%", "_": r"\_"})
+        return column.like("%".join(piece.translate(signs) for piece in pieces), escape="\\")
+
+    def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """Leave out what Python has no date for: infinity, and years that it does not know."""
+        return sa.case((moment.between(EARLIEST, LATEST), moment))
 
 
 def channel(tables: Tables) -> str:

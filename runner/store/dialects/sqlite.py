@@ -1,6 +1,7 @@
 """SQLite's ways: JSON carries batches, a correlated IN walks lanes, there is one writer at a time."""
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -41,3 +42,17 @@ class SQLite:
     def announcing(self, insert: Any, tables: Tables) -> Any:  # noqa: ARG002 - the other database needs them
         """Nothing to do: runners see that the file has changed."""
         return insert
+
+    def one_of(self, column: sa.ColumnElement[Any], values: Sequence[int | str]) -> sa.ColumnElement[bool]:
+        """One JSON array."""
+        each = sa.func.json_each(sa.literal(json.dumps(list(values)))).table_valued("value")
+        return column.in_(sa.select(each.c.value))
+
+    def matches(self, column: sa.ColumnElement[str], pieces: Sequence[str]) -> sa.ColumnElement[bool]:
+        """GLOB, with its signs escaped; LIKE would not tell upper from lower case."""
+        signs = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
+        return column.op("GLOB", is_comparison=True)("*".join(piece.translate(signs) for piece in pieces))
+
+    def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """Times are text, and any text can be fetched."""
+        return sa.type_coerce(moment, sa.Text)

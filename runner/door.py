@@ -1,0 +1,129 @@
+"""The door to the store for applications: opened at the first submit, shared by the whole process."""
+
+import asyncio
+import atexit
+import os
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from runner.settings import Settings, load
+from runner.task import NewTask
+
+if TYPE_CHECKING:
+    from runner.store.database import Database
+
+T = TypeVar("T")
+
+
+class Door:
+    """Connections for submitting, on an event loop in a thread of its own.
+
+    Callers with an event loop and callers without one, in any thread, come through the same door: what it does is
+    written once, and its connections belong to one loop.
+
+    Args:
+        settings: where the database is.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.payload_limit = int(settings.payload_limit)
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._database: asyncio.Future[Database] | None = None
+        self._thread = threading.Thread(target=self._loop.run_forever, name="runner-door", daemon=True)
+        self._thread.start()
+
+    def submit(self, tasks: Sequence[NewTask]) -> Future[list[int]]:
+        """Submit tasks in one transaction of their own; the result is their ids in order."""
+        from runner.store.submit import submit_many  # SQLAlchemy takes a quarter of a second to import
+
+        notify = self.settings.notify
+        return self.run(lambda database: database.write(submit_many, tasks, notify=notify))
+
+    async def submit_async(self, tasks: Sequence[NewTask]) -> list[int]:
+        """Do what `submit` does without blocking the caller's event loop."""
+        return await asyncio.wrap_future(self.submit(tasks))
+
+    def run(self, work: "Callable[[Database], Coroutine[Any, Any, T]]") -> Future[T]:
+        """Run something with the database on the door's loop."""
+
+        async def with_database() -> T:
+            return await work(await self._opened())
+
+        return asyncio.run_coroutine_threadsafe(with_database(), self._loop)
+
+    async def _opened(self) -> "Database":
+        if self._database is None or (self._database.done() and self._database.exception()):
+            self._database = asyncio.ensure_future(self._open())
+        return await asyncio.shield(self._database)
+
+    async def _open(self) -> "Database":
+        from runner.migrations import ensure
+        from runner.store.database import Database
+
+        database = Database.of(self.settings)
+        try:
+            await ensure(database)
+        except BaseException:
+            await database.dispose()
+            raise
+        return database
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        if self._loop.is_closed() or os.getpid() != self.pid:
+            return
+        asyncio.run_coroutine_threadsafe(self._dispose(), self._loop).result(timeout=10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+        self._loop.close()
+
+    async def _dispose(self) -> None:
+        if self._database is not None and self._database.done() and not self._database.exception():
+            await self._database.result().dispose()
+
+
+_lock = threading.Lock()
+_door: Door | None = None
+
+
+def door() -> Door:
+    """The process's door, opened with the settings at hand if nobody has opened it; a forked child gets its own."""
+    global _door  # noqa: PLW0603 - one door per process is the point
+    with _lock:
+        if _door is None or _door.pid != os.getpid():
+            _door = Door(load())
+        return _door
+
+
+def connect(settings: Settings | None = None, **overrides: Any) -> None:
+    """Say where tasks are submitted to, instead of leaving it to environment and configuration file.
+
+    Args:
+        settings: all of them, or None to load them.
+        overrides: single settings by name, e.g. url="postgresql://db/app".
+
+    Raises:
+        InvalidSettings: when a value is not valid.
+    """
+    global _door  # noqa: PLW0603 - one door per process is the point
+    opened = Door(settings or load(**overrides))
+    with _lock:
+        old, _door = _door, opened
+    if old is not None:
+        old.close()
+
+
+def disconnect() -> None:
+    """Close the process's door; the next submit opens it again."""
+    global _door  # noqa: PLW0603 - one door per process is the point
+    with _lock:
+        old, _door = _door, None
+    if old is not None:
+        old.close()
+
+
+atexit.register(disconnect)

@@ -1,0 +1,157 @@
+"""Claiming: scans that look for due tasks, and take what fits."""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+
+from runner.columns import EARLIEST
+from runner.engine.slots import InHand, Slots
+from runner.errors import DatabaseAway, StoreError
+from runner.handlers import Handler
+from runner.policy.polling import BackOff, SurveyPace
+from runner.policy.selection import Lane, Lanes, Place
+from runner.store.claim import Claimant, Terms, claim, claim_suspect
+from runner.store.database import Database
+from runner.store.survey import survey
+from runner.task import Claimed
+
+log = logging.getLogger("runner.claim")
+
+
+class Claiming:
+    """Claims tasks for one runner.
+
+    Args:
+        database: to claim from.
+        handlers: that this runner executes, by name.
+        terms: what they give to tasks that do not say it themselves, by name.
+        queues: to claim from; empty for all.
+        in_hand: what the runner has, and what fits.
+        batch: tasks that one claim takes at most.
+        may: tells whether this runner may claim now.
+        start: called when tasks were taken in hand that wait for these slots.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        handlers: Mapping[str, Handler],
+        terms: Mapping[str, Terms],
+        queues: frozenset[str],
+        in_hand: InHand,
+        batch: int,
+        *,
+        may: Callable[[], bool],
+        start: Callable[[Slots], None],
+    ) -> None:
+        self._database = database
+        self._handlers = handlers
+        self._terms = terms
+        self._queues = queues
+        self._in_hand = in_hand
+        self._batch = batch
+        self._may = may
+        self._start = start
+        self.lanes = Lanes(self._accepts, Place(database.dialect.instant(EARLIEST), 0))
+        self._pace = SurveyPace()
+        self._back_off = BackOff()
+        self._resume = 0.0
+        self._scanning = False
+        self._again = False
+        self.hungry = False
+        """True while lanes have due tasks that found no room: scan again when there is some."""
+        self.open = False
+        """False while nothing may be claimed: before the runner is registered, while it drains."""
+        self.who = Claimant(0, "")
+
+    async def scan(self) -> None:
+        """Look for due tasks and take what fits, until there are none or there is no room."""
+        self._again = True
+        if self._scanning:
+            return  # the scan under way looks once more
+        self._scanning = True
+        try:
+            while self._again and self._allowed():
+                self._again = False
+                await self._scan()
+                self._back_off.succeeded()
+        except StoreError as error:
+            wait = self._back_off.failed(random.random())  # noqa: S311 - spreads runners, guards nothing
+            self._resume = time.monotonic() + wait
+            away = isinstance(error, DatabaseAway)
+            log.warning("%s, next claim in %.1f s: %s", "database away" if away else "claim failed", wait, error)
+        finally:
+            self._scanning = False
+
+    def room_again(self) -> None:
+        """A slot has become free: scan, if there was more to do than room."""
+        if self.hungry and self.open and not self._scanning and self._worth_it():
+            self.hungry = False
+            self._background = asyncio.ensure_future(self.scan())
+
+    @property
+    def idle(self) -> bool:
+        """True when no scan is under way and the last one left nothing due behind."""
+        return not self._scanning and not self.hungry
+
+    def _worth_it(self) -> bool:
+        """Enough room for a claim of its own: claiming one by one what ends one by one would cost more than it does."""
+        in_hand = self._in_hand
+        return any(slots.room() >= min(self._batch, max(1, slots.size // 4)) for slots in (in_hand.on_loop, in_hand.in_threads))
+
+    async def _scan(self) -> None:
+        self.hungry = False
+        await self._survey()
+        while self.lanes and self._allowed():
+            taken = await self._claim_round()
+            if taken is None:
+                self.hungry = True
+                break
+            if not self.lanes or self._pace.due(time.monotonic()):
+                await self._survey()
+            await asyncio.sleep(0)
+        if self._allowed() and not self._in_hand.suspects:
+            await self._claim_suspect()
+
+    def _allowed(self) -> bool:
+        return self.open and self._may() and time.monotonic() >= self._resume
+
+    async def _survey(self) -> None:
+        started = time.monotonic()
+        self.lanes.survey(await self._database.state(survey))
+        self._pace.done(started, time.monotonic())
+
+    async def _claim_round(self) -> int | None:
+        """Claim once for each kind of slots; None when no lane's slots have room."""
+        asked = None
+        for slots in (self._in_hand.on_loop, self._in_hand.in_threads):
+            lanes = {lane: place for lane, place in self.lanes.places.items() if self._slots(lane) is slots}
+            limit = min(slots.room(), self._batch)
+            if not lanes or limit <= 0:
+                continue
+            asked = (asked or 0) + limit
+            claimed = await self._database.state(claim, self.who, lanes, self._terms, limit)
+            self.lanes.advance(lanes, claimed, limit)
+            self._take(claimed, slots)
+        return asked
+
+    async def _claim_suspect(self) -> None:
+        lanes = self.lanes.known
+        if lanes:
+            for task in await self._database.state(claim_suspect, self.who, lanes, self._terms):
+                self._take([task], self._slots(Lane(task.queue, task.handler, task.priority)))
+
+    def _take(self, claimed: list[Claimed], slots: Slots) -> None:
+        for task in claimed:
+            if self._in_hand.add(task, self._handlers[task.handler]) is None:
+                log.warning("task %d was handed out while it is in hand; its lease must have run out", task.id)
+        self._start(slots)
+
+    def _slots(self, lane: Lane) -> Slots:
+        return self._in_hand.slots_of(self._handlers[lane.handler])
+
+    def _accepts(self, lane: Lane) -> bool:
+        return lane.handler in self._handlers and (not self._queues or lane.queue in self._queues)
+

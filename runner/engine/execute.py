@@ -1,0 +1,190 @@
+"""execute: one task in, one outcome out; whatever its handler does, this never raises."""
+
+import asyncio
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from runner.engine.slots import Running
+from runner.errors import InvalidPayload
+from runner.handlers import Context, Handler
+from runner.outcome import Cancelled, Dead, Done, Failure, Outcome, Retry, Snooze
+from runner.task import Claimed
+from runner.times import format_duration
+
+log = logging.getLogger("runner.task")
+
+
+class Executor:
+    """Executes tasks: async handlers on the event loop, plain functions in threads.
+
+    Args:
+        threads: how many plain functions run at once.
+        timeout: seconds, for handlers and tasks that name none; None for no limit.
+        result_limit: bytes of a result that is kept.
+    """
+
+    def __init__(self, threads: int, timeout: float | None, result_limit: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="runner-task")
+        self._timeout = timeout
+        self._result_limit = result_limit
+        self.stuck = 0
+        """Threads whose task was given up while its function still runs."""
+
+    async def execute(self, running: Running, left: Callable[[], None]) -> Outcome:
+        """Run a task's handler.
+
+        Args:
+            running: the task in hand.
+            left: called when the body has really ended, which for a thread may be after the outcome.
+
+        Returns:
+            What it led to.
+        """
+        task, handler = running.task, running.handler
+        try:
+            arguments = handler.bind(task.payload, lambda: self._context(running))
+            if handler.is_async:
+                return await self._on_loop(running, arguments, left)
+            return await self._in_thread(running, arguments, left)
+        except InvalidPayload as error:
+            left()
+            return Dead(failure=Failure("InvalidPayload", str(error)))
+        except Exception as error:  # the handler's own bugs end in _judged; whatever else there is must not escape
+            log.exception("task %d of %s could not be executed", task.id, handler.name)
+            return Retry(failure=_failure(error))
+
+    async def _on_loop(self, running: Running, arguments: dict[str, Any], left: Callable[[], None]) -> Outcome:
+        limit = self._limit(running)
+        try:
+            if limit is None:
+                result = await running.handler.function(**arguments)
+            else:
+                async with asyncio.timeout(limit) as clock:
+                    result = await running.handler.function(**arguments)
+        except asyncio.CancelledError:
+            return Cancelled() if running.cancelled else Retry("0s", failure=INTERRUPTED)
+        except TimeoutError as error:
+            expired = limit is not None and clock.expired()
+            return _timed_out(limit) if expired else _judged(running.handler, error)
+        except Exception as error:
+            return _judged(running.handler, error)
+        finally:
+            left()
+        return self._returned(running, result)
+
+    async def _in_thread(self, running: Running, arguments: dict[str, Any], left: Callable[[], None]) -> Outcome:
+        limit = self._limit(running)
+        running.stop = running.stop or threading.Event()
+        body = asyncio.get_running_loop().run_in_executor(self._pool, lambda: running.handler.function(**arguments))
+        body.add_done_callback(lambda _: left())
+        try:
+            await asyncio.wait([body], timeout=limit)
+        except asyncio.CancelledError:
+            if running.cancelled and not running.stop.is_set():
+                running.stop.set()
+            if not running.cancelled:
+                return self._give_up(running, body, Retry("0s", failure=INTERRUPTED))
+            await asyncio.wait([body])  # it was told; what it did counts
+        if not body.done():
+            running.stop.set()
+            return self._give_up(running, body, _timed_out(limit))
+        error = body.exception()
+        if error is None:
+            return self._returned(running, body.result())
+        if not isinstance(error, Exception):
+            return Retry(failure=_failure(error))
+        return Cancelled() if running.cancelled else _judged(running.handler, error)
+
+    def _give_up(self, running: Running, body: "asyncio.Future[Any]", outcome: Outcome) -> Outcome:
+        """Leave a thread that cannot be stopped to itself: whatever it still does, its fence is void."""
+        self.stuck += 1
+
+        def report(_: object) -> None:
+            self.stuck -= 1
+            log.warning("task %d of %s ended after it had been given up", running.task.id, running.handler.name)
+            body.exception()
+
+        body.add_done_callback(report)
+        log.warning("task %d of %s does not end; its thread is given up", running.task.id, running.handler.name)
+        return outcome
+
+    def _returned(self, running: Running, result: Any) -> Outcome:
+        if result is None:
+            return Done()
+        if isinstance(result, (Retry, Dead, Snooze)):
+            return result
+        try:
+            text = to_json(result, inf_nan_mode="constants")
+            kept = text.decode() if len(text) <= self._result_limit else None
+        except (PydanticSerializationError, UnicodeDecodeError):
+            kept = None
+        if kept is None or "\\u0000" in kept or "NaN" in kept or "Infinity" in kept:
+            log.warning("task %d of %s: its result is no JSON that can be kept", running.task.id, running.handler.name)
+            return Done()
+        return Done(kept)
+
+    def _limit(self, running: Running) -> float | None:
+        for limit in (running.task.timeout, running.handler.defaults.timeout):
+            if limit is not None:
+                return limit
+        return self._timeout
+
+    def _context(self, running: Running) -> Context:
+        task, limit = running.task, self._limit(running)
+        running.stop = threading.Event()
+        deadline = None if limit is None else datetime.now(UTC) + timedelta(seconds=limit)
+        logger = logging.LoggerAdapter(log, {"task": task.id, "handler": task.handler})
+        return Context(
+            task.id, task.key, task.attempt, task.max_attempts, task.fence, deadline, logger, stop=running.stop
+        )
+
+    def close(self) -> None:
+        """Start nothing more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+INTERRUPTED = Failure("Interrupted", "its runner was stopped before it had ended")
+
+
+def _timed_out(limit: float | None) -> Retry:
+    allowed = format_duration(timedelta(seconds=limit or 0))
+    return Retry(failure=Failure("Timeout", f"it took longer than {allowed}"))
+
+
+def _judged(handler: Handler, error: Exception) -> Outcome:
+    failure = _failure(error)
+    try:
+        outcome = handler.judge(error)
+    except Exception as second:  # an author's on_error may fail as well
+        log.warning("on_error of %s failed: %r", handler.name, second)
+        return Retry(failure=failure)
+    return replace(outcome, failure=failure) if isinstance(outcome, (Retry, Dead)) else outcome
+
+
+def _failure(error: BaseException) -> Failure:
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        message = str(error)
+    except Exception:  # an exception whose text cannot be had is an exception all the same
+        message = "(its message could not be read)"
+    return Failure(name, message, _traceback(error))
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback from the handler on: our own frames say nothing to its author."""
+    try:
+        frames = error.__traceback__.tb_next if error.__traceback__ else None
+        return "".join(traceback.format_exception(type(error), error, frames, limit=-50))
+    except Exception:
+        return ""
+
+

@@ -1,0 +1,81 @@
+"""Lease: a runner's proof of life, and what it hears in answer."""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
+
+from runner.errors import StoreError
+from runner.store.database import Database
+from runner.store.runners import Beat, Identity, beat, leave, register
+
+log = logging.getLogger("runner.lease")
+
+MARGIN = 0.8
+"""The share of its lease after which a runner that cannot renew takes it for lost, since the clocks may differ a bit."""
+
+
+class Lease:
+    """The lease of one runner process.
+
+    Args:
+        database: where it is entered.
+        seconds: for which it is taken to live without a beat.
+        handlers: that it executes, by name.
+        capacity: how many tasks it runs at once.
+    """
+
+    def __init__(self, database: Database, seconds: float, handlers: Iterable[str], capacity: int) -> None:
+        self._database = database
+        self._seconds = seconds
+        self.identity = Identity(socket.gethostname(), os.getpid(), release(), sorted(handlers), capacity)
+        self.id = 0
+        self._renewed = 0.0
+        self.struck_out = False
+        """True when a rescue took this runner for lost; it must register anew."""
+
+    @property
+    def held(self) -> bool:
+        """True while others believe that this runner lives."""
+        return self.id != 0 and time.monotonic() - self._renewed < self._seconds * MARGIN
+
+    async def take(self) -> None:
+        """Register, as a new incarnation."""
+        started = time.monotonic()
+        self.id = await self._database.write(register, self.identity, self._seconds)
+        self._renewed = started
+        self.struck_out = False
+
+    async def renew(self, running: int, heard: Callable[[Beat], None]) -> None:
+        """Beat, and pass on what the answer says.
+
+        Args:
+            running: how many tasks are in hand.
+            heard: called with the answer.
+        """
+        started = time.monotonic()
+        try:
+            answer = await self._database.write(beat, self.id, self._seconds, running)
+        except StoreError as error:
+            log.warning("could not renew the lease: %s", error)
+            return
+        if answer.alive:
+            self._renewed = started
+        else:
+            self.struck_out = True
+        heard(answer)
+
+    async def end(self) -> None:
+        """Deregister, with nothing in hand any more."""
+        await self._database.write(leave, self.id)
+        self.id = 0
+
+
+def release() -> str:
+    """The version of this program."""
+    try:
+        return version("tasktui")
+    except PackageNotFoundError:
+        return "unknown"

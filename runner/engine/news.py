@@ -1,0 +1,64 @@
+"""News: how a runner hears at once that tasks were submitted. Its scans find them without it, a period later."""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+
+import psycopg
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from runner.store.database import Database
+from runner.store.dialects.postgresql import channel
+
+log = logging.getLogger("runner.news")
+
+LISTEN_AGAIN = 5.0
+"""Seconds until a broken LISTEN is tried again."""
+
+
+async def listen(database: Database, heard: Callable[[], None]) -> None:
+    """Call `heard` on each notification, for ever; a connection that breaks is made anew.
+
+    It is a connection of its own, since LISTEN is state of a session. Behind a pooler that shares sessions nothing is
+    heard, and polling does the work.
+    """
+    while True:
+        try:
+            connection = await _connect(database.engine)
+            async with connection:
+                await connection.execute(f'LISTEN "{channel(database.tables)}"')
+                heard()  # what was submitted while nobody listened
+                async for _ in connection.notifies():
+                    heard()
+        except (psycopg.Error, OSError) as error:
+            log.info("not listening, tasks are found by polling: %s", " ".join(str(error).split()))
+        await asyncio.sleep(LISTEN_AGAIN)
+
+
+async def _connect(engine: AsyncEngine) -> psycopg.AsyncConnection[tuple[object, ...]]:
+    args, kwargs = engine.dialect.create_connect_args(engine.url)
+    kwargs.pop("context", None)
+    return await psycopg.AsyncConnection.connect(*args, **kwargs, autocommit=True, connect_timeout=5)
+
+
+async def watch(path: str, every: float, heard: Callable[[], None]) -> None:
+    """Call `heard` whenever any connection has written to a SQLite file, for ever.
+
+    Args:
+        path: of the file.
+        every: seconds between two looks; each takes some microseconds.
+        heard: called after a change.
+    """
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
+        seen = None
+        while True:
+            try:
+                version = connection.execute("PRAGMA data_version").fetchone()
+            except sqlite3.Error:
+                version = seen  # another process changes the file's form just now
+            if version != seen:
+                seen = version
+                heard()
+            await asyncio.sleep(every)

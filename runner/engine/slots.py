@@ -1,0 +1,123 @@
+"""Slots: what a runner has in hand, and how much more fits."""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from runner.handlers import Handler
+from runner.policy.polling import LookAhead
+from runner.task import Claimed
+
+
+class Running:
+    """A task in hand: claimed, and not settled yet.
+
+    Args:
+        task: as the claim returned it.
+        handler: that executes it.
+        slots: whose slot it takes.
+    """
+
+    __slots__ = ("cancelled", "handler", "job", "slots", "started", "stop", "task")
+
+    def __init__(self, task: Claimed, handler: Handler, slots: "Slots") -> None:
+        self.task = task
+        self.handler = handler
+        self.slots = slots
+        self.started = 0.0
+        self.cancelled = False
+        self.job: asyncio.Task[None] | None = None
+        self.stop: threading.Event | None = None
+
+    def cancel(self) -> None:
+        """Carry out a terminate request: stop an async body, tell a plain function."""
+        self.cancelled = True
+        if self.stop is not None:
+            self.stop.set()
+        if self.job is not None:
+            self.job.cancel()
+
+
+@dataclass(eq=False)
+class Slots:
+    """The slots of one kind of handlers, with the tasks that wait for one.
+
+    Args:
+        name: of the kind.
+        size: how many tasks run at once.
+    """
+
+    name: str
+    size: int
+    taken: int = 0
+    waiting: deque[Running] = field(default_factory=deque)
+    ahead: LookAhead = field(default_factory=LookAhead)
+
+    def room(self) -> int:
+        """How many more tasks to claim: as many as find a free slot, or will have by the time they are here."""
+        return self.size + self.ahead.tasks(time.monotonic()) - self.taken - len(self.waiting)
+
+    def next(self) -> Running | None:
+        """The task that can start now, with a slot taken for it; None when there is no slot or no task."""
+        if self.taken >= self.size or not self.waiting:
+            return None
+        self.taken += 1
+        return self.waiting.popleft()
+
+    def give_back(self) -> None:
+        """A task has left its slot."""
+        self.taken -= 1
+        self.ahead.ended()
+
+
+class InHand:
+    """Everything that one runner process has in hand: nothing in it is started twice.
+
+    Args:
+        async_slots: for async handlers, on the event loop.
+        thread_slots: for plain functions, in threads.
+    """
+
+    def __init__(self, async_slots: int, thread_slots: int) -> None:
+        self.on_loop = Slots("async", async_slots)
+        self.in_threads = Slots("threads", thread_slots)
+        self.tasks: dict[int, Running] = {}
+
+    def slots_of(self, handler: Handler) -> Slots:
+        """The slots that a handler's tasks take."""
+        return self.on_loop if handler.is_async else self.in_threads
+
+    def add(self, task: Claimed, handler: Handler) -> Running | None:
+        """Take a task in hand; None when it is there already."""
+        if task.id in self.tasks:
+            return None
+        running = Running(task, handler, self.slots_of(handler))
+        self.tasks[task.id] = running
+        running.slots.waiting.append(running)
+        return running
+
+    def unstarted(self) -> list[Running]:
+        """Give up the tasks that wait for a slot, to be handed back."""
+        given_up = [running for slots in (self.on_loop, self.in_threads) for running in slots.waiting]
+        self.on_loop.waiting.clear()
+        self.in_threads.waiting.clear()
+        return given_up
+
+    def started(self) -> list[Running]:
+        """The tasks whose body runs now."""
+        return [running for running in self.tasks.values() if running.job is not None and not running.job.done()]
+
+    @property
+    def capacity(self) -> int:
+        """How many tasks can run at once."""
+        return self.on_loop.size + self.in_threads.size
+
+    @property
+    def suspects(self) -> bool:
+        """True while a task is in hand that may have killed its last runner."""
+        return any(running.task.rescues for running in self.tasks.values())
+
+    def __len__(self) -> int:
+        return len(self.tasks)

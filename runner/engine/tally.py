@@ -1,0 +1,68 @@
+"""Tally: what a runner counts for its own display and for the minute statistics."""
+
+import time
+from collections import Counter
+from datetime import UTC, datetime
+
+from runner.policy import histogram
+from runner.store.statistics import Minute
+
+COUNTED = {"succeed": "succeeded", "retry": "retried", "bury": "died", "cancel": "cancelled", "rescue": "rescued"}
+"""Under which name a move is counted."""
+
+KEPT = 120.0
+"""Seconds for which a minute is kept after it was last written to."""
+
+
+class Tally:
+    """Counts moves, in total and by minute."""
+
+    def __init__(self) -> None:
+        self.verbs: Counter[str] = Counter()
+        self._minutes: dict[tuple[int, str, str], Minute] = {}
+        self._changed: set[tuple[int, str, str]] = set()
+
+    def add(self, verb: str, queue: str, handler: str, attempt: int, duration: float | None) -> None:
+        """Count one move.
+
+        Args:
+            verb: of MOVES.
+            queue: of the task.
+            handler: of the task.
+            attempt: the attempt's number.
+            duration: seconds that it took; None when that is not known.
+        """
+        self.verbs[verb] += 1
+        name = COUNTED.get(verb)
+        if name is None:
+            return
+        minute = self._minute(queue, handler)
+        minute.counts[name] += 1
+        if verb == "succeed" and attempt <= 2:
+            minute.counts["first_try" if attempt == 1 else "second_try"] += 1
+        if duration is not None:
+            histogram.add(minute.durations, duration)
+
+    def changed(self) -> list[Minute]:
+        """The minutes that were counted in since the last call."""
+        changed = [self._minutes[key] for key in self._changed]
+        self._changed.clear()
+        oldest = int((time.time() - KEPT) // 60)
+        self._minutes = {key: minute for key, minute in self._minutes.items() if key[0] >= oldest}
+        return changed
+
+    def again(self, minutes: list[Minute]) -> None:
+        """Keep minutes that could not be written for the next time."""
+        for minute in minutes:
+            key = (int(minute.minute.timestamp() // 60), minute.queue, minute.handler)
+            self._minutes.setdefault(key, minute)
+            self._changed.add(key)
+
+    def _minute(self, queue: str, handler: str) -> Minute:
+        key = (int(time.time() // 60), queue, handler)
+        minute = self._minutes.get(key)
+        if minute is None:
+            start = datetime.fromtimestamp(key[0] * 60, UTC)
+            minute = self._minutes[key] = Minute(start, queue, handler)
+        self._changed.add(key)
+        return minute

@@ -1,0 +1,201 @@
+"""Handlers: registered functions, known by name, and the Context that they may ask for."""
+
+import importlib
+import inspect
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib.metadata import entry_points
+from typing import Any, Literal, TypeAlias
+
+from runner.errors import DuplicateHandler, HandlersNotFound, InvalidHandler, RunnerError, UnknownHandler
+from runner.outcome import Dead, Done, Outcome, Retry, Snooze
+from runner.signature import Signature
+
+ENTRY_POINTS = "runner.handlers"
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+
+OnError: TypeAlias = (
+    Literal["retry", "dead"] | type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], Outcome | None]
+)
+"""What an exception means: try again, give up, give up for these classes, or what a function says (None: try again)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a handler may know of the task that it executes.
+
+    Args:
+        id: the task's.
+        key: its business key.
+        attempt: this attempt's number, from 1.
+        max_attempts: how many there can be.
+        fence: of this claim; give it to downstream systems that can refuse older ones.
+        deadline: when this attempt times out; None when it never does.
+        logger: puts the task's id and handler into each line.
+    """
+
+    id: int
+    key: str | None
+    attempt: int
+    max_attempts: int
+    fence: int
+    deadline: datetime | None
+    logger: logging.LoggerAdapter[logging.Logger]
+    stop: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    @property
+    def cancelled(self) -> bool:
+        """True when the task was terminated or its time is up: a plain function should look, and return soon."""
+        return self.stop.is_set()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a handler gives to its tasks unless they say it themselves.
+
+    Args:
+        queue: the lane that people name, pause and limit.
+        retry: the retry plan as text; None takes the runner's.
+        timeout: seconds that an attempt may take; None for no limit.
+        max_attempts: how often a task may be tried; None takes the runner's.
+        priority: 1 to 9; None takes the table's.
+        on_error: what an exception means.
+    """
+
+    queue: str | None = None
+    retry: str | None = None
+    timeout: float | None = None
+    max_attempts: int | None = None
+    priority: int | None = None
+    on_error: OnError = "retry"
+
+
+class Handler:
+    """A function that executes tasks.
+
+    Args:
+        name: under which tasks name it; stored in every task, so do not change it lightly.
+        function: async, or plain (it then runs in a thread).
+        defaults: for its tasks.
+
+    Raises:
+        InvalidHandler: when the function cannot be called with named arguments.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], defaults: Options | None = None) -> None:
+        if not NAME.fullmatch(name):
+            raise InvalidHandler(name=name, why="a name has letters, digits and _ . : / - and does not begin with a sign")
+        self.name = name
+        self.function = function
+        self.defaults = defaults or Options()
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.context = _context_parameter(function)
+        self.signature = Signature(name, function, self.context)
+
+    @property
+    def place(self) -> str:
+        """Where the function is defined, for messages."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    def bind(self, payload: str, context: Callable[[], Context]) -> dict[str, Any]:
+        """The keyword arguments to call the function with.
+
+        Raises:
+            InvalidPayload: when the payload does not fit.
+        """
+        arguments = self.signature.decode(payload)
+        if self.context is not None:
+            arguments[self.context] = context()
+        return arguments
+
+    def judge(self, error: Exception) -> Outcome:
+        """What an exception means for the task; the engine adds the failure."""
+        rule = self.defaults.on_error
+        match rule:
+            case "retry":
+                return Retry()
+            case "dead":
+                return Dead()
+            case type() | tuple():
+                return Dead() if isinstance(error, rule) else Retry()
+        decided = rule(error)
+        return decided if isinstance(decided, (Done, Retry, Dead, Snooze)) else Retry()
+
+
+def _context_parameter(function: Callable[..., Any]) -> str | None:
+    for item in inspect.signature(function).parameters.values():
+        if item.annotation is Context or item.annotation in ("Context", "runner.Context"):
+            return item.name
+        if item.name == "ctx" and item.annotation is inspect.Parameter.empty:
+            return item.name
+    return None
+
+
+class Registry(Mapping[str, Handler]):
+    """Handlers by name; two with one name are refused."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+
+    def add(self, handler: Handler) -> None:
+        """Enter a handler.
+
+        Raises:
+            DuplicateHandler: when the name is taken by another function. The same one again (a module that is
+                loaded anew) takes its old place.
+        """
+        known = self._handlers.get(handler.name)
+        if known is not None and known.place != handler.place:
+            raise DuplicateHandler(name=handler.name, first=known.place, second=handler.place)
+        self._handlers[handler.name] = handler
+
+    def find(self, name: str) -> Handler:
+        """The handler of that name.
+
+        Raises:
+            UnknownHandler: when there is none.
+        """
+        try:
+            return self._handlers[name]
+        except KeyError:
+            known = ", ".join(sorted(self._handlers)) or "none"
+            raise UnknownHandler(name=name, known=known) from None
+
+    def __getitem__(self, name: str) -> Handler:
+        return self._handlers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handlers)
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+
+REGISTRY = Registry()
+"""Where @handler enters what it decorates."""
+
+
+def discover(modules: Iterable[str] = (), *, installed: bool = True) -> Registry:
+    """Load modules, so that their handlers enter the registry.
+
+    Args:
+        modules: dotted names.
+        installed: also load what installed packages offer in the entry-point group `runner.handlers`.
+
+    Raises:
+        HandlersNotFound: when a module cannot be loaded.
+        DuplicateHandler: when two handlers have one name.
+    """
+    offered = [entry.value.partition(":")[0] for entry in entry_points(group=ENTRY_POINTS)] if installed else []
+    for module in (*modules, *offered):
+        try:
+            importlib.import_module(module)
+        except RunnerError:
+            raise
+        except Exception as error:
+            raise HandlersNotFound(module=module, why=f"{type(error).__name__}: {error}") from error
+    return REGISTRY

@@ -1,0 +1,205 @@
+"""The applications' door: @handler, and submitting by calling."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from runner.door import door
+from runner.errors import PayloadTooLarge
+from runner.handlers import REGISTRY, Context, Handler, OnError, Options
+from runner.outcome import Delay
+from runner.policy.retry import parse_plan
+from runner.task import NewTask
+from runner.times import parse_duration
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Submission(Generic[P]):
+    """A call that is to be submitted: a handler, and options for its tasks.
+
+    Args:
+        handler: what will execute it.
+        task: the options, as a task still without its payload.
+    """
+
+    handler: Handler
+    task: NewTask
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Submit the call in a transaction of its own.
+
+        Returns:
+            The task's id; the task is durable when this returns.
+
+        Raises:
+            InvalidPayload: when the arguments do not fit the handler's signature.
+            PayloadTooLarge: when they are too large to be stored.
+            DatabaseAway: when the database cannot be reached; whether the task exists is then unknown.
+        """
+        return door().submit([self.filled(*args, **kwargs)]).result()[0]
+
+    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Do what `submit` does without blocking the event loop."""
+        ids = await door().submit_async([self.filled(*args, **kwargs)])
+        return ids[0]
+
+    def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Submit many calls in one transaction.
+
+        Args:
+            calls: the named arguments of each.
+
+        Returns:
+            The tasks' ids, in the order of `calls`.
+        """
+        return door().submit([self._filled((), call) for call in calls]).result()
+
+    async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Do what `submit_many` does without blocking the event loop."""
+        return await door().submit_async([self._filled((), call) for call in calls])
+
+    def filled(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
+        """The task that `submit` would submit, with its arguments checked and written as JSON."""
+        return self._filled(args, kwargs)
+
+    def _filled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewTask:
+        payload, limit = self.handler.signature.encode(args, kwargs), door().payload_limit
+        if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
+            raise PayloadTooLarge(handler=self.handler.name, size=size, limit=limit)
+        return replace(self.task, payload=payload)
+
+
+class TaskHandler(Handler, Generic[P, R]):
+    """A handler as its decorator leaves it: call it to run it here and now, submit it to have it run."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        """Call the function itself, as if it had not been decorated."""
+        result: R = self.function(*args, **kwargs)
+        return result
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Submit a call; see Submission.submit."""
+        return self.options().submit(*args, **kwargs)
+
+    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Submit a call; see Submission.submit_async."""
+        return await self.options().submit_async(*args, **kwargs)
+
+    def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Submit many calls; see Submission.submit_many."""
+        return self.options().submit_many(calls)
+
+    async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
+        """Submit many calls; see Submission.submit_many_async."""
+        return await self.options().submit_many_async(calls)
+
+    def options(
+        self,
+        *,
+        run_at: datetime | None = None,
+        delay: Delay | None = None,
+        priority: int | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        retry: str | None = None,
+        timeout: Delay | None = None,
+        tags: Iterable[str] = (),
+    ) -> Submission[P]:
+        """Say something else than the handler does, for the calls submitted through what this returns.
+
+        Args:
+            run_at: not before this time, which must have a zone.
+            delay: not before so long from now: text ("10m"), seconds or timedelta.
+            priority: 1 to 9, 9 goes first.
+            key: a business key, to find the task by.
+            queue: the lane that people name, pause and limit.
+            max_attempts: how often it may be tried.
+            retry: the retry plan as text.
+            timeout: how long an attempt may take: text ("30s"), seconds or timedelta.
+            tags: words to find it by.
+        """
+        return Submission(
+            self,
+            NewTask(
+                handler=self.name,
+                run_at=run_at,
+                delay=_seconds(delay),
+                priority=priority if priority is not None else self.defaults.priority,
+                key=key,
+                queue=queue or self.defaults.queue,
+                max_attempts=max_attempts,
+                retry=str(parse_plan(retry)) if retry is not None else None,
+                timeout=_seconds(timeout),
+                tags=_json_list(tags),
+            ),
+        )
+
+
+class _Decorator:
+    """What `handler(...)` returns: takes a function with or without a Context, and keeps its other parameters' types."""
+
+    def __init__(self, name: str, defaults: Options) -> None:
+        self._name = name
+        self._defaults = defaults
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R]) -> TaskHandler[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R]) -> TaskHandler[P, R]: ...
+
+    def __call__(self, function: Callable[..., R]) -> TaskHandler[Any, R]:
+        entered: TaskHandler[Any, R] = TaskHandler(self._name, function, self._defaults)
+        REGISTRY.add(entered)
+        return entered
+
+
+def handler(
+    name: str,
+    *,
+    queue: str | None = None,
+    retry: str | None = None,
+    timeout: Delay | None = None,
+    max_attempts: int | None = None,
+    priority: int | None = None,
+    on_error: OnError = "retry",
+) -> _Decorator:
+    """Register a function as the handler of that name.
+
+    Args:
+        name: stored in every task; unique among all handlers.
+        queue: the lane of its tasks; "default" when None.
+        retry: the retry plan: stages (1m,5m,20m), exp:10s*2<1h, sidekiq, 30s or never; None takes the runner's.
+        timeout: how long an attempt may take: text ("30s"), seconds or timedelta; None takes the runner's.
+        max_attempts: how often a task may be tried; None takes the runner's.
+        priority: of its tasks, 1 to 9, 9 goes first.
+        on_error: what an exception means: "retry", "dead", exception classes that mean dead, or a function that
+            takes the exception and returns an outcome.
+
+    Returns:
+        A decorator for an async function, or for a plain one, which will run in a thread.
+
+    Raises:
+        InvalidRetryPlan: when `retry` is not one.
+        DuplicateHandler: when the name is taken.
+
+    Example:
+        >>> @handler("coupons.send", retry="1m,5m,20m", timeout="30s")
+        ... async def send_coupon(ctx: Context, user_id: int) -> None: ...
+    """
+    plan = str(parse_plan(retry)) if retry is not None else None
+    return _Decorator(name, Options(queue, plan, _seconds(timeout), max_attempts, priority, on_error))
+
+
+def _seconds(delay: Delay | None) -> float | None:
+    return None if delay is None else parse_duration(delay).total_seconds()
+
+
+def _json_list(tags: Iterable[str]) -> str | None:
+    return json.dumps(list(tags)) if tags else None

@@ -1,0 +1,106 @@
+"""Signature: the arguments of a handler as JSON and back, checked by its annotations."""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import NotRequired, TypedDict
+
+from runner.errors import InvalidHandler, InvalidPayload
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+
+
+class Signature:
+    """What a handler takes.
+
+    Args:
+        name: the handler's, for messages.
+        function: whose annotations count.
+        context: the name of the parameter that receives the Context; None when it wants none.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], context: str | None) -> None:
+        self.name = name
+        self._function = function
+        parameters = [item for item in inspect.signature(function).parameters.values() if item.name != context]
+        for item in parameters:
+            if item.kind in POSITIONAL:
+                raise InvalidHandler(name=name, why=f"its parameter {item} has no name to stand under in the payload")
+        self._calling = inspect.Signature(parameters)
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Check a call's arguments and write them as a JSON object.
+
+        Raises:
+            InvalidPayload: naming each argument that does not fit, without its value.
+        """
+        try:
+            given = self._calling.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidPayload(handler=self.name, why=str(error)) from None
+        flat = {name: value for name, value in given.items() if name != self._extra}
+        return self._written(self._validated(lambda: self._adapter.validate_python(flat | given.get(self._extra, {}))))
+
+    def check(self, payload: str) -> str:
+        """Check a payload written elsewhere, and write it in our form.
+
+        Raises:
+            InvalidPayload: as `encode`.
+        """
+        return self._written(self.decode(payload))
+
+    def decode(self, payload: str) -> dict[str, Any]:
+        """Read a payload into the arguments to call with.
+
+        Raises:
+            InvalidPayload: as `encode`.
+        """
+        return self._validated(lambda: self._adapter.validate_json(payload))
+
+    @cached_property
+    def _extra(self) -> str:
+        """The name of the parameter that takes all other names, or an empty text."""
+        rest = (item.name for item in self._calling.parameters.values() if item.kind is inspect.Parameter.VAR_KEYWORD)
+        return next(rest, "")
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[dict[str, Any]]:
+        """Built at first use: annotations may name what is defined after the handler."""
+        hints = get_type_hints(self._function, include_extras=True)
+        fields: dict[str, Any] = {}
+        for item in self._calling.parameters.values():
+            if item.name != self._extra:
+                hint = hints.get(item.name, Any)
+                fields[item.name] = hint if item.default is inspect.Parameter.empty else NotRequired[hint]
+        shape: Any = TypedDict("Arguments", fields)  # type: ignore[operator]
+        extra: Any = "allow" if self._extra else "forbid"
+        return TypeAdapter(with_config(ConfigDict(extra=extra, allow_inf_nan=False, ser_json_inf_nan="constants"))(shape))
+
+    def _validated(self, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        try:
+            return read()
+        except ValidationError as error:
+            raise InvalidPayload(handler=self.name, why=_reasons(error)) from None
+
+    def _written(self, values: dict[str, Any]) -> str:
+        try:
+            text = self._adapter.dump_json(values).decode()
+            if "NaN" in text or "Infinity" in text:
+                json.loads(text, parse_constant=_refuse_constant)
+        except ValueError as error:  # pydantic's own errors are of this kind too
+            raise InvalidPayload(handler=self.name, why=f"it cannot be written as JSON: {error}") from None
+        return text
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _reasons(error: ValidationError) -> str:
+    """Every complaint in one line, without the values: they may be secret."""
+    found = error.errors(include_input=False, include_url=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'payload'}: {item['msg']}" for item in found)
