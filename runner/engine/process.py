@@ -109,11 +109,17 @@ class Runner:
         """Claim nothing more, let what runs end, and leave."""
         self._stop.set()
 
+    @property
+    def stopping(self) -> bool:
+        """True since `stop` was called."""
+        return self._stop.is_set()
+
     def _table(self, until_idle: bool) -> list[Tick]:
         settings = self.settings
         every, first = settings.every.total_seconds(), settings.initial_delay.total_seconds()
         table = [
-            Tick("claim", self._scan, every, settings.mode, first),
+            # With fixed rate a scan that takes longer than the period must not keep the next tick from coming.
+            Tick("claim", self._look if settings.mode == "fixed-rate" else self._scan, every, settings.mode, first),
             Tick("beat", self._beat, settings.beat.total_seconds(), "fixed-rate", settings.beat.total_seconds()),
             Tick("rescue", self._rescue, RESCUE_EVERY),
             Tick("statistics", self._write_statistics, STATISTICS_EVERY, first=STATISTICS_EVERY),
@@ -153,7 +159,7 @@ class Runner:
             await watch(path, self.settings.watch_every.total_seconds(), self._look)
 
     def _look(self) -> None:
-        """Scan now rather than at the next tick."""
+        """Scan soon, and do not wait for its end."""
         if self.claiming.open:
             self._looking = asyncio.ensure_future(self._scan())
 

@@ -36,7 +36,7 @@ class Tick:
     """
 
     name: str
-    run: Callable[[], Awaitable[Any]]
+    run: Callable[[], Awaitable[Any] | None]
     every: float
     rate: Rate = "fixed-delay"
     first: float = 0.0
@@ -87,7 +87,9 @@ class Ticks:
 
     async def _run(self, tick: Tick) -> None:
         try:
-            await tick.run()
+            running = tick.run()
+            if running is not None:
+                await running
         except asyncio.CancelledError:
             raise
         except Exception:  # a tick never ends because one of its runs failed

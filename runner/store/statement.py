@@ -1,8 +1,12 @@
 """Statements that run often: built and compiled once per installation, executed on the driver's own connection."""
 
+import re
 from typing import Any
 
 import sqlalchemy as sa
+
+ARRAY = re.compile(r"%\((\w+)\)s(?=::[A-Z ]+\[\])")
+"""A parameter that psycopg is to send as an array."""
 
 
 class Prepared:
@@ -14,7 +18,8 @@ class Prepared:
 
     def __init__(self, statement: sa.ClauseElement, dialect: sa.Dialect) -> None:
         compiled = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
-        self.sql = str(compiled)
+        # Arrays in binary cost psycopg a tenth of what arrays as text do.
+        self.sql = ARRAY.sub(r"%(\1)b", str(compiled))
         self._order: list[str] | None = getattr(compiled, "positiontup", None)
         self._constants = {name: value for name, value in compiled.params.items() if value is not None}
 
