@@ -1,0 +1,85 @@
+"""The columns of what is kept about tasks: attempts, minutes, the audit, what is unique and what waits for what."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.columns import BigId, Instant, JsonText, Name, db_now
+
+
+def attempt() -> list[sa.Column[Any]]:
+    """One row for each attempt that failed or was rescued."""
+    return [
+        sa.Column("task_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("fence", BigId, primary_key=True, autoincrement=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("queue", Name, nullable=False),
+        sa.Column("handler", Name, nullable=False),
+        sa.Column("started_at", Instant),
+        sa.Column("ended_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("runner_id", sa.BigInteger),
+        sa.Column("host", sa.Text),
+        sa.Column("verb", sa.Text, nullable=False),
+        sa.Column("error_type", sa.Text, nullable=False),
+        sa.Column("message", sa.Text, nullable=False),
+        sa.Column("traceback", sa.Text),
+        sa.Column("fingerprint", sa.Text, nullable=False),
+        sa.Column("delay", sa.Float),
+    ]
+
+
+def minute() -> list[sa.Column[Any]]:
+    """What was done, minute by minute, queue by queue, handler by handler."""
+    return [
+        sa.Column("minute", Instant, primary_key=True),
+        sa.Column("queue", Name, primary_key=True),
+        sa.Column("handler", Name, primary_key=True),
+        # A runner writes rows of its own and sums are taken when reading: no two writers ever wait for each other.
+        sa.Column("runner_id", BigId, primary_key=True, autoincrement=False),
+        *(sa.Column(name, sa.Integer, nullable=False, server_default="0") for name in MINUTE_COUNTS),
+        sa.Column("durations", JsonText, nullable=False, server_default="[]"),
+    ]
+
+
+MINUTE_COUNTS = ("succeeded", "first_try", "second_try", "retried", "died", "cancelled", "rescued")
+
+
+def audit() -> list[sa.Column[Any]]:
+    """Who changed what."""
+    return [
+        sa.Column("id", BigId, sa.Identity(), primary_key=True),
+        sa.Column("at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("operator", sa.Text, nullable=False),
+        sa.Column("host", sa.Text, nullable=False),
+        sa.Column("verb", sa.Text, nullable=False),
+        sa.Column("task_id", sa.BigInteger, index=True),
+        sa.Column("target", sa.Text),
+        sa.Column("reason", sa.Text),
+        sa.Column("before", JsonText),
+        sa.Column("after", JsonText),
+        sa.Column("undo_of", sa.BigInteger),
+    ]
+
+
+def unique() -> list[sa.Column[Any]]:
+    """Which task holds a unique key."""
+    return [
+        sa.Column("handler", Name, primary_key=True),
+        sa.Column("unique_key", sa.Text, primary_key=True),
+        sa.Column("task_id", sa.BigInteger, nullable=False),
+        sa.Column("scope", sa.Text, nullable=False),
+        sa.Column("expires_at", Instant),
+    ]
+
+
+def dependency() -> list[sa.Column[Any] | sa.Index]:
+    """What a task waits for."""
+    return [
+        sa.Column("id", BigId, sa.Identity(), primary_key=True),
+        sa.Column("task_id", sa.BigInteger, nullable=False, index=True),
+        sa.Column("parent_id", sa.BigInteger, index=True),
+        sa.Column("parent_handler", Name),
+        sa.Column("parent_key", sa.Text),
+        sa.Column("on_failure", sa.Text, nullable=False),
+        sa.Column("satisfied_at", Instant),
+    ]

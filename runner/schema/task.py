@@ -1,0 +1,116 @@
+"""The columns of a task: what was asked for, what has happened so far, and what only live or finished ones have."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.columns import BigId, Instant, JsonText, Name, db_now
+from runner.task import FINAL, LIVE, Priority, State
+
+
+def identity(generated: bool = True) -> list[sa.Column[Any]]:
+    """The number that people read aloud."""
+    by_database = [sa.Identity()] if generated else []
+    return [sa.Column("id", BigId, *by_database, primary_key=True, autoincrement=generated)]
+
+
+def _plan() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """What was asked for: the same for live and finished tasks."""
+    return [
+        sa.Column("queue", Name, nullable=False, server_default="default"),
+        sa.Column("handler", Name, nullable=False),
+        sa.Column("key", sa.Text),
+        sa.Column("payload", JsonText, nullable=False, server_default="{}"),
+        sa.Column("priority", sa.SmallInteger, nullable=False, server_default=str(Priority.DEFAULT)),
+        sa.Column("run_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("max_attempts", sa.Integer),
+        sa.Column("retry", sa.Text),
+        sa.Column("timeout", sa.Float),
+        sa.Column("bucket", sa.SmallInteger, nullable=False, server_default="0"),
+        sa.Column("route_key", sa.Text),
+        sa.Column("unique_key", sa.Text),
+        sa.Column("host_rule", sa.Text),
+        sa.Column("tags", JsonText),
+        sa.Column("trace", sa.Text),
+        sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("submitted_by", sa.Text),
+    ]
+
+
+def _trail() -> list[sa.Column[Any]]:
+    """What has happened to it so far."""
+    return [
+        sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("fence", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("releases", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("rescues", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("runner_id", sa.BigInteger),
+        sa.Column("host", sa.Text),
+        sa.Column("claimed_at", Instant),
+        sa.Column("checkpoint", JsonText),
+        sa.Column("error", sa.Text),
+    ]
+
+
+def live() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """A live task."""
+    return [
+        *_plan(),
+        sa.Column("state", sa.Text, nullable=False, server_default=State.WAITING.value),
+        sa.Column("blocked_by", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("deadline_at", Instant),
+        sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("progress", sa.Float),
+        *_trail(),
+        *_live_rules(),
+    ]
+
+
+def ended() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """A finished task."""
+    return [
+        *_plan(),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("finished_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("duration", sa.Float),
+        sa.Column("result", JsonText),
+        *_trail(),
+        _one_of("state", FINAL),
+    ]
+
+
+def _live_rules() -> list[sa.CheckConstraint]:
+    """What a row inserted by hand must hold to, so that it can never break a claim, a list or a settle."""
+    return [
+        _one_of("state", LIVE),
+        sa.CheckConstraint("priority between 1 and 9", name="priority"),
+        sa.CheckConstraint("max_attempts >= 1", name="max_attempts"),
+        sa.CheckConstraint("attempt >= 0", name="attempt"),
+        sa.CheckConstraint("timeout > 0 and timeout < 1e9", name="timeout"),
+        sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
+        sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
+        *_on_postgresql(
+            sa.CheckConstraint("run_at >= '1970-01-01Z' and run_at < '9999-01-01Z'", name="run_at"),
+            sa.CheckConstraint("json_typeof(payload) = 'object'", name="payload"),
+        ),
+        *_on_sqlite(
+            sa.CheckConstraint(
+                "run_at in (strftime('%Y-%m-%d %H:%M:%f', run_at), datetime(run_at)) and run_at < '9999'", name="run_at"
+            ),
+            sa.CheckConstraint("json_valid(payload) and json_type(payload) = 'object'", name="payload"),
+            sa.CheckConstraint("typeof(priority) = 'integer'", name="priority_type"),
+        ),
+    ]
+
+
+def _one_of(column: str, states: tuple[State, ...]) -> sa.CheckConstraint:
+    return sa.CheckConstraint(f"{column} in ({', '.join(repr(state.value) for state in states)})", name=column)
+
+
+def _on_postgresql(*checks: sa.CheckConstraint) -> list[sa.CheckConstraint]:
+    return [check.ddl_if(dialect="postgresql") for check in checks]
+
+
+def _on_sqlite(*checks: sa.CheckConstraint) -> list[sa.CheckConstraint]:
+    return [check.ddl_if(dialect="sqlite") for check in checks]
