@@ -1,0 +1,16 @@
+"""The command line, `runner VERB ...`: one module for each group of verbs, imported when one of them is called."""
+
+import sys
+
+
+def main() -> int:
+    """Run the command line that this process was called with.
+
+    Returns:
+        The exit code; see runner.cli.ending.
+    """
+    from runner.cli.app import run
+    from runner.cli.ending import ended, prepare_streams
+
+    prepare_streams()
+    return ended(lambda: run(sys.argv[1:]))

@@ -1,0 +1,101 @@
+"""The verbs: every command with its place and its line of help, in one table."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import NamedTuple
+
+from cyclopts import App, Group, Parameter
+
+from runner.cli.ending import MEANINGS
+from runner.errors import InvalidInput
+from runner.fields import suggestion
+
+
+class Verb(NamedTuple):
+    """One command.
+
+    Args:
+        name: as it is typed.
+        group: under which the help lists it.
+        help: one line.
+        place: the module of runner.cli that holds the function of that name.
+    """
+
+    name: str
+    group: str
+    help: str
+    place: str
+
+
+START, LOOK, CHANGE, CARE = "Start", "Look", "Change", "Care"
+
+VERBS = (
+    Verb("demo", START, "Show everything at work, on a queue filled with sample tasks.", "work"),
+    Verb("work", START, "Run tasks until told to stop.", "work"),
+    Verb("submit", START, "Put a task, or a file of tasks, into the queue.", "submit"),
+    Verb("tasks", LOOK, "List the tasks that a filter lets through.", "tasks"),
+    Verb("show", LOOK, "Tell the whole story of one task.", "show"),
+    Verb("stats", LOOK, "Sum up the queues: states, ages, rates.", "stats"),
+    Verb("runners", LOOK, "List the live runners and what they have in hand.", "runners"),
+    Verb("retry", CHANGE, "Run tasks again, now.", "change"),
+    Verb("terminate", CHANGE, "End tasks for good: waiting ones at once, running ones on request.", "change"),
+    Verb("delay", CHANGE, "Put tasks off by a length of time.", "change"),
+    Verb("edit", CHANGE, "Change when and how one task runs.", "edit"),
+    Verb("pause", CHANGE, "Let no more tasks of a queue or a handler start.", "pause"),
+    Verb("resume", CHANGE, "End a pause.", "pause"),
+    Verb("migrate", CARE, "Create the tables, or bring them up to date.", "migrate"),
+    Verb("prune", CARE, "Delete finished tasks that are old enough.", "prune"),
+    Verb("check", CARE, "Find out whether all is well, and say what to do where it is not.", "check"),
+    Verb("bench", CARE, "Measure submitting, draining and latency on a database.", "work"),
+)
+
+_PLACES = (
+    "The database is the one that --url or --profile names, or else RUNNER_URL, or else the default profile of the "
+    "configuration file, or else the file tasktui.db in the current directory."
+)
+
+
+def build(chosen: str = "") -> App:
+    """Build the application; the modules of the verbs are imported when they are needed.
+
+    Args:
+        chosen: the verb that is going to be called: its own documentation is its help, not only its line.
+    """
+    app = App(
+        name="runner",
+        help="Run and mend tasks whose queue is a database table.",
+        help_format="plaintext",
+        help_epilogue="" if chosen in {verb.name for verb in VERBS} else f"{_PLACES}\n\n{_exit_codes()}",
+        version=lambda: version("tasktui"),
+        default_parameter=Parameter(negative=(), show_default=False),
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+        print_error=False,
+        exit_on_error=False,
+    )
+    groups = {name: Group(name, sort_key=place) for place, name in enumerate((START, LOOK, CHANGE, CARE))}
+    for place, verb in enumerate(VERBS):
+        path = f"runner.cli.{verb.place}:{verb.name}"
+        line = verb.help if verb.name != chosen else None
+        app.command(path, name=verb.name, help=line, group=groups[verb.group], sort_key=place)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line.
+
+    Args:
+        arguments: without the program's name.
+
+    Returns:
+        The exit code of the verb.
+    """
+    typed = list(arguments) or ["--help"]
+    known = tuple(verb.name for verb in VERBS)
+    if typed[0] not in known and not typed[0].startswith("-"):
+        raise InvalidInput(why=f"there is no verb {typed[0]!r}{suggestion(typed[0], known)}; see runner --help")
+    return int(build(typed[0])(typed) or 0)
+
+
+def _exit_codes() -> str:
+    return "\n".join(["Exit codes:", *(f"{code.value:5}  {meaning}" for code, meaning in MEANINGS.items())])

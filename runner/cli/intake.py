@@ -1,0 +1,108 @@
+"""Intake: many tasks from lines into the database; a bad line costs no good one."""
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from runner.cli.ending import complain
+from runner.cli.lines import Line
+from runner.errors import DatabaseRefused, RunnerError
+from runner.task import NewTask
+
+CHUNK = 2_000
+"""Tasks that are submitted in one transaction."""
+
+
+class Bad(NamedTuple):
+    """A line that became no task, and why."""
+
+    line: int
+    reason: str
+
+
+@dataclass
+class Intake:
+    """Takes lines in.
+
+    Args:
+        read: makes a line a task, or raises what is wrong with it.
+        submit: puts tasks into the database in one transaction and returns their ids.
+    """
+
+    read: Callable[[str], NewTask]
+    submit: Callable[[list[NewTask]], list[int]]
+    submitted: int = 0
+    ids: tuple[int, int] | None = None
+    """The first and the last id."""
+    last_line: int = 0
+    """The number of the last line whose task is in the database."""
+    bad: list[Bad] = field(default_factory=list)
+    _batch: list[tuple[int, NewTask]] = field(default_factory=list)
+
+    def take(self, line: Line | None) -> None:
+        """Take a line; None stands for a pause, in which what is there is submitted."""
+        if line is None:
+            self.flush()
+            return
+        try:
+            if line.text is None:
+                self._refuse(line.number, line.problem)
+            else:
+                self._batch.append((line.number, self.read(line.text)))
+        except RunnerError as error:
+            self._refuse(line.number, str(error))
+        if len(self._batch) >= CHUNK:
+            self.flush()
+
+    def flush(self) -> None:
+        """Submit what has been taken."""
+        if self._batch:
+            batch, self._batch = self._batch, []
+            self._submit(batch)
+
+    def _submit(self, batch: list[tuple[int, NewTask]]) -> None:
+        try:
+            ids = self.submit([task for _, task in batch])
+        except DatabaseRefused as error:
+            # One of them is not to the database's liking: halve until it stands alone.
+            if len(batch) == 1:
+                self._refuse(batch[0][0], str(error))
+                return
+            self._submit(batch[: len(batch) // 2])
+            self._submit(batch[len(batch) // 2 :])
+            return
+        self.submitted += len(ids)
+        self.ids = (self.ids[0] if self.ids else ids[0], ids[-1])
+        self.last_line = batch[-1][0]
+
+    def _refuse(self, number: int, reason: str) -> None:
+        self.bad.append(Bad(number, reason))
+        complain(f"line {number}: {reason}")
+
+
+@contextmanager
+def progress(descriptor: int) -> Iterator[Callable[[], None]]:
+    """Show on a terminal how far the reading of a file has come.
+
+    Args:
+        descriptor: of the file or pipe that is read.
+
+    Yields:
+        A function to call now and then.
+    """
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.progress import Progress
+
+    from runner.cli.printing import console
+
+    status = os.fstat(descriptor)
+    regular = stat.S_ISREG(status.st_mode)
+    with Progress(console=console(errors=True), transient=True) as bar:
+        work = bar.add_task("submitting", total=status.st_size if regular else None)
+        yield lambda: bar.update(work, completed=os.lseek(descriptor, 0, os.SEEK_CUR) if regular else 0)

@@ -1,0 +1,156 @@
+"""`runner submit`: one task from the command line, or many from lines of JSON."""
+
+import asyncio
+import getpass
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from cyclopts import Group, Parameter
+
+from runner.cli.clock import local_zone, now
+from runner.cli.connection import NOWHERE, Connection, opened
+from runner.cli.drafts import Drafts
+from runner.cli.ending import Exit, complain
+from runner.cli.handlers import Modules, load_handlers
+from runner.cli.intake import Intake, progress
+from runner.cli.lines import read_lines, reading
+from runner.cli.printing import print_json, print_line
+from runner.errors import InvalidInput
+from runner.settings import Settings
+from runner.store.submit import submit_many
+from runner.task import NewTask
+
+LINE_ROOM = 64 * 1024
+"""Bytes of a line beyond its payload."""
+
+
+@Parameter(name="*", group=Group("Task", sort_key=50))
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """What may be said of a task; what is left out comes from the handler, the runner or the table.
+
+    Args:
+        at: Not before this time: +15m, 14:30, tomorrow 9:00, 2026-11-20T14:30+01:00.
+        delay: Not before so long from now: 30s, 10m, 2d.
+        priority: 1 to 9, 9 goes first.
+        key: A business key to find it by.
+        queue: The lane that people name, pause and limit.
+        max_attempts: How often it may be tried.
+        retry: The retry plan: 1m,5m,20m or exp:10s*2<1h or sidekiq or never.
+        timeout: How long an attempt may take: 30s, 5m.
+        tag: A word to find it by; may be repeated.
+    """
+
+    at: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
+    delay: str | None = None
+    priority: int | None = None
+    key: str | None = None
+    queue: str | None = None
+    max_attempts: int | None = None
+    retry: str | None = None
+    timeout: str | None = None
+    tag: tuple[str, ...] = ()
+
+    def given(self) -> dict[str, Any]:
+        """What was said, by the names of the columns."""
+        renamed = {"at": "run_at", "tag": "tags"}
+        return {renamed.get(name, name): value for name, value in asdict(self).items() if value not in (None, ())}
+
+
+PLAIN = TaskOptions()
+
+
+def submit(
+    name: str | None = None,
+    payload: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    /,
+    *,
+    lines: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    handlers: Modules = (),
+    json: bool = False,
+    options: TaskOptions = PLAIN,
+    connection: Connection = NOWHERE,
+) -> int:
+    """Put a task, or a file of tasks, into the queue.
+
+    A payload is checked against the signature of its handler where that is
+    known, from -H or the configuration.
+
+    With --lines each line is {"handler": ..., "payload": {...}} and may hold
+    queue, key, priority, run_at, delay, max_attempts, retry, timeout and tags; or
+    it is the payload alone when NAME is given. Bad lines are listed on standard
+    error and all others are submitted, in transactions of 2,000, or of what a
+    pipe holds at the moment.
+
+    Args:
+        name: The handler's name.
+        payload: Its arguments, a JSON object; - reads it from standard input.
+        lines: A file with one task a line as JSON; - is standard input.
+        handlers: A module that defines handlers; may be repeated.
+        json: Print one JSON document.
+        options: What may be said of the tasks besides.
+        connection: Which database.
+    """
+    settings = connection.settings(handlers=handlers or None)
+    drafts = Drafts(
+        load_handlers(settings), int(settings.payload_limit), _operator(), now(), local_zone(), options.given()
+    )
+    if lines is not None:
+        if payload is not None:
+            raise InvalidInput(why="the payloads come from the lines, so none can stand beside --lines")
+        return _submit_lines(settings, drafts, lines, name, json)
+    if payload is not None and payload.startswith("--"):
+        raise InvalidInput(why=f"there is no option {payload}; see runner submit --help")
+    if name is None:
+        raise InvalidInput(why="name a handler and a payload, or a file with --lines")
+    text = sys.stdin.read() if payload == "-" else payload or "{}"
+    task = drafts.task(name, text)
+    with _submitting(settings) as put:
+        (task_id,) = put([task])
+    print_json({"id": task_id}) if json else print_line(f"Submitted task {task_id}.")
+    return Exit.OK
+
+
+def _submit_lines(settings: Settings, drafts: Drafts, path: str, handler: str | None, json: bool) -> int:
+    limit = drafts.payload_limit + LINE_ROOM
+    with reading(path) as descriptor, _submitting(settings) as put, progress(descriptor) as shown:
+        intake = Intake(lambda text: drafts.line(text, handler), put)
+        try:
+            for line in read_lines(descriptor, limit):
+                intake.take(line)
+                shown()
+            intake.flush()
+        except BaseException:
+            complain(f"stopped: {intake.submitted} tasks are submitted, up to line {intake.last_line}")
+            raise
+    first, last = intake.ids or (None, None)
+    if json:
+        print_json({"submitted": intake.submitted, "first_id": first, "last_id": last, "bad": intake.bad})
+    else:
+        span = f" ({first} to {last})" if intake.ids else ""
+        print_line(f"Submitted {intake.submitted} tasks{span}; {len(intake.bad)} lines were bad.")
+    if not intake.bad:
+        return Exit.OK
+    return Exit.PARTLY if intake.submitted else Exit.BAD_INPUT
+
+
+@contextmanager
+def _submitting(settings: Settings) -> Iterator[Callable[[list[NewTask]], list[int]]]:
+    """Give a way to submit without an event loop, so that reading a pipe can be interrupted between transactions."""
+    with asyncio.Runner() as loop:
+        way = opened(settings)
+        database = loop.run(way.__aenter__())
+        try:
+            yield lambda tasks: loop.run(database.write(submit_many, tasks, notify=settings.notify))
+        finally:
+            loop.run(way.__aexit__(None, None, None))
+
+
+def _operator() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a process of a user without a name
+        return "unknown"
