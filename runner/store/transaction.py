@@ -38,7 +38,9 @@ class Transaction:
         """Execute a statement; its rows, if any, are read already."""
         return await self.connection.execute(statement, parameters)
 
-    async def rows(self, statement: sa.Executable, parameters: Parameters | None = None) -> Sequence[sa.Row[Any]]:
+    async def rows(
+        self, statement: sa.Executable, parameters: Parameters | None = None
+    ) -> Sequence[sa.Row[*tuple[Any, ...]]]:
         """Execute a statement and return all its rows."""
         return (await self.connection.execute(statement, parameters)).all()
 

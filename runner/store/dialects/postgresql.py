@@ -27,7 +27,7 @@ class PostgreSQL:
         lists = zip(*rows, strict=True) if rows else ([] for _ in columns)
         return {f"{name}_{column}": list(values) for column, values in zip(columns, lists, strict=True)}
 
-    def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
+    def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:  # noqa: ARG002 - the other database needs it
         """Run the selection once for each outer row."""
         found = inner.lateral("found")
         return outer.join(found, sa.true()), found.c
@@ -51,8 +51,8 @@ class PostgreSQL:
 
     def matches(self, column: sa.ColumnElement[str], pieces: Sequence[str]) -> sa.ColumnElement[bool]:
         """LIKE, with its signs escaped."""
-        signs = str.maketrans({"\\": r"\\", "%": r"\%", "_": r"\_"})
-        return column.like("%".join(piece.translate(signs) for piece in pieces), escape="\\")
+        signs = str.maketrans({sign: f"/{sign}" for sign in "/%_"})
+        return column.like("%".join(piece.translate(signs) for piece in pieces), escape="/")
 
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Leave out what Python has no date for: infinity, and years that it does not know."""
