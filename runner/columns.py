@@ -32,16 +32,19 @@ class Instant(sa.types.TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
+        """Choose the column's type."""
         return dialect.type_descriptor(sa.Text() if dialect.name == "sqlite" else sa.DateTime(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> Any:
+        """Turn an aware time into what the driver takes; a naive one is refused."""
         if value is None:
             return None
         if value.tzinfo is None:
             raise ValueError(f"a time without a zone: {value!r}")
         return instant_to_text(value) if dialect.name == "sqlite" else value
 
-    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> datetime | None:  # noqa: ARG002 - SQLAlchemy's name
+        """Turn what the driver read into an aware time in UTC."""
         if isinstance(value, str):
             return instant_from_text(value)
         return None if value is None else value.astimezone(UTC)
@@ -53,6 +56,7 @@ class JsonText(sa.types.UserDefinedType[str]):
     cache_ok = True
 
     def get_col_spec(self, **_: Any) -> str:
+        """Name the column's type."""
         return "JSON"
 
 

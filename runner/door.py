@@ -109,7 +109,7 @@ def connect(settings: Settings | None = None, **overrides: Any) -> None:
     Raises:
         InvalidSettings: when a value is not valid.
     """
-    global _door  # noqa: PLW0603 - one door per process is the point
+    global _door
     opened = Door(settings or load(**overrides))
     with _lock:
         old, _door = _door, opened
@@ -119,7 +119,7 @@ def connect(settings: Settings | None = None, **overrides: Any) -> None:
 
 def disconnect() -> None:
     """Close the process's door; the next submit opens it again."""
-    global _door  # noqa: PLW0603 - one door per process is the point
+    global _door
     with _lock:
         old, _door = _door, None
     if old is not None:

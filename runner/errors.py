@@ -51,7 +51,10 @@ class InvalidDuration(InvalidInput):
 
 
 class InvalidMoment(InvalidInput):
-    """{text!r} is not a point in time: {why}. Write for example now, +15m, 14:30, tomorrow 9:00 or 2026-11-20T14:30+01:00."""
+    """
+    {text!r} is not a point in time: {why}. Write for example now, +15m, 14:30, tomorrow 9:00 or
+    2026-11-20T14:30+01:00.
+    """
 
 
 class InvalidRetryPlan(InvalidInput):
@@ -138,11 +141,17 @@ class DatabaseRefused(StoreError):
 
 
 class SchemaMissing(StoreError):
-    """The database {url} has no tables of ours yet (needs schema {needed}). Create them with: runner migrate."""
+    """
+    The database {url} has no tables of ours yet (this program needs schema {needed}). Create them with: runner
+    migrate.
+    """
 
 
 class SchemaTooOld(StoreError):
-    """The database {url} is at schema {found}, this program needs {needed}. Bring it up to date with: runner migrate."""
+    """
+    The database {url} is at schema {found}, this program needs {needed}. Bring it up to date with: runner
+    migrate.
+    """
 
 
 class SchemaTooNew(StoreError):
@@ -159,7 +168,10 @@ class TaskNotFound(StoreError):
 
 
 class TaskMovedOn(StoreError):
-    """Task {id} has changed since you saw version {seen}: it is {state} at version {found} now. Look again and retry."""
+    """
+    Task {id} has changed since you saw version {seen}: it is {state} at version {found} now. Look again and
+    retry.
+    """
 
     exit_code = 6
 
@@ -171,4 +183,7 @@ class IllegalMove(StoreError):
 
 
 class UnsafeFile(StoreError):
-    """The SQLite file {path} lies on {filesystem}, where locks do not hold and the file would be damaged. Use a local disk."""
+    """
+    The SQLite file {path} lies on {filesystem}, where locks do not hold and the file would be damaged. Use a local
+    disk.
+    """

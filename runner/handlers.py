@@ -88,7 +88,7 @@ class Handler:
 
     def __init__(self, name: str, function: Callable[..., Any], defaults: Options | None = None) -> None:
         if not NAME.fullmatch(name):
-            raise InvalidHandler(name=name, why="a name has letters, digits and _ . : / - and does not begin with a sign")
+            raise InvalidHandler(name=name, why="it may have letters, digits and _ . : / - and begins with no sign")
         self.name = name
         self.function = function
         self.defaults = defaults or Options()

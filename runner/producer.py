@@ -98,7 +98,7 @@ class TaskHandler(Handler, Generic[P, R]):
         """Submit many calls; see Submission.submit_many_async."""
         return await self.options().submit_many_async(calls)
 
-    def options(
+    def options(  # noqa: PLR0913 - they are what a task has
         self,
         *,
         run_at: datetime | None = None,
@@ -142,7 +142,7 @@ class TaskHandler(Handler, Generic[P, R]):
 
 
 class _Decorator:
-    """What `handler(...)` returns: takes a function with or without a Context, and keeps its other parameters' types."""
+    """What `handler(...)` returns: takes a function with or without a Context, and keeps its parameters' types."""
 
     def __init__(self, name: str, defaults: Options) -> None:
         self._name = name

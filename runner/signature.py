@@ -4,10 +4,10 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, get_type_hints
+from typing import Any, NotRequired, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 from runner.errors import InvalidHandler, InvalidPayload
 
@@ -78,7 +78,8 @@ class Signature:
                 fields[item.name] = hint if item.default is inspect.Parameter.empty else NotRequired[hint]
         shape: Any = TypedDict("Arguments", fields)  # type: ignore[operator]
         extra: Any = "allow" if self._extra else "forbid"
-        return TypeAdapter(with_config(ConfigDict(extra=extra, allow_inf_nan=False, ser_json_inf_nan="constants"))(shape))
+        rules = ConfigDict(extra=extra, allow_inf_nan=False, ser_json_inf_nan="constants")
+        return TypeAdapter(with_config(rules)(shape))
 
     def _validated(self, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         try:

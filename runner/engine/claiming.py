@@ -98,8 +98,8 @@ class Claiming:
 
     def _worth_it(self) -> bool:
         """Enough room for a claim of its own: claiming one by one what ends one by one would cost more than it does."""
-        in_hand = self._in_hand
-        return any(slots.room() >= min(self._batch, max(1, slots.size // 4)) for slots in (in_hand.on_loop, in_hand.in_threads))
+        kinds = (self._in_hand.on_loop, self._in_hand.in_threads)
+        return any(slots.room() >= min(self._batch, max(1, slots.size // 4)) for slots in kinds)
 
     async def _scan(self) -> None:
         self.hungry = False
@@ -154,4 +154,3 @@ class Claiming:
 
     def _accepts(self, lane: Lane) -> bool:
         return lane.handler in self._handlers and (not self._queues or lane.queue in self._queues)
-

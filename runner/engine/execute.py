@@ -16,7 +16,6 @@ from runner.engine.slots import Running
 from runner.errors import InvalidPayload
 from runner.handlers import Context, Handler
 from runner.outcome import Cancelled, Dead, Done, Failure, Outcome, Retry, Snooze
-from runner.task import Claimed
 from runner.times import format_duration
 
 log = logging.getLogger("runner.task")
@@ -186,5 +185,3 @@ def _traceback(error: BaseException) -> str:
         return "".join(traceback.format_exception(type(error), error, frames, limit=-50))
     except Exception:
         return ""
-
-

@@ -14,7 +14,7 @@ from runner.store.runners import Beat, Identity, beat, leave, register
 log = logging.getLogger("runner.lease")
 
 MARGIN = 0.8
-"""The share of its lease after which a runner that cannot renew takes it for lost, since the clocks may differ a bit."""
+"""The share of its lease after which a runner that cannot renew takes it for lost: clocks may differ a bit."""
 
 
 class Lease:

@@ -3,23 +3,18 @@
 import asyncio
 import contextlib
 import logging
-import sys
 import time
 from collections.abc import Mapping
-from typing import Any
 
-from runner.engine.buffer import SettleBuffer, Settling
 from runner.engine.claiming import Claiming
-from runner.engine.execute import Executor
 from runner.engine.lease import Lease
 from runner.engine.news import listen, watch
-from runner.engine.slots import InHand, Running, Slots
 from runner.engine.tally import Tally
 from runner.engine.ticks import Tick, Ticks
+from runner.engine.working import Working
 from runner.errors import DatabaseAway, StoreError
 from runner.handlers import Handler
 from runner.migrations import ensure
-from runner.outcome import Outcome, Release
 from runner.policy.polling import BackOff
 from runner.settings import Settings
 from runner.store.claim import Claimant, Terms
@@ -27,7 +22,6 @@ from runner.store.database import Database
 from runner.store.pending import pending
 from runner.store.rescue import rescue
 from runner.store.runners import Beat
-from runner.store.settle import Settled, Settlement
 from runner.store.statistics import write_minutes
 
 log = logging.getLogger("runner")
@@ -51,28 +45,22 @@ class Runner:
         self.settings = settings
         self.handlers = handlers
         self.database = Database.of(settings)
-        self.tally = Tally()
-        self.in_hand = InHand(settings.slots, settings.threads)
-        timeout = settings.timeout.total_seconds() if settings.timeout else None
-        self.executor = Executor(settings.threads, timeout, int(settings.result_limit))
-        self.buffer = SettleBuffer(
-            self.database, settings.flush_size, settings.flush_every.total_seconds(), self._settled
-        )
-        self.lease = Lease(self.database, settings.lease.total_seconds(), handlers, self.in_hand.capacity)
+        self.working = Working(settings, self.database, self._room_again)
+        in_hand = self.working.in_hand
+        self.lease = Lease(self.database, settings.lease.total_seconds(), handlers, in_hand.capacity)
         self.claiming = Claiming(
             self.database,
             handlers,
             {name: _terms(handler, settings) for name, handler in handlers.items()},
             frozenset(settings.queues),
-            self.in_hand,
+            in_hand,
             settings.batch,
-            may=lambda: self.lease.held and not self.buffer.away,
-            start=self._start,
+            may=lambda: self.lease.held and not self.working.buffer.away,
+            start=self.working.start,
         )
         self.later = 0
         """Tasks that were left because they are scheduled for later, when the runner ends by itself."""
         self._stop = asyncio.Event()
-        self._starting = False
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, *, until_idle: bool = False) -> bool:
@@ -91,19 +79,24 @@ class Runner:
             if not await self._enter():
                 return True
             with contextlib.ExitStack() as helpers:
-                for work in (self.buffer.run(), self._news()):
+                for work in (self.working.buffer.run(), self._news()):
                     helpers.callback(asyncio.ensure_future(work).cancel)
                 ticks = Ticks(self._table(until_idle))
                 ticks.start()
                 self.claiming.open = True
                 await self._stop.wait()
                 ticks.stop("claim", "rescue", "prune", "idle")
-                clean = await self._drain()
+                clean = await self._leave()
                 ticks.shutdown()
                 return clean
         finally:
-            self.executor.close()
+            self.working.executor.close()
             await self.database.dispose()
+
+    @property
+    def tally(self) -> Tally:
+        """What has been done so far."""
+        return self.working.tally
 
     def stop(self) -> None:
         """Claim nothing more, let what runs end, and leave."""
@@ -145,7 +138,7 @@ class Runner:
 
     async def _register(self) -> None:
         await self.lease.take()
-        self.buffer.holder = self.lease.id
+        self.working.buffer.holder = self.lease.id
         self.claiming.who = Claimant(self.lease.id, self.lease.identity.host)
         known = len(self.handlers)
         log.info("runner %d at work on %s with %d handlers", self.lease.id, self.database.url, known)
@@ -163,6 +156,9 @@ class Runner:
         if self.claiming.open:
             self._looking = asyncio.ensure_future(self._scan())
 
+    def _room_again(self) -> None:
+        self.claiming.room_again()
+
     async def _scan(self) -> None:
         await self.claiming.scan()
         due = self.claiming.lanes.next_due
@@ -171,60 +167,16 @@ class Runner:
                 self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(due, self._look)
 
-    def _start(self, slots: Slots) -> None:
-        """Start what has a slot. A body that ends at once frees its slot while this loop runs, which then goes on."""
-        if self._starting:
-            return
-        self._starting = True
-        try:
-            while (running := slots.next()) is not None:
-                running.started = time.monotonic()
-                running.job = _begin(self._execute(running))
-        finally:
-            self._starting = False
-
-    async def _execute(self, running: Running) -> None:
-        outcome = await self.executor.execute(running, lambda: self._left(running.slots))
-        self._settle(running, outcome, time.monotonic() - running.started)
-
-    def _left(self, slots: Slots) -> None:
-        slots.give_back()
-        if slots.waiting:
-            self._start(slots)
-        self.claiming.room_again()
-
-    def _settle(self, running: Running, outcome: Outcome, duration: float | None) -> None:
-        task = running.task
-        plan = running.handler.defaults.retry or self.settings.retry
-        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan))
-
-    def _settled(self, batch: list[Settling], settled: Settled) -> None:
-        for running, settlement in batch:
-            task = running.task
-            self.in_hand.tasks.pop(task.id, None)
-            verb = settled.verbs.get(task.id)
-            if verb is None:
-                log.warning("task %d %s: fenced out, its outcome is not written", task.id, task.handler)
-                self.tally.verbs["fenced"] += 1
-                continue
-            self.tally.add(verb, task.queue, task.handler, task.attempt, settlement.duration)
-            if verb != "succeed":
-                _report(running, settlement, verb)
-        self.claiming.room_again()
-
     async def _beat(self) -> None:
-        await self.lease.renew(len(self.in_hand), self._heard)
+        await self.lease.renew(len(self.working.in_hand), self._heard)
         if self.lease.struck_out:
             await self._register()
 
     def _heard(self, answer: Beat) -> None:
         if not answer.alive:
             log.warning("runner %d was taken for lost; what it has in hand is not its own any more", self.lease.id)
-            for running in self.in_hand.started():
-                running.cancel()
-        for task_id in answer.cancelled:
-            if (found := self.in_hand.tasks.get(task_id)) is not None and not found.cancelled:
-                found.cancel()
+            self.working.cancel(list(self.working.in_hand.tasks))
+        self.working.cancel(answer.cancelled)
         if answer.wish == "drain":
             self.stop()
 
@@ -250,7 +202,7 @@ class Runner:
             self.tally.again(minutes)
 
     async def _end_if_idle(self) -> None:
-        if len(self.in_hand) or not self.claiming.idle:
+        if len(self.working.in_hand) or not self.claiming.idle:
             return
         with contextlib.suppress(DatabaseAway):
             left = await self.database.read(pending, list(self.handlers), self.settings.queues)
@@ -258,32 +210,17 @@ class Runner:
                 self.later = left.later
                 self.stop()
 
-    async def _drain(self) -> bool:
-        """Hand back what has not started, wait for what has, and write everything down."""
+    async def _leave(self) -> bool:
+        """End what is in hand, write everything down, and deregister."""
         self.claiming.open = False
         limit = self.settings.drain_timeout.total_seconds()
-        for running in self.in_hand.unstarted():
-            self._settle(running, Release("its runner was stopped before it had started"), None)
-        jobs = [running.job for running in self.in_hand.started() if running.job is not None]
-        if jobs:
-            log.info("draining: %d tasks are running, waiting up to %.0f s", len(jobs), limit)
-            _, pending_jobs = await asyncio.wait(jobs, timeout=limit)
-            for job in pending_jobs:
-                job.cancel()
-            if pending_jobs:
-                log.warning("%d tasks did not end in time and were interrupted", len(pending_jobs))
-                await asyncio.wait(pending_jobs, timeout=1)
-        return await self._leave(limit)
-
-    async def _leave(self, limit: float) -> bool:
-        drained = await self.buffer.drained(max(limit, 1.0))
-        if not drained:
-            log.error("%d outcomes could not be written; their tasks will be rescued", len(self.in_hand))
+        await self.working.finish(limit)
+        if not await self.working.buffer.drained(max(limit, 1.0)):
+            log.error("%d outcomes could not be written; their tasks will be rescued", len(self.working.in_hand))
             return False
         try:
             await self._write_statistics()
-            if not self.in_hand.tasks:
-                await self.lease.end()
+            await self.lease.end()
         except StoreError as error:
             log.warning("could not deregister, the lease will run out: %s", error)
         log.info("stopped: %s", ", ".join(f"{verb} {count}" for verb, count in self.tally.verbs.items()) or "no tasks")
@@ -297,19 +234,3 @@ def _terms(handler: Handler, settings: Settings) -> Terms:
     given = handler.defaults
     default = settings.timeout.total_seconds() if settings.timeout else None
     return Terms(given.max_attempts or settings.max_attempts, given.timeout if given.timeout is not None else default)
-
-
-def _begin(work: Any) -> "asyncio.Task[None]":
-    """Start a coroutine at once where Python can (3.12): most bodies then never wait for their turn on the loop."""
-    loop = asyncio.get_running_loop()
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(work, loop=loop, eager_start=True)
-    return loop.create_task(work)
-
-
-def _report(running: Running, settlement: Settlement, verb: str) -> None:
-    """One line for an attempt that did not succeed; never with its payload."""
-    task, failure = running.task, getattr(settlement.outcome, "failure", None)
-    why = failure.reason if failure else getattr(settlement.outcome, "why", "")
-    attempt = f"attempt {task.attempt}/{task.max_attempts}"
-    log.info("task %d %s %s: %s: %s", task.id, task.handler, attempt, verb, " ".join(why[:300].split()))

@@ -1,14 +1,17 @@
 """Slots: what a runner has in hand, and how much more fits."""
 
-import asyncio
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from runner.handlers import Handler
 from runner.policy.polling import LookAhead
 from runner.task import Claimed
+
+if TYPE_CHECKING:
+    import asyncio
+    import threading
 
 
 class Running:

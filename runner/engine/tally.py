@@ -10,6 +10,9 @@ from runner.store.statistics import Minute
 COUNTED = {"succeed": "succeeded", "retry": "retried", "bury": "died", "cancel": "cancelled", "rescue": "rescued"}
 """Under which name a move is counted."""
 
+EARLY = {1: "first_try", 2: "second_try"}
+"""Under which name a success of an early attempt is counted besides."""
+
 KEPT = 120.0
 """Seconds for which a minute is kept after it was last written to."""
 
@@ -38,8 +41,8 @@ class Tally:
             return
         minute = self._minute(queue, handler)
         minute.counts[name] += 1
-        if verb == "succeed" and attempt <= 2:
-            minute.counts["first_try" if attempt == 1 else "second_try"] += 1
+        if verb == "succeed" and attempt in EARLY:
+            minute.counts[EARLY[attempt]] += 1
         if duration is not None:
             histogram.add(minute.durations, duration)
 

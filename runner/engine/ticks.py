@@ -101,7 +101,7 @@ class Ticks:
             self._arm(tick, tick.every)
 
     def _watch_clock(self) -> None:
-        """Set all ticks anew when the wall clock was moved: the scheduler goes by it, and would wait until it is back."""
+        """Set all ticks anew when the wall clock was moved: the scheduler goes by it and would wait for it."""
         apart = self._wall_ahead()
         if abs(apart - self._apart) > CLOCK_STEP:
             log.warning("the clock of this machine was moved by %.1f s", apart - self._apart)

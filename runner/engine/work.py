@@ -42,15 +42,15 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
     clean = await runner.run(until_idle=until_idle)
     if runner.later:
         log.info("%d tasks are scheduled for later and were left", runner.later)
-    if runner.executor.stuck:
-        log.warning("%d threads do not end; the process ends without them", runner.executor.stuck)
+    if runner.working.executor.stuck:
+        log.warning("%d threads do not end; the process ends without them", runner.working.executor.stuck)
         _end_now(0 if clean else 1)
     return 0 if clean else 1
 
 
 def _stop(runner: Runner) -> None:
     if runner.stopping:
-        log.warning("stopping at once; %d tasks in hand will be rescued", len(runner.in_hand))
+        log.warning("stopping at once; %d tasks in hand will be rescued", len(runner.working.in_hand))
         _end_now(AT_ONCE)
     log.info("stopping; once more to stop at once")
     runner.stop()

@@ -82,8 +82,7 @@ class Lanes:
             return
         for task in claimed:
             lane, place = Lane(task.queue, task.handler, task.priority), Place(task.run_at, task.id)
-            if place > self.places[lane]:
-                self.places[lane] = place
+            self.places[lane] = max(self.places[lane], place)
 
     def __bool__(self) -> bool:
         return bool(self.places)

@@ -1,6 +1,6 @@
 """claim: hand out due tasks, each to one runner."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -184,12 +184,12 @@ def _first_suspect(task: sa.Table, lane: sa.CTE) -> sa.Select[Any]:
     )
 
 
-def has_attempts_left(task: Any) -> sa.ColumnElement[bool]:
+def has_attempts_left(task: sa.FromClause) -> sa.ColumnElement[bool]:
     """The condition that a task may be tried again."""
     return task.c.max_attempts.is_(None) | (task.c.attempt < task.c.max_attempts)
 
 
-def is_suspect(task: Any) -> sa.ColumnElement[bool]:
+def is_suspect(task: sa.FromClause) -> sa.ColumnElement[bool]:
     """The condition that a task is to be run apart: it saw two runners die, or one before its last attempt."""
     twice = task.c.rescues > sa.literal_column("1")
     last = (task.c.rescues == sa.literal_column("1")) & (task.c.attempt + sa.literal_column("1") >= task.c.max_attempts)

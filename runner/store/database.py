@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -47,7 +47,9 @@ class Database:
         self._turn: asyncio.Lock | None = None if self.dialect.isolates_rows else asyncio.Lock()
 
     @classmethod
-    def open(cls, url: str | DatabaseUrl, *, prefix: str = "", schema: str | None = None, synchronous: str = "FULL") -> Self:
+    def open(
+        cls, url: str | DatabaseUrl, *, prefix: str = "", schema: str | None = None, synchronous: str = "FULL"
+    ) -> Self:
         """Prepare the way to a database, without connecting yet.
 
         Args:
@@ -78,9 +80,13 @@ class Database:
         Args:
             deadline: seconds after which the database breaks a statement off; None for no limit.
         """
-        async with self._translated(), self._reader.connect() as connection, connection.begin():
-            async with connecting.deadline(connection, deadline):
-                yield self._transaction(connection)
+        async with (
+            self._translated(),
+            self._reader.connect() as connection,
+            connection.begin(),
+            connecting.deadline(connection, deadline),
+        ):
+            yield self._transaction(connection)
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Transaction]:

@@ -113,7 +113,7 @@ def shared(tables: Tables) -> list[str]:
 def _copied(
     tables: Tables, row: Any, given: dict[str, Any], target: State, source: sa.FromClause
 ) -> tuple[list[str], sa.Select[Any]]:
-    values = {name: row[name] for name in shared(tables)} | {
+    values: dict[str, Any] = {name: row[name] for name in shared(tables)} | {
         "state": state_literal(target),
         "error": sa.func.coalesce(given["error"], row["error"]),
         "duration": given["duration"],
@@ -123,7 +123,7 @@ def _copied(
     return list(values), sa.select(*values.values()).select_from(source)
 
 
-def _held(task: Any, ending: Any) -> sa.ColumnElement[bool]:
+def _held(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
     """The condition that the fence holds.
 
     It names the holder and not the state: a literal state would let the planner use the index of running tasks, which
@@ -153,7 +153,7 @@ async def requeue(tx: Transaction, ids: list[int]) -> set[int]:
     old = {name: history.c[name] for name in shared(tx.tables)} | {"error": history.c.error}
     cleared = {"runner_id": sa.null(), "claimed_at": sa.null(), "attempt": sa.literal_column("0")}
     new = {"state": state_literal(move.target), "run_at": db_now(), "rescues": sa.literal_column("0")}
-    values = old | cleared | new | {"version": history.c.version + 1}
+    values: dict[str, Any] = old | cleared | new | {"version": history.c.version + 1}
     chosen = history.c.id.in_(ids) & is_state(history.c.state, *(state for state in move.sources if state))
     copy = sa.insert(task).from_select(list(values), sa.select(*values.values()).where(chosen)).returning(task.c.id)
     moved = {row[0] for row in await tx.rows(copy)}

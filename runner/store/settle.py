@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.columns import db_later, db_now, seconds
-from runner.outcome import Done, Outcome
+from runner.outcome import Done, Failure, Outcome
 from runner.policy.verdict import Standing, Verdict, judge
 from runner.schema import state_literal
 from runner.storable import to_storable
@@ -66,7 +66,7 @@ async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> S
     """
     done = {item.id: item for item in batch if isinstance(item.outcome, Done)}
     moved = await settle_done(tx, holder, list(done.values()))
-    settled = Settled({task_id: "succeed" for task_id in moved})
+    settled = Settled(dict.fromkeys(moved, "succeed"))
     rest = [item for item in batch if item.id not in moved]
     if rest:
         await _settle_locked(tx, holder, rest, settled)
@@ -93,7 +93,7 @@ async def _settle_locked(tx: Transaction, holder: int, batch: Sequence[Settlemen
         else:
             verdicts.append((item, row, _judge(item, row)))
             settled.verbs[item.id] = verdicts[-1][2].verb
-    await record(tx, [_tried(item, row, verdict) for item, row, verdict in verdicts if verdict.failure])
+    await record(tx, [_tried(row, verdict, failure) for _, row, verdict in verdicts if (failure := verdict.failure)])
     for verb in ("succeed", "bury", "cancel"):
         ended = [_ending(item, verdict) for item, _, verdict in verdicts if verdict.verb == verb]
         if ended:
@@ -102,9 +102,7 @@ async def _settle_locked(tx: Transaction, holder: int, batch: Sequence[Settlemen
 
 
 async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:
-    """Read the rows as they are now and keep others from changing them; in the order of ids, so that no two wait for
-    each other.
-    """
+    """Read the rows as they are now, and lock them: in the order of ids, so that no two wait for each other."""
     task = tx.tables.task.c
     names = ("id", "queue", "handler", "attempt", "max_attempts", "retry", "releases", "cancel_requested", "fence")
     columns = [task[name] for name in (*names, "claimed_at", "runner_id", "host")]
@@ -126,9 +124,8 @@ def _ending(item: Settlement, verdict: Verdict) -> Ending:
     return Ending(item.id, item.fence, item.duration, getattr(item.outcome, "result", None), why)
 
 
-def _tried(item: Settlement, row: Any, verdict: Verdict) -> Tried:
-    assert verdict.failure is not None
-    return Tried(row, verdict.verb, verdict.failure, seconds(verdict.delay))
+def _tried(row: Any, verdict: Verdict, failure: Failure) -> Tried:
+    return Tried(row, verdict.verb, failure, seconds(verdict.delay))
 
 
 async def _return(tx: Transaction, returned: list[tuple[Settlement, Any, Verdict]]) -> None:

@@ -51,5 +51,3 @@ async def write_minutes(tx: Transaction, runner_id: int, minutes: Iterable[Minut
 def _values(runner_id: int, minute: Minute) -> dict[str, Any]:
     place = {"minute": minute.minute, "queue": minute.queue, "handler": minute.handler, "runner_id": runner_id}
     return place | minute.counts | {"durations": json.dumps(minute.durations)}
-
-

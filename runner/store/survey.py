@@ -52,11 +52,11 @@ def survey_statement(tables: Tables) -> sa.Select[Any]:
     return sa.select(*columns, seconds_until(task.c.run_at), paused).select_from(found)
 
 
-def _first_of(task: Any, condition: sa.ColumnElement[bool] = sa.true()) -> sa.ScalarSelect[int]:
+def _first_of(task: Any, *conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
     order = (task.c.queue, task.c.handler, task.c.priority, task.c.run_at, task.c.id)
     first = (
         sa.select(task.c.id)
-        .where(is_state(task.c.state, State.WAITING), condition)
+        .where(is_state(task.c.state, State.WAITING), *conditions)
         .order_by(*order)
         .limit(sa.literal_column("1"))
     )

@@ -44,7 +44,7 @@ class Transaction:
         """Execute a statement and return all its rows."""
         return (await self.connection.execute(statement, parameters)).all()
 
-    async def scalar(self, statement: sa.Executable, parameters: Parameters | None = None) -> Any:
+    async def scalar(self, statement: sa.Executable, parameters: Mapping[str, Any] | None = None) -> Any:
         """Execute a statement and return the first column of its first row, or None."""
         return await self.connection.scalar(statement, parameters)
 

@@ -24,7 +24,7 @@ class Dialect(Protocol):
         """A table expression that stands for a batch of rows, which `parameters` fills."""
         ...
 
-    def parameters(self, name: str, columns: dict[str, Any], rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    def parameters(self, name: str, columns: dict[str, Any], rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
         """The parameters that fill `rows(name, columns)`; each row has one value per column, in order."""
         ...
 

@@ -22,7 +22,7 @@ class PostgreSQL:
         values = [sa.column(column, kind) for column, kind in columns.items()]
         return sa.func.unnest(*arrays).table_valued(*values).render_derived(name=name)
 
-    def parameters(self, name: str, columns: dict[str, Any], rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    def parameters(self, name: str, columns: dict[str, Any], rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
         """Turn the rows into one list per column."""
         lists = zip(*rows, strict=True) if rows else ([] for _ in columns)
         return {f"{name}_{column}": list(values) for column, values in zip(columns, lists, strict=True)}

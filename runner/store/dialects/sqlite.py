@@ -26,7 +26,7 @@ class SQLite:
         ]
         return sa.select(*values).order_by(each.c.key).subquery(name)
 
-    def parameters(self, name: str, columns: dict[str, Any], rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    def parameters(self, name: str, columns: dict[str, Any], rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:  # noqa: ARG002 - the other database needs them
         """Write the rows as JSON."""
         return {name: json.dumps(rows, default=self.instant)}
 

@@ -1,0 +1,128 @@
+"""Working: what becomes of tasks in hand, from the slot to the settlement."""
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from runner.engine.buffer import SettleBuffer, Settling
+from runner.engine.execute import Executor
+from runner.engine.slots import InHand, Running, Slots
+from runner.engine.tally import Tally
+from runner.outcome import Cancelled, Outcome, Release
+from runner.settings import Settings
+from runner.store.database import Database
+from runner.store.settle import Settled, Settlement
+
+log = logging.getLogger("runner")
+
+
+class Working:
+    """Starts tasks as slots come free, executes them, and passes on what they led to.
+
+    Args:
+        settings: how.
+        database: where outcomes are written to.
+        room_again: called when a slot has come free that no task waits for.
+    """
+
+    def __init__(self, settings: Settings, database: Database, room_again: Callable[[], None]) -> None:
+        self._retry = settings.retry
+        self._room_again = room_again
+        self._starting = False
+        timeout = settings.timeout.total_seconds() if settings.timeout else None
+        self.tally = Tally()
+        self.in_hand = InHand(settings.slots, settings.threads)
+        self.executor = Executor(settings.threads, timeout, int(settings.result_limit))
+        linger = settings.flush_every.total_seconds()
+        self.buffer = SettleBuffer(database, settings.flush_size, linger, self._settled)
+
+    def start(self, slots: Slots) -> None:
+        """Start what has a slot. A body that ends at once frees its slot while this loop runs, which then goes on."""
+        if self._starting:
+            return
+        self._starting = True
+        try:
+            while (running := slots.next()) is not None:
+                running.started = time.monotonic()
+                running.job = _begin(self._execute(running))
+        finally:
+            self._starting = False
+
+    def cancel(self, ids: Iterable[int]) -> None:
+        """Carry out terminate requests, or the loss of the lease, for tasks in hand."""
+        for task_id in ids:
+            running = self.in_hand.tasks.get(task_id)
+            if running is not None and not running.cancelled:
+                running.cancel()
+
+    async def finish(self, limit: float) -> None:
+        """Hand back what has not started, and wait for what has.
+
+        Args:
+            limit: seconds; what still runs then is interrupted.
+        """
+        for running in self.in_hand.unstarted():
+            self._settle(running, Release("its runner was stopped before it had started"), None)
+        jobs = [running.job for running in self.in_hand.started() if running.job is not None]
+        if not jobs:
+            return
+        log.info("draining: %d tasks are running, waiting up to %.0f s", len(jobs), limit)
+        _, unfinished = await asyncio.wait(jobs, timeout=limit)
+        if unfinished:
+            log.warning("%d tasks did not end in time and are interrupted", len(unfinished))
+            for job in unfinished:
+                job.cancel()
+            await asyncio.wait(unfinished, timeout=1)
+
+    async def _execute(self, running: Running) -> None:
+        outcome: Outcome
+        if running.cancelled:
+            outcome = Cancelled("terminated before it had started")
+            self._left(running.slots)
+        else:
+            outcome = await self.executor.execute(running, lambda: self._left(running.slots))
+        self._settle(running, outcome, time.monotonic() - running.started)
+
+    def _left(self, slots: Slots) -> None:
+        slots.give_back()
+        if slots.waiting:
+            self.start(slots)
+        self._room_again()
+
+    def _settle(self, running: Running, outcome: Outcome, duration: float | None) -> None:
+        task = running.task
+        plan = running.handler.defaults.retry or self._retry
+        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan))
+
+    def _settled(self, batch: list[Settling], settled: Settled) -> None:
+        for running, settlement in batch:
+            task = running.task
+            self.in_hand.tasks.pop(task.id, None)
+            verb = settled.verbs.get(task.id)
+            if verb is None:
+                self.tally.verbs["fenced"] += 1
+                log.warning("task %d %s: fenced out, its outcome is not written", task.id, task.handler)
+                continue
+            self.tally.add(verb, task.queue, task.handler, task.attempt, settlement.duration)
+            if verb != "succeed":
+                _report(running, settlement, verb)
+        self._room_again()
+
+
+def _begin(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    """Start a coroutine at once where Python can (3.12): most bodies then never wait for their turn on the loop."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(work, loop=loop, eager_start=True)
+    return loop.create_task(work)
+
+
+def _report(running: Running, settlement: Settlement, verb: str) -> None:
+    """One line for an attempt that did not succeed; never with its payload."""
+    task, failure = running.task, getattr(settlement.outcome, "failure", None)
+    why = failure.reason if failure else getattr(settlement.outcome, "why", "")
+    attempt = f"attempt {task.attempt}/{task.max_attempts}"
+    log.info("task %d %s %s: %s: %s", task.id, task.handler, attempt, verb, " ".join(why[:300].split()))
