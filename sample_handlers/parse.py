@@ -46,7 +46,8 @@ def parse_source(ctx: Context, path: Path) -> dict[str, int]:
 
 
 def _tree(path: Path) -> ast.Module:
+    source = path.read_bytes()
     # The parser warns of odd code, which is none of ours. Filters belong to the whole process: one thread at a time.
     with _quiet, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ast.parse(path.read_bytes(), filename=str(path))
+        return ast.parse(source, "file")  # its name would stand in the error: equal errors then looked different
