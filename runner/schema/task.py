@@ -96,7 +96,11 @@ def _live_rules() -> list[sa.CheckConstraint]:
         ),
         *_on_sqlite(
             sa.CheckConstraint(
-                "run_at in (strftime('%Y-%m-%d %H:%M:%f', run_at), datetime(run_at)) and run_at < '9999'", name="run_at"
+                # Adding no days turns dates that there are not (30 February) into others; what is no time at all gives
+                # NULL, which a check would let pass.
+                "coalesce(run_at in (strftime('%Y-%m-%d %H:%M:%f', run_at, '+0 days'), datetime(run_at, '+0 days')), 0)"
+                " and run_at >= '1970' and run_at < '9999'",
+                name="run_at",
             ),
             sa.CheckConstraint("json_valid(payload) and json_type(payload) = 'object'", name="payload"),
             sa.CheckConstraint("typeof(priority) = 'integer'", name="priority_type"),

@@ -77,4 +77,5 @@ async def _take_back(tx: Transaction, ids: list[int]) -> None:
 def _verb(row: Any) -> str:
     if row.cancel_requested:
         return "cancel"
-    return "bury" if row.attempt >= row.max_attempts else "rescue"
+    spent = row.max_attempts is not None and row.attempt >= row.max_attempts  # a row edited by hand may have no maximum
+    return "bury" if spent else "rescue"

@@ -98,9 +98,12 @@ def _task_rules() -> list[sa.CheckConstraint]:
         _on("postgresql", "run_at", "run_at >= '1970-01-01Z' and run_at < '9999-01-01Z'"),
         _on("postgresql", "payload", "json_typeof(payload) = 'object'"),
         _on(
+            # Adding no days turns dates that there are not (30 February) into others; what is no time at all gives
+            # NULL, which a check would let pass.
             "sqlite",
             "run_at",
-            "run_at in (strftime('%Y-%m-%d %H:%M:%f', run_at), datetime(run_at)) and run_at < '9999'",
+            "coalesce(run_at in (strftime('%Y-%m-%d %H:%M:%f', run_at, '+0 days'), datetime(run_at, '+0 days')), 0)"
+            " and run_at >= '1970' and run_at < '9999'",
         ),
         _on("sqlite", "payload", "json_valid(payload) and json_type(payload) = 'object'"),
         _on("sqlite", "priority_type", "typeof(priority) = 'integer'"),
