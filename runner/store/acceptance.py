@@ -11,7 +11,12 @@ from runner.storable import require_storable
 from runner.task import NewTask, Priority
 
 LONGEST_NAME = 200
+LONGEST_KEY = 400
+"""Characters: with the handler's name it must fit into an index of PostgreSQL, which takes 2,700 bytes."""
 LONGEST_SECONDS = 1e9
+
+SUSPICIOUS = ("\\u", "NaN", "Infinity")
+"""Only JSON that holds one of these can hold what is JSON to Python and none to a database."""
 
 
 def check(task: NewTask) -> None:
@@ -28,10 +33,14 @@ def check(task: NewTask) -> None:
     check_payload(task.payload)
     if task.queue is not None:
         _name("queue", task.queue)
-    for field in ("key", "tags", "trace", "submitted_by"):
+    if task.key is not None:
+        require_storable("key", task.key, LONGEST_KEY)
+    for field in ("tags", "trace", "submitted_by"):
         text = getattr(task, field)
         if text is not None:
             require_storable(field, text)
+    if task.tags is not None and not isinstance(_read("tags", task.tags), list):
+        raise InvalidTask(field="tags", value=task.tags[:80], why="it is no JSON array")
     if task.priority is not None and not Priority.LOWEST <= task.priority <= Priority.HIGHEST:
         raise InvalidTask(field="priority", value=task.priority, why="priorities go from 1 to 9, 9 goes first")
     if task.max_attempts is not None and not 1 <= task.max_attempts < 2**31:
@@ -45,25 +54,42 @@ def check_payload(payload: str) -> None:
     """Refuse a payload with text that PostgreSQL cannot hold, written raw or as an escape.
 
     Raises:
-        InvalidTask: when it holds NUL or half of a surrogate pair.
+        InvalidTask: when it holds NUL, half of a surrogate pair, or a number that JSON does not know.
     """
-    if "\0" in payload or "\\u" in payload or not payload.isascii():
+    if "\0" in payload or not payload.isascii():
         require_storable("payload", payload, limit=2**31)
-        if "\\u" in payload:
-            _check_inside(json.loads(payload))
+    if any(sign in payload for sign in SUSPICIOUS):
+        _read("payload", payload)
 
 
-def _check_inside(value: Any) -> None:
+def _read(field: str, text: str) -> Any:
+    """Read JSON as strictly as the databases do."""
+
+    def refuse(why: str) -> Any:
+        raise InvalidTask(field=field, value=text[:80], why=why)
+
+    try:
+        # Numbers stay text: Python refuses to read very long ones, which both databases keep.
+        value = json.loads(text, parse_int=str, parse_constant=lambda name: refuse(f"JSON knows no {name}"))
+        _check_inside(field, value)
+    except ValueError as error:
+        refuse(f"it is no JSON: {error}")
+    except RecursionError:
+        refuse("it is nested too deeply")
+    return value
+
+
+def _check_inside(field: str, value: Any) -> None:
     match value:
         case str():
-            require_storable("payload", value, limit=2**31)
+            require_storable(field, value, limit=2**31)
         case list():
             for item in value:
-                _check_inside(item)
+                _check_inside(field, item)
         case dict():
             for name, item in value.items():
-                _check_inside(name)
-                _check_inside(item)
+                _check_inside(field, name)
+                _check_inside(field, item)
 
 
 def _name(field: str, text: str) -> None:
