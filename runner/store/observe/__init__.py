@@ -1,0 +1,58 @@
+"""observe: frozen read models for people, which the console and the command line share.
+
+Every function takes an open transaction, counts up to a cap, and reads a row whatever a foreign client wrote into it.
+"""
+
+from runner.store.observe.audit import Audited, audit
+from runner.store.observe.counts import QueueCounts, counts
+from runner.store.observe.evidence import Attempt
+from runner.store.observe.failures import Failures, affected, failures
+from runner.store.observe.filtering import indexed
+from runner.store.observe.legible import clock
+from runner.store.observe.pages import Page, page
+from runner.store.observe.pauses import Pause, Registered, registered
+from runner.store.observe.reports import Flow, MinuteFlow, Total, per_minute, totals
+from runner.store.observe.runners import RunnerRow, UnknownHandler, runner_of, runners, unknown_handlers
+from runner.store.observe.search import Found, Order, find
+from runner.store.observe.story import Story, forecast, story
+from runner.store.observe.tallies import Count
+from runner.store.observe.tasks import TaskRow, task_rows
+from runner.store.observe.unfinished import unfinished
+
+__all__ = [
+    "Attempt",
+    "Audited",
+    "Count",
+    "Failures",
+    "Flow",
+    "Found",
+    "MinuteFlow",
+    "Order",
+    "Page",
+    "Pause",
+    "QueueCounts",
+    "Registered",
+    "RunnerRow",
+    "Story",
+    "TaskRow",
+    "Total",
+    "UnknownHandler",
+    "affected",
+    "audit",
+    "clock",
+    "counts",
+    "failures",
+    "find",
+    "forecast",
+    "indexed",
+    "page",
+    "per_minute",
+    "registered",
+    "runner_of",
+    "runners",
+    "story",
+    "task_rows",
+    "totals",
+    "unfinished",
+    "unknown_handlers",
+]

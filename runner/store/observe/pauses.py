@@ -1,0 +1,83 @@
+"""pauses: which queues and handlers stand still, since when, and who wanted it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.store.observe.legible import legible, moment, text, words
+from runner.store.survey import is_paused
+from runner.store.transaction import Transaction
+
+MOST = 1_000
+"""Rows of a registry that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause that is in force.
+
+    Args:
+        since: when it began.
+        until: when it ends by itself; None for never.
+        by: who asked for it.
+        why: the reason given.
+    """
+
+    since: datetime | None
+    until: datetime | None
+    by: str | None
+    why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What a registry says of a queue or a handler.
+
+    Args:
+        name: of the queue or handler.
+        limit: how many of its tasks may run at once; None for any number.
+        pause: None when it is not paused.
+        breaker: the state of a handler's breaker.
+        breaker_until: when the breaker lets a call through again.
+        seen: when a runner last knew the handler.
+    """
+
+    name: str
+    limit: int | None
+    pause: Pause | None
+    breaker: str | None = None
+    breaker_until: datetime | None = None
+    seen: datetime | None = None
+
+
+async def registered(tx: Transaction, registry: sa.Table) -> dict[str, Registered]:
+    """Read a registry.
+
+    Args:
+        tx: an open transaction.
+        registry: the table of queues or that of handlers.
+
+    Returns:
+        Its entries by name.
+    """
+    paused = is_paused(registry).label("paused")
+    statement = sa.select(*legible(tx, registry.c), paused).order_by(registry.c.name).limit(MOST)
+    rows = (await tx.execute(statement)).mappings().all()
+    return {words(row["name"]): _registered(row) for row in rows}
+
+
+def _registered(row: Mapping[Any, Any]) -> Registered:
+    pause = Pause(
+        moment(row["paused_at"]), moment(row["paused_until"]), text(row["paused_by"]), text(row["paused_why"])
+    )
+    return Registered(
+        name=words(row["name"]),
+        limit=row["max_running"],
+        pause=pause if row["paused"] else None,
+        breaker=text(row.get("breaker")),
+        breaker_until=moment(row.get("breaker_until")),
+        seen=moment(row.get("last_seen_at")),
+    )

@@ -1,0 +1,64 @@
+"""Rows for tests, written as a foreign client would write them: straight into the tables."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.columns import db_later, db_now
+from runner.filters import Filter, parse_filter
+from runner.store.database import Database
+from runner.task import State
+
+
+def ahead(seconds: float) -> Any:
+    """A time so many seconds from now on the database's clock; negative for the past."""
+    return db_later(db_now(), seconds)
+
+
+def filtered(text: str) -> Filter:
+    return parse_filter(text, datetime.now(UTC), UTC)
+
+
+async def add_live(database: Database, handler: str = "h", **values: Any) -> int:
+    """Insert a live task; `values` may hold expressions."""
+    async with database.writing() as tx:
+        task = tx.tables.task
+        return int(await tx.scalar(sa.insert(task).values(handler=handler, **values).returning(task.c.id)))
+
+
+async def add_past(database: Database, id: int, state: State = State.SUCCEEDED, **values: Any) -> int:
+    """Insert a finished task."""
+    given = {"handler": "h", "queue": "default"} | values
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.history).values(id=id, state=state.value, **given))
+    return id
+
+
+async def add_attempt(database: Database, task_id: int, fence: int = 1, **values: Any) -> None:
+    given = {"attempt": fence, "queue": "default", "handler": "h", "verb": "retry", "error_type": "ValueError"}
+    given |= {"message": "no", "fingerprint": "f1"} | values
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.attempt).values(task_id=task_id, fence=fence, **given))
+
+
+async def add_runner(database: Database, lease: float = 60, handlers: str = '["h"]', **values: Any) -> int:
+    """Insert a runner whose lease ends in so many seconds."""
+    given = {"host": "web-1", "pid": 7, "version": "1", "lease_until": ahead(lease), "handlers": handlers} | values
+    async with database.writing() as tx:
+        runner = tx.tables.runner
+        return int(await tx.scalar(sa.insert(runner).values(**given).returning(runner.c.id)))
+
+
+async def stored(database: Database, id: int) -> Any:
+    """The live row as it is; None when there is none."""
+    async with database.reading() as tx:
+        task = tx.tables.task
+        return (await tx.execute(sa.select(task).where(task.c.id == id))).one_or_none()
+
+
+async def ended(database: Database, id: int) -> Any:
+    """The row in the history; None when there is none."""
+    async with database.reading() as tx:
+        history = tx.tables.history
+        return (await tx.execute(sa.select(history).where(history.c.id == id))).one_or_none()
