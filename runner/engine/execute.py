@@ -1,6 +1,9 @@
 """execute: one task in, one outcome out; whatever its handler does, this never raises."""
 
 import asyncio
+import contextlib
+import inspect
+import json
 import logging
 import threading
 import traceback
@@ -8,9 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import to_json
 
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload
@@ -50,15 +54,14 @@ class Executor:
         task, handler = running.task, running.handler
         try:
             arguments = handler.bind(task.payload, lambda: self._context(running))
-            if handler.is_async:
-                return await self._on_loop(running, arguments, left)
-            return await self._in_thread(running, arguments, left)
         except InvalidPayload as error:
             left()
             return Dead(failure=Failure("InvalidPayload", str(error)))
-        except Exception as error:  # the handler's own bugs end in _judged; whatever else there is must not escape
+        except Exception as error:  # e.g. annotations that name nothing
+            left()
             log.exception("task %d of %s could not be executed", task.id, handler.name)
             return Retry(failure=_failure(error))
+        return await (self._on_loop if handler.is_async else self._in_thread)(running, arguments, left)
 
     async def _on_loop(self, running: Running, arguments: dict[str, Any], left: Callable[[], None]) -> Outcome:
         limit = self._limit(running)
@@ -68,12 +71,12 @@ class Executor:
             else:
                 async with asyncio.timeout(limit) as clock:
                     result = await running.handler.function(**arguments)
-        except asyncio.CancelledError:
-            return Cancelled() if running.cancelled else Retry("0s", failure=INTERRUPTED)
+        except asyncio.CancelledError as error:
+            return _cancelled(running, error)
         except TimeoutError as error:
             expired = limit is not None and clock.expired()
             return _timed_out(limit) if expired else _judged(running.handler, error)
-        except Exception as error:
+        except BaseException as error:  # a handler's SystemExit must not end the runner
             return _judged(running.handler, error)
         finally:
             left()
@@ -82,25 +85,24 @@ class Executor:
     async def _in_thread(self, running: Running, arguments: dict[str, Any], left: Callable[[], None]) -> Outcome:
         limit = self._limit(running)
         running.stop = running.stop or threading.Event()
-        body = asyncio.get_running_loop().run_in_executor(self._pool, lambda: running.handler.function(**arguments))
+        work = partial(_call, running.handler.function, arguments)
+        body = asyncio.get_running_loop().run_in_executor(self._pool, work)
         body.add_done_callback(lambda _: left())
         try:
             await asyncio.wait([body], timeout=limit)
+            given_up: Outcome = _timed_out(limit)
         except asyncio.CancelledError:
-            if running.cancelled and not running.stop.is_set():
-                running.stop.set()
-            if not running.cancelled:
-                return self._give_up(running, body, Retry("0s", failure=INTERRUPTED))
-            await asyncio.wait([body])  # it was told; what it did counts
+            given_up = Cancelled() if running.cancelled else Retry("0s", failure=INTERRUPTED)
+            if running.cancelled:
+                with contextlib.suppress(asyncio.CancelledError):  # it is told, and then what it does counts
+                    await asyncio.wait([body], timeout=limit)
         if not body.done():
             running.stop.set()
-            return self._give_up(running, body, _timed_out(limit))
-        error = body.exception()
-        if error is None:
-            return self._returned(running, body.result())
-        if not isinstance(error, Exception):
-            return Retry(failure=_failure(error))
-        return Cancelled() if running.cancelled else _judged(running.handler, error)
+            return self._give_up(running, body, given_up)
+        result, error = body.result()
+        if running.cancelled and (error is not None or result is None):
+            return Cancelled()
+        return self._returned(running, result) if error is None else _judged(running.handler, error)
 
     def _give_up(self, running: Running, body: "asyncio.Future[Any]", outcome: Outcome) -> Outcome:
         """Leave a thread that cannot be stopped to itself: whatever it still does, its fence is void."""
@@ -109,7 +111,6 @@ class Executor:
         def report(_: object) -> None:
             self.stuck -= 1
             log.warning("task %d of %s ended after it had been given up", running.task.id, running.handler.name)
-            body.exception()
 
         body.add_done_callback(report)
         log.warning("task %d of %s does not end; its thread is given up", running.task.id, running.handler.name)
@@ -120,14 +121,12 @@ class Executor:
             return Done()
         if isinstance(result, (Retry, Dead, Snooze)):
             return result
-        try:
-            text = to_json(result, inf_nan_mode="constants")
-            kept = text.decode() if len(text) <= self._result_limit else None
-        except (PydanticSerializationError, UnicodeDecodeError):
-            kept = None
-        if kept is None or "\\u0000" in kept or "NaN" in kept or "Infinity" in kept:
+        if inspect.iscoroutine(result):
+            result.close()
+            return Dead("it returned a coroutine, which nobody awaits: define the handler itself with async def")
+        kept = _as_json(result, self._result_limit)
+        if kept is None:
             log.warning("task %d of %s: its result is no JSON that can be kept", running.task.id, running.handler.name)
-            return Done()
         return Done(kept)
 
     def _limit(self, running: Running) -> float | None:
@@ -158,8 +157,42 @@ def _timed_out(limit: float | None) -> Retry:
     return Retry(failure=Failure("Timeout", f"it took longer than {allowed}"))
 
 
-def _judged(handler: Handler, error: Exception) -> Outcome:
+def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[Any, BaseException | None]:
+    """Call a plain function; what it raises travels as a value, since a future refuses StopIteration."""
+    try:
+        return function(**arguments), None
+    except BaseException as error:
+        return None, error
+
+
+def _cancelled(running: Running, error: asyncio.CancelledError) -> Outcome:
+    """Tell whether somebody cancelled the body, or it raised that by itself: awaiting what was cancelled does."""
+    if running.cancelled:
+        return Cancelled()
+    job = asyncio.current_task()
+    interrupted = job is not None and job.cancelling() > 0
+    return Retry("0s", failure=INTERRUPTED) if interrupted else _judged(running.handler, error)
+
+
+def _as_json(result: Any, limit: int) -> str | None:
+    """A result as JSON text that both databases can hold, of at most `limit` bytes; None when there is no such text."""
+    try:
+        text = to_json(result, inf_nan_mode="constants").decode()
+        if "NaN" in text or "Infinity" in text:
+            json.loads(text, parse_constant=_refuse)
+    except Exception:  # a result may be any object, whose methods may do anything
+        return None
+    return None if "\\u0000" in text or len(text.encode()) > limit else text
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def _judged(handler: Handler, error: BaseException) -> Outcome:
     failure = _failure(error)
+    if not isinstance(error, Exception):
+        return Retry(failure=failure)
     try:
         outcome = handler.judge(error)
     except Exception as second:  # an author's on_error may fail as well
