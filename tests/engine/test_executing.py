@@ -1,0 +1,464 @@
+"""One task in, one outcome out: whatever a handler does, executing it never raises and always frees the slot."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from runner.engine.execute import Executor
+from runner.engine.slots import InHand, Running
+from runner.handlers import Context, Handler, Options
+from runner.outcome import Cancelled, Dead, Done, Outcome, Retry, Snooze
+from runner.task import Claimed
+from tests.engine.workshop import PATIENCE, until
+
+RESULT_LIMIT = 1000
+NO_LIMIT = None
+AT_ONCE = 0.01
+KINDS = ["async", "thread"]
+
+
+class Desk:
+    """Executes single tasks, and counts how often a slot was given back."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.left = 0
+
+    async def execute(self, function: Callable[..., Any], payload: str = "{}", **options: Any) -> Outcome:
+        return await self.execute_running(taken(function, payload, **options))
+
+    async def execute_running(self, running: Running) -> Outcome:
+        async with asyncio.timeout(PATIENCE):
+            return await self.executor.execute(running, self._leave)
+
+    def _leave(self) -> None:
+        self.left += 1
+
+
+def taken(
+    function: Callable[..., Any],
+    payload: str = "{}",
+    timeout: float | None = None,
+    default: float | None = None,
+    on_error: Any = "retry",
+) -> Running:
+    """A task in hand, just claimed, with a time-out of its own and its handler's."""
+    handler = Handler("work", function, Options(timeout=default, on_error=on_error))
+    task = Claimed(7, "default", "work", "order-7", payload, 1, datetime.now(UTC), 2, 5, 12, timeout, 0, None)
+    running = InHand(1, 1).add(task, handler)
+    assert running is not None
+    return running
+
+
+def raising(kind: str, error: BaseException) -> Callable[[], Any]:
+    """A handler of either kind that raises."""
+    return doing(kind, lambda: _raise(error))
+
+
+def doing(kind: str, act: Callable[[], Any]) -> Callable[[], Any]:
+    """A handler of either kind that does this."""
+
+    async def on_loop() -> Any:
+        return act()
+
+    return on_loop if kind == "async" else lambda: act()  # noqa: PLW0108 - a builtin would have no signature
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    desk = Desk(Executor(2, NO_LIMIT, RESULT_LIMIT))
+    yield desk
+    await until(lambda: desk.executor.stuck == 0)
+    desk.executor.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_a_handler_returns_is_kept_as_json(desk: Desk, kind: str) -> None:
+    assert await desk.execute(doing(kind, lambda: {"found": [1, 2]})) == Done('{"found":[1,2]}')
+    assert desk.left == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_nothing_returned_is_nothing_kept(desk: Desk, kind: str) -> None:
+    assert await desk.execute(doing(kind, lambda: None)) == Done(None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("outcome", [Retry("5m", "busy"), Dead("no such user"), Snooze("10m", "not yet")])
+async def test_an_outcome_returned_is_the_outcome(desk: Desk, kind: str, outcome: Outcome) -> None:
+    assert await desk.execute(doing(kind, lambda: outcome)) == outcome
+
+
+def _circular() -> list[Any]:
+    circle: list[Any] = []
+    circle.append(circle)
+    return circle
+
+
+def _deep() -> list[Any]:
+    deep: list[Any] = []
+    for _ in range(5_000):
+        deep = [deep]
+    return deep
+
+
+def _failing() -> Iterator[int]:
+    yield 1 // 0
+
+
+UNKEPT: dict[str, Callable[[], Any]] = {
+    "huge": lambda: "x" * (RESULT_LIMIT + 1),
+    "not JSON": object,
+    "circular": _circular,
+    "failing": _failing,
+    "deep": _deep,
+    "half a surrogate pair": lambda: "\ud800",
+    "NUL": lambda: "\0",
+    "not a number": lambda: float("nan"),
+    "infinite": lambda: [float("inf")],
+    "bytes that are no text": lambda: b"\xff",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("result", list(UNKEPT))
+async def test_a_result_that_cannot_be_kept_is_a_success_without_one(
+    desk: Desk, kind: str, result: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await desk.execute(doing(kind, UNKEPT[result])) == Done(None)
+    assert caplog.messages == ["task 7 of work: its result is no JSON that can be kept"]
+    assert desk.left == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_text_that_only_mentions_infinity_is_kept(desk: Desk, kind: str) -> None:
+    assert await desk.execute(doing(kind, lambda: "to Infinity and NaN")) == Done('"to Infinity and NaN"')
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("payload", ['{"n": "seven"}', "{}", '{"n": 7, "more": 1}', "[]", "null", "{"])
+async def test_a_payload_that_does_not_fit_is_dead_with_the_reason(desk: Desk, kind: str, payload: str) -> None:
+    async def on_loop(n: int) -> None: ...
+    def in_thread(n: int) -> None: ...
+
+    outcome = await desk.execute(on_loop if kind == "async" else in_thread, payload)
+    assert isinstance(outcome, Dead)
+    assert outcome.failure is not None
+    assert outcome.failure.type == "InvalidPayload"
+    assert "seven" not in outcome.failure.message
+    assert desk.left == 1
+
+
+async def test_annotations_that_name_nothing_are_a_failure_and_free_the_slot(desk: Desk) -> None:
+    async def work(n: "Missing") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    outcome = await desk.execute(work, '{"n": 1}')
+    assert isinstance(outcome, Retry)
+    assert outcome.failure is not None
+    assert outcome.failure.type == "NameError"
+    assert desk.left == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_exception_is_a_failed_attempt_with_its_own_words(desk: Desk, kind: str) -> None:
+    outcome = await desk.execute(raising(kind, KeyError("missing")))
+    assert isinstance(outcome, Retry)
+    assert outcome.delay is None
+    assert outcome.failure is not None
+    assert outcome.failure.reason == "KeyError: 'missing'"
+    assert "in _raise" in outcome.failure.traceback
+    assert "execute.py" not in outcome.failure.traceback
+    assert desk.left == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        asyncio.CancelledError("of its own"),
+        StopIteration(4),
+        StopAsyncIteration(),
+        BaseExceptionGroup("many", [KeyboardInterrupt()]),
+        RecursionError("too deep"),
+        MemoryError(),
+        TimeoutError("of its own"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_whatever_is_raised_is_a_failed_attempt(desk: Desk, kind: str, error: BaseException) -> None:
+    outcome = await desk.execute(raising(kind, error))
+    assert isinstance(outcome, Retry)
+    assert outcome.delay is None, "the retry plan decides"
+    assert outcome.failure is not None
+    assert type(error).__name__ in outcome.failure.type + outcome.failure.message + outcome.failure.traceback
+    assert desk.left == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_real_recursion_is_a_failed_attempt(desk: Desk, kind: str) -> None:
+    def dig() -> None:
+        dig()
+
+    outcome = await desk.execute(doing(kind, dig))
+    assert isinstance(outcome, Retry)
+    assert outcome.failure is not None
+    assert outcome.failure.type == "RecursionError"
+    assert len(outcome.failure.traceback) < 20_000
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+class Liar(Exception):
+    def __str__(self) -> str:
+        return 7  # type: ignore[return-value]  # noqa: PLE0307 - that is the fault
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("error", [Mute(), Liar()])
+async def test_an_exception_whose_text_cannot_be_had_is_a_failed_attempt(
+    desk: Desk, kind: str, error: Exception
+) -> None:
+    outcome = await desk.execute(raising(kind, error))
+    assert isinstance(outcome, Retry)
+    assert outcome.failure is not None
+    assert outcome.failure.type.endswith(type(error).__name__)
+    assert outcome.failure.message == "(its message could not be read)"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("on_error", "outcome"),
+    [
+        ("retry", Retry),
+        ("dead", Dead),
+        (ValueError, Retry),
+        (LookupError, Dead),
+        ((ValueError, KeyError), Dead),
+        (lambda error: None, Retry),
+        (lambda error: Dead("unknown customer"), Dead),
+        (lambda error: Snooze("1m"), Snooze),
+        (lambda error: Done(), Done),
+        (lambda error: 1 / 0, Retry),
+        (lambda error: "dead", Retry),
+    ],
+)
+async def test_on_error_says_what_an_exception_means(
+    desk: Desk, kind: str, on_error: Any, outcome: type[Outcome]
+) -> None:
+    result = await desk.execute(raising(kind, KeyError("x")), on_error=on_error)
+    assert type(result) is outcome
+    if isinstance(result, (Retry, Dead)):
+        assert result.failure is not None
+        assert result.failure.type == "KeyError"
+
+
+async def test_on_error_keeps_the_delay_that_it_chose(desk: Desk) -> None:
+    outcome = await desk.execute(raising("async", KeyError("x")), on_error=lambda error: Retry("7m"))
+    assert isinstance(outcome, Retry)
+    assert outcome.delay == "7m"
+
+
+async def test_an_async_handler_that_takes_too_long_is_cancelled(desk: Desk) -> None:
+    seen: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    assert timed_out(await desk.execute(work, timeout=AT_ONCE))
+    assert seen == ["cancelled"]
+    assert desk.left == 1
+
+
+async def test_a_thread_that_takes_too_long_is_told_and_keeps_its_slot_until_it_ends(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    told, go_on = threading.Event(), threading.Event()
+
+    def work(ctx: Context) -> None:
+        if ctx.stop.wait(PATIENCE):
+            told.set()
+        go_on.wait(PATIENCE)
+
+    assert timed_out(await desk.execute(work, timeout=AT_ONCE))
+    assert await asyncio.to_thread(told.wait, PATIENCE)
+    assert (desk.left, desk.executor.stuck) == (0, 1)
+    go_on.set()
+    await until(lambda: desk.left == 1)
+    assert desk.executor.stuck == 0
+    assert "task 7 of work ended after it had been given up" in caplog.messages
+
+
+async def test_a_thread_that_fails_after_it_was_given_up_disturbs_nobody(desk: Desk) -> None:
+    go_on = threading.Event()
+
+    def work() -> None:
+        go_on.wait(PATIENCE)
+        raise ZeroDivisionError
+
+    assert timed_out(await desk.execute(work, timeout=AT_ONCE))
+    go_on.set()
+    await until(lambda: desk.left == 1)
+
+
+def timed_out(outcome: Outcome) -> bool:
+    return isinstance(outcome, Retry) and outcome.failure is not None and outcome.failure.type == "Timeout"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_tasks_own_time_goes_before_the_handlers(desk: Desk, kind: str) -> None:
+    hasty = await desk.execute_running(taken(waiting(kind), timeout=AT_ONCE, default=PATIENCE))
+    patient = await desk.execute_running(taken(lasting(kind), timeout=PATIENCE, default=AT_ONCE))
+    by_default = await desk.execute_running(taken(waiting(kind), default=AT_ONCE))
+    assert timed_out(hasty)
+    assert timed_out(by_default)
+    assert patient == Done('"done"')
+
+
+def lasting(kind: str) -> Callable[[], Any]:
+    """A handler of either kind that takes several times AT_ONCE."""
+
+    async def on_loop() -> str:
+        await asyncio.sleep(5 * AT_ONCE)
+        return "done"
+
+    def in_thread() -> str:
+        time.sleep(5 * AT_ONCE)
+        return "done"
+
+    return on_loop if kind == "async" else in_thread
+
+
+def waiting(kind: str) -> Callable[..., Any]:
+    """A handler of either kind that does not end by itself within a moment, and does when its time is up."""
+
+    async def on_loop() -> None:
+        await asyncio.Event().wait()
+
+    def in_thread(ctx: Context) -> None:
+        ctx.stop.wait(PATIENCE)
+
+    return on_loop if kind == "async" else in_thread
+
+
+async def test_a_timeout_of_the_handlers_own_is_not_called_ours(desk: Desk) -> None:
+    async def work() -> None:
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+
+    outcome = await desk.execute(work, timeout=PATIENCE)
+    assert isinstance(outcome, Retry)
+    assert outcome.failure is not None
+    assert outcome.failure.type == "TimeoutError"
+
+
+async def test_a_handler_that_awaits_what_was_cancelled_has_failed_by_itself(desk: Desk) -> None:
+    async def work() -> None:
+        other = asyncio.ensure_future(asyncio.Event().wait())
+        other.cancel()
+        await other
+
+    outcome = await desk.execute(work)
+    assert isinstance(outcome, Retry)
+    assert outcome.delay is None
+    assert outcome.failure is not None
+    assert "CancelledError" in outcome.failure.type
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_terminated_body_is_cancelled(desk: Desk, kind: str) -> None:
+    begun = threading.Event()
+
+    async def on_loop() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    def in_thread(ctx: Context) -> None:
+        begun.set()
+        ctx.stop.wait(PATIENCE)
+
+    running = taken(on_loop if kind == "async" else in_thread)
+    job = asyncio.ensure_future(desk.execute_running(running))
+    running.job = job  # type: ignore[assignment]
+    await until(begun.is_set)
+    running.cancel()
+    assert isinstance(await job, Cancelled)
+    assert desk.left == 1
+
+
+async def test_a_context_says_what_its_task_is(desk: Desk) -> None:
+    seen: list[Context] = []
+    before = datetime.now(UTC)
+
+    async def work(ctx: Context, n: int) -> None:
+        seen.append(ctx)
+
+    await desk.execute(work, '{"n": 1}', timeout=60)
+    (ctx,) = seen
+    assert (ctx.id, ctx.key, ctx.attempt, ctx.max_attempts, ctx.fence) == (7, "order-7", 2, 5, 12)
+    assert ctx.deadline is not None
+    assert timedelta(seconds=60) <= ctx.deadline - before < timedelta(seconds=60 + PATIENCE)
+    assert not ctx.cancelled
+
+
+async def test_a_context_without_a_limit_has_no_deadline(desk: Desk) -> None:
+    seen: list[datetime | None] = []
+
+    def work(ctx: Context) -> None:
+        seen.append(ctx.deadline)
+
+    await desk.execute(work)
+    assert seen == [None]
+
+
+async def test_a_contexts_log_names_the_task(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(ctx: Context) -> None:
+        ctx.logger.warning("halfway")
+
+    await desk.execute(work)
+    (record,) = caplog.records
+    assert (record.__dict__["task"], record.__dict__["handler"]) == (7, "work")
+
+
+async def test_two_contexts_are_not_told_for_each_other(desk: Desk) -> None:
+    seen: list[Context] = []
+
+    async def work(ctx: Context) -> None:
+        seen.append(ctx)
+
+    await asyncio.gather(desk.execute(work), desk.execute(work))
+    seen[0].stop.set()
+    assert [ctx.cancelled for ctx in seen] == [True, False]
+
+
+async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_work(desk: Desk) -> None:
+    begun = asyncio.Event()
+
+    async def forgotten() -> None:
+        begun.set()
+
+    def work() -> Any:
+        return forgotten()
+
+    outcome = await desk.execute(work)
+    assert not begun.is_set()
+    assert isinstance(outcome, Dead)
+    assert "coroutine" in outcome.why

@@ -1,0 +1,188 @@
+"""Ticks by what happens in which order; nothing here is measured with a clock."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from runner.engine import ticks as module
+from runner.engine.ticks import Tick, Ticks
+from tests.engine.workshop import Workshop, at_work, heard, until
+
+SOON = 0.01
+NEVER = 3600.0
+
+
+@asynccontextmanager
+async def ticking(*table: Tick) -> AsyncIterator[Ticks]:
+    ticks = Ticks(list(table))
+    ticks.start()
+    try:
+        yield ticks
+    finally:
+        ticks.shutdown()
+
+
+class Log:
+    """Notes what happened, and wakes whoever waits for so many notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def __call__(self, note: str) -> None:
+        self.notes.append(note)
+
+    async def has(self, note: str, times: int = 1) -> None:
+        await until(lambda: self.notes.count(note) >= times)
+
+
+async def test_fixed_delay_begins_the_delay_after_the_end() -> None:
+    log, gate = Log(), asyncio.Event()
+
+    async def run() -> None:
+        log("start")
+        await gate.wait()
+        log("end")
+
+    async with ticking(Tick("slow", run, SOON, "fixed-delay"), Tick("other", lambda: log("other"), SOON)):
+        await log.has("other", 5)  # many delays have passed, and the first run has not ended
+        assert log.notes.count("start") == 1
+        gate.set()
+        await log.has("start", 3)
+    turns = [note for note in log.notes if note != "other"]
+    assert turns[:5] == ["start", "end", "start", "end", "start"]
+
+
+async def test_fixed_rate_begins_while_what_was_started_is_not_done() -> None:
+    log, gate = Log(), asyncio.Event()
+    begun: set[asyncio.Task[None]] = set()
+
+    async def body() -> None:
+        log("start")
+        await gate.wait()
+        log("end")
+
+    def start() -> None:
+        begun.add(asyncio.ensure_future(body()))
+
+    async with ticking(Tick("scan", start, SOON, "fixed-rate")):
+        await log.has("start", 3)
+    assert "end" not in log.notes
+    gate.set()
+    await asyncio.gather(*begun)
+
+
+async def test_the_first_run_waits_for_its_own_delay() -> None:
+    log = Log()
+    late = Tick("late", lambda: log("late"), SOON, first=NEVER)
+    async with ticking(late, Tick("now", lambda: log("now"), SOON, "fixed-rate")):
+        await log.has("now", 5)
+    assert "late" not in log.notes
+
+
+@pytest.mark.parametrize("rate", ["fixed-rate", "fixed-delay"])
+async def test_a_tick_that_fails_goes_on(rate: module.Rate, caplog: pytest.LogCaptureFixture) -> None:
+    log = Log()
+
+    async def fail() -> None:
+        log("run")
+        raise ZeroDivisionError
+
+    async with ticking(Tick("broken", fail, SOON, rate)):
+        await log.has("run", 3)
+    assert "tick broken failed" in caplog.messages
+
+
+async def test_a_stopped_tick_is_not_begun_again_by_the_end_of_its_last_run() -> None:
+    log, gate = Log(), asyncio.Event()
+
+    async def run() -> None:
+        log("start")
+        await gate.wait()
+        log("end")
+
+    async with ticking(Tick("stopped", run, SOON), Tick("other", lambda: log("other"), SOON)) as ticks:
+        await log.has("start")
+        ticks.stop("stopped")
+        gate.set()
+        await log.has("end")
+        seen = log.notes.count("other")
+        await log.has("other", seen + 5)
+    assert log.notes.count("start") == 1
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0])
+@pytest.mark.parametrize("rate", ["fixed-rate", "fixed-delay"])
+async def test_a_step_of_the_clock_sets_every_tick_anew(
+    rate: module.Rate, step: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "WATCH_EVERY", SOON)
+    armed: list[tuple[str, float]] = []
+    arm = Ticks._arm
+
+    def note(self: Ticks, tick: Tick, wait: float) -> None:
+        armed.append((tick.name, wait))
+        arm(self, tick, wait)
+
+    monkeypatch.setattr(Ticks, "_arm", note)
+    ahead = Ticks._wall_ahead()
+    monkeypatch.setattr(Ticks, "_wall_ahead", staticmethod(lambda: ahead))
+    async with ticking(Tick("rare", lambda: None, NEVER, rate, first=NEVER)):
+        monkeypatch.setattr(Ticks, "_wall_ahead", staticmethod(lambda: ahead + step))
+        await until(lambda: len(armed) == 2)
+        assert armed == [("rare", NEVER), ("rare", NEVER)]
+    assert any(f"moved by {step:.1f} s" in message for message in caplog.messages)
+
+
+async def test_a_small_difference_of_the_clocks_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "WATCH_EVERY", SOON)
+    ahead, looks = Ticks._wall_ahead(), 0
+
+    def slewed() -> float:
+        nonlocal looks
+        looks += 1
+        return ahead + 0.5
+
+    async with ticking(Tick("rare", lambda: None, NEVER, first=NEVER)):
+        monkeypatch.setattr(Ticks, "_wall_ahead", staticmethod(slewed))
+        await until(lambda: looks >= 3)
+    assert caplog.messages == []
+
+
+async def test_a_wake_during_a_scan_is_not_lost(workshop: Workshop) -> None:
+    done, surveyed, gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @workshop.handler("work")
+    async def work() -> None:
+        done.set()
+
+    runner = workshop.runner(every="1h", notify=False, watch_every="1h")
+    survey = runner.claiming._survey
+
+    async def survey_slowly() -> None:
+        await survey()
+        surveyed.set()
+        await gate.wait()
+
+    runner.claiming._survey = survey_slowly  # type: ignore[method-assign]
+    async with at_work(runner):
+        await heard(surveyed)
+        await workshop.submit("work")  # the survey under way cannot have seen it
+        runner._look()
+        await runner._looking
+        assert not done.is_set()
+        gate.set()
+        await heard(done)
+
+
+@pytest.mark.parametrize("mode", ["fixed-rate", "fixed-delay"])
+async def test_a_runner_works_in_either_mode(workshop: Workshop, mode: str) -> None:
+    @workshop.handler("work")
+    async def work() -> None: ...
+
+    task = await workshop.submit("work")
+    await workshop.work(mode=mode)
+    assert await workshop.state(task) == "succeeded"

@@ -1,0 +1,144 @@
+"""A place to run tasks in: a database, handlers of the test's own, and runners that execute them."""
+
+import asyncio
+import inspect
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from runner.engine.process import Runner
+from runner.handlers import Handler, Options
+from runner.settings import Settings
+from runner.store.database import Database
+from runner.store.submit import submit
+from runner.task import NewTask
+from runner.urls import parse_url
+
+PATIENCE = 20.0
+"""Seconds after which a test stops waiting; what it waits for takes a fraction of one."""
+
+QUICK: dict[str, Any] = {
+    "every": "50ms",
+    "lease": "5s",
+    "beat": "100ms",
+    "flush_every": "1ms",
+    "drain_timeout": "10s",
+    "retry": "1ms",
+    "slots": 4,
+    "threads": 2,
+}
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Workshop:
+    """What a test of the engine needs.
+
+    Args:
+        database: with our tables.
+        url: where it is, for runners of their own.
+    """
+
+    def __init__(self, database: Database, url: str) -> None:
+        self.database = database
+        self.url = url
+        self.handlers: dict[str, Handler] = {}
+
+    def handler(self, name: str, **options: Any) -> Callable[[Function], Function]:
+        """Let a function execute the tasks of that name."""
+
+        def enter(function: Function) -> Function:
+            self.handlers[name] = Handler(name, function, Options(**options))
+            return function
+
+        return enter
+
+    async def submit(self, handler: str, payload: dict[str, Any] | None = None, **options: Any) -> int:
+        """Submit a task in a transaction of its own."""
+        task = NewTask(handler, json.dumps(payload or {}), **options)
+        return await self.database.write(submit, task)
+
+    def runner(self, **settings: Any) -> Runner:
+        """A runner that has not begun."""
+        return Runner(Settings(url=parse_url(self.url), **QUICK | settings), self.handlers)
+
+    async def work(self, **settings: Any) -> Runner:
+        """Run a runner until there is nothing left to do."""
+        runner = self.runner(**settings)
+        async with asyncio.timeout(PATIENCE):
+            assert await runner.run(until_idle=True)
+        return runner
+
+    @asynccontextmanager
+    async def running(self, **settings: Any) -> AsyncIterator[Runner]:
+        """Keep a runner at work during the block, then stop it."""
+        runner = self.runner(**settings)
+        async with at_work(runner):
+            yield runner
+
+    async def row(self, task_id: int) -> Any:
+        """A task, live or ended."""
+        for table in (self.database.tables.task, self.database.tables.history):
+            for row in await self.rows(sa.select(table).where(table.c.id == task_id)):
+                return row
+        raise LookupError(task_id)
+
+    async def state(self, task_id: int) -> str:
+        return str((await self.row(task_id)).state)
+
+    async def attempts(self, task_id: int) -> Sequence[Any]:
+        """The failed attempts of a task, in order."""
+        attempt = self.database.tables.attempt
+        return await self.rows(sa.select(attempt).where(attempt.c.task_id == task_id).order_by(attempt.c.fence))
+
+    async def count(self, table: sa.Table, *conditions: Any) -> int:
+        rows = await self.rows(sa.select(sa.func.count()).select_from(table).where(*conditions))
+        return int(rows[0][0])
+
+    async def rows(self, statement: Any) -> Sequence[Any]:
+        async with self.database.reading() as tx:
+            return await tx.rows(statement)
+
+    async def change(self, statement: Any) -> None:
+        """Change rows behind everybody's back, as a person with a database client may."""
+        async with self.database.writing() as tx:
+            await tx.execute(statement)
+
+    async def ended(self, *task_ids: int) -> None:
+        """Wait until these tasks stand in the history."""
+        history = self.database.tables.history
+        await until(lambda: self._all_in(history, task_ids))
+
+    async def _all_in(self, table: sa.Table, task_ids: Sequence[int]) -> bool:
+        return await self.count(table, table.c.id.in_(task_ids)) == len(task_ids)
+
+
+@asynccontextmanager
+async def at_work(runner: Runner) -> AsyncIterator[asyncio.Task[bool]]:
+    """Keep a runner at work during the block, then stop it."""
+    life = asyncio.ensure_future(runner.run())
+    try:
+        yield life
+    finally:
+        runner.stop()
+        async with asyncio.timeout(PATIENCE):
+            await life
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Wait until something is so."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            answer = condition()
+            if await answer if inspect.isawaitable(answer) else answer:
+                return
+            await asyncio.sleep(0.01)
+
+
+async def heard(event: asyncio.Event) -> None:
+    """Wait for an event that must come."""
+    async with asyncio.timeout(PATIENCE):
+        await event.wait()
