@@ -94,7 +94,7 @@ def _in_one(tables: Tables, ending: sa.FromClause, target: State) -> list[sa.Upd
     found = sa.select(place.c.ctid, *ending.c).select_from(ending.join(place, sa.true())).subquery("found")
     carried = [*(task.c[name] for name in shared(tables)), task.c.error]
     given = [found.c[name].label(f"given_{name}") for name in GIVEN]
-    gone = sa.delete(task).where(_ctid(task.fullname) == found.c.ctid).returning(*carried, *given).cte("gone")
+    gone = sa.delete(task).where(_ctid(task.name) == found.c.ctid).returning(*carried, *given).cte("gone")
     renamed = {name: gone.c[f"given_{name}"] for name in GIVEN}
     copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
     return [copy.returning(tables.history.c.id)]
