@@ -1,0 +1,445 @@
+"""Rows written by hand, with the shells that people use: good ones are submits, wrong ones are refused, none can stop
+the queue.
+"""
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.columns import EARLIEST
+from runner.outcome import Dead, Done, Failure, Outcome, Retry
+from runner.policy.selection import Place
+from runner.store.claim import Claimant, Terms, claim
+from runner.store.database import Database
+from runner.store.rescue import rescue
+from runner.store.runners import Identity, register
+from runner.store.settle import Settled, Settlement, settle
+from runner.store.submit import submit
+from runner.store.survey import survey
+from runner.task import Claimed, NewTask
+from tests.postgres import find_programs
+
+Shell = Callable[[str], str]
+
+on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+
+KNOWN = {"mail": Terms(3, 60.0)}
+FAILURE = Failure("ValueError", "no")
+ENDS: list[tuple[Outcome, str]] = [
+    (Done(), "succeed"),
+    (Retry(failure=FAILURE), "retry"),
+    (Dead(failure=FAILURE), "bury"),
+]
+
+ODD_NAMES = [
+    "späti ☃",
+    "a'; DROP TABLE task; --",
+    "line\nbreak",
+    "[red]x[/]",
+    "%s %(x)s :name",
+    " ",
+    '"',
+    "\\",
+    "\x1b[2J",
+]
+
+ODD_PAYLOADS = [
+    r'{"nul": "\u0000"}',
+    r'{"half a pair": "\ud800"}',
+    '{ "spaces" :  1 }',
+    '{"same": 1, "same": 2}',
+    '{"huge": 1e400, "long": 123456789012345678901234567890, "": null}',
+    '{"deep": ' + "[" * 900 + "]" * 900 + "}",
+    '{"long": "' + "ü" * 1_000_000 + '"}',
+]
+
+ODD_ROWS = [
+    {"retry": "''"},
+    {"key": "'" + "k" * 1_000 + "'"},
+    {"timeout": "1e-300"},
+    {"max_attempts": "2147483647"},
+    {"releases": "2147483647"},
+    {"fence": "-1"},
+    {"rescues": "-5"},
+    {"runner_id": "777", "host": "'elsewhere'", "claimed_at": "CURRENT_TIMESTAMP"},
+    {"host_rule": "'nonsense'", "tags": "'7'", "trace": "'nonsense'", "error": "'old'"},
+]
+
+IDLE_ROWS: list[dict[str, str]] = [
+    {"handler": "'nobody knows it'"},
+    {"state": "'blocked'"},
+    {"attempt": "5", "max_attempts": "3"},
+    {"run_at": "'9998-12-31 23:59:59'"},
+    {"state": "'running'", "runner_id": "777"},
+]
+"""Rows of which no runner makes a task."""
+
+WRONG_VALUES = {
+    "payload": ["'{\"a\": '", "'[1]'", "'1'", "'null'", "''", "'{\"a\": NaN}'", "NULL"],
+    "priority": ["0", "99", "-1", "'abc'", "NULL"],
+    "handler": ["''", "NULL", f"'{'x' * 201}'"],
+    "queue": ["''", "NULL", f"'{'x' * 201}'"],
+    "state": ["'nonsense'", "'dead'", "'WAITING'", "NULL"],
+    "max_attempts": ["0", "-1"],
+    "timeout": ["0", "-1", "1e9", "'abc'"],
+    "run_at": ["'infinity'", "'20000-01-01 00:00:00'", "'2026-13-01 00:00:00'", "'soon'", "''", "NULL"],
+    "attempt": ["-1"],
+    "nonsense": ["1"],
+}
+"""What no column takes, on either database, written in SQL."""
+
+WRONG_ON_POSTGRESQL = {
+    "run_at": ["'-infinity'", "'1969-12-31 23:59:59Z'"],
+    "timeout": ["'infinity'", "'nan'"],
+    "key": ["(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 400) AS i)"],
+}
+
+WRONG_ON_SQLITE = {
+    "priority": ["5.5"],
+    "timeout": ["9e999"],
+    "payload": ["'{\"deep\": ' || replace(hex(zeroblob(5000)), '00', '[') || '}'"],
+    "run_at": [
+        "'2026-11-20T10:00:00'",
+        "'2026-11-20 10:00:00Z'",
+        "'2026-11-20 10:00:00+01:00'",
+        "'2026-11-20 10:00'",
+        "'2026-02-30 10:00:00'",
+        "'2026-11-20 24:00:00'",
+        "'0000-01-01 00:00:00'",
+        "'now'",
+        "date('now')",
+        "time('now')",
+        "1763600000",
+        "X'00'",
+    ],
+}
+
+
+STOPPERS = {
+    "no retry plan": "INSERT INTO task(handler, retry) VALUES ('mail', 'nonsense')",
+    "a copy from the history": (
+        "INSERT INTO task_history(id, handler, state) SELECT count(*) + 1000, 'mail', 'dead' FROM task_history;"
+        "INSERT INTO task(id, handler) SELECT max(id), 'mail' FROM task_history"
+    ),
+    "no maximum": "INSERT INTO task(handler, state, runner_id) VALUES ('mail', 'running', 777)",
+    "the last fence": "INSERT INTO task(handler, fence) VALUES ('mail', 9223372036854775807)",
+    "the last version": "INSERT INTO task(handler, version) VALUES ('mail', 9223372036854775807)",
+    "the last attempt": "INSERT INTO task(handler, attempt) VALUES ('mail', 2147483647)",
+    "the last rescue": "INSERT INTO task(handler, state, rescues) VALUES ('mail', 'running', 2147483647)",
+}
+"""Rows that no person means to write, but that a hand can."""
+
+STOPPERS_BY_DATABASE = {
+    "postgresql": STOPPERS
+    | {
+        "claimed at no time": "INSERT INTO task(handler, state, claimed_at) VALUES ('mail', 'running', 'infinity')",
+    },
+    "sqlite": STOPPERS
+    | {
+        "claimed at no time": "INSERT INTO task(handler, state, claimed_at) VALUES ('mail', 'running', 'nonsense')",
+        "a word as maximum": "INSERT INTO task(handler, max_attempts) VALUES ('mail', 'abc')",
+        "a word as attempt": "INSERT INTO task(handler, attempt) VALUES ('mail', 'abc')",
+        "bytes as queue": "INSERT INTO task(handler, queue) VALUES ('mail', X'ff')",
+        "latin-1 as queue": "INSERT INTO task(handler, queue) VALUES ('mail', CAST(X'ff' AS TEXT))",
+        "latin-1 as payload": (
+            """INSERT INTO task(handler, payload) VALUES ('mail', '{"a": "' || CAST(X'ff' AS TEXT) || '"}')"""
+        ),
+    },
+}
+
+STILL_STOPPING = {
+    "postgresql": {
+        "no retry plan",
+        "a copy from the history",
+        "the last fence",
+        "the last version",
+        "the last attempt",
+        "the last rescue",
+        "claimed at no time",
+    },
+    "sqlite": {
+        "no retry plan",
+        "a copy from the history",
+        "claimed at no time",
+        "a word as maximum",
+        "bytes as queue",
+    },
+}
+"""What is known to break a claim, a settle or a rescue: to be refused by a constraint, or borne."""
+
+
+def each_stopper() -> Iterator[Any]:
+    for database, stoppers in STOPPERS_BY_DATABASE.items():
+        for name, statement in stoppers.items():
+            known = pytest.mark.xfail(name in STILL_STOPPING[database], reason="known to stop the queue", strict=True)
+            yield pytest.param(database, statement, id=f"{database}-{name}", marks=known)
+
+
+class Refused(Exception):
+    """The database would not take it. Its own words follow."""
+
+
+@pytest.fixture
+def shell(migrated_url: str) -> Shell:
+    """Run a statement in the shell that belongs to the database, and return what it prints."""
+    return psql(migrated_url) if migrated_url.startswith("postgresql") else sqlite(migrated_url)
+
+
+def psql(url: str) -> Shell:
+    if (program := find_psql()) is None:
+        pytest.skip("There is no psql on this machine, and the PostgreSQL of the tests brought none.")
+    command = [program, "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", url]
+    return lambda statement: output_of(command, statement)
+
+
+def find_psql() -> str | None:
+    programs = find_programs()
+    return shutil.which("psql", path=programs) or shutil.which("psql")
+
+
+def sqlite(url: str) -> Shell:
+    file = url.removeprefix("sqlite:///")
+    if (program := shutil.which("sqlite3")) is None:
+        return lambda statement: in_this_process(file, statement)
+    return lambda statement: output_of([program, "-batch", "-bail", file], statement)
+
+
+def output_of(command: Sequence[str | Path], statement: str) -> str:
+    environment = os.environ | {"PGCLIENTENCODING": "UTF8", "HOME": "/nonexistent"}
+    typed = f"{statement};\n"
+    done = subprocess.run(command, check=False, input=typed, capture_output=True, encoding="utf-8", env=environment)
+    if done.returncode:
+        raise Refused(done.stderr)
+    return done.stdout.strip()
+
+
+def in_this_process(file: str, statement: str) -> str:
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        try:
+            rows = connection.execute(statement).fetchall()
+        except sqlite3.Error as error:
+            raise Refused(str(error)) from error
+    return "\n".join("|".join(str(value) for value in row) for row in rows)
+
+
+def insertion(row: dict[str, str]) -> str:
+    """The statement that inserts a row, whose values are written in SQL."""
+    row = {"handler": "'mail'"} | row
+    return f"INSERT INTO task({', '.join(row)}) VALUES ({', '.join(row.values())})"
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+async def take(database: Database) -> tuple[int, list[Claimed]]:
+    """Claim everything that is due for a runner that knows one handler."""
+    me = await database.write(register, Identity("here", 1, "1", sorted(KNOWN), 9), 60.0)
+    heads = await database.read(survey)
+    start = Place(database.dialect.instant(EARLIEST), 0)
+    lanes = {head.lane: start for head in heads if head.lane.handler in KNOWN}
+    return me, await database.write(claim, Claimant(me, "here"), lanes, KNOWN, 100)
+
+
+async def work(database: Database, outcome: Outcome) -> tuple[list[Claimed], Settled]:
+    """Claim everything that is due, let each end with the same outcome, and look for lost runners."""
+    me, claimed = await take(database)
+    settled = await database.write(settle, me, [Settlement(task.id, task.fence, outcome) for task in claimed])
+    await database.write(rescue, 5.0)
+    return claimed, settled
+
+
+async def test_a_row_inserted_by_hand_is_a_submit(database: Database, shell: Shell) -> None:
+    shell("""INSERT INTO task(handler, payload) VALUES ('mail', '{"a": 1}')""")
+    claimed, settled = await work(database, Done())
+    assert [(task.handler, task.payload, task.attempt) for task in claimed] == [("mail", '{"a": 1}', 1)]
+    assert settled.verbs == {claimed[0].id: "succeed"}
+    assert shell("SELECT state, attempt, payload FROM task_history") == 'succeeded|1|{"a": 1}'
+    assert shell("SELECT count(*) FROM task") == "0"
+
+
+async def test_a_handler_is_all_that_a_row_must_name(database: Database, shell: Shell) -> None:
+    shell("INSERT INTO task(handler) VALUES ('mail')")
+    columns = "queue, payload, priority, state, attempt, fence, version, max_attempts, run_at = submitted_at"
+    assert shell(f"SELECT {columns} FROM task") in {"default|{}|1|waiting|0|0|0||1", "default|{}|1|waiting|0|0|0||t"}
+    assert [task.payload for task in (await take(database))[1]] == ["{}"]
+
+
+async def test_rows_of_one_statement_are_claimed_by_priority_and_time(database: Database, shell: Shell) -> None:
+    shell(
+        "INSERT INTO task(handler, priority, key, run_at) VALUES ('mail', 1, 'late', '2020-01-02 00:00:00'), "
+        "('mail', 1, 'early', '2020-01-01 00:00:00'), ('mail', 9, 'first', '2020-01-03 00:00:00')"
+    )
+    assert [task.key for task in (await take(database))[1]] == ["first", "early", "late"]
+
+
+async def test_rows_inserted_by_hand_and_submitted_ones_share_their_numbers(database: Database, shell: Shell) -> None:
+    first = await database.write(submit, NewTask("mail"))
+    shell("INSERT INTO task(handler) VALUES ('mail')")
+    second = await database.write(submit, NewTask("mail"))
+    assert [task.id for task in (await take(database))[1]] == [first, first + 1, second]
+
+
+@pytest.mark.parametrize("column", WRONG_VALUES)
+async def test_a_wrong_value_is_refused(database: Database, shell: Shell, column: str) -> None:
+    await refuse(database, shell, column, WRONG_VALUES[column])
+
+
+@on_postgresql
+@pytest.mark.parametrize("column", WRONG_ON_POSTGRESQL)
+async def test_postgresql_refuses_what_it_alone_could_hold(database: Database, shell: Shell, column: str) -> None:
+    await refuse(database, shell, column, WRONG_ON_POSTGRESQL[column])
+
+
+@on_sqlite
+@pytest.mark.parametrize("column", WRONG_ON_SQLITE)
+async def test_sqlite_refuses_what_it_alone_could_hold(database: Database, shell: Shell, column: str) -> None:
+    await refuse(database, shell, column, WRONG_ON_SQLITE[column])
+
+
+async def refuse(database: Database, shell: Shell, column: str, values: Sequence[str]) -> None:
+    """No value is taken, and nothing is broken by it."""
+    shell(insertion({"key": "'neighbour'"}))
+    for value in values:
+        assert not taken(shell, insertion({"key": "'wrong'"} | {column: value})), value
+    assert [task.key for task in (await work(database, Done()))[0]] == ["neighbour"]
+
+
+def taken(shell: Shell, statement: str) -> bool:
+    try:
+        shell(statement)
+    except Refused:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("change", ["priority = 99", "state = 'nonsense'", "run_at = NULL", "payload = '7'"])
+async def test_a_wrong_edit_is_refused_too(database: Database, shell: Shell, change: str) -> None:
+    shell(insertion({}))
+    with pytest.raises(Refused):
+        shell(f"UPDATE task SET {change}")
+    assert len((await take(database))[1]) == 1
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "datetime('now', '+1 hour')",
+        "strftime('%Y-%m-%d %H:%M:%f', 'now', '+1 hour')",
+        "strftime('%Y-%m-%d %H:%M:%S', 'now', '+1 hour')",
+    ],
+)
+async def test_sqlite_takes_its_own_ways_to_write_a_time(database: Database, shell: Shell, moment: str) -> None:
+    await run_later(database, shell, moment)
+
+
+@on_postgresql
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "now() + interval '1 hour'",
+        "(now() + interval '1 hour')::text::timestamptz",
+        "to_char((now() + interval '1 hour') AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')::timestamptz",
+    ],
+)
+async def test_postgresql_takes_its_own_ways_to_write_a_time(database: Database, shell: Shell, moment: str) -> None:
+    await run_later(database, shell, moment)
+
+
+async def run_later(database: Database, shell: Shell, moment: str) -> None:
+    """A row is taken, waits for an hour, and is claimed when it has come."""
+    shell(insertion({"run_at": moment}))
+    (head,) = await database.read(survey)
+    assert 3_000 < head.wait <= 3_600
+    assert (await take(database))[1] == []
+    shell("UPDATE task SET run_at = '2020-01-01 00:00:00'")
+    assert len((await take(database))[1]) == 1
+
+
+@pytest.mark.parametrize("moment", ["CURRENT_TIMESTAMP", "'2020-02-29 23:59:59'", "'1970-01-02 00:00:00.250'"])
+async def test_a_time_that_has_passed_is_due_at_once(database: Database, shell: Shell, moment: str) -> None:
+    shell(insertion({"run_at": moment}))
+    assert len((await take(database))[1]) == 1
+
+
+@pytest.mark.parametrize("payload", ODD_PAYLOADS, ids=range(len(ODD_PAYLOADS)))
+async def test_an_odd_payload_is_handed_out_to_the_letter(database: Database, shell: Shell, payload: str) -> None:
+    shell(insertion({"payload": quoted(payload)}))
+    claimed, settled = await work(database, Done())
+    assert [task.payload == payload for task in claimed] == [True]
+    assert list(settled.verbs.values()) == ["succeed"]
+
+
+async def test_odd_queues_are_served_like_any_other(database: Database, shell: Shell) -> None:
+    for name in ODD_NAMES:
+        shell(insertion({"queue": quoted(name), "key": quoted(name)}))
+    claimed, _ = await work(database, Done())
+    assert [(task.queue, task.key) for task in claimed] == [(name, name) for name in ODD_NAMES]
+
+
+async def test_handlers_that_nobody_knows_wait_and_hinder_nobody(database: Database, shell: Shell) -> None:
+    for name in ODD_NAMES:
+        shell(insertion({"handler": quoted(name), "priority": "9"}))
+    shell(insertion({}))
+    assert [task.handler for task in (await work(database, Done()))[0]] == ["mail"]
+    assert sorted(head.lane.handler for head in await database.read(survey)) == sorted(ODD_NAMES)
+
+
+@pytest.mark.parametrize(("outcome", "verb"), ENDS)
+async def test_odd_rows_end_like_any_other(database: Database, shell: Shell, outcome: Outcome, verb: str) -> None:
+    for row in [{}, *ODD_ROWS]:
+        shell(insertion(row))
+    claimed, settled = await work(database, outcome)
+    assert len(claimed) == 1 + len(ODD_ROWS)
+    assert settled.verbs == dict.fromkeys([task.id for task in claimed], verb)
+    assert not settled.fenced
+
+
+@pytest.mark.parametrize("row", IDLE_ROWS)
+async def test_a_row_that_cannot_run_hinders_nobody(database: Database, shell: Shell, row: dict[str, str]) -> None:
+    shell(insertion({"key": "'idle'"} | row))
+    neighbour = await database.write(submit, NewTask("mail"))
+    claimed, _ = await work(database, Done())
+    assert [task.id for task in claimed] == [neighbour]
+    assert shell("SELECT key FROM task") == "idle"
+
+
+@pytest.mark.parametrize(("databases", "statement"), list(each_stopper()), indirect=["databases"])
+async def test_no_row_stops_the_queue(database: Database, shell: Shell, statement: str) -> None:
+    for outcome, verb in ENDS:
+        taken(shell, statement)
+        neighbour = await database.write(submit, NewTask("mail"))
+        _, settled = await work(database, outcome)
+        assert settled.verbs[neighbour] == verb
+
+
+async def test_a_row_that_claims_to_run_is_rescued(database: Database, shell: Shell) -> None:
+    shell(insertion({"state": "'running'", "runner_id": "777", "max_attempts": "3", "attempt": "1"}))
+    assert list((await database.write(rescue, 5.0)).values()) == ["rescue"]
+    assert [task.attempt for task in (await take(database))[1]] == [2]
+
+
+@pytest.mark.parametrize("place", [{"prefix": "jobs_"}, {"schema": "work"}, {"prefix": "jobs_", "schema": "user"}])
+async def test_a_prefix_and_a_schema_hold_from_submit_to_settle(database_url: str, place: dict[str, str]) -> None:
+    database, elsewhere = Database.open(database_url, **place), Database.open(database_url, prefix="other_")
+    await database.migrate()
+    await elsewhere.migrate()
+    for outcome, verb in ENDS:
+        async with database.writing() as tx:
+            await tx.execute(sa.insert(tx.tables.task).values(handler="mail"))
+        submitted = await database.write(submit, NewTask("mail"))
+        assert (await work(elsewhere, outcome))[0] == []
+        _, settled = await work(database, outcome)
+        assert settled.verbs == {submitted - 1: verb, submitted: verb}
+    for opened in (database, elsewhere):
+        await opened.dispose()
