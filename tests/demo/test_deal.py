@@ -37,11 +37,6 @@ def dealt(sources: list[Source]) -> list[NewTask]:
     return deal(sources, REGISTRY, "tests")
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
 def test_every_handler_gets_its_share(files: list[Source]) -> None:
     shares = Counter(task.handler for task in dealt(files))
     assert set(shares) == set(HANDLERS)
@@ -59,12 +54,12 @@ def test_a_file_always_goes_to_the_same_handler(files: list[Source]) -> None:
     assert all(whole[task.key] == task.handler for task in dealt(files[100:120]))
 
 
-def test_whatever_the_distribution_left_out_every_handler_meets_trouble(cache: None) -> None:
+def test_whatever_the_distribution_left_out_every_handler_meets_trouble() -> None:
     failing = {task.handler for task in dealt(substitutes()) if fails(task)}
     assert failing == set(HANDLERS)
 
 
-def test_every_substitute_fails(cache: None) -> None:
+def test_every_substitute_fails() -> None:
     tasks = dealt(substitutes())
     assert [task.key for task in tasks if not fails(task)] == []
 

@@ -31,10 +31,9 @@ def test_a_library_without_broken_files_is_not_complete(tmp_path: Path) -> None:
     assert is_complete([Source(tmp_path / "bad.py", "test/tokenizedata/bad.py")])
 
 
-def test_substitutes_stay_where_the_user_keeps_such_things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_substitutes_stay_where_the_user_keeps_such_things(cache: Path) -> None:
     made = substitutes()
-    assert {source.path.parent for source in made} == {tmp_path / "tasktui" / "demo"}
+    assert {source.path.parent for source in made} == {cache / "tasktui" / "demo"}
     assert {source.path.name: source.path.read_bytes() for source in made} == sources.SUBSTITUTES
 
 
