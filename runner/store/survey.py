@@ -41,8 +41,7 @@ def survey_statement(tables: Tables) -> sa.Select[Any]:
     """
     earliest, here, beyond = tables.task.alias("earliest"), tables.task.alias("here"), tables.task.alias("beyond")
     head = sa.select(_first_of(earliest).label("id")).cte("head", recursive=True)
-    behind = _lane(beyond) > _lane(here)
-    step = sa.select(_first_of(beyond, behind).correlate(here)).select_from(head.join(here, here.c.id == head.c.id))
+    step = sa.select(_first_behind(beyond, here)).select_from(head.join(here, here.c.id == head.c.id))
     heads = head.union_all(step)
     task, queue, handler = tables.task.alias("found"), tables.queue, tables.handler
     found = heads.join(task, task.c.id == heads.c.id)
@@ -50,6 +49,20 @@ def survey_statement(tables: Tables) -> sa.Select[Any]:
     paused = is_paused(queue) | is_paused(handler)
     columns = (task.c.queue, task.c.handler, task.c.priority, task.c.run_at)
     return sa.select(*columns, seconds_until(task.c.run_at), paused).select_from(found)
+
+
+def _first_behind(beyond: Any, here: Any) -> sa.ColumnElement[int]:
+    """The first task of the next lane: of another priority, else of another handler, else of another queue.
+
+    As one comparison, (queue, handler, priority) > (...), SQLite would search by the queue alone and walk over it.
+    """
+    names = ("queue", "handler", "priority")
+    steps = []
+    for place in reversed(range(len(names))):
+        same = [beyond.c[name] == here.c[name] for name in names[:place]]
+        further = beyond.c[names[place]] > here.c[names[place]]
+        steps.append(_first_of(beyond, *same, further).correlate(here))
+    return sa.func.coalesce(*steps)
 
 
 def _first_of(task: Any, *conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
@@ -61,10 +74,6 @@ def _first_of(task: Any, *conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect
         .limit(sa.literal_column("1"))
     )
     return first.scalar_subquery()
-
-
-def _lane(task: Any) -> sa.Tuple:
-    return sa.tuple_(task.c.queue, task.c.handler, task.c.priority)
 
 
 def is_paused(registry: sa.Table) -> sa.ColumnElement[bool]:
