@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from runner.outcome import Cancelled, Dead, Failure, Outcome, Release, Retry, Snooze
-from runner.policy.retry import parse_plan
+from runner.errors import InvalidRetryPlan
+from runner.outcome import Cancelled, Dead, Delay, Failure, Outcome, Release, Retry, Snooze
+from runner.policy.retry import RetryPlan, parse_plan
 from runner.times import parse_duration
 
 FREE_RELEASES = 100
@@ -17,17 +18,32 @@ class Standing:
 
     Args:
         attempt: the number of the attempt that has ended, from 1.
-        max_attempts: in force now.
-        retry: the retry plan in force, as text.
+        max_attempts: in force now; None when somebody has deleted it, which limits nothing.
+        retry: the task's own retry plan as text, if it has one.
+        default_retry: the handler's retry plan as text.
         releases: how often it has been handed back.
         cancel_requested: True when an operator asked for its end.
     """
 
     attempt: int
-    max_attempts: int
-    retry: str
+    max_attempts: int | None
+    retry: str | None
+    default_retry: str
     releases: int
     cancel_requested: bool
+
+    @property
+    def used_up(self) -> bool:
+        """True when this attempt was the last one."""
+        return self.max_attempts is not None and self.attempt >= self.max_attempts
+
+    @property
+    def plan(self) -> RetryPlan:
+        """The retry plan in force: the handler's, when what somebody wrote into the row is none."""
+        try:
+            return parse_plan(self.retry or self.default_retry)
+        except InvalidRetryPlan:
+            return parse_plan(self.default_retry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +76,40 @@ def judge(outcome: Outcome, row: Standing, random: float) -> Verdict:
     match outcome:
         case Cancelled(why=why):
             return Verdict("cancel", why=why)
-        case Release(why=why):
-            return Verdict("release", timedelta(0), counted=row.releases >= FREE_RELEASES, why=why)
         case _ if row.cancel_requested:
-            return Verdict("cancel", why="terminated by an operator", failure=_failure(outcome))
+            return _terminate(outcome)
+        case Release(why=why):
+            return _hand_back(why, row)
         case Snooze(delay=delay, why=why):
             return Verdict("snooze", parse_duration(delay), counted=False, why=why)
         case Dead():
-            failure = _failure(outcome)
-            return Verdict("bury", failure=failure, why=failure.reason)
+            return _bury(_failure(outcome))
         case Retry(delay=delay):
             return _again(_failure(outcome), delay, row, random)
     raise AssertionError(outcome)
 
 
-def _again(failure: Failure, delay: object, row: Standing, random: float) -> Verdict:
-    if row.attempt >= row.max_attempts:
-        return Verdict("bury", failure=failure, why=failure.reason)
-    wait = parse_duration(delay) if delay is not None else parse_plan(row.retry).delay(row.attempt, random)  # type: ignore[arg-type]
-    if wait is None:
-        return Verdict("bury", failure=failure, why=failure.reason)
-    return Verdict("retry", wait, failure=failure, why=failure.reason)
+def _terminate(outcome: Outcome) -> Verdict:
+    failed = isinstance(outcome, (Retry, Dead))
+    return Verdict("cancel", why="terminated by an operator", failure=_failure(outcome) if failed else None)
+
+
+def _hand_back(why: str, row: Standing) -> Verdict:
+    counted = row.releases >= FREE_RELEASES
+    if counted and row.used_up:
+        return _bury(Failure("handed back too often", why or f"{row.releases + 1} times"))
+    return Verdict("release", timedelta(0), counted=counted, why=why)
+
+
+def _again(failure: Failure, delay: Delay | None, row: Standing, random: float) -> Verdict:
+    if row.used_up:
+        return _bury(failure)
+    wait = row.plan.delay(row.attempt, random) if delay is None else parse_duration(delay)
+    return _bury(failure) if wait is None else Verdict("retry", wait, failure=failure, why=failure.reason)
+
+
+def _bury(failure: Failure) -> Verdict:
+    return Verdict("bury", failure=failure, why=failure.reason)
 
 
 def _failure(outcome: Outcome) -> Failure:

@@ -114,8 +114,8 @@ async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:
 def _judge(item: Settlement, row: Any) -> Verdict:
     if isinstance(item.outcome, Done):
         return Verdict("succeed")
-    plan = row.retry or item.retry
-    standing = Standing(row.attempt, row.max_attempts, plan, row.releases, row.cancel_requested)
+    plans = (row.retry, item.retry)
+    standing = Standing(row.attempt, row.max_attempts, *plans, row.releases, row.cancel_requested)
     return judge(item.outcome, standing, random.random())  # noqa: S311 - spreads delays, guards nothing
 
 
