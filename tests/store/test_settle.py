@@ -1,0 +1,416 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.columns import db_later, db_now
+from runner.outcome import Cancelled, Dead, Done, Failure, Outcome, Release, Retry, Snooze
+from runner.policy.fingerprint import fingerprint
+from runner.policy.verdict import FREE_RELEASES
+from runner.store.attempts import MESSAGE_LIMIT, TRACEBACK_LIMIT
+from runner.store.claim import Claimant, Terms
+from runner.store.database import Database
+from runner.store.rescue import rescue
+from runner.store.settle import ERROR_LIMIT, Settled, Settlement, settle_done
+from runner.task import Claimed
+from tests.store.conftest import ON_POSTGRESQL
+from tests.store.runners import Runner, ended
+from tests.store.table import Row, attempts, change, count, edit, expire, live, make_due, past, put, put_many, standing
+
+BROKEN = Failure("ValueError", "no such coupon: 17", "Traceback ...\nValueError: no such coupon: 17")
+
+EVERY_OUTCOME: dict[str, tuple[Outcome, str]] = {
+    "done": (Done('{"a": 1}'), "succeed"),
+    "retry": (Retry(failure=BROKEN), "retry"),
+    "dead": (Dead(failure=BROKEN), "bury"),
+    "snooze": (Snooze("10m"), "snooze"),
+    "release": (Release(), "release"),
+    "cancelled": (Cancelled(), "cancel"),
+}
+every_outcome = pytest.mark.parametrize(("outcome", "verb"), EVERY_OUTCOME.values(), ids=EVERY_OUTCOME.keys())
+
+
+async def started(runner: Runner, **options: Any) -> Claimed:
+    """Submit a task and claim it."""
+    task_id = await put(runner.database, **options)
+    (task,) = await runner.claim()
+    assert task.id == task_id
+    return task
+
+
+async def one_of_each(runner: Runner) -> list[Settlement]:
+    """Claim as many tasks as there are outcomes, and let each end in its own way."""
+    await put_many(runner.database, len(EVERY_OUTCOME))
+    outcomes = [outcome for outcome, _ in EVERY_OUTCOME.values()]
+    return [ended(task, outcome) for task, outcome in zip(await runner.claim(), outcomes, strict=True)]
+
+
+async def everything(database: Database) -> list[Any]:
+    """All rows of all tasks, live and past, and of their attempts."""
+    tables = database.tables
+    async with database.reading() as tx:
+        found = [await tx.rows(sa.select(table)) for table in (tables.task, tables.history, tables.attempt)]
+    return [sorted(map(str, rows)) for rows in found]
+
+
+async def wait_for_blocked(database: Database) -> None:
+    """Return when somebody waits for a lock that somebody else holds."""
+    blocked = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+    async with asyncio.timeout(30):
+        while True:
+            async with database.reading() as tx:
+                if await tx.scalar(blocked):
+                    return
+            await asyncio.sleep(0.01)
+
+
+async def wait(database: Database, task_id: int) -> float:
+    """Seconds from when the row was last returned until it is due: exact, for both are of one statement."""
+    task = database.tables.task
+    async with database.reading() as tx:
+        moment, now = (await tx.rows(sa.select(task.c.run_at, db_now()).where(task.c.id == task_id)))[0]
+    return float((moment - now).total_seconds())
+
+
+def in_no_hands(row: Row) -> bool:
+    return row["runner_id"] is row["claimed_at"] is row["deadline_at"] is None
+
+
+async def test_a_success_moves_to_the_history_with_its_result(database: Database, runner: Runner) -> None:
+    task = await started(runner, key="k", payload='{"a": 1}', priority=4, tags='["red"]')
+    before = await live(database, task.id) or {}
+    settled = await runner.end(task, Done('{"sent": true}'))
+    assert (settled.verbs, settled.fenced) == ({task.id: "succeed"}, set())
+    assert await live(database, task.id) is None
+    row = await past(database, task.id) or {}
+    assert (row["state"], row["result"], row["duration"], row["error"]) == ("succeeded", '{"sent": true}', 0.1, None)
+    assert row["finished_at"] >= row["claimed_at"]
+    assert {name: row[name] for name in row.keys() & before.keys() - {"state"}} == {
+        name: before[name] for name in row.keys() & before.keys() - {"state"}
+    }
+
+
+async def test_a_success_without_a_result_is_none(database: Database, runner: Runner) -> None:
+    task = await started(runner)
+    await runner.end(task)
+    assert (await standing(database, task.id))["result"] is None
+
+
+async def test_a_failure_waits_as_its_plan_says(database: Database, runner: Runner) -> None:
+    task = await started(runner, retry="7m")
+    assert (await runner.end(task, Retry(failure=BROKEN))).verbs == {task.id: "retry"}
+    row = await live(database, task.id) or {}
+    assert (row["state"], row["attempt"], row["error"]) == ("waiting", 1, BROKEN.reason)
+    assert in_no_hands(row)
+    assert 415 < await wait(database, task.id) <= 420
+
+
+async def test_without_a_plan_of_its_own_a_task_waits_as_its_handler_says(database: Database, runner: Runner) -> None:
+    task = await started(runner)
+    await runner.settle(ended(task, Retry(failure=BROKEN), retry="20m"))
+    assert 1_195 < await wait(database, task.id) <= 1_200
+
+
+async def test_stages_follow_the_attempts(database: Database) -> None:
+    runner = await Runner.enter(database, terms=Terms(9, None))
+    task_id = await put(database, retry="1m,5m")
+    for delay in (60, 300, 300):
+        (task,) = await runner.claim()
+        await runner.end(task, Retry(failure=BROKEN))
+        assert delay - 5 < await wait(database, task_id) <= delay
+        await make_due(database, task_id)
+
+
+async def test_a_delay_that_the_handler_names_goes_before_the_plan(database: Database, runner: Runner) -> None:
+    task = await started(runner, retry="7m")
+    await runner.end(task, Retry("90s", why="busy"))
+    assert 85 < await wait(database, task.id) <= 90
+
+
+@pytest.mark.parametrize(("plan", "most"), [("30s", 1), ("never", 9)])
+async def test_without_another_attempt_a_failure_is_final(
+    database: Database, runner: Runner, plan: str, most: int
+) -> None:
+    task = await started(runner, max_attempts=most, retry=plan)
+    assert (await runner.end(task, Retry(failure=BROKEN))).verbs == {task.id: "bury"}
+    row = await past(database, task.id) or {}
+    assert (row["state"], row["error"], row["attempt"]) == ("dead", BROKEN.reason, 1)
+
+
+async def test_giving_up_is_final_whatever_attempts_are_left(database: Database, runner: Runner) -> None:
+    task = await started(runner, max_attempts=9)
+    await runner.end(task, Dead(why="the user has left"))
+    row = await past(database, task.id) or {}
+    assert (row["state"], row["error"]) == ("dead", "Dead: the user has left")
+
+
+async def test_putting_off_does_not_count(database: Database, runner: Runner) -> None:
+    task = await started(runner)
+    await runner.end(task, Snooze("10m", why="the shop is closed"))
+    row = await live(database, task.id) or {}
+    assert (row["state"], row["attempt"], row["fence"]) == ("waiting", 0, task.fence)
+    assert row["error"] == "the shop is closed"
+    assert in_no_hands(row)
+    assert 595 < await wait(database, task.id) <= 600
+    assert await attempts(database, task.id) == []
+
+
+async def test_handing_back_does_not_count_and_the_task_keeps_its_place(database: Database, runner: Runner) -> None:
+    task = await started(runner)
+    before = await live(database, task.id) or {}
+    await runner.end(task, Release())
+    row = await live(database, task.id) or {}
+    assert (row["state"], row["attempt"], row["releases"], row["run_at"]) == ("waiting", 0, 1, before["run_at"])
+    assert [again.id for again in await runner.claim()] == [task.id]
+
+
+async def test_handing_back_too_often_counts(database: Database, runner: Runner) -> None:
+    task = await started(runner)
+    await edit(database, task.id, releases=FREE_RELEASES)
+    await runner.end(task, Release())
+    row = await live(database, task.id) or {}
+    assert (row["attempt"], row["releases"]) == (1, FREE_RELEASES + 1)
+
+
+async def test_handing_back_too_often_ends_with_the_last_attempt(database: Database, runner: Runner) -> None:
+    task = await started(runner, max_attempts=1)
+    await edit(database, task.id, releases=FREE_RELEASES)
+    assert (await runner.end(task, Release())).verbs == {task.id: "bury"}
+    assert (await standing(database, task.id))["state"] == "dead"
+
+
+async def test_a_terminated_body_is_cancelled(database: Database, runner: Runner) -> None:
+    task = await started(runner)
+    assert (await runner.end(task, Cancelled())).verbs == {task.id: "cancel"}
+    row = await past(database, task.id) or {}
+    assert (row["state"], row["error"]) == ("cancelled", "terminated while running")
+    assert await attempts(database, task.id) == []
+
+
+async def test_attempts_granted_while_it_ran_count(database: Database, runner: Runner) -> None:
+    task = await started(runner, max_attempts=1)
+    await edit(database, task.id, max_attempts=2)
+    assert (await runner.end(task, Retry(failure=BROKEN))).verbs == {task.id: "retry"}
+
+
+async def test_attempts_taken_away_while_it_ran_count(database: Database, runner: Runner) -> None:
+    task = await started(runner, max_attempts=9)
+    await edit(database, task.id, max_attempts=1)
+    assert (await runner.end(task, Retry(failure=BROKEN))).verbs == {task.id: "bury"}
+
+
+async def test_a_plan_changed_while_it_ran_counts(database: Database, runner: Runner) -> None:
+    task = await started(runner, retry="1m")
+    await edit(database, task.id, retry="1h")
+    await runner.end(task, Retry(failure=BROKEN))
+    assert await wait(database, task.id) > 3_590
+
+
+@pytest.mark.parametrize("outcome", [Retry(failure=BROKEN), Snooze("1m"), Release(), Dead(), Cancelled()], ids=repr)
+async def test_a_termination_asked_for_while_it_ran_counts(
+    database: Database, runner: Runner, outcome: Outcome
+) -> None:
+    task = await started(runner)
+    await edit(database, task.id, cancel_requested=True)
+    assert (await runner.end(task, outcome)).verbs == {task.id: "cancel"}
+    assert (await standing(database, task.id))["state"] == "cancelled"
+    failed = isinstance(outcome, (Retry, Dead))
+    assert len(await attempts(database, task.id)) == failed
+
+
+async def test_a_success_outruns_a_termination(database: Database, runner: Runner) -> None:
+    task = await started(runner)
+    await edit(database, task.id, cancel_requested=True)
+    assert (await runner.end(task)).verbs == {task.id: "succeed"}
+
+
+async def test_what_an_operator_changed_stays_changed(database: Database, runner: Runner) -> None:
+    task = await started(runner, retry="1m")
+    await edit(database, task.id, priority=9, key="mine", payload='{"b": 2}', max_attempts=7)
+    await runner.end(task, Retry(failure=BROKEN))
+    row = await live(database, task.id) or {}
+    assert [row[name] for name in ("priority", "key", "payload", "max_attempts")] == [9, "mine", '{"b": 2}', 7]
+
+
+@pytest.mark.parametrize("plan", ["sometimes", "", "\u202e1m", "exp:1s*0"])
+async def test_a_plan_that_is_none_gives_way_to_the_handlers(database: Database, runner: Runner, plan: str) -> None:
+    task = await started(runner)
+    await edit(database, task.id, retry=plan)
+    await runner.settle(ended(task, Retry(failure=BROKEN), retry="20m"))
+    assert 1_195 < await wait(database, task.id) <= 1_200
+
+
+async def test_a_maximum_that_was_deleted_limits_nothing(database: Database, runner: Runner) -> None:
+    task = await started(runner, max_attempts=1)
+    await edit(database, task.id, max_attempts=None)
+    assert (await runner.end(task, Retry(failure=BROKEN))).verbs == {task.id: "retry"}
+
+
+async def test_a_failed_attempt_is_kept_with_its_reason(database: Database, runner: Runner) -> None:
+    task = await started(runner, retry="7m")
+    before = await live(database, task.id) or {}
+    await runner.end(task, Retry(failure=BROKEN))
+    (kept,) = await attempts(database, task.id)
+    assert kept["ended_at"] >= kept["started_at"] == before["claimed_at"]
+    told = {name: kept[name] for name in ("fence", "attempt", "queue", "handler", "runner_id", "host", "verb", "delay")}
+    assert told == {
+        "fence": task.fence,
+        "attempt": 1,
+        "queue": "default",
+        "handler": "work",
+        "runner_id": runner.id,
+        "host": "here",
+        "verb": "retry",
+        "delay": 420,
+    }
+    assert (kept["error_type"], kept["message"], kept["traceback"]) == (BROKEN.type, BROKEN.message, BROKEN.traceback)
+    assert kept["fingerprint"] == fingerprint("work", "ValueError", "no such coupon: 99")
+
+
+async def test_every_failed_attempt_is_kept(database: Database) -> None:
+    runner = await Runner.enter(database, terms=Terms(3, None))
+    task_id = await put(database)
+    for _ in range(3):
+        (task,) = await runner.claim()
+        await runner.end(task, Retry("0s", failure=BROKEN))
+    kept = await attempts(database, task_id)
+    assert [(row["attempt"], row["verb"], row["delay"]) for row in kept] == [
+        (1, "retry", 0),
+        (2, "retry", 0),
+        (3, "bury", None),
+    ]
+
+
+@pytest.mark.parametrize("outcome", [Retry, Dead], ids=["retry", "dead"])
+async def test_long_texts_are_cut_to_their_limits(database: Database, runner: Runner, outcome: Any) -> None:
+    task = await started(runner)
+    await runner.end(task, outcome(failure=Failure("E" * 9_000, "é" * 10**6, "\N{SNOWMAN}" * 10**6)))
+    row, (kept,) = await standing(database, task.id), await attempts(database, task.id)
+    limits = {row["error"]: ERROR_LIMIT, kept["message"]: MESSAGE_LIMIT, kept["traceback"]: TRACEBACK_LIMIT}
+    for text, limit in limits.items():
+        assert limit - 20 < len(text.encode()) <= limit
+        assert "more bytes" in text
+    assert ERROR_LIMIT == TRACEBACK_LIMIT == 16 * 1024
+
+
+async def test_settling_twice_changes_nothing_the_second_time(database: Database, runner: Runner) -> None:
+    batch = await one_of_each(runner)
+    await runner.settle(*batch)
+    before = await everything(database)
+    again = await runner.settle(*batch)
+    assert (again.verbs, again.fenced) == ({}, {item.id for item in batch})
+    assert await everything(database) == before
+
+
+async def rescued(runner: Runner) -> None:
+    await expire(runner.database, runner.id)
+    await runner.rescue()
+
+
+async def rescued_and_taken_by_another(runner: Runner) -> None:
+    await rescued(runner)
+    assert await (await Runner.enter(runner.database)).claim()
+
+
+async def rescued_and_taken_anew(runner: Runner) -> None:
+    task = runner.database.tables.task
+    await change(runner.database, sa.update(task).values(deadline_at=db_later(db_now(), -60)))
+    await runner.rescue()
+    assert await runner.claim()
+
+
+async def held_by_another(runner: Runner) -> None:
+    runner.who = Claimant(runner.id + 1, "there")
+
+
+LOSSES = [rescued, rescued_and_taken_by_another, rescued_and_taken_anew, held_by_another]
+
+
+@pytest.mark.parametrize("lose", LOSSES, ids=[case.__name__ for case in LOSSES])
+async def test_a_fenced_settle_changes_nothing(
+    database: Database, runner: Runner, lose: Callable[[Runner], Awaitable[None]]
+) -> None:
+    batch = await one_of_each(runner)
+    await lose(runner)
+    before = await everything(database)
+    settled = await runner.settle(*batch)
+    assert (settled.verbs, settled.fenced) == ({}, {item.id for item in batch})
+    assert await everything(database) == before
+
+
+@pytest.mark.parametrize("wrong", [-1, 1])
+async def test_a_settle_under_another_fence_changes_nothing(database: Database, runner: Runner, wrong: int) -> None:
+    batch = await one_of_each(runner)
+    before = await everything(database)
+    settled = await runner.settle(*(item._replace(fence=item.fence + wrong) for item in batch))
+    assert settled.fenced == {item.id for item in batch}
+    assert await everything(database) == before
+
+
+async def test_what_never_existed_is_fenced(runner: Runner) -> None:
+    assert (await runner.settle(Settlement(10**15, 1, Done()))).fenced == {10**15}
+
+
+async def test_the_short_way_for_successes_leaves_others_to_the_long_one(runner: Runner) -> None:
+    task = await started(runner)
+    wrong = Settlement(task.id, task.fence + 1, Done())
+    assert await runner.database.state(settle_done, runner.id, [wrong]) == set()
+    assert await runner.database.state(settle_done, runner.id, [ended(task)]) == {task.id}
+
+
+async def test_a_mixed_batch_settles_each_in_its_own_way(database: Database, runner: Runner) -> None:
+    await put_many(database, 2 * len(EVERY_OUTCOME) + 2, max_attempts=2)
+    *some, lost, unwilling = await runner.claim()
+    await edit(database, unwilling.id, cancel_requested=True)
+    expected = {}
+    batch = [ended(lost)._replace(fence=lost.fence + 1), ended(unwilling, Retry(failure=BROKEN))]
+    for task, (outcome, verb) in zip(some, 2 * list(EVERY_OUTCOME.values()), strict=True):
+        batch.append(ended(task, outcome))
+        expected[task.id] = verb
+    settled = await runner.settle(*batch)
+    assert (settled.verbs, settled.fenced) == (expected | {unwilling.id: "cancel"}, {lost.id})
+    tables = database.tables
+    assert (await count(database, tables.task), await count(database, tables.history)) == (7, 7)
+    assert (await live(database, lost.id) or {})["state"] == "running"
+
+
+async def test_an_empty_batch_settles_nothing(runner: Runner) -> None:
+    assert await runner.settle() == Settled()
+
+
+async def test_a_thousand_settle_at_once(database: Database, runner: Runner) -> None:
+    await put_many(database, 1_000)
+    batch = [ended(task, Done() if task.id % 2 else Retry(failure=BROKEN)) for task in await runner.claim(1_000)]
+    settled = await runner.settle(*batch)
+    assert len(settled.verbs) == 1_000
+    assert await count(database, database.tables.task) == await count(database, database.tables.attempt) == 500
+
+
+@ON_POSTGRESQL
+@every_outcome
+async def test_an_edit_at_the_same_moment_never_fences_a_settle(
+    database: Database, rival: Database, runner: Runner, outcome: Outcome, verb: str
+) -> None:
+    task = await started(runner)
+    table = rival.tables.task
+    touched = sa.update(table).where(table.c.id == task.id).values(priority=9, version=table.c.version + 1)
+    async with rival.writing() as tx:
+        await tx.execute(touched)
+        settling = asyncio.ensure_future(runner.end(task, outcome))
+        await wait_for_blocked(database)
+    settled = await settling
+    assert (settled.verbs, settled.fenced) == ({task.id: verb}, set())
+    assert (await standing(database, task.id))["priority"] == 9
+
+
+@ON_POSTGRESQL
+async def test_a_rescue_at_the_same_moment_fences_a_settle(database: Database, rival: Database, runner: Runner) -> None:
+    task = await started(runner)
+    await expire(database, runner.id)
+    async with rival.writing() as tx:
+        assert await rescue(tx, 0) == {task.id: "rescue"}
+        settling = asyncio.ensure_future(runner.end(task))
+        await wait_for_blocked(database)
+    assert (await settling).fenced == {task.id}
