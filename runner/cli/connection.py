@@ -9,7 +9,8 @@ from typing import Any
 from cyclopts import Group, Parameter
 
 from runner.cli.ending import complain
-from runner.migrations import REVISIONS, ensure
+from runner.errors import SchemaMissing
+from runner.migrations import HEAD, REVISIONS, ensure
 from runner.settings import Settings, load
 from runner.store.database import Database
 from runner.urls import refuse_password
@@ -50,6 +51,26 @@ NOWHERE = Connection()
 
 
 @asynccontextmanager
+async def unopened(settings: Settings, *, must_exist: bool = False) -> AsyncIterator[Database]:
+    """Prepare the way to the database of a command, whatever tables it has.
+
+    Args:
+        settings: say where it is.
+        must_exist: do not let a missing SQLite file come into being by looking into it.
+
+    Raises:
+        SchemaMissing: there is no such file, though it must exist.
+    """
+    if must_exist and settings.url.kind == "sqlite" and not Path(settings.url.database).exists():
+        raise SchemaMissing(url=settings.url, needed=HEAD)
+    database = Database.of(settings)
+    try:
+        yield database
+    finally:
+        await database.dispose()
+
+
+@asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Database]:
     """Open the database of a command, with its tables in order.
 
@@ -60,11 +81,8 @@ async def opened(settings: Settings) -> AsyncIterator[Database]:
         SchemaMissing: on PostgreSQL, when there are no tables of ours; a SQLite file is given them.
         DatabaseAway: when it cannot be reached.
     """
-    database = Database.of(settings)
-    try:
+    async with unopened(settings) as database:
         applied = await ensure(database)
         if len(applied) == len(REVISIONS):
             complain(f"runner: {database.url} is new, its tables were created just now")
         yield database
-    finally:
-        await database.dispose()

@@ -1,6 +1,7 @@
 """What commands print: one JSON document, or tables that fit the terminal."""
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,9 @@ _UNSAFE = re.compile(
     "[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e0fff]"
 )
+
+
+LONGEST_CELL = 200
 
 
 class Column(NamedTuple):
@@ -61,6 +65,8 @@ def plain(value: Any) -> Any:
             return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
         case timedelta():
             return value.total_seconds()
+        case float() if not math.isfinite(value):
+            return None
     return str(value) if isinstance(value, Path) else value
 
 
@@ -81,12 +87,10 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Non
         table.add_column(
             Text(title),
             justify="right" if right else "left",
-            min_width=len(title) if whole else None,
-            no_wrap=True,
-            overflow="ellipsis",
+            no_wrap=whole,  # those that may wrap are made narrower first; their cells are then cut instead
         )
     for row in rows:
-        table.add_row(*(Text(clean(cell, 500)) for cell in row))
+        table.add_row(*(Text(clean(cell, LONGEST_CELL), no_wrap=True, overflow="ellipsis") for cell in row))
     console().print(table)
 
 

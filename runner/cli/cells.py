@@ -1,0 +1,58 @@
+"""What stands in the cells of tables: ages, counts and states, short enough for eighty columns."""
+
+from datetime import datetime, timedelta
+
+from runner.task import Shown
+from runner.terminal import one_line, state_text
+from runner.times import format_age
+
+NOTHING = "-"
+"""Stands where there is no value."""
+
+
+def text(value: object) -> str:
+    """A value as text; NOTHING where there is none."""
+    return NOTHING if value is None or value == "" else str(value)
+
+
+def age(length: timedelta | float | None) -> str:
+    """A length of time for a glance.
+
+    Args:
+        length: seconds or timedelta; None for nothing.
+    """
+    if length is None:
+        return NOTHING
+    try:
+        return format_age(length if isinstance(length, timedelta) else timedelta(seconds=length))
+    except (OverflowError, ValueError):  # whoever wrote the row by hand may have written anything
+        return "?"
+
+
+def since(moment: datetime | None, at: datetime) -> str:
+    """How long ago something was, at the time `at`."""
+    return NOTHING if moment is None else age(at - moment)
+
+
+def distance(moment: datetime | None, at: datetime) -> str:
+    """How far away a time is: `in 3m10s`, `now`, `2m ago`."""
+    if moment is None:
+        return NOTHING
+    if abs(moment - at) < timedelta(seconds=1):
+        return "now"
+    return f"in {age(moment - at)}" if moment > at else f"{age(at - moment)} ago"
+
+
+def tries(attempt: int, most: int | None) -> str:
+    """Attempts used and allowed: `2/4`."""
+    return f"{attempt}/{most}" if most else str(attempt)
+
+
+def state(shown: Shown) -> str:
+    """A state: sign and word."""
+    return state_text(shown)
+
+
+def reason(error: str | None) -> str:
+    """The first line of an error."""
+    return one_line(error) if error else ""

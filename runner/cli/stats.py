@@ -1,0 +1,139 @@
+"""`runner stats`: the queues at a glance, what was done in the last hour, and what nobody can do."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from runner.cli import cells
+from runner.cli.connection import NOWHERE, Connection, opened
+from runner.cli.ending import Exit
+from runner.cli.printing import Column, print_json, print_line, print_table
+from runner.store.observe.counts import QueueCounts, counts
+from runner.store.observe.legible import clock
+from runner.store.observe.pauses import Pause
+from runner.store.observe.reports import Total, totals
+from runner.store.observe.runners import UnknownHandler, unknown_handlers
+from runner.store.transaction import Transaction
+
+HOUR = timedelta(hours=1)
+
+QUEUES = (
+    Column("QUEUE"),
+    Column("READY", right=True, whole=True),
+    Column("LATER", right=True, whole=True),
+    Column("RETRY", right=True, whole=True),
+    Column("RUN", right=True, whole=True),
+    Column("LOST", right=True, whole=True),
+    Column("DEAD", right=True, whole=True),
+    Column("OLDEST", right=True, whole=True),
+    Column("DONE/m", right=True, whole=True),
+    Column("FAIL/m", right=True, whole=True),
+)
+HANDLERS = (
+    Column("HANDLER"),
+    Column("QUEUE"),
+    Column("DONE", right=True, whole=True),
+    Column("1ST TRY", right=True, whole=True),
+    Column("RETRIED", right=True, whole=True),
+    Column("DIED", right=True, whole=True),
+    Column("P50", right=True, whole=True),
+    Column("P95", right=True, whole=True),
+)
+
+
+class Stats(NamedTuple):
+    """What `runner stats` tells, all of one moment."""
+
+    at: datetime
+    queues: list[QueueCounts]
+    last_hour: list[Total]
+    unknown_handlers: list[UnknownHandler]
+
+
+async def stats(*, json: bool = False, connection: Connection = NOWHERE) -> int:
+    """Sum up the queues: states, ages, rates, and tasks that no live runner knows.
+
+    Counts stop at 10,000 (shown as 10,000+). DONE/m and FAIL/m are of the last
+    full minute, FAIL with attempts that will be tried again.
+
+    Args:
+        json: Print one JSON document.
+        connection: Which database.
+    """
+    async with opened(connection.settings()) as database:
+        found = await database.read(read_stats)
+    print_json(_document(found)) if json else _print(found)
+    return Exit.OK
+
+
+async def read_stats(tx: Transaction) -> Stats:
+    """Read what `runner stats` tells."""
+    at = await clock(tx)
+    hour = await totals(tx, at - HOUR, at + timedelta(minutes=1))
+    return Stats(at, await counts(tx), hour, await unknown_handlers(tx))
+
+
+def unknown_line(found: UnknownHandler) -> str:
+    """Tell of tasks that no live runner knows, and since when they are due."""
+    where = ", ".join(found.queues)
+    wait = f"due for {cells.age(found.due)}" if found.due >= 0 else f"due in {cells.age(-found.due)}"
+    seen = f"last known {found.seen:%Y-%m-%d %H:%M} UTC" if found.seen else "never known to any"
+    return f"No live runner knows handler {found.handler} (queue {where}, {wait}, {seen})."
+
+
+def _document(found: Stats) -> dict[str, object]:
+    return found._asdict()
+
+
+def _print(found: Stats) -> None:
+    if found.queues:
+        print_table(QUEUES, [_queue(queue) for queue in found.queues])
+    else:
+        print_line("There are no tasks.")
+    for queue in found.queues:
+        if queue.paused is not None:
+            print_line(_paused(queue.queue, queue.paused, found.at))
+    if found.last_hour:
+        print_line("")
+        print_line("The last hour:")
+        print_table(HANDLERS, [_total(total) for total in found.last_hour])
+    for unknown in found.unknown_handlers:
+        print_line(unknown_line(unknown), style="bold")
+
+
+def _queue(queue: QueueCounts) -> Sequence[str]:
+    limit = f"/{queue.limit}" if queue.limit else ""
+    return [
+        queue.queue,
+        str(queue.ready),
+        str(queue.scheduled),
+        str(queue.retrying),
+        f"{queue.running}{limit}",
+        str(queue.lost),
+        str(queue.dead),
+        cells.age(queue.oldest),
+        f"{queue.minute.succeeded:,}",
+        f"{queue.minute.retried + queue.minute.died:,}",
+    ]
+
+
+def _paused(queue: str, pause: Pause, at: datetime) -> str:
+    until = f" {cells.distance(pause.until, at)}" if pause.until else " when someone says so"
+    return (
+        f"Queue {queue} has been paused for {cells.since(pause.since, at)} by {cells.text(pause.by)}"
+        f" ({cells.text(pause.why)}); it resumes{until}."
+    )
+
+
+def _total(total: Total) -> Sequence[str]:
+    flow = total.flow
+    return [
+        total.handler,
+        total.queue,
+        f"{flow.succeeded:,}",
+        f"{flow.first_try / flow.succeeded:.0%}" if flow.succeeded else cells.NOTHING,
+        f"{flow.retried:,}",
+        f"{flow.died:,}",
+        cells.age(total.p50),
+        cells.age(total.p95),
+    ]

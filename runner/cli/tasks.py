@@ -1,0 +1,110 @@
+"""`runner tasks`: the list of tasks."""
+
+from datetime import datetime
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from runner.cli import cells
+from runner.cli.clock import local_zone, now
+from runner.cli.connection import NOWHERE, Connection, opened
+from runner.cli.ending import Exit
+from runner.cli.printing import Column, plain, print_json, print_line, print_table
+from runner.errors import InvalidInput
+from runner.filters import Filter, parse_filter
+from runner.store.observe.pages import Page, page
+from runner.store.observe.search import Order
+from runner.store.observe.tasks import TaskRow
+from runner.task import Shown
+
+MOST = 1_000
+"""Tasks that one call lists; the next call goes on behind them."""
+
+COLUMNS = (
+    Column("ID", right=True, whole=True),
+    Column("STATE", whole=True),
+    Column("QUEUE"),
+    Column("HANDLER"),
+    Column("KEY"),
+    Column("TRY", right=True, whole=True),
+    Column("WHEN", right=True, whole=True),
+    Column("REASON"),
+)
+
+
+async def tasks(
+    *words: Annotated[str, Parameter(name="FILTER")],
+    limit: int = 50,
+    after: int | None = None,
+    oldest: bool = False,
+    json: bool = False,
+    connection: Connection = NOWHERE,
+) -> int:
+    """List the tasks that a filter lets through, newest first.
+
+    A filter has terms that must all hold, and a comma for "or" within one:
+
+      runner tasks 'queue:mail state:dead,retrying error~Timeout since:1h'
+
+    Fields: id queue handler state key error host runner tag by attempts
+    max_attempts priority due age since until. ! before a term negates it; a word
+    alone is looked for in error, key and handler.
+
+    A filter that no index serves is answered a stretch of rows at a time: the
+    last line says where to go on.
+
+    Args:
+        words: The filter; none lists all tasks.
+        limit: The most tasks to list.
+        after: Go on behind this id, as the last line of the call before said.
+        oldest: Oldest first.
+        json: Print one JSON document.
+        connection: Which database.
+    """
+    if not 1 <= limit <= MOST:
+        raise InvalidInput(why=f"--limit goes from 1 to {MOST}, not {limit}; go on with --after")
+    wanted = parse_filter(" ".join(words), now(), local_zone())
+    order = Order.OLDEST if oldest else Order.NEWEST
+    async with opened(connection.settings()) as database:
+        found = await database.read(page, wanted, after, limit, order)
+    print_json(_document(found, wanted)) if json else _print(found)
+    return Exit.OK
+
+
+def listed(task: TaskRow) -> dict[str, object]:
+    """A task of a list for JSON: `state` is the stored one, `shown` what people see."""
+    return {"id": task.id, "state": task.state, **plain(task)}
+
+
+def _document(found: Page, wanted: Filter) -> dict[str, object]:
+    rest = {name: getattr(found, name) for name in ("next", "capped", "indexed", "at")}
+    return {"filter": str(wanted), "tasks": [listed(task) for task in found.tasks], **rest}
+
+
+def _print(found: Page) -> None:
+    if found.tasks:
+        print_table(COLUMNS, [_row(task, found) for task in found.tasks])
+    way = "indexed" if found.indexed else "scan"
+    more = f"; go on with --after {found.next}" if found.next is not None else ""
+    short = ", stopped after looking at many rows" if found.capped else ""
+    print_line(f"{len(found.tasks)} tasks ({way}{short}){more}", style="dim")
+
+
+def _row(task: TaskRow, found: Page) -> list[str]:
+    return [
+        str(task.id),
+        cells.state(task.shown),
+        task.queue,
+        task.handler,
+        cells.text(task.key),
+        cells.tries(task.attempt, task.max_attempts),
+        cells.distance(_when(task), found.at),
+        cells.reason(task.error),
+    ]
+
+
+def _when(task: TaskRow) -> datetime | None:
+    """The time that tells most about a task: its end, the start of its run, or when it is due."""
+    if task.state.final:
+        return task.finished_at
+    return task.claimed_at if task.shown in (Shown.RUNNING, Shown.LOST) else task.run_at
