@@ -62,8 +62,7 @@ class SettleBuffer:
             self._some.clear()
             self._full.clear()
             while self._items:
-                batch, self._items = self._items[: 4 * self._size], self._items[4 * self._size :]
-                await self._write(batch)
+                await self._write(self._batch())
             if not self._some.is_set():
                 self._idle.set()
 
@@ -87,6 +86,18 @@ class SettleBuffer:
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def _batch(self) -> list[Settling]:
+        """Take the oldest items, at most one for each task: a task can be in hand under two fences."""
+        chosen: dict[int, Settling] = {}
+        for item in self._items[: 4 * self._size]:
+            chosen.setdefault(item[1].id, item)
+        batch = list(chosen.values())
+        if len(batch) == min(len(self._items), 4 * self._size):
+            del self._items[: len(batch)]
+        else:
+            self._items = [item for item in self._items if chosen.get(item[1].id) is not item]
+        return batch
 
     async def _company(self) -> None:
         if self._closing or len(self._items) >= self._size:

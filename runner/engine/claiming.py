@@ -32,9 +32,10 @@ class Claiming:
         batch: tasks that one claim takes at most.
         may: tells whether this runner may claim now.
         start: called when tasks were taken in hand that wait for these slots.
+        put_off: called with a task that was handed out while an earlier claim of it is still in hand.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a runner is put together from
         self,
         database: Database,
         handlers: Mapping[str, Handler],
@@ -45,6 +46,7 @@ class Claiming:
         *,
         may: Callable[[], bool],
         start: Callable[[Slots], None],
+        put_off: Callable[[Claimed], None],
     ) -> None:
         self._database = database
         self._handlers = handlers
@@ -54,6 +56,7 @@ class Claiming:
         self._batch = batch
         self._may = may
         self._start = start
+        self._put_off = put_off
         self.lanes = Lanes(self._accepts, Place(database.dialect.instant(EARLIEST), 0))
         self._pace = SurveyPace()
         self._back_off = BackOff()
@@ -147,6 +150,7 @@ class Claiming:
         for task in claimed:
             if self._in_hand.add(task, self._handlers[task.handler]) is None:
                 log.warning("task %d was handed out while it is in hand; its lease must have run out", task.id)
+                self._put_off(task)
         self._start(slots)
 
     def _slots(self, lane: Lane) -> Slots:

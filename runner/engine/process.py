@@ -57,6 +57,7 @@ class Runner:
             settings.batch,
             may=lambda: self.lease.held and not self.working.buffer.away,
             start=self.working.start,
+            put_off=lambda task: self.working.put_off(task, handlers[task.handler]),
         )
         self.later = 0
         """Tasks that were left because they are scheduled for later, when the runner ends by itself."""

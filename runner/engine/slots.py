@@ -101,6 +101,11 @@ class InHand:
         running.slots.waiting.append(running)
         return running
 
+    def drop(self, running: Running) -> None:
+        """Let go of a task, unless what is in hand is another claim of it."""
+        if self.tasks.get(running.task.id) is running:
+            del self.tasks[running.task.id]
+
     def unstarted(self) -> list[Running]:
         """Give up the tasks that wait for a slot, to be handed back."""
         given_up = [running for slots in (self.on_loop, self.in_threads) for running in slots.waiting]

@@ -11,12 +11,17 @@ from runner.engine.buffer import SettleBuffer, Settling
 from runner.engine.execute import Executor
 from runner.engine.slots import InHand, Running, Slots
 from runner.engine.tally import Tally
-from runner.outcome import Cancelled, Outcome, Release
+from runner.handlers import Handler
+from runner.outcome import Cancelled, Outcome, Release, Snooze
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.settle import Settled, Settlement
+from runner.task import Claimed
 
 log = logging.getLogger("runner")
+
+PUT_OFF = 1.0
+"""Seconds for which a task is put off that is still in hand from an earlier claim."""
 
 
 class Working:
@@ -57,6 +62,11 @@ class Working:
             running = self.in_hand.tasks.get(task_id)
             if running is not None and not running.cancelled:
                 running.cancel()
+
+    def put_off(self, task: Claimed, handler: Handler) -> None:
+        """Give back a task that an earlier claim of it still keeps this process busy with; others may take it."""
+        running = Running(task, handler, self.in_hand.slots_of(handler))
+        self._settle(running, Snooze(PUT_OFF, "an earlier run of it has not ended in its runner"), None)
 
     async def finish(self, limit: float) -> None:
         """Hand back what has not started, and wait for what has.
@@ -100,7 +110,7 @@ class Working:
     def _settled(self, batch: list[Settling], settled: Settled) -> None:
         for running, settlement in batch:
             task = running.task
-            self.in_hand.tasks.pop(task.id, None)
+            self.in_hand.drop(running)
             verb = settled.verbs.get(task.id)
             if verb is None:
                 self.tally.verbs["fenced"] += 1
