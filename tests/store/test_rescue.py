@@ -1,0 +1,173 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.columns import db_later, db_now
+from runner.outcome import Retry
+from runner.store.claim import Terms
+from runner.store.database import Database
+from runner.store.rescue import CHUNK, LOST
+from runner.store.runners import leave
+from runner.task import Claimed
+from tests.store.runners import GRACE, Runner
+from tests.store.table import attempts, change, count, edit, expire, live, past, put, put_many, standing
+
+
+async def its_lease_runs_out(runner: Runner, _: Claimed) -> None:
+    await expire(runner.database, runner.id)
+
+
+async def its_entry_is_deleted(runner: Runner, _: Claimed) -> None:
+    await runner.database.write(leave, runner.id)
+
+
+async def the_deadline_passes(runner: Runner, task: Claimed) -> None:
+    await edit(runner.database, task.id, deadline_at=db_later(db_now(), -GRACE - 1))
+
+
+LOSSES = [its_lease_runs_out, its_entry_is_deleted, the_deadline_passes]
+
+
+async def lost(runner: Runner, database: Database, **options: Any) -> Claimed:
+    """A task whose runner is lost."""
+    await put(database, **options)
+    (task,) = await runner.claim()
+    await expire(database, runner.id)
+    return task
+
+
+@pytest.mark.parametrize("lose", LOSSES, ids=[case.__name__ for case in LOSSES])
+async def test_a_task_is_taken_back_when(
+    database: Database, runner: Runner, other: Runner, lose: Callable[[Runner, Claimed], Awaitable[None]]
+) -> None:
+    task_id = await put(database)
+    (task,) = await runner.claim()
+    await lose(runner, task)
+    before = await live(database, task_id) or {}
+    assert await other.rescue() == {task_id: "rescue"}
+    row = await live(database, task_id) or {}
+    assert (row["state"], row["attempt"], row["rescues"], row["error"]) == ("waiting", 1, 1, LOST.reason)
+    assert (row["fence"], row["version"]) == (task.fence + 1, before["version"] + 1)
+    assert row["runner_id"] is row["claimed_at"] is row["deadline_at"] is None
+    assert [(again.id, again.attempt, again.fence) for again in await other.claim()] == [(task_id, 2, task.fence + 2)]
+
+
+async def test_a_healthy_runner_keeps_what_it_has(database: Database, runner: Runner, other: Runner) -> None:
+    task_id = await put(database, timeout=60.0)
+    (task,) = await runner.claim()
+    assert await other.rescue() == {}
+    await edit(database, task_id, deadline_at=db_later(db_now(), 1 - GRACE))
+    assert await other.rescue() == {}
+    assert (await runner.end(task)).verbs == {task_id: "succeed"}
+
+
+async def test_a_deadline_that_passed_leaves_the_runner_its_other_tasks(database: Database, runner: Runner) -> None:
+    overdue, fine = await put_many(database, 2)
+    await runner.claim()
+    await edit(database, overdue, deadline_at=db_later(db_now(), -GRACE - 1))
+    assert await runner.rescue() == {overdue: "rescue"}
+    assert (await live(database, fine) or {})["state"] == "running"
+
+
+async def test_a_rescue_keeps_the_attempt_with_its_reason(database: Database, runner: Runner, other: Runner) -> None:
+    task = await lost(runner, database)
+    await other.rescue()
+    (kept,) = await attempts(database, task.id)
+    assert [kept[name] for name in ("fence", "attempt", "verb", "error_type", "runner_id", "host", "delay")] == [
+        *(task.fence, 1, "rescue", "runner lost", runner.id, "here", None)
+    ]
+    assert kept["started_at"] <= kept["ended_at"]
+
+
+async def test_a_task_without_attempts_left_is_dead(database: Database, runner: Runner, other: Runner) -> None:
+    task = await lost(runner, database, max_attempts=1)
+    assert await other.rescue() == {task.id: "bury"}
+    row = await past(database, task.id) or {}
+    assert (row["state"], row["attempt"], row["fence"]) == ("dead", 1, task.fence + 1)
+    assert row["error"].startswith("runner lost")
+    assert [kept["verb"] for kept in await attempts(database, task.id)] == ["bury"]
+    assert await live(database, task.id) is None
+
+
+async def test_an_attempt_granted_while_it_ran_saves_the_task(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    task = await lost(runner, database, max_attempts=1)
+    await edit(database, task.id, max_attempts=2)
+    assert await other.rescue() == {task.id: "rescue"}
+
+
+async def test_a_task_that_was_to_be_terminated_is_cancelled(database: Database, runner: Runner, other: Runner) -> None:
+    task = await lost(runner, database)
+    await edit(database, task.id, cancel_requested=True)
+    assert await other.rescue() == {task.id: "cancel"}
+    assert (await past(database, task.id) or {})["state"] == "cancelled"
+
+
+async def test_a_late_settle_is_refused(database: Database, runner: Runner, other: Runner) -> None:
+    task = await lost(runner, database)
+    await other.rescue()
+    before = await standing(database, task.id)
+    assert (await runner.end(task)).fenced == {task.id}
+    assert await standing(database, task.id) == before
+
+
+async def test_nothing_is_rescued_twice(database: Database, runner: Runner, other: Runner) -> None:
+    await lost(runner, database)
+    assert len(await other.rescue()) == 1
+    assert await other.rescue() == {}
+
+
+async def test_runners_that_rescue_at_the_same_time_take_each_task_back_once(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    await put_many(database, 200)
+    assert len(await runner.claim(200)) == 200
+    await expire(database, runner.id)
+    taken = await asyncio.gather(*(one.rescue() for one in (runner, other) for _ in range(3)))
+    assert sum(map(len, taken)) == len({task_id for verbs in taken for task_id in verbs}) == 200
+    assert await count(database, database.tables.attempt) == 200
+    task = database.tables.task
+    async with database.reading() as tx:
+        assert await tx.rows(sa.select(task.c.rescues, task.c.fence).distinct()) == [(1, 2)]
+
+
+async def test_what_is_too_much_for_one_transaction_is_taken_back_by_the_next(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    await put_many(database, CHUNK + 100)
+    await runner.claim(CHUNK + 100)
+    await expire(database, runner.id)
+    assert [len(await other.rescue()) for _ in range(3)] == [CHUNK, 100, 0]
+
+
+async def test_a_task_that_kills_its_runners_is_dead_after_three_and_its_neighbours_finish(
+    database: Database, other: Runner
+) -> None:
+    killer, *neighbours = await put_many(database, 10)
+    starts = 0
+    for _ in range(30):
+        runner = await Runner.enter(database, terms=Terms(3, None))
+        claimed = await runner.claim() or await runner.claim_suspect()
+        if killer in {task.id for task in claimed}:
+            starts += 1
+            await expire(database, runner.id)
+            await other.rescue()
+        else:
+            for task in claimed:
+                await runner.end(task)
+    assert starts == 3
+    assert (await past(database, killer) or {})["state"] == "dead"
+    assert {(await past(database, task_id) or {})["state"] for task_id in neighbours} == {"succeeded"}
+
+
+async def test_what_waits_or_has_ended_is_never_rescued(database: Database, runner: Runner, other: Runner) -> None:
+    await put(database)
+    (task,) = await runner.claim()
+    await runner.end(task, Retry("0s"))
+    await change(database, sa.update(database.tables.task).values(deadline_at=db_later(db_now(), -60)))
+    await expire(database, runner.id)
+    assert await other.rescue() == {}

@@ -1,0 +1,80 @@
+import json
+
+import sqlalchemy as sa
+
+from runner.columns import seconds_until
+from runner.store.database import Database
+from runner.store.runners import Beat, Identity, beat, leave, register
+from tests.store.runners import Runner
+from tests.store.table import Row, change, count, edit, expire, put_many
+
+IDENTITY = Identity("here", 4711, "1.2.3", ("b", "a"), 50)
+
+
+async def entry(database: Database, runner_id: int) -> Row:
+    table = database.tables.runner
+    async with database.reading() as tx:
+        (row,) = await tx.rows(sa.select(table).where(table.c.id == runner_id))
+    return dict(row._mapping)
+
+
+async def lease_left(database: Database, runner_id: int) -> float:
+    table = database.tables.runner
+    async with database.reading() as tx:
+        return float(await tx.scalar(sa.select(seconds_until(table.c.lease_until)).where(table.c.id == runner_id)))
+
+
+async def test_a_runner_says_who_it_is(database: Database) -> None:
+    row = await entry(database, await database.write(register, IDENTITY, 30))
+    assert [row[name] for name in ("host", "pid", "version", "capacity", "running", "wish")] == [
+        *("here", 4711, "1.2.3", 50, 0, None)
+    ]
+    assert json.loads(row["handlers"]) == ["a", "b"]
+    assert (row["lease_until"] - row["beat_at"]).total_seconds() == 30
+
+
+async def test_an_incarnations_number_is_never_used_again(database: Database) -> None:
+    first = await database.write(register, IDENTITY, 30)
+    await database.write(leave, first)
+    assert await database.write(register, IDENTITY, 30) > first
+
+
+async def test_a_beat_renews_the_lease(database: Database, runner: Runner) -> None:
+    assert await database.write(beat, runner.id, 500, 7) == Beat(True, None, frozenset())
+    assert 490 < await lease_left(database, runner.id) <= 500
+    assert (await entry(database, runner.id))["running"] == 7
+
+
+async def test_a_beat_that_nobody_missed_renews_a_lease_that_had_run_out(database: Database, runner: Runner) -> None:
+    await expire(database, runner.id)
+    assert (await database.write(beat, runner.id, 60, 0)).alive
+    assert await runner.rescue() == {}
+
+
+async def test_a_runner_that_was_struck_out_hears_of_it(database: Database, runner: Runner) -> None:
+    await expire(database, runner.id)
+    await runner.rescue()
+    assert await database.write(beat, runner.id, 60, 0) == Beat(False, None, frozenset())
+    assert await count(database, database.tables.runner) == 0
+
+
+async def test_a_beat_brings_what_operators_wish(database: Database, runner: Runner) -> None:
+    await change(database, sa.update(database.tables.runner).values(wish="drain"))
+    assert (await database.write(beat, runner.id, 60, 0)).wish == "drain"
+
+
+async def test_a_beat_tells_which_of_its_own_tasks_are_to_be_terminated(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    ours, spared, theirs = await put_many(database, 3)
+    assert [task.id for task in await runner.claim(2)] == [ours, spared]
+    assert [task.id for task in await other.claim(1)] == [theirs]
+    for task_id in (ours, theirs):
+        await edit(database, task_id, cancel_requested=True)
+    assert (await database.write(beat, runner.id, 60, 2)).cancelled == {ours}
+
+
+async def test_leaving_touches_nobody_else(database: Database, runner: Runner, other: Runner) -> None:
+    await database.write(leave, runner.id)
+    await database.write(leave, runner.id)
+    assert (await database.write(beat, other.id, 60, 0)).alive
