@@ -39,9 +39,20 @@ def redacted(value: Any) -> Any:
     return value
 
 
-def redacted_json(text: str) -> str:
-    """Mask the secrets in a JSON text; what cannot be read as JSON, or is nested too deeply, is masked as a whole."""
+def decoded(text: str | None, *, reveal: bool = False) -> Any:
+    """Decode a JSON text for people.
+
+    Args:
+        text: as it stands in the row, whoever wrote it; None for nothing.
+        reveal: leave the secrets in.
+
+    Returns:
+        The value with its secrets masked; what cannot be read as JSON, or is nested too deeply, is masked as a whole.
+    """
+    if text is None:
+        return None
     try:
-        return json.dumps(redacted(json.loads(text)), ensure_ascii=False)
+        value = json.loads(text)
+        return value if reveal else redacted(value)
     except (ValueError, RecursionError):
-        return MASK
+        return text if reveal else MASK

@@ -9,6 +9,9 @@ from runner.times import format_age
 NOTHING = "-"
 """Stands where there is no value."""
 
+TEN_MILLISECONDS = 0.01
+"""Seconds below which tenths of a millisecond tell something."""
+
 
 def text(value: object) -> str:
     """A value as text; NOTHING where there is none."""
@@ -27,6 +30,13 @@ def age(length: timedelta | float | None) -> str:
         return format_age(length if isinstance(length, timedelta) else timedelta(seconds=length))
     except (OverflowError, ValueError):  # whoever wrote the row by hand may have written anything
         return "?"
+
+
+def duration(seconds: float | None) -> str:
+    """How long something took: an age, but telling apart what takes less than a second."""
+    if seconds is None or not 0 <= seconds < 1:
+        return age(seconds)
+    return f"{seconds * 1000:.{0 if seconds >= TEN_MILLISECONDS else 1}f}ms"
 
 
 def since(moment: datetime | None, at: datetime) -> str:

@@ -99,9 +99,15 @@ def print_line(text: str, style: str = "") -> None:
     console().print(Text(clean(text), style=style), soft_wrap=True)
 
 
+def print_title(text: str) -> None:
+    """Print what stands above a part of the output, with a blank line before it."""
+    print_line("")
+    print_line(text, style="bold")
+
+
 def print_block(text: str, indent: str = "  ") -> None:
     """Print a text of several lines, made safe and moved to the right."""
-    for line in clean(text, newlines=True).split("\n"):
+    for line in clean(text, newlines=True).rstrip("\n").split("\n"):
         console().print(Text(indent + line), soft_wrap=True)
 
 

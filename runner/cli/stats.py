@@ -7,7 +7,7 @@ from typing import NamedTuple
 from runner.cli import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
-from runner.cli.printing import Column, print_json, print_line, print_table
+from runner.cli.printing import Column, print_json, print_line, print_table, print_title
 from runner.store.observe.counts import QueueCounts, counts
 from runner.store.observe.legible import clock
 from runner.store.observe.pauses import Pause
@@ -94,8 +94,7 @@ def _print(found: Stats) -> None:
         if queue.paused is not None:
             print_line(_paused(queue.queue, queue.paused, found.at))
     if found.last_hour:
-        print_line("")
-        print_line("The last hour:")
+        print_title("The last hour")
         print_table(HANDLERS, [_total(total) for total in found.last_hour])
     for unknown in found.unknown_handlers:
         print_line(unknown_line(unknown), style="bold")
@@ -134,6 +133,6 @@ def _total(total: Total) -> Sequence[str]:
         f"{flow.first_try / flow.succeeded:.0%}" if flow.succeeded else cells.NOTHING,
         f"{flow.retried:,}",
         f"{flow.died:,}",
-        cells.age(total.p50),
-        cells.age(total.p95),
+        cells.duration(total.p50),
+        cells.duration(total.p95),
     ]

@@ -10,6 +10,7 @@ from runner.cli.clock import local_zone, now
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import Column, plain, print_json, print_line, print_table
+from runner.cli.targets import TaskId
 from runner.errors import InvalidInput
 from runner.filters import Filter, parse_filter
 from runner.store.observe.pages import Page, page
@@ -35,7 +36,7 @@ COLUMNS = (
 async def tasks(
     *words: Annotated[str, Parameter(name="FILTER")],
     limit: int = 50,
-    after: int | None = None,
+    after: TaskId | None = None,
     oldest: bool = False,
     json: bool = False,
     connection: Connection = NOWHERE,

@@ -1,0 +1,162 @@
+"""`runner show`: the whole story of one task."""
+
+import json as jsons
+from collections.abc import Iterator
+from datetime import datetime, tzinfo
+from typing import Any
+
+from runner.cli import cells
+from runner.cli.clock import local_zone
+from runner.cli.connection import NOWHERE, Connection, opened
+from runner.cli.ending import Exit
+from runner.cli.handlers import Modules, load_handlers
+from runner.cli.printing import Column, plain, print_block, print_json, print_pairs, print_table, print_title
+from runner.cli.targets import TaskId
+from runner.cli.tasks import listed
+from runner.redaction import decoded
+from runner.settings import Settings
+from runner.store.database import Database
+from runner.store.observe import Attempt, Audited, Story
+from runner.store.observe import story as read_story
+from runner.times import format_age, format_moment
+
+ATTEMPTS = (
+    Column("TRY", right=True, whole=True),
+    Column("ENDED", right=True, whole=True),
+    Column("TOOK", right=True, whole=True),
+    Column("LED TO", whole=True),
+    Column("NEXT IN", right=True, whole=True),
+    Column("RUNNER", right=True, whole=True),
+    Column("HOST"),
+    Column("REASON"),
+)
+CHANGES = (
+    Column("DONE", right=True, whole=True),
+    Column("BY"),
+    Column("WHAT", whole=True),
+    Column("REASON"),
+    Column("BEFORE"),
+    Column("AFTER"),
+)
+JSON_TEXTS = ("payload", "result", "checkpoint")
+
+
+async def show(
+    id: TaskId, /, *, reveal: bool = False, handlers: Modules = (), json: bool = False, connection: Connection = NOWHERE
+) -> int:
+    """Tell the whole story of one task, live or finished.
+
+    Values of the payload that stand under names such as password or token are
+    masked. The next runs are known when the task or its handler (-H) has a retry
+    plan.
+
+    Args:
+        id: The task's number.
+        reveal: Show secrets.
+        handlers: A module that defines handlers; may be repeated.
+        json: Print one JSON document.
+        connection: Which database.
+    """
+    settings = connection.settings(handlers=handlers or None)
+    async with opened(settings) as database:
+        told = await _told(database, settings, id)
+    print_json(_document(told, reveal)) if json else _print(told, reveal)
+    return Exit.OK
+
+
+async def _told(database: Database, settings: Settings, id: int) -> Story:
+    found = await database.read(read_story, id)
+    if found.retry is not None or not settings.handlers:
+        return found
+    known = load_handlers(settings).get(found.task.handler)
+    return await database.read(read_story, id, known.defaults.retry or settings.retry) if known else found
+
+
+def _document(told: Story, reveal: bool) -> dict[str, Any]:
+    rest = plain(told)
+    rest |= {name: decoded(getattr(told, name), reveal=reveal) for name in JSON_TEXTS}
+    rest["audit"] = [
+        plain(entry) | {name: decoded(getattr(entry, name), reveal=reveal) for name in ("before", "after")}
+        for entry in told.audit
+    ]
+    return {**listed(told.task), **{name: value for name, value in rest.items() if name != "task"}}
+
+
+def _print(told: Story, reveal: bool) -> None:
+    print_pairs(_facts(told, local_zone()))
+    for name in JSON_TEXTS:
+        value = decoded(getattr(told, name), reveal=reveal)
+        if value is not None:
+            print_title(name)
+            print_block(jsons.dumps(value, indent=2, ensure_ascii=False))
+    _print_failures(told)
+    if told.next_runs:
+        print_title("next runs, if every attempt fails at once")
+        print_block("\n".join(_when(run, told.at, local_zone()) for run in told.next_runs))
+    if told.audit:
+        print_title("what operators did")
+        print_table(CHANGES, [_change(entry, told.at, reveal) for entry in told.audit])
+
+
+def _print_failures(told: Story) -> None:
+    if told.error:
+        print_title("error")
+        print_block(told.error)
+    if not told.attempts:
+        return
+    print_title("attempts that failed")
+    print_table(ATTEMPTS, [_attempt(attempt, told.at) for attempt in told.attempts])
+    if last := told.attempts[-1].traceback:
+        print_title("traceback of the last one")
+        print_block(last)
+
+
+def _facts(told: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
+    task = told.task
+    requested = ", to be terminated" if task.cancel_requested else ""
+    yield "task", f"{task.id}  (version {task.version})"
+    yield "state", f"{cells.state(task.shown)}{requested}"
+    yield "handler", task.handler
+    yield "queue", task.queue
+    yield "attempts", cells.tries(task.attempt, task.max_attempts)
+    yield "priority", str(task.priority)
+    times = {"run at": task.run_at, "submitted": task.submitted_at, "claimed": task.claimed_at}
+    times |= {"deadline": told.deadline_at, "finished": task.finished_at}
+    yield from ((name, _when(moment, told.at, zone)) for name, moment in times.items() if moment)
+    rest = {
+        "key": task.key,
+        "submitted by": told.submitted_by,
+        "took": cells.duration(task.duration) if task.duration is not None else None,
+        "progress": f"{task.progress:.0%}" if task.progress is not None else None,
+        "runner": task.runner_id,
+        "host": task.host,
+        "rescues": task.rescues or None,
+        "retry plan": told.retry,
+        "timeout": cells.age(told.timeout) if told.timeout is not None else None,
+        "tags": ", ".join(told.tags),
+        "trace": told.trace,
+    }
+    yield from ((name, str(value)) for name, value in rest.items() if value not in (None, ""))
+
+
+def _when(moment: datetime, at: datetime, zone: tzinfo) -> str:
+    return f"{format_moment(moment, zone)}  {cells.distance(moment, at)}"
+
+
+def _attempt(attempt: Attempt, at: datetime) -> list[str]:
+    return [
+        str(attempt.attempt),
+        cells.distance(attempt.ended_at, at),
+        cells.duration(attempt.duration.total_seconds() if attempt.duration is not None else None),
+        attempt.verb,
+        format_age(attempt.delay) if attempt.delay is not None else cells.NOTHING,
+        cells.text(attempt.runner_id),
+        cells.text(attempt.host),
+        cells.reason(f"{attempt.error_type}: {attempt.message}"),
+    ]
+
+
+def _change(entry: Audited, at: datetime, reveal: bool) -> list[str]:
+    before, after = (decoded(text, reveal=reveal) for text in (entry.before, entry.after))
+    values = ("" if value is None else jsons.dumps(value, ensure_ascii=False) for value in (before, after))
+    return [cells.distance(entry.at, at), f"{entry.operator}@{entry.host}", entry.verb, entry.reason or "", *values]

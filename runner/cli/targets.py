@@ -1,0 +1,46 @@
+"""What a command is aimed at: one task, tasks by number, or those that a filter lets through."""
+
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from runner.cli.clock import local_zone, now
+from runner.errors import InvalidInput
+from runner.filters import Filter, parse_filter
+
+HIGHEST_ID = 2**63 - 1
+
+TaskId: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1, lte=HIGHEST_ID))]
+"""The number of a task, as both databases can hold it."""
+
+
+def read_targets(words: Sequence[str]) -> list[int] | Filter:
+    """Tell numbers of tasks from a filter.
+
+    Args:
+        words: as they were typed.
+
+    Returns:
+        The numbers, each once and in order; or the filter.
+
+    Raises:
+        InvalidInput: there is nothing, everything, or a mixture of both.
+        InvalidFilter: the filter is not understood.
+    """
+    numbers = [word for word in words if word.isdecimal()]
+    if numbers and len(numbers) == len(words):
+        return [_number(word) for word in dict.fromkeys(numbers)]
+    if numbers:
+        raise InvalidInput(why=f"{numbers[0]} among the terms of a filter: write id:{numbers[0]}, or numbers alone")
+    wanted = parse_filter(" ".join(words), now(), local_zone())
+    if not wanted.terms:
+        raise InvalidInput(why="say which tasks: numbers, or a filter such as 'queue:mail state:dead'")
+    return wanted
+
+
+def _number(word: str) -> int:
+    if not 1 <= int(word[:20]) <= HIGHEST_ID:
+        raise InvalidInput(why=f"{word[:30]} is not the number of a task")
+    return int(word)
