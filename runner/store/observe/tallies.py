@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from runner.columns import db_now
 from runner.policy.selection import Lane
 from runner.schema import is_state
+from runner.store.dialects import by_column
 from runner.store.observe.legible import words
 from runner.store.observe.subjects import Condition, ended, live_states
 from runner.store.transaction import Transaction
@@ -60,37 +61,41 @@ async def waiting(tx: Transaction, lanes: Sequence[Lane], cap: int) -> dict[str,
         cap: the most tasks to count, for each number.
     """
     lane = sa.select(tx.dialect.rows("lane", LANE_COLUMNS)).cte("lane")
-    queue = sa.select(lane.c.queue).distinct().subquery("queue")
+    queue, mine = sa.select(lane.c.queue).distinct().subquery("queue"), lane.alias("mine")
     task = tx.tables.task.alias("walked")
     due, later = task.c.run_at <= db_now(), task.c.run_at > db_now()
-    walks = [(due, cap + 1), (later, cap + 1), (later, cap)]
-    ready, ahead, window = (_walk(tx, lane, queue, task, condition, limit) for condition, limit in walks)
-    tried = sa.select(sa.func.count()).select_from(window).where(window.c.attempt > 0).scalar_subquery()
-    statement = sa.select(queue.c.queue, _size(ready), _size(ahead), tried)
-    rows = await tx.rows(statement, tx.dialect.parameters("lane", LANE_COLUMNS, list(lanes)))
-    return {queue: _waiting(ready, ahead, tried, cap) for queue, ready, ahead, tried in rows}
+    # What is due is counted in the index alone; only of what is ahead the rows are looked up, for their attempts.
+    ready = _walk(mine, queue, task, due, task.c.run_at, cap + 1)
+    ahead = _walk(mine, queue, task, later, task.c.attempt, cap + 1)
+    statement = sa.select(queue.c.queue, _size(ready), _sizes(ahead))
+    rows = await tx.rows(statement, tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes)))
+    return {queue: _waiting(ready, sizes, cap) for queue, ready, sizes in rows}
 
 
-def _waiting(ready: int, ahead: int, tried: int, cap: int) -> Waiting:
+def _waiting(ready: int, sizes: str, cap: int) -> Waiting:
+    ahead, tried = map(int, sizes.split())
     # Beyond the cap nothing is known of those that are for later, so neither of their numbers is complete.
     more = ahead > cap
-    return Waiting(capped(ready, cap), Count(min(ahead, cap) - tried, more), Count(tried, more))
+    return Waiting(capped(ready, cap), Count(min(ahead - tried, cap), more), Count(min(tried, cap), more))
 
 
-def _walk(
-    tx: Transaction, lane: sa.CTE, queue: sa.Subquery, task: Any, condition: Condition, limit: int
-) -> sa.Subquery:
-    """The first `limit` waiting tasks of a queue that fulfil a condition on their time, whichever lane they are in."""
-    mine = lane.alias("mine")
+def _walk(mine: sa.CTE, queue: sa.Subquery, task: Any, condition: Condition, column: Any, limit: int) -> sa.Subquery:
+    """A column of the first waiting tasks of a queue with a condition on their time, whichever lane they are in."""
     here = [task.c[name] == mine.c[name] for name in LANE_COLUMNS]
-    found = sa.select(task.c.id, task.c.attempt).where(is_state(task.c.state, State.WAITING), *here, condition)
-    joined, row = tx.dialect.for_each(mine, found.limit(limit).correlate(mine), tx.tables.task)
-    walked = sa.select(row.id, row.attempt).select_from(joined).where(mine.c.queue == queue.c.queue)
-    return walked.limit(limit).correlate(queue).subquery()
+    walked = sa.select(column).select_from(mine.join(task, sa.and_(*here)))
+    due = walked.where(mine.c.queue == queue.c.queue, is_state(task.c.state, State.WAITING), condition)
+    return due.limit(limit).correlate(queue).subquery()
 
 
 def _size(walked: sa.Subquery) -> sa.ScalarSelect[int]:
     return sa.select(sa.func.count()).select_from(walked).scalar_subquery()
+
+
+def _sizes(walked: sa.Subquery) -> sa.ScalarSelect[str]:
+    """How many there are, and how many of them were tried before: two numbers, where only one value can stand."""
+    tried = sa.func.coalesce(sa.func.sum(sa.case((walked.c.attempt > 0, 1), else_=0)), 0)
+    both = sa.cast(sa.func.count(), sa.Text) + " " + sa.cast(tried, sa.Text)
+    return sa.select(both).select_from(walked).scalar_subquery()
 
 
 async def in_hand(tx: Transaction, cap: int) -> dict[str, InHand]:
