@@ -30,7 +30,7 @@ class Verb(NamedTuple):
 START, LOOK, CHANGE, CARE = "Start", "Look", "Change", "Care"
 
 VERBS = (
-    Verb("demo", START, "Show everything at work, on a queue filled with sample tasks.", "work"),
+    Verb("demo", START, "Show everything at work, on a queue filled with sample tasks.", "demo"),
     Verb("work", START, "Run tasks until told to stop.", "work"),
     Verb("submit", START, "Put a task, or a file of tasks, into the queue.", "submit"),
     Verb("tasks", LOOK, "List the tasks that a filter lets through.", "tasks"),
@@ -46,7 +46,6 @@ VERBS = (
     Verb("migrate", CARE, "Create the tables, or bring them up to date.", "migrate"),
     Verb("prune", CARE, "Delete finished tasks that are old enough.", "prune"),
     Verb("check", CARE, "Find out whether all is well, and say what to do where it is not.", "check"),
-    Verb("bench", CARE, "Measure submitting, draining and latency on a database.", "work"),
 )
 
 _PLACES = (
