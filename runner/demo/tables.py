@@ -9,6 +9,7 @@ from rich.text import Text
 
 from runner.demo.findings import Total
 from runner.demo.report import Report
+from runner.task import FINAL, State
 from runner.terminal import clean, one_line
 
 WIDEST = 80
@@ -18,8 +19,8 @@ LONGEST_FILE = 28
 MOST_ROWS = 20
 """Rows of one table that are shown."""
 
-COUNTS = ("tasks", "succeeded", "dead", "cancelled", "unfinished", "retried")
-SELDOM = ("cancelled", "unfinished")
+COUNTS = ("tasks", *map(str, FINAL), "unfinished", "retried")
+SELDOM = (str(State.CANCELLED), "unfinished")
 """Columns that are left out when there is nothing in them."""
 
 Row = Sequence[object]
