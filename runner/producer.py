@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -71,7 +71,7 @@ class Submission(Generic[P]):
         payload, limit = self.handler.signature.encode(args, kwargs), door().payload_limit
         if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
             raise PayloadTooLarge(handler=self.handler.name, size=size, limit=limit)
-        return replace(self.task, payload=payload)
+        return self.task._replace(payload=payload)
 
 
 class TaskHandler(Handler, Generic[P, R]):

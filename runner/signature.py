@@ -70,13 +70,14 @@ class Signature:
     @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:
         """Built at first use: annotations may name what is defined after the handler."""
+        make: Any = TypedDict  # its static meaning has no place for fields that are known only now
         hints = get_type_hints(self._function, include_extras=True)
         fields: dict[str, Any] = {}
         for item in self._calling.parameters.values():
             if item.name != self._extra:
                 hint = hints.get(item.name, Any)
                 fields[item.name] = hint if item.default is inspect.Parameter.empty else NotRequired[hint]
-        shape: Any = TypedDict("Arguments", fields)  # type: ignore[operator]
+        shape = make("Arguments", fields)
         extra: Any = "allow" if self._extra else "forbid"
         rules = ConfigDict(extra=extra, allow_inf_nan=False, ser_json_inf_nan="constants")
         return TypeAdapter(with_config(rules)(shape))

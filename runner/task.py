@@ -1,6 +1,5 @@
 """Task, State and MOVES: what a task is, and every way in which it may change."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -96,8 +95,7 @@ class Claimed(NamedTuple):
     checkpoint: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class NewTask:
+class NewTask(NamedTuple):
     """A task to submit; None leaves a value to the table's or the handler's default.
 
     Args:

@@ -38,7 +38,7 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, partial(_stop, runner))
-    _collect_seldom()
+    collect_seldom()
     clean = await runner.run(until_idle=until_idle)
     if runner.later:
         log.info("%d tasks are scheduled for later and were left", runner.later)
@@ -62,7 +62,7 @@ def _end_now(code: int) -> None:
     os._exit(code)
 
 
-def _collect_seldom() -> None:
+def collect_seldom() -> None:
     """Let the collector of cycles look less often: a runner makes many objects and hardly any cycles."""
     gc.collect()
     gc.freeze()

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from runner.columns import Instant, db_later, db_now
 from runner.policy.selection import Lane, Place
 from runner.schema import Tables, is_state, state_literal
-from runner.store.dialects import DIALECTS, Dialect
+from runner.store.dialects import DIALECTS, Dialect, by_column
 from runner.store.statement import Prepared
 from runner.store.transaction import Transaction
 from runner.task import MOVES, Claimed, State
@@ -82,7 +82,7 @@ async def _claim(
         (number, *lane, place.run_at, place.id, *terms[lane.handler])
         for number, (lane, place) in enumerate(lanes.items())
     ]
-    parameters = tx.dialect.parameters("lane", LANE_COLUMNS, rows)
+    parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS, rows))
     parameters |= {"limit": limit, "runner_id": who.runner_id, "host": who.host}
     claimed = [Claimed._make(row) for row in await tx.run(prepared, parameters)]
     claimed.sort(key=lambda task: (-task.priority, task.run_at, task.id))

@@ -14,6 +14,7 @@ from runner.settings import Settings
 from runner.store import connecting
 from runner.store.dialects import DIALECTS
 from runner.store.faults import is_transient, translate
+from runner.store.lines import Lines
 from runner.store.shield import shielded
 from runner.store.transaction import Transaction
 from runner.urls import DatabaseUrl, async_url, redacted
@@ -43,7 +44,8 @@ class Database:
         self.tables = tables(prefix, schema if self.dialect.isolates_rows else None)
         self._reader = engine.execution_options(**connecting.READING[self.dialect.name])
         self._writer = engine.execution_options(**connecting.WRITING[self.dialect.name])
-        self._single = engine.execution_options(**connecting.SINGLE[self.dialect.name])
+        single = engine.execution_options(**connecting.SINGLE[self.dialect.name])
+        self._lines = Lines(single, commits=not self.dialect.isolates_rows)
         self._turn: asyncio.Lock | None = None if self.dialect.isolates_rows else asyncio.Lock()
 
     @classmethod
@@ -96,9 +98,12 @@ class Database:
 
     @asynccontextmanager
     async def stating(self) -> AsyncIterator[Transaction]:
-        """Open a transaction for exactly one statement, where that saves the way to the database and back."""
-        async with self._translated(), self._writers_turn(), self._single.connect() as connection, connection.begin():
-            yield self._transaction(connection)
+        """Open a transaction for one prepared statement, with as little around it as can be.
+
+        On PostgreSQL the statement commits by itself; on SQLite several make one transaction.
+        """
+        async with self._translated(), self._writers_turn(), self._lines.taken() as line:
+            yield Transaction(line.connection, self.tables, self.dialect, line.driver)
 
     async def read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of the store in a reading transaction of its own."""
@@ -129,6 +134,7 @@ class Database:
 
     async def dispose(self) -> None:
         """Close all connections; an open one to SQLite would keep the process from ending."""
+        await self._lines.close()
         await self.engine.dispose()
 
     async def migrate(self) -> None:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from runner.columns import JsonText, db_now
 from runner.schema import Tables, is_state, state_literal
-from runner.store.dialects import DIALECTS, Dialect
+from runner.store.dialects import DIALECTS, Dialect, by_column
 from runner.store.statement import Prepared
 from runner.store.transaction import Transaction
 from runner.task import MOVES, State
@@ -58,7 +58,7 @@ async def finish(tx: Transaction, verb: str, holder: int, endings: list[Ending])
         The ids of the tasks that were moved. On PostgreSQL a row that someone changes at this very moment may be
         missing though its fence still holds; ask again with the row locked.
     """
-    parameters = tx.dialect.parameters("ending", ENDING_COLUMNS, endings) | {"holder": holder}
+    parameters = tx.dialect.parameters("ending", by_column(ENDING_COLUMNS, endings)) | {"holder": holder}
     moved: list[Any] = []
     for prepared in _prepared(tx.tables, tx.driver, verb):
         moved = await tx.run(prepared, parameters)

@@ -13,6 +13,7 @@ from runner.policy.verdict import Standing, Verdict, judge
 from runner.schema import state_literal
 from runner.storable import to_storable
 from runner.store.attempts import Tried, record
+from runner.store.dialects import by_column
 from runner.store.move import IN_NO_HANDS, Ending, finish
 from runner.store.transaction import Transaction
 from runner.task import MOVES
@@ -160,4 +161,4 @@ async def _return(tx: Transaction, returned: list[tuple[Settlement, Any, Verdict
         "version": task.c.version + 1,
     } | IN_NO_HANDS
     statement = sa.update(task).where(task.c.id == back.c.id).values(values)
-    await tx.execute(statement, tx.dialect.parameters("back", columns, rows))
+    await tx.execute(statement, tx.dialect.parameters("back", by_column(columns, rows)))

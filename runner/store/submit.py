@@ -85,15 +85,13 @@ def insertion(tx: Any, tasks: Sequence[NewTask], notify: bool) -> tuple[Prepared
         tasks: at least one, at most CHUNK.
         notify: wake runners that listen.
     """
-    used = tuple(name for name in COLUMNS if any(getattr(task, name) is not None for task in tasks))
-    due = any(task.run_at is None and task.delay is None for task in tasks)
-    prepared = _prepared(tx.tables, tx.driver, used, notify and due)
-    carry = tx.dialect.instant
-    rows = [
-        tuple([carry(getattr(task, name)) if name == "run_at" else getattr(task, name) for name in used])
-        for task in tasks
-    ]
-    return prepared, tx.dialect.parameters("new", {name: COLUMNS[name] for name in used}, rows)
+    said = {
+        name: values
+        for name, values in zip(NewTask._fields, zip(*tasks, strict=True), strict=True)
+        if values.count(None) < len(values)
+    }
+    due = not said.keys() & {"run_at", "delay"} or any(task.run_at is None and task.delay is None for task in tasks)
+    return _prepared(tx.tables, tx.driver, tuple(said), notify and due), tx.dialect.parameters("new", said)
 
 
 @lru_cache(maxsize=128)

@@ -20,14 +20,16 @@ class Transaction:
         connection: with its transaction begun; whoever opened it ends it.
         tables: of the installation that the statements are for.
         dialect: the differences of this database.
+        driver: the driver's own connection, if it is known already.
     """
 
-    __slots__ = ("connection", "dialect", "tables")
+    __slots__ = ("_driver", "connection", "dialect", "tables")
 
-    def __init__(self, connection: AsyncConnection, tables: Tables, dialect: Dialect) -> None:
+    def __init__(self, connection: AsyncConnection, tables: Tables, dialect: Dialect, driver: Any = None) -> None:
         self.connection = connection
         self.tables = tables
         self.dialect = dialect
+        self._driver = driver
 
     @property
     def driver(self) -> sa.Dialect:
@@ -50,9 +52,10 @@ class Transaction:
 
     async def run(self, prepared: Prepared, parameters: dict[str, Any]) -> list[Any]:
         """Execute a prepared statement on the driver's connection and return its rows as plain tuples."""
-        raw = await self.connection.get_raw_connection()
-        driver: Any = raw.driver_connection
-        cursor = await driver.execute(prepared.sql, prepared.arguments(parameters))
+        if self._driver is None:
+            raw = await self.connection.get_raw_connection()
+            self._driver = raw.driver_connection
+        cursor = await self._driver.execute(prepared.sql, prepared.arguments(parameters))
         rows: list[Any] = await cursor.fetchall() if cursor.description else []
         await cursor.close()
         return rows

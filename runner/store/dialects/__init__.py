@@ -1,6 +1,6 @@
 """What differs between the databases, and nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -24,8 +24,8 @@ class Dialect(Protocol):
         """A table expression that stands for a batch of rows, which `parameters` fills."""
         ...
 
-    def parameters(self, name: str, columns: dict[str, Any], rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-        """The parameters that fill `rows(name, columns)`; each row has one value per column, in order."""
+    def parameters(self, name: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """The parameters that fill `rows(name, ...)`: every column's values, in the order of its columns."""
         ...
 
     def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
@@ -57,6 +57,12 @@ class Dialect(Protocol):
         ...
 
 
+def by_column(names: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
+    """Turn rows, each with one value per name, into the values of each name."""
+    columns = tuple(zip(*rows, strict=True))
+    return dict(zip(names, columns, strict=True)) if columns else dict.fromkeys(names, ())
+
+
 DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
 
-__all__ = ["DIALECTS", "Dialect"]
+__all__ = ["DIALECTS", "Dialect", "by_column"]

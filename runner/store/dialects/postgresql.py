@@ -1,6 +1,6 @@
 """PostgreSQL's ways: arrays carry batches, LATERAL walks lanes, rows are locked one by one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,10 +22,9 @@ class PostgreSQL:
         values = [sa.column(column, kind) for column, kind in columns.items()]
         return sa.func.unnest(*arrays).table_valued(*values).render_derived(name=name)
 
-    def parameters(self, name: str, columns: dict[str, Any], rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
-        """Turn the rows into one list per column."""
-        lists = zip(*rows, strict=True) if rows else ([] for _ in columns)
-        return {f"{name}_{column}": list(values) for column, values in zip(columns, lists, strict=True)}
+    def parameters(self, name: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Send one list per column."""
+        return {f"{name}_{column}": list(items) for column, items in values.items()}
 
     def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:  # noqa: ARG002 - the other database needs it
         """Run the selection once for each outer row."""

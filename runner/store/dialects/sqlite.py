@@ -1,7 +1,7 @@
 """SQLite's ways: JSON carries batches, a correlated IN walks lanes, there is one writer at a time."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -26,9 +26,9 @@ class SQLite:
         ]
         return sa.select(*values).order_by(each.c.key).subquery(name)
 
-    def parameters(self, name: str, columns: dict[str, Any], rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:  # noqa: ARG002 - the other database needs them
+    def parameters(self, name: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         """Write the rows as JSON."""
-        return {name: json.dumps(rows, default=self.instant)}
+        return {name: json.dumps(list(zip(*values.values(), strict=True)), default=self.instant)}
 
     def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
         """Find the ids for each outer row and look the rows up by id: SQLite has no LATERAL."""
