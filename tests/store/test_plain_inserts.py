@@ -158,7 +158,6 @@ STOPPERS_BY_DATABASE = {
 
 STILL_STOPPING = {
     "postgresql": {
-        "no retry plan",
         "a copy from the history",
         "the last fence",
         "the last version",
@@ -167,7 +166,6 @@ STILL_STOPPING = {
         "claimed at no time",
     },
     "sqlite": {
-        "no retry plan",
         "a copy from the history",
         "claimed at no time",
         "a word as maximum",
