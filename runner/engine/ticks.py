@@ -56,6 +56,7 @@ class Ticks:
         self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults=defaults)
         self._scheduler.add_listener(self._ended, EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED)
         self._apart = self._wall_ahead()
+        self._runs: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
         """Begin; must be called on the running event loop."""
@@ -71,10 +72,16 @@ class Ticks:
             if self._scheduler.get_job(name):
                 self._scheduler.remove_job(name)
 
-    def shutdown(self) -> None:
-        """End all ticks and the scheduler."""
+    async def shutdown(self, limit: float) -> None:
+        """End all ticks and the scheduler.
+
+        Args:
+            limit: seconds that what runs now is given to end by itself: it may hold a connection.
+        """
         self.stop()
         self._watch.cancel()
+        if self._runs:
+            await asyncio.wait(self._runs, timeout=limit)
         if self._scheduler.running:
             self._scheduler.shutdown(wait=False)
 
@@ -86,6 +93,8 @@ class Ticks:
         self._scheduler.add_job(self._run, trigger, (tick,), id=tick.name, next_run_time=at, replace_existing=True)
 
     async def _run(self, tick: Tick) -> None:
+        job: Any = asyncio.current_task()
+        self._runs.add(job)
         try:
             running = tick.run()
             if running is not None:
@@ -94,6 +103,8 @@ class Ticks:
             raise
         except Exception:  # a tick never ends because one of its runs failed
             log.exception("tick %s failed", tick.name)
+        finally:
+            self._runs.discard(job)
 
     def _ended(self, event: Any) -> None:
         tick = self._table.get(event.job_id)
