@@ -1,6 +1,7 @@
 """Claiming: scans that look for due tasks, and take what fits."""
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -61,10 +62,11 @@ class Claiming:
         self._pace = SurveyPace()
         self._back_off = BackOff()
         self._resume = 0.0
-        self._scanning = False
+        self._resting = asyncio.Event()
+        self._resting.set()
         self._again = False
         self.hungry = False
-        """True while lanes have due tasks that found no room: scan again when there is some."""
+        """True while there may be due tasks that found no room, or could not be looked for: scan again when it can."""
         self.open = False
         """False while nothing may be claimed: before the runner is registered, while it drains."""
         self.who = Claimant(0, "")
@@ -72,32 +74,45 @@ class Claiming:
     async def scan(self) -> None:
         """Look for due tasks and take what fits, until there are none or there is no room."""
         self._again = True
-        if self._scanning:
+        if not self._resting.is_set():
             return  # the scan under way looks once more
-        self._scanning = True
+        self._resting.clear()
         try:
             while self._again and self._allowed():
                 self._again = False
                 await self._scan()
                 self._back_off.succeeded()
         except StoreError as error:
+            self._again = True
             wait = self._back_off.failed(random.random())  # noqa: S311 - spreads runners, guards nothing
             self._resume = time.monotonic() + wait
             away = isinstance(error, DatabaseAway)
             log.warning("%s, next claim in %.1f s: %s", "database away" if away else "claim failed", wait, error)
         finally:
-            self._scanning = False
+            self.hungry |= self._again
+            self._resting.set()
 
     def room_again(self) -> None:
-        """A slot has become free: scan, if there was more to do than room."""
-        if self.hungry and self.open and not self._scanning and self._worth_it():
+        """A slot has become free, or the database answers again: scan, if there was more to do than could be done."""
+        if self.hungry and self._resting.is_set() and self._allowed() and self._worth_it():
             self.hungry = False
             self._background = asyncio.ensure_future(self.scan())
+
+    async def close(self, limit: float) -> None:
+        """Claim nothing more; what a claim under way takes is in hand when this returns.
+
+        Args:
+            limit: seconds to wait for that claim.
+        """
+        self.open = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._resting.wait()
 
     @property
     def idle(self) -> bool:
         """True when no scan is under way and the last one left nothing due behind."""
-        return not self._scanning and not self.hungry
+        return self._resting.is_set() and not self.hungry
 
     def _worth_it(self) -> bool:
         """Enough room for a claim of its own: claiming one by one what ends one by one would cost more than it does."""
@@ -151,7 +166,8 @@ class Claiming:
             if self._in_hand.add(task, self._handlers[task.handler]) is None:
                 log.warning("task %d was handed out while it is in hand; its lease must have run out", task.id)
                 self._put_off(task)
-        self._start(slots)
+        if self.open:
+            self._start(slots)
 
     def _slots(self, lane: Lane) -> Slots:
         return self._in_hand.slots_of(self._handlers[lane.handler])

@@ -33,6 +33,7 @@ class Lease:
         self.identity = Identity(socket.gethostname(), os.getpid(), release(), sorted(handlers), capacity)
         self.id = 0
         self._renewed = 0.0
+        self._trusts_from = 0.0
         self.struck_out = False
         """True when a rescue took this runner for lost; it must register anew."""
 
@@ -40,6 +41,15 @@ class Lease:
     def held(self) -> bool:
         """True while others believe that this runner lives."""
         return self.id != 0 and time.monotonic() - self._renewed < self._seconds * MARGIN
+
+    @property
+    def may_rescue(self) -> bool:
+        """True while this runner may take others for lost.
+
+        While the database was away nobody could beat, and every lease may have run out. Whoever comes back first must
+        not take the work of all others: they get the time to beat first.
+        """
+        return self.held and time.monotonic() >= self._trusts_from
 
     async def take(self) -> None:
         """Register, as a new incarnation."""
@@ -62,6 +72,8 @@ class Lease:
             log.warning("could not renew the lease: %s", error)
             return
         if answer.alive:
+            if not self.held:
+                self._trusts_from = time.monotonic() + self._seconds / 2  # a beat is at most that long
             self._renewed = started
         else:
             self.struck_out = True

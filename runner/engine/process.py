@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any
 
 from runner.engine.claiming import Claiming
 from runner.engine.lease import Lease
@@ -31,6 +32,9 @@ STATISTICS_EVERY = 1.0
 PRUNE_EVERY = 60.0
 IDLE_EVERY = 0.1
 """Seconds between runs of the ticks that nobody needs to set."""
+
+LAST_RUNS = 10.0
+"""Seconds that a tick's last run is given to end."""
 
 
 class Runner:
@@ -79,16 +83,14 @@ class Runner:
         try:
             if not await self._enter():
                 return True
-            with contextlib.ExitStack() as helpers:
-                for work in (self.working.buffer.run(), self._news()):
-                    helpers.callback(asyncio.ensure_future(work).cancel)
+            async with _beside(self.working.buffer.run(), self._news()):
                 ticks = Ticks(self._table(until_idle))
                 ticks.start()
                 self.claiming.open = True
                 await self._stop.wait()
                 ticks.stop("claim", "rescue", "prune", "idle")
                 clean = await self._leave()
-                ticks.shutdown()
+                await ticks.shutdown(LAST_RUNS)
                 return clean
         finally:
             self.working.executor.close()
@@ -172,6 +174,7 @@ class Runner:
         await self.lease.renew(len(self.working.in_hand), self._heard)
         if self.lease.struck_out:
             await self._register()
+        self._room_again()
 
     def _heard(self, answer: Beat) -> None:
         if not answer.alive:
@@ -182,6 +185,8 @@ class Runner:
             self.stop()
 
     async def _rescue(self) -> None:
+        if not self.lease.may_rescue:
+            return
         with contextlib.suppress(DatabaseAway):  # claims and beats say so already
             verbs = await self.database.write(rescue, self.settings.lease.total_seconds())
             for task_id, verb in verbs.items():
@@ -213,8 +218,8 @@ class Runner:
 
     async def _leave(self) -> bool:
         """End what is in hand, write everything down, and deregister."""
-        self.claiming.open = False
         limit = self.settings.drain_timeout.total_seconds()
+        await self.claiming.close(limit)
         await self.working.finish(limit)
         if not await self.working.buffer.drained(max(limit, 1.0)):
             log.error("%d outcomes could not be written; their tasks will be rescued", len(self.working.in_hand))
@@ -229,6 +234,18 @@ class Runner:
 
 
 _FATE = {"rescue": "it waits again", "bury": "it has no attempts left and is dead", "cancel": "it was terminated"}
+
+
+@contextlib.asynccontextmanager
+async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Let coroutines run beside the block, and end them with it."""
+    running = [asyncio.ensure_future(work) for work in works]
+    try:
+        yield
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 def _terms(handler: Handler, settings: Settings) -> Terms:

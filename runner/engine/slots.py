@@ -39,7 +39,7 @@ class Running:
         self.cancelled = True
         if self.stop is not None:
             self.stop.set()
-        if self.job is not None:
+        if self.job is not None and self.started:  # a coroutine cancelled before its first step would never settle
             self.job.cancel()
 
 

@@ -51,7 +51,6 @@ class Working:
         self._starting = True
         try:
             while (running := slots.next()) is not None:
-                running.started = time.monotonic()
                 running.job = _begin(self._execute(running))
         finally:
             self._starting = False
@@ -88,6 +87,7 @@ class Working:
             await asyncio.wait(unfinished, timeout=1)
 
     async def _execute(self, running: Running) -> None:
+        running.started = time.monotonic()
         outcome: Outcome
         if running.cancelled:
             outcome = Cancelled("terminated before it had started")
