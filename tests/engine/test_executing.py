@@ -397,7 +397,7 @@ async def test_a_terminated_body_is_cancelled(desk: Desk, kind: str) -> None:
 
     running = taken(on_loop if kind == "async" else in_thread)
     job = asyncio.ensure_future(desk.execute_running(running))
-    running.job = job  # type: ignore[assignment]
+    running.job, running.started = job, time.monotonic()  # type: ignore[assignment]
     await until(begun.is_set)
     running.cancel()
     assert isinstance(await job, Cancelled)

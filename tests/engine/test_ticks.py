@@ -8,7 +8,7 @@ import pytest
 
 from runner.engine import ticks as module
 from runner.engine.ticks import Tick, Ticks
-from tests.engine.workshop import Workshop, at_work, heard, until
+from tests.engine.workshop import PATIENCE, Workshop, at_work, heard, until
 
 SOON = 0.01
 NEVER = 3600.0
@@ -21,7 +21,7 @@ async def ticking(*table: Tick) -> AsyncIterator[Ticks]:
     try:
         yield ticks
     finally:
-        ticks.shutdown()
+        await ticks.shutdown(PATIENCE)
 
 
 class Log:

@@ -17,7 +17,7 @@ from runner.store.submit import submit
 from runner.task import NewTask
 from runner.urls import parse_url
 
-PATIENCE = 20.0
+PATIENCE = 10.0
 """Seconds after which a test stops waiting; what it waits for takes a fraction of one."""
 
 QUICK: dict[str, Any] = {
