@@ -29,7 +29,7 @@ def _commands(findings: Findings) -> Iterator[tuple[str, str]]:
     if findings.dead:
         yield f"runner tasks state:{State.DEAD}", "what was given up"
         yield f"runner show {findings.dead[0].id}", "the whole story of one of them"
-        yield f"runner retry id:{findings.dead[0].id}", "give it another chance"
+        yield f"runner retry {findings.dead[0].id}", "give it another chance"
     yield "runner stats", "the queues summed up"
     yield f"runner work -H {SAMPLES}", "run whatever waits, until Ctrl-C"
     yield "runner demo --keep-running", "have something live to look at"
