@@ -1,0 +1,146 @@
+"""How a database carries out what a verb asks of it: which indexes, which whole tables, how many rows and pages."""
+
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from psycopg import AsyncCursor
+from psycopg.pq import TransactionStatus
+
+from runner.store.database import Database
+
+EXPLAIN = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
+STEPS = 10
+
+
+@dataclass
+class Seen:
+    """What a verb's statements did.
+
+    Args:
+        indexes: that were used.
+        whole: tables that were read from end to end.
+        rows: that were looked at, whether they were wanted or not; on SQLite, steps of its machine in tens.
+        pages: that were touched; not known on SQLite.
+        statements: how many there were.
+    """
+
+    indexes: set[str] = field(default_factory=set)
+    whole: set[str] = field(default_factory=set)
+    rows: int = 0
+    pages: int = 0
+    statements: int = 0
+
+
+class Watch(Protocol):
+    """Looks over the shoulder of a database."""
+
+    def seeing(self) -> AbstractAsyncContextManager[Seen]:
+        """Note what happens inside this block, and yield it as Seen."""
+        ...
+
+
+def watch(database: Database) -> Watch:
+    """Begin to watch a database that has no connection yet."""
+    return WatchedPostgreSQL(database) if database.dialect.isolates_rows else WatchedSQLite(database)
+
+
+class WatchedPostgreSQL:
+    """Every statement is explained on its own connection, with its own parameters, just before it is executed."""
+
+    def __init__(self, database: Database) -> None:
+        self._seen: Seen | None = None
+        noting = self
+
+        class Explaining(AsyncCursor[Any]):
+            async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
+                if noting._seen is not None:
+                    noting._note(noting._seen, await _explained(self.connection, query, params))
+                return await super().execute(query, params, **options)
+
+        def adopt(connection: Any, _: Any) -> None:
+            connection.driver_connection.cursor_factory = Explaining
+
+        sa.event.listen(database.engine.sync_engine, "connect", adopt)
+
+    @asynccontextmanager
+    async def seeing(self) -> AsyncIterator[Seen]:
+        self._seen = seen = Seen()
+        yield seen
+        self._seen = None
+
+    def _note(self, seen: Seen, plan: dict[str, Any]) -> None:
+        seen.statements += 1
+        seen.pages += plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+        for node in _nodes(plan):
+            if "Index Name" in node:
+                seen.indexes.add(node["Index Name"])
+            if node["Node Type"] == "Seq Scan":
+                seen.whole.add(node["Relation Name"])
+            if "Scan" in node["Node Type"]:
+                removed = [count for name, count in node.items() if name.startswith("Rows Removed by")]
+                seen.rows += round(node["Actual Loops"] * sum([node["Actual Rows"], *removed]))
+
+
+async def _explained(connection: Any, query: Any, params: Any) -> dict[str, Any]:
+    """Explain a statement by executing it and taking that back."""
+    idle = connection.info.transaction_status == TransactionStatus.IDLE
+    before, after = ("BEGIN", "ROLLBACK") if idle else ("SAVEPOINT explained", "ROLLBACK TO explained")
+    async with AsyncCursor(connection) as cursor:
+        await cursor.execute(before)
+        await cursor.execute(EXPLAIN + query, params)
+        answer = await cursor.fetchone()
+        await cursor.execute(after)
+    assert answer is not None
+    plan: dict[str, Any] = json.loads(answer[0])[0]["Plan"]
+    return plan
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for inner in plan.get("Plans", ()):
+        yield from _nodes(inner)
+
+
+class WatchedSQLite:
+    """Every statement is noted with its parameters, and its steps are counted; it is explained afterwards."""
+
+    def __init__(self, database: Database) -> None:
+        self._file = database.engine.url.database or ""
+        self._seen: Seen | None = None
+        self._noted: list[str] = []
+        sa.event.listen(database.engine.sync_engine, "connect", self._adopt)
+
+    def _adopt(self, connection: Any, _: Any) -> None:
+        connection.run_async(lambda driver: driver.set_trace_callback(self._noted.append))
+        connection.run_async(lambda driver: driver.set_progress_handler(self._step, STEPS))
+
+    def _step(self) -> int:
+        if self._seen is not None:
+            self._seen.rows += 1
+        return 0
+
+    @asynccontextmanager
+    async def seeing(self) -> AsyncIterator[Seen]:
+        self._noted.clear()
+        self._seen = seen = Seen()
+        yield seen
+        self._seen = None
+        with sqlite3.connect(self._file) as connection:
+            for statement in self._noted:
+                if statement.startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
+                    seen.statements += 1
+                    self._note(seen, connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall())
+        connection.close()
+
+    def _note(self, seen: Seen, lines: list[tuple[int, int, int, str]]) -> None:
+        for *_, text in lines:
+            words = text.replace("COVERING INDEX", "INDEX").split()
+            if "INDEX" in words:
+                seen.indexes.add(words[words.index("INDEX") + 1])
+            elif words[0] == "SCAN" and "VIRTUAL" not in words:
+                seen.whole.add(words[1])
