@@ -34,7 +34,7 @@ MEANINGS = {
     Exit.CONFIGURATION: "the settings, handlers or arguments for the set-up are not valid",
     Exit.DATABASE: "the database cannot be reached, refuses, or has other tables than needed",
     Exit.NOT_FOUND: "there is no such task, queue or handler",
-    Exit.MOVED_ON: "refused, because what was to be changed is not as you saw it any more",
+    Exit.MOVED_ON: "refused, because a task is not as you saw it any more, or does not allow it",
     Exit.PARTLY: "partly done; what was not is listed on standard error",
     Exit.INTERRUPTED: "interrupted",
     Exit.UNHEARD: "nobody reads the output any more",
@@ -78,6 +78,10 @@ def ended(command: Callable[[], int]) -> int:
             sys.stdout.flush()
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # Rich has turned its stream away already
+            return Exit.UNHEARD
+        raise
     except Exception as error:
         return _failed(error)
 

@@ -30,14 +30,6 @@ ATTEMPTS = (
     Column("HOST"),
     Column("REASON"),
 )
-CHANGES = (
-    Column("DONE", right=True, whole=True),
-    Column("BY"),
-    Column("WHAT", whole=True),
-    Column("REASON"),
-    Column("BEFORE"),
-    Column("AFTER"),
-)
 JSON_TEXTS = ("payload", "result", "checkpoint")
 
 
@@ -95,7 +87,8 @@ def _print(told: Story, reveal: bool) -> None:
         print_block("\n".join(_when(run, told.at, local_zone()) for run in told.next_runs))
     if told.audit:
         print_title("what operators did")
-        print_table(CHANGES, [_change(entry, told.at, reveal) for entry in told.audit])
+        for entry in told.audit:
+            _print_change(entry, told.at, reveal)
 
 
 def _print_failures(told: Story) -> None:
@@ -156,7 +149,15 @@ def _attempt(attempt: Attempt, at: datetime) -> list[str]:
     ]
 
 
-def _change(entry: Audited, at: datetime, reveal: bool) -> list[str]:
-    before, after = (decoded(text, reveal=reveal) for text in (entry.before, entry.after))
-    values = ("" if value is None else jsons.dumps(value, ensure_ascii=False) for value in (before, after))
-    return [cells.distance(entry.at, at), f"{entry.operator}@{entry.host}", entry.verb, entry.reason or "", *values]
+def _print_change(entry: Audited, at: datetime, reveal: bool) -> None:
+    reason = f": {entry.reason}" if entry.reason else ""
+    print_line(f"  {cells.distance(entry.at, at)}  {entry.verb} by {entry.operator}@{entry.host}{reason}")
+    before, after = (_values(text, reveal) for text in (entry.before, entry.after))
+    for name in {**before, **after}:
+        old, new = (jsons.dumps(values.get(name), ensure_ascii=False) for values in (before, after))
+        print_line(f"    {name}: {old} -> {new}")
+
+
+def _values(text: str | None, reveal: bool) -> dict[str, Any]:
+    values = decoded(text, reveal=reveal)
+    return values if isinstance(values, dict) else {}

@@ -1,7 +1,6 @@
 """`runner submit`: one task from the command line, or many from lines of JSON."""
 
 import asyncio
-import getpass
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from runner.cli.ending import Exit, complain
 from runner.cli.handlers import Modules, load_handlers
 from runner.cli.intake import Intake, progress
 from runner.cli.lines import read_lines, reading
+from runner.cli.person import operator
 from runner.cli.printing import print_json, print_line
 from runner.errors import InvalidInput
 from runner.settings import Settings
@@ -96,7 +96,7 @@ def submit(
     """
     settings = connection.settings(handlers=handlers or None)
     drafts = Drafts(
-        load_handlers(settings), int(settings.payload_limit), _operator(), now(), local_zone(), options.given()
+        load_handlers(settings), int(settings.payload_limit), operator(), now(), local_zone(), options.given()
     )
     if lines is not None:
         if payload is not None:
@@ -147,10 +147,3 @@ def _submitting(settings: Settings) -> Iterator[Callable[[list[NewTask]], list[i
             yield lambda tasks: loop.run(database.write(submit_many, tasks, notify=settings.notify))
         finally:
             loop.run(way.__aexit__(None, None, None))
-
-
-def _operator() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a process of a user without a name
-        return "unknown"

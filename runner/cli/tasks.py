@@ -84,14 +84,15 @@ def _document(found: Page, wanted: Filter) -> dict[str, object]:
 
 def _print(found: Page) -> None:
     if found.tasks:
-        print_table(COLUMNS, [_row(task, found) for task in found.tasks])
+        print_table(COLUMNS, [row(task, found.at) for task in found.tasks])
     way = "indexed" if found.indexed else "scan"
     more = f"; go on with --after {found.next}" if found.next is not None else ""
     short = ", stopped after looking at many rows" if found.capped else ""
     print_line(f"{len(found.tasks)} tasks ({way}{short}){more}", style="dim")
 
 
-def _row(task: TaskRow, found: Page) -> list[str]:
+def row(task: TaskRow, at: datetime) -> list[str]:
+    """The cells of a task under COLUMNS, at the database's time `at`."""
     return [
         str(task.id),
         cells.state(task.shown),
@@ -99,7 +100,7 @@ def _row(task: TaskRow, found: Page) -> list[str]:
         task.handler,
         cells.text(task.key),
         cells.tries(task.attempt, task.max_attempts),
-        cells.distance(_when(task), found.at),
+        cells.distance(_when(task), at),
         cells.reason(task.error),
     ]
 

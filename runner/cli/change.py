@@ -1,0 +1,176 @@
+"""`runner retry`, `runner terminate`, `runner delay`: done to tasks by number, or to all that a filter lets through."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from runner.cli.answer import tell
+from runner.cli.confirm import ask, confirm, show, spoken
+from runner.cli.connection import NOWHERE, Connection, opened
+from runner.cli.ending import Exit, complain
+from runner.cli.person import by
+from runner.cli.targets import read_targets
+from runner.fields import Operator
+from runner.filters import Filter, Term
+from runner.store import intervene
+from runner.store.database import Database
+from runner.store.intervene import Operation, Preview, Result, Target
+from runner.store.transaction import Transaction
+from runner.times import parse_duration
+
+CHUNK = 500
+"""Tasks that are changed in one transaction."""
+
+Targets = Annotated[str, Parameter(name="TASKS")]
+
+
+@Parameter(name="*", group=Group("Confirm", sort_key=50))
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """How a change is confirmed and accounted for.
+
+    Args:
+        dry_run: Only show what would be changed.
+        yes: The number of tasks that the preview says would be changed.
+        reason: Why; it is kept with the change.
+        json: Print one JSON document.
+    """
+
+    dry_run: bool = False
+    yes: str | None = None
+    reason: str | None = None
+    json: bool = False
+
+
+ASK = Consent()
+
+
+async def retry(
+    *targets: Targets, over: str | None = None, consent: Consent = ASK, connection: Connection = NOWHERE
+) -> int:
+    """Run tasks again, now: waiting ones at once, dead and cancelled ones anew.
+
+    TASKS are numbers (runner retry 12 13), or a filter (runner retry queue:mail
+    state:dead). For a filter a preview is shown first; it is done when --yes
+    repeats the number of tasks that would be changed, or when you say so on a
+    terminal.
+
+    Args:
+        targets: Numbers of tasks, or a filter.
+        over: Spread them at random over this time: 10m.
+        consent: Whether it is meant.
+        connection: Which database.
+    """
+    seconds = parse_duration(over).total_seconds() if over else 0.0
+    operation = partial(intervene.retry_now, by=by(consent.reason), over=seconds)
+    return await _change("retry_now", operation, targets, consent, connection)
+
+
+async def terminate(*targets: Targets, consent: Consent = ASK, connection: Connection = NOWHERE) -> int:
+    """End tasks for good: those that wait at once, those that run by asking their runner.
+
+    TASKS are numbers, or a filter, as for runner retry.
+
+    Args:
+        targets: Numbers of tasks, or a filter.
+        consent: Whether it is meant.
+        connection: Which database.
+    """
+    operation = partial(intervene.terminate, by=by(consent.reason))
+    return await _change("terminate", operation, targets, consent, connection)
+
+
+async def delay(
+    *targets: Targets,
+    length: Annotated[str, Parameter(name=("--by", "--for"))],
+    consent: Consent = ASK,
+    connection: Connection = NOWHERE,
+) -> int:
+    """Put waiting tasks off, counted from when they would run.
+
+    TASKS are numbers, or a filter, as for runner retry.
+
+    Args:
+        targets: Numbers of tasks, or a filter.
+        length: By how much: 30s, 10m, 2h.
+        consent: Whether it is meant.
+        connection: Which database.
+    """
+    seconds = parse_duration(length).total_seconds()
+    operation = partial(intervene.delay, seconds=seconds, by=by(consent.reason))
+    return await _change("delay", operation, targets, consent, connection)
+
+
+async def _change(
+    verb: str, operation: Operation, words: Sequence[str], consent: Consent, connection: Connection
+) -> int:
+    chosen = read_targets(words)
+    async with opened(connection.settings()) as database:
+        if consent.dry_run:
+            show(await _preview(database, verb, chosen), json=consent.json)
+            return Exit.OK
+        if isinstance(chosen, Filter):
+            most = await _confirmed(database, verb, chosen, consent.yes)
+            result = await _by_filter(database, operation, chosen, most)
+        else:
+            result = await _by_number(database, operation, chosen)
+    return tell(spoken(verb), result, json=consent.json)
+
+
+async def _confirmed(database: Database, verb: str, wanted: Filter, yes: str | None) -> int | None:
+    """How many tasks may be changed; None for more than were counted."""
+    seen = await _preview(database, verb, wanted)
+    if yes is None:
+        show(seen, json=False)
+        yes = ask(seen)
+        seen = await _preview(database, verb, wanted)  # a person thinks for longer than a queue stands still
+    confirm(seen, yes)
+    return None if seen.total.more else seen.eligible
+
+
+async def _preview(database: Database, verb: str, chosen: list[int] | Filter) -> Preview:
+    if isinstance(chosen, list):
+        one = Term("id", Operator.EQ, chosen[0])
+        chosen = Filter((one if len(chosen) == 1 else Term("id", Operator.IN, tuple(chosen)),))
+    return await database.read(intervene.preview, chosen, verb)
+
+
+async def _by_number(database: Database, operation: Operation, ids: Sequence[int]) -> Result:
+    result = Result()
+    for first in range(0, len(ids), CHUNK):
+        result.add(await database.write(operation, [Target(id) for id in ids[first : first + CHUNK]]))
+    return result
+
+
+async def _by_filter(database: Database, operation: Operation, wanted: Filter, most: int | None) -> Result:
+    """Do it chunk by chunk, and to no more tasks than were confirmed, though more may match by now."""
+    done = Result()
+
+    def committed(result: Result) -> None:
+        nonlocal done
+        done = result
+
+    async def limited(tx: Transaction, targets: Sequence[Target]) -> Result:
+        left = len(targets) if most is None else most - len(done.changed)
+        return await _at_most(left, tx, operation, targets)
+
+    try:
+        return await intervene.in_chunks(
+            database, limited, wanted, CHUNK, committed, stop=lambda: most is not None and len(done.changed) >= most
+        )
+    except asyncio.CancelledError:
+        complain(f"stopped: {len(done.changed):,} tasks were changed until then")
+        raise
+
+
+async def _at_most(most: int, tx: Transaction, operation: Operation, targets: Sequence[Target]) -> Result:
+    result, tried = Result(), 0
+    while tried < len(targets) and len(result.changed) < most:
+        part = targets[tried : tried + most - len(result.changed)]
+        result.add(await operation(tx, part))
+        tried += len(part)
+    return result

@@ -1,0 +1,90 @@
+"""Before many tasks are changed: what it would touch, and whether that is meant."""
+
+import sys
+from typing import Any
+
+from runner.cli import cells
+from runner.cli.clock import now
+from runner.cli.ending import complain
+from runner.cli.printing import Column, print_json, print_line, print_table
+from runner.cli.tasks import COLUMNS, listed, row
+from runner.errors import InvalidInput, RunnerError
+from runner.store.intervene import Preview
+
+FEW = 20
+"""Up to so many tasks a plain y is enough; for more the number has to be typed."""
+
+GROUPS = (Column("STATE", whole=True), Column("QUEUE"), Column("TASKS", right=True, whole=True))
+
+
+class CountChanged(RunnerError):
+    """It would change {found} tasks now, not {confirmed}, so nothing was done. Look again with --dry-run."""
+
+    exit_code = 6
+
+
+def spoken(verb: str) -> str:
+    """An intervention as people call it, and as it is typed."""
+    return verb.removesuffix("_now")
+
+
+def number(seen: Preview) -> str:
+    """How many tasks would be changed: what has to be confirmed."""
+    return f"{seen.eligible}{'+' if seen.total.more else ''}"
+
+
+def document(seen: Preview) -> dict[str, Any]:
+    """A preview for JSON."""
+    return {
+        "verb": spoken(seen.verb),
+        "total": seen.total,
+        "eligible": seen.eligible,
+        "groups": [{"shown": shown, "queue": queue, "tasks": count} for (shown, queue), count in seen.groups.items()],
+        "skipped": [{"why": why, "tasks": count} for why, count in seen.skipped.items()],
+        "samples": [listed(task) for task in seen.samples],
+    }
+
+
+def show(seen: Preview, *, json: bool) -> None:
+    """Print a preview."""
+    if json:
+        print_json(document(seen))
+        return
+    print_line(f"{spoken(seen.verb)}: {seen.total} tasks match, {number(seen)} would be changed", style="bold")
+    groups = [[cells.state(shown), queue, f"{count:,}"] for (shown, queue), count in seen.groups.items()]
+    if groups:
+        print_table(GROUPS, groups)
+    for why, count in seen.skipped.items():
+        print_line(f"{count:,} would be left alone: {why}")
+    if seen.samples:
+        print_line("for example:")
+        print_table(COLUMNS, [row(task, now()) for task in seen.samples])
+
+
+def ask(seen: Preview) -> str:
+    """Ask the person at the terminal whether what was shown is meant.
+
+    Returns:
+        The number of tasks that was confirmed.
+
+    Raises:
+        InvalidInput: nobody can be asked, or the answer was no.
+    """
+    wanted = number(seen)
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise InvalidInput(why=f"nothing was done; to do it, say --yes {wanted}")
+    answer = "y" if seen.eligible <= FEW and not seen.total.more else wanted
+    complain(f"Type {answer} to go on, anything else to leave all as it is.")
+    if sys.stdin.readline().strip().lower() != answer:
+        raise InvalidInput(why="nothing was done, as it was not confirmed")
+    return wanted
+
+
+def confirm(seen: Preview, yes: str) -> None:
+    """Make sure that as many tasks would be changed as were confirmed.
+
+    Raises:
+        CountChanged: it would be another number by now.
+    """
+    if yes.replace(",", "") != number(seen):
+        raise CountChanged(found=number(seen), confirmed=yes)

@@ -1,0 +1,110 @@
+"""`runner edit`: when and how one task runs."""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+from cyclopts import Group, Parameter
+
+from runner.cli import cells
+from runner.cli.answer import tell
+from runner.cli.clock import local_zone
+from runner.cli.connection import NOWHERE, Connection, opened
+from runner.cli.ending import Exit
+from runner.cli.person import by
+from runner.cli.printing import print_line
+from runner.cli.targets import TaskId
+from runner.errors import InvalidEdit, TaskMovedOn
+from runner.policy.retry import parse_plan
+from runner.store import intervene
+from runner.store.intervene import KEEP, Changes
+from runner.store.observe import clock
+from runner.times import format_moment, parse_duration, parse_moment
+
+NONE = "none"
+"""Typed to give a value back to the handler's, or to have no key."""
+
+
+@Parameter(name="*", group=Group("New values", sort_key=50))
+@dataclass(frozen=True, slots=True)
+class NewValues:
+    """What is to be set; what is left out stays.
+
+    Args:
+        run_at: Not before this time: now, +10m, 14:30, tomorrow 9:00.
+        max_attempts: How often it may be tried, or none for the handler's.
+        priority: 1 to 9, 9 goes first.
+        retry: The retry plan, or none for the handler's.
+        timeout: How long an attempt may take, or none for the handler's.
+        payload: The arguments, a JSON object.
+        key: The business key, or none.
+    """
+
+    run_at: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
+    max_attempts: str | None = None
+    priority: int | None = None
+    retry: str | None = None
+    timeout: str | None = None
+    payload: str | None = None
+    key: str | None = None
+
+    def changes(self, at: datetime) -> Changes:
+        """Read what was typed, at the database's time `at`."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return Changes(**{name: self._read(name, value, at) for name, value in given.items()})
+
+    def _read(self, name: str, value: Any, at: datetime) -> Any:
+        match name:
+            case "run_at":
+                return parse_moment(value, at, local_zone())
+            case "max_attempts" | "retry" | "timeout" | "key" if value == NONE:
+                return None
+            case "max_attempts" if not value.isdecimal():
+                raise InvalidEdit(field=name, value=value, why="it must be a whole number, or none")
+            case "max_attempts":
+                return int(value)
+            case "retry":
+                return str(parse_plan(value))
+            case "timeout":
+                return parse_duration(value).total_seconds()
+        return value
+
+
+NOTHING = NewValues()
+
+
+async def edit(
+    id: TaskId,
+    /,
+    *,
+    values: NewValues = NOTHING,
+    version: int | None = None,
+    reason: str | None = None,
+    json: bool = False,
+    connection: Connection = NOWHERE,
+) -> int:
+    """Change when and how one task runs, a running one too.
+
+    With --version nothing is changed when the task is at another version than
+    runner show said.
+
+    Args:
+        id: The task's number.
+        values: What to set.
+        version: The version that you saw.
+        reason: Why; it is kept with the change.
+        json: Print one JSON document.
+        connection: Which database.
+    """
+    settings = connection.settings()
+    async with opened(settings) as database:
+        at = await database.read(clock)
+        changes = values.changes(at)
+        limit = int(settings.payload_limit)
+        result = await database.write(intervene.edit, id, version, changes, by(reason), payload_limit=limit)
+    for left in result.moved_on:
+        raise TaskMovedOn(id=id, seen=version, state=left.state, found=left.version)
+    code = tell("edit", result, json=json)
+    if code == Exit.OK and not json and changes.run_at is not KEEP:
+        print_line(f"It runs at {format_moment(changes.run_at, local_zone())}, {cells.distance(changes.run_at, at)}.")
+    return code

@@ -1,0 +1,90 @@
+"""`runner pause`, `runner resume`: let a queue or a handler stand still, and go on."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from runner.cli import cells
+from runner.cli.clock import local_zone
+from runner.cli.connection import NOWHERE, Connection, opened
+from runner.cli.ending import Exit
+from runner.cli.person import by
+from runner.cli.printing import print_json, print_line
+from runner.errors import InvalidInput
+from runner.store import intervene
+from runner.store.intervene import Kind, Place
+from runner.store.observe import clock
+from runner.times import parse_moment
+
+Handler = Annotated[str | None, Parameter(name="--handler")]
+
+
+async def pause(
+    queue: str | None = None,
+    /,
+    *,
+    handler: Handler = None,
+    until: str | None = None,
+    reason: str | None = None,
+    json: bool = False,
+    connection: Connection = NOWHERE,
+) -> int:
+    """Let no more tasks of a queue or a handler start; what runs goes on.
+
+    Args:
+        queue: The queue's name.
+        handler: A handler's name, instead of a queue.
+        until: When the pause ends by itself: +30m, 14:30; never when left out.
+        reason: Why; it is shown wherever the pause is.
+        json: Print one JSON document.
+        connection: Which database.
+    """
+    place = _place(queue, handler)
+    async with opened(connection.settings()) as database:
+        at = await database.read(clock)
+        end = parse_moment(until, at, local_zone()) if until is not None else None
+        new = await database.write(intervene.pause, place, by(reason), end)
+    if json:
+        print_json({"verb": "pause", "place": str(place), "until": end, "replaced": not new})
+        return Exit.OK
+    until_then = f"goes on {cells.distance(end, at)}" if end else f"goes on with: runner resume {_typed(place)}"
+    print_line(f"{place} is paused{'' if new else ', as it was before'}; it {until_then}")
+    return Exit.OK
+
+
+async def resume(
+    queue: str | None = None,
+    /,
+    *,
+    handler: Handler = None,
+    reason: str | None = None,
+    json: bool = False,
+    connection: Connection = NOWHERE,
+) -> int:
+    """End a pause.
+
+    Args:
+        queue: The queue's name.
+        handler: A handler's name, instead of a queue.
+        reason: Why; it is kept with the change.
+        json: Print one JSON document.
+        connection: Which database.
+    """
+    place = _place(queue, handler)
+    async with opened(connection.settings()) as database:
+        done = await database.write(intervene.resume, place, by(reason))
+    if json:
+        print_json({"verb": "resume", "place": str(place), "changed": done})
+    else:
+        print_line(f"{place} goes on." if done else f"{place} was not paused.")
+    return Exit.OK if done else Exit.MOVED_ON
+
+
+def _typed(place: Place) -> str:
+    return f"--handler {place.name}" if place.kind is Kind.HANDLER else place.name
+
+
+def _place(queue: str | None, handler: str | None) -> Place:
+    if (queue is None) == (handler is None):
+        raise InvalidInput(why="name either a queue, or a handler with --handler")
+    return Place(Kind.QUEUE, queue) if queue is not None else Place(Kind.HANDLER, handler or "")

@@ -1,0 +1,108 @@
+"""Calling the command line: in this process where its words matter, as a program where the process does."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from runner.cli.app import run
+from runner.cli.ending import ended
+from runner.store.database import Database
+from runner.store.submit import submit_many
+from runner.store.transaction import Transaction
+from runner.task import NewTask
+
+T = TypeVar("T")
+
+PROGRAM = Path(sys.executable).with_name("runner")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a call ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+Call = Callable[..., Ended]
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the settings and files of whoever runs the tests out of them."""
+    for name in os.environ:
+        if name.startswith("RUNNER_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Call the command line in this process."""
+
+    def call(*arguments: object) -> Ended:
+        code = ended(lambda: run([str(argument) for argument in arguments]))
+        captured = capsys.readouterr()
+        return Ended(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def called(call: Call, migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Call the command line in this process, with a migrated database to work on."""
+    monkeypatch.setenv("RUNNER_URL", migrated_url)
+    return call
+
+
+@dataclass(frozen=True)
+class Store:
+    """The database that `called` works on, for arranging and for looking behind the scenes."""
+
+    url: str
+
+    def write(self, verb: Callable[[Transaction], Awaitable[T]]) -> T:
+        async def once() -> T:
+            database = Database.open(self.url)
+            try:
+                return await database.write(verb)
+            finally:
+                await database.dispose()
+
+        return asyncio.run(once())
+
+    def submit(self, *tasks: NewTask) -> list[int]:
+        return self.write(lambda tx: submit_many(tx, tasks))
+
+    def tasks(self) -> list[dict[str, Any]]:
+        async def read(tx: Transaction) -> list[dict[str, Any]]:
+            found = await tx.execute(tx.tables.task.select().order_by(tx.tables.task.c.id))
+            return [dict(row) for row in found.mappings()]
+
+        return self.write(read)
+
+
+@pytest.fixture
+def store(migrated_url: str) -> Store:
+    return Store(migrated_url)
+
+
+def program(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Call the command line as a program of its own."""
+    command = [str(PROGRAM), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)

@@ -1,0 +1,50 @@
+"""Secrets in payloads are masked wherever a payload is shown."""
+
+import json
+
+import pytest
+
+from runner.redaction import MASK, decoded, is_secret, redacted
+
+SECRET = (
+    "password db_password Passwd passphrase secret client_secret token accessToken api_key apiKey API-KEY "
+    "Authorization authorisation credentials private_key cookie session_id pin"
+)
+ORDINARY = "user_id author compass spinning key path passenger session_length"
+
+
+@pytest.mark.parametrize("name", SECRET.split())
+def test_names_of_secrets_are_known(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize("name", ORDINARY.split())
+def test_other_names_are_not_taken_for_secrets(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_secrets_are_masked_at_any_depth_whatever_they_are() -> None:
+    payload = {"user": 7, "login": [{"password": "x", "hints": {"token": {"a": 1}}}], "secret": None}
+    assert redacted(payload) == {
+        "user": 7,
+        "login": [{"password": MASK, "hints": {"token": MASK}}],
+        "secret": None,
+    }
+    assert payload["user"] == 7
+
+
+def test_revealed_is_what_was_stored() -> None:
+    assert decoded('{"token": "x"}', reveal=True) == {"token": "x"}
+    assert decoded('{"token": "x"}') == {"token": MASK}
+    assert decoded(None) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "token=abc"])
+def test_what_is_no_json_may_be_anything_and_is_masked(text: str) -> None:
+    assert decoded(text) == MASK
+    assert decoded(text, reveal=True) == text
+
+
+def test_a_payload_without_secrets_comes_out_as_it_went_in() -> None:
+    payload = {"a": [1, 2.5, True, None, {"b": "ü"}]}
+    assert decoded(json.dumps(payload)) == payload

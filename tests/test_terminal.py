@@ -1,0 +1,85 @@
+"""Text from anywhere, made harmless before a terminal sees it."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from runner.task import Shown
+from runner.terminal import MOST_MARKS, SIGNS, clean, one_line, state_text
+
+HOSTILE = {
+    "colour": "\x1b[31mred",
+    "title": "\x1b]0;owned\x07",
+    "eight-bit CSI": "\x9b31m",
+    "cursor": "a\rb\bc",
+    "reordered": "\u202egnp.exe",
+    "isolated": "\u2066x\u2069",
+    "invisible": "a\u200bb\ufeffc\u2060d",
+    "tags": "\U000e0041\U000e007f",
+    "soft hyphen": "a\u00adb",
+    "separators": "a\u2028b\u2029c",
+    "blank letters": "\u3164\u115f\uffa0\u2800",
+    "surrogate": "\ud800",
+    "private": "\ue000\U0010fffd",
+    "NUL": "a\0b",
+    "DEL": "a\x7fb",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_nothing_that_a_terminal_obeys_or_hides_gets_through(text: str) -> None:
+    shown = clean(text)
+    assert shown.isprintable()
+    assert shown != text
+    assert clean(shown) == shown
+
+
+@given(st.text(), st.booleans())
+def test_whatever_comes_out_is_printable_and_stays_as_it_is(text: str, newlines: bool) -> None:
+    shown = clean(text, newlines=newlines)
+    allowed = shown.replace("\n", "") if newlines else shown
+    marks = [character for character in allowed if unicodedata.category(character).startswith("M")]
+    assert all(character.isprintable() or character in marks for character in allowed)
+    assert clean(shown, newlines=newlines) == shown
+
+
+@given(st.text(), st.integers(1, 50))
+def test_no_text_is_longer_than_its_limit(text: str, limit: int) -> None:
+    assert len(clean(text, limit)) <= limit
+
+
+@pytest.mark.parametrize("text", ["", "plain", "Größe 5 µm", "日本語", "наявність", "👍", "a\u0301"])
+def test_ordinary_text_of_any_language_stays_as_it_is(text: str) -> None:
+    assert clean(text) == text
+
+
+def test_escape_is_shown_as_a_picture() -> None:
+    assert clean("\x1b[0m") == "␛[0m"
+
+
+def test_marks_cannot_climb_over_other_lines() -> None:
+    assert clean("e" + "\u0301" * 500) == "e" + "\u0301" * MOST_MARKS
+
+
+def test_lines_are_kept_only_where_asked() -> None:
+    assert clean("a\r\n\tb", newlines=True) == "a\n    b"
+    assert clean("a\nb") == "a␊b"
+
+
+def test_a_cut_text_says_that_it_goes_on() -> None:
+    assert clean("abcdef", 4) == "abc…"
+
+
+def test_one_line_is_the_first_that_says_something() -> None:
+    assert one_line("\n  \n Traceback:\n more") == "Traceback:"
+    assert one_line("") == ""
+
+
+def test_every_state_has_a_sign_of_its_own_one_cell_wide() -> None:
+    assert set(SIGNS) == set(Shown)
+    assert len(set(SIGNS.values())) == len(Shown)
+    assert {cell_len(sign) for sign in SIGNS.values()} == {1}
+    assert state_text(Shown.DEAD) == f"{SIGNS[Shown.DEAD]} {Shown.DEAD}"
