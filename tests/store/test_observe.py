@@ -216,8 +216,9 @@ class TestOddRowsInSqlite:
             pytest.skip("PostgreSQL keeps types and encodings")
         await execute(
             database,
-            "insert into task (handler, key, error, attempt, timeout, host, runner_id, progress, version, submitted_at) "
-            "values ('h', cast(x'ff41' as text), x'00ff', 'many', 1.5, x'fe', 'nine', 'half', 'v', x'01')",
+            "insert into task "
+            "(handler, key, error, attempt, timeout, host, runner_id, progress, version, submitted_at) values "
+            "('h', cast(x'ff41' as text), x'00ff', 'many', 1.5, x'fe', 'nine', 'half', 'v', x'01')",
         )
         await execute(
             database,
@@ -257,7 +258,7 @@ class TestStory:
 
     async def test_a_live_task_is_told_with_its_attempts_and_its_runner(self, database: Database) -> None:
         runner_id = await add_runner(database)
-        running = {"state": State.RUNNING.value, "runner_id": runner_id, "attempt": 3, "max_attempts": 5}
+        running: dict[str, Any] = {"state": State.RUNNING.value, "runner_id": runner_id, "attempt": 3, "max_attempts": 5}
         id = await add_live(database, payload='{"a": [1, "ü"]}', retry="1m,5m,20m", tags='["x", 5]', **running)
         for fence, delay in ((1, 60.0), (2, 300.0)):
             times = {"started_at": ahead(-100 * fence - 50), "ended_at": ahead(-100 * fence)}
@@ -411,7 +412,8 @@ class TestReports:
         assert (send.handler, send.flow) == ("send", Flow(12, 8, 4, 0, 4))
         assert (bounce.handler, bounce.flow) == ("bounce", Flow(6, 4, 2, 0, 2))
         assert send.flow.success_rate == 0.75
-        assert (sum(send.durations), send.p50, send.p95) == (4, 0.5, pytest.approx(0.95))
+        assert (sum(send.durations), send.p50) == (4, 0.5)
+        assert send.p95 == pytest.approx(0.95)
 
     async def test_totals_are_of_the_time_and_the_names_asked_for(self, noted: Database) -> None:
         later = self.NOON + timedelta(minutes=1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from runner.columns import EARLIEST
 from runner.store.observe.legible import legible, moment, text, words
 from runner.store.survey import is_paused
 from runner.store.transaction import Transaction
@@ -42,7 +43,7 @@ class Registered:
         pause: None when it is not paused.
         breaker: the state of a handler's breaker.
         breaker_until: when the breaker lets a call through again.
-        seen: when a runner last knew the handler.
+        seen: when a runner last knew the handler; None for never: it was entered for its pause.
     """
 
     name: str
@@ -70,6 +71,7 @@ async def registered(tx: Transaction, registry: sa.Table) -> dict[str, Registere
 
 
 def _registered(row: Mapping[Any, Any]) -> Registered:
+    seen = moment(row.get("last_seen_at"))
     pause = Pause(
         moment(row["paused_at"]), moment(row["paused_until"]), text(row["paused_by"]), text(row["paused_why"])
     )
@@ -79,5 +81,5 @@ def _registered(row: Mapping[Any, Any]) -> Registered:
         pause=pause if row["paused"] else None,
         breaker=text(row.get("breaker")),
         breaker_until=moment(row.get("breaker_until")),
-        seen=moment(row.get("last_seen_at")),
+        seen=None if seen == EARLIEST else seen,
     )

@@ -1,0 +1,47 @@
+"""intervene: what an operator may do, each guarded by the version that was seen, each written down.
+
+Every function takes a writing transaction; the change and the entry that tells of it are committed together.
+"""
+
+from runner.store.intervene.answers import By, MovedOn, Refused, Result, Target
+from runner.store.intervene.bulk import Matching, Operation, in_chunks, matching
+from runner.store.intervene.changes import KEEP, Changes
+from runner.store.intervene.delay import delay
+from runner.store.intervene.edit import edit
+from runner.store.intervene.eligibility import VERBS, objection
+from runner.store.intervene.pause import Kind, Place, pause, resume
+from runner.store.intervene.preview import Preview, preview
+from runner.store.intervene.retry import requeue, retry_now
+from runner.store.intervene.terminate import terminate
+from runner.store.intervene.undo import undo
+from runner.store.intervene.wish import WISHES, wish
+
+__all__ = [
+    "KEEP",
+    "VERBS",
+    "WISHES",
+    "By",
+    "Changes",
+    "Kind",
+    "Matching",
+    "MovedOn",
+    "Operation",
+    "Place",
+    "Preview",
+    "Refused",
+    "Result",
+    "Target",
+    "delay",
+    "edit",
+    "in_chunks",
+    "matching",
+    "objection",
+    "pause",
+    "preview",
+    "requeue",
+    "resume",
+    "retry_now",
+    "terminate",
+    "undo",
+    "wish",
+]

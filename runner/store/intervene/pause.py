@@ -1,0 +1,120 @@
+"""pause: let a queue or a handler stand still, and go on."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from runner.columns import EARLIEST, bounded
+from runner.errors import InvalidEdit, InvalidTask
+from runner.storable import to_storable
+from runner.store.acceptance import check
+from runner.store.intervene.answers import By
+from runner.store.intervene.record import NAME_LIMIT, REASON_LIMIT, Entry, record
+from runner.store.observe.legible import clock, legible, moment, text
+from runner.store.survey import is_paused
+from runner.store.transaction import Transaction
+from runner.task import NewTask
+
+
+class Kind(StrEnum):
+    """What can be paused."""
+
+    QUEUE = "queue"
+    HANDLER = "handler"
+
+
+class Place(NamedTuple):
+    """A queue or a handler, by name."""
+
+    kind: Kind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+PAUSE = ("paused_at", "paused_until", "paused_by", "paused_why")
+
+
+async def pause(tx: Transaction, place: Place, by: By, until: datetime | None = None) -> bool:
+    """Hand out no more tasks of a queue or a handler; what runs goes on running.
+
+    Args:
+        tx: a writing transaction.
+        place: what to pause; it need not have any tasks yet.
+        by: who does it, and why.
+        until: when the pause ends by itself, aware; None for never.
+
+    Returns:
+        False when it was paused already, which has been replaced.
+
+    Raises:
+        InvalidEdit: the name cannot be one, or the time has passed.
+    """
+    _check_name(place)
+    now = await clock(tx)
+    if until is not None and not (until.tzinfo and now < until and bounded(until)):
+        raise InvalidEdit(field="the end of the pause", value=str(until), why="it must be a time in the future")
+    before = await _pause_of(tx, place)
+    values = {
+        "paused_at": now,
+        "paused_until": until,
+        "paused_by": to_storable(by.operator, NAME_LIMIT),
+        "paused_why": None if by.reason is None else to_storable(by.reason, REASON_LIMIT),
+    }
+    await _enter(tx, place, values)
+    await record(tx, by, [Entry("pause", before, values, target=str(place))])
+    return not before
+
+
+async def resume(tx: Transaction, place: Place, by: By) -> bool:
+    """Hand out tasks of a queue or a handler again.
+
+    Args:
+        tx: a writing transaction.
+        place: what was paused.
+        by: who does it.
+
+    Returns:
+        False when it was not paused; nothing has been changed then.
+    """
+    before = await _pause_of(tx, place)
+    if before:
+        registry = _registry(tx, place)
+        statement = sa.update(registry).where(registry.c.name == place.name)
+        await tx.execute(statement.values(dict.fromkeys(PAUSE)))
+        await record(tx, by, [Entry("resume", before, {}, target=str(place))])
+    return bool(before)
+
+
+def _check_name(place: Place) -> None:
+    try:
+        check(NewTask(place.name))
+    except InvalidTask as error:
+        raise InvalidEdit(**error.fields | {"field": f"the name of a {place.kind}"}) from error
+
+
+def _registry(tx: Transaction, place: Place) -> sa.Table:
+    return tx.tables.queue if place.kind is Kind.QUEUE else tx.tables.handler
+
+
+async def _pause_of(tx: Transaction, place: Place) -> dict[str, Any]:
+    """The pause that is in force, locked; empty when there is none."""
+    registry = _registry(tx, place)
+    columns = legible(tx, [registry.c[name] for name in PAUSE])
+    statement = sa.select(*columns).where(registry.c.name == place.name, is_paused(registry)).with_for_update()
+    row = (await tx.execute(statement)).mappings().one_or_none()
+    times = ("paused_at", "paused_until")
+    return {name: (moment if name in times else text)(row[name]) for name in PAUSE} if row else {}
+
+
+async def _enter(tx: Transaction, place: Place, values: dict[str, Any]) -> None:
+    registry = _registry(tx, place)
+    # A handler that was entered for its pause has not been seen by any runner.
+    unseen = {"last_seen_at": EARLIEST} if place.kind is Kind.HANDLER else {}
+    insert: Any = (postgresql if tx.dialect.isolates_rows else sqlite).insert(registry)
+    insert = insert.values(name=place.name, **values, **unseen)
+    await tx.execute(insert.on_conflict_do_update(index_elements=registry.primary_key, set_=values))

@@ -1,0 +1,60 @@
+"""retry: run tasks now, or again."""
+
+import random
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from runner.store import move
+from runner.store.intervene.answers import By, Result, Target
+from runner.store.intervene.locking import Held, hold, reschedule
+from runner.store.intervene.record import Entry, record
+from runner.store.observe.legible import clock
+from runner.store.transaction import Transaction
+from runner.task import MOVES
+
+
+async def retry_now(tx: Transaction, targets: Iterable[Target], by: By, over: float = 0.0) -> Result:
+    """Make waiting tasks due now, and take dead and cancelled ones back with all their attempts.
+
+    Args:
+        tx: a writing transaction.
+        targets: the tasks, as the operator saw them.
+        by: who does it.
+        over: seconds over which they are spread at random, so that a herd does not return at once.
+    """
+    return await _again(tx, "retry_now", targets, by, over)
+
+
+async def requeue(tx: Transaction, targets: Iterable[Target], by: By, over: float = 0.0) -> Result:
+    """Take dead and cancelled tasks back, with all their attempts.
+
+    Args:
+        tx: a writing transaction.
+        targets: the tasks, as the operator saw them.
+        by: who does it.
+        over: seconds over which they are spread at random.
+    """
+    return await _again(tx, "requeue", targets, by, over)
+
+
+async def _again(tx: Transaction, verb: str, targets: Iterable[Target], by: By, over: float) -> Result:
+    held, answer = await hold(tx, verb, targets)
+    past = [task.id for task in held if task.state.final]
+    if past:
+        await move.requeue(tx, past)
+    now = await clock(tx)
+    delays = {task.id: timedelta(seconds=random.uniform(0, over)) for task in held}  # noqa: S311 - guards nothing
+    times = await reschedule(tx, {id: now + delay for id, delay in delays.items()})
+    await record(tx, by, [_entry(verb, task, times) for task in held])
+    answer.changed = [task.id for task in held]
+    return answer
+
+
+def _entry(verb: str, task: Held, times: Mapping[int, object]) -> Entry:
+    before: dict[str, Any] = {"run_at": task.run_at}
+    after: dict[str, Any] = {"run_at": times[task.id]}
+    if task.state.final:
+        before |= {"state": task.state, "attempt": task.attempt}
+        after |= {"state": MOVES["requeue"].target, "attempt": 0}
+    return Entry(verb, before, after, task.id)

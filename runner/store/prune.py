@@ -1,0 +1,70 @@
+"""prune: delete what has been finished for long enough, a little at a time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import sqlalchemy as sa
+
+from runner.columns import db_later, db_now
+from runner.store.observe.subjects import ended
+from runner.store.transaction import Transaction
+from runner.task import State
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was deleted.
+
+    Args:
+        tasks: finished tasks, by their state; their attempts and their audit went with them.
+        minutes: rows of statistics.
+        more: True when there may be more to delete; prune again, in another transaction.
+    """
+
+    tasks: Mapping[State, int] = field(default_factory=dict)
+    minutes: int = 0
+    more: bool = False
+
+
+async def prune(tx: Transaction, retention: Mapping[State, timedelta], limit: int = 1_000) -> Pruned:
+    """Delete finished tasks that are older than their state's retention, by the database's clock.
+
+    Any number of runners may prune at once: what one has locked the others pass by.
+
+    Args:
+        tx: a writing transaction; it is short when `limit` is small.
+        retention: how long to keep tasks of a final state; a state that is not named is kept for ever. Statistics are
+            kept as long as the longest of these.
+        limit: the most tasks, and the most rows of statistics, to delete at once.
+
+    Returns:
+        What was deleted.
+    """
+    tasks: dict[State, int] = {}
+    for state, age in retention.items():
+        tasks[state] = await _prune_tasks(tx, state, age, limit - sum(tasks.values()))
+    minutes = await _prune_minutes(tx, max(retention.values()), limit) if retention else 0
+    return Pruned(tasks, minutes, sum(tasks.values()) >= limit or minutes >= limit)
+
+
+async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int) -> int:
+    history, attempt, audit = tx.tables.history, tx.tables.attempt, tx.tables.audit
+    old = history.c.finished_at < db_later(db_now(), -age.total_seconds())
+    # The latest of the old ones first: what lies before them has mostly been deleted, but for other states' tasks.
+    chosen = sa.select(history.c.id).where(ended(history.c.state, state), old).order_by(history.c.finished_at.desc())
+    rows = await tx.rows(chosen.limit(limit).with_for_update(skip_locked=True))
+    ids = [row.id for row in rows]
+    if ids:
+        for column in (attempt.c.task_id, audit.c.task_id, history.c.id):
+            await tx.execute(sa.delete(column.table).where(tx.dialect.one_of(column, ids)))
+    return len(ids)
+
+
+async def _prune_minutes(tx: Transaction, age: timedelta, limit: int) -> int:
+    minute = tx.tables.minute
+    old = minute.c.minute < db_later(db_now(), -age.total_seconds())
+    key = [minute.c[column.name] for column in minute.primary_key]
+    chosen = sa.select(*key).where(old).order_by(*key).limit(limit).subquery()
+    deleted = sa.delete(minute).where(sa.tuple_(*key).in_(sa.select(chosen)))
+    return len(await tx.rows(deleted.returning(minute.c.minute)))
