@@ -25,7 +25,7 @@ QUICK: dict[str, Any] = {
     "lease": "5s",
     "beat": "100ms",
     "flush_every": "1ms",
-    "drain_timeout": "10s",
+    "drain_timeout": "2s",
     "retry": "1ms",
     "slots": 4,
     "threads": 2,

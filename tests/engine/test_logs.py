@@ -1,0 +1,66 @@
+"""What a runner writes to its log: lines for machines where nobody looks, and never a payload."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from runner import logs
+from tests.engine.workshop import Workshop
+
+SECRET = "swordfish"
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    stream = io.StringIO()
+    logs.set_up("auto", stream)
+    yield stream
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+async def test_every_event_is_one_line_of_json_without_payloads(workshop: Workshop, stream: io.StringIO) -> None:
+    @workshop.handler("broken", max_attempts=2)
+    async def broken(password: str) -> None:
+        raise ValueError("two\nlines\x1b[31m")
+
+    @workshop.handler("strict")
+    async def strict(n: int) -> None: ...
+
+    @workshop.handler("fine")
+    async def fine(password: str) -> str:
+        return password
+
+    await workshop.submit("broken", {"password": SECRET})
+    await workshop.submit("strict", {"n": SECRET})
+    await workshop.submit("fine", {"password": SECRET})
+    await workshop.work()
+    lines = stream.getvalue().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert all({"at", "level", "logger", "message"} <= set(record) for record in records)
+    messages = " ".join(record["message"] for record in records)
+    assert "broken attempt 1/2: retry: ValueError: two lines" in messages
+    assert "broken attempt 2/2: bury: ValueError: two lines" in messages
+    assert "InvalidPayload" in messages
+    assert "password" not in messages
+    assert SECRET not in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+async def test_the_first_and_the_last_line_say_who_worked_and_what_became_of_it(
+    workshop: Workshop, stream: io.StringIO
+) -> None:
+    @workshop.handler("fine")
+    async def fine() -> None: ...
+
+    await workshop.submit("fine")
+    await workshop.work()
+    messages = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+    assert messages[0].startswith("runner ")
+    assert "1 handlers" in messages[0]
+    assert messages[-1] == "stopped: succeed 1"

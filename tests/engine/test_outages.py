@@ -1,0 +1,203 @@
+"""The database goes away: when a runner starts, while it works, for longer than its lease."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from runner.store import connecting
+from runner.store.database import Database
+from tests.conftest import NO_POSTGRES, SqliteDatabases
+from tests.engine.locks import Lock
+from tests.engine.workshop import Workshop, at_work, heard, until
+from tests.postgres import Server, create_database, find_programs
+
+
+class Outage(Protocol):
+    """A way to take a database away, and to give it back."""
+
+    workshop: Workshop
+
+    async def begin(self) -> None: ...
+
+    async def end(self) -> None: ...
+
+
+class LockedFile:
+    """Another program keeps the write lock of a SQLite file."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self.workshop = workshop
+        self._lock = Lock(workshop.url)
+
+    async def begin(self) -> None:
+        await self._lock.take()
+
+    async def end(self) -> None:
+        self._lock.release()
+
+
+class StoppedServer:
+    """A PostgreSQL server is shut down."""
+
+    def __init__(self, workshop: Workshop, server: Server) -> None:
+        self.workshop = workshop
+        self._server = server
+        self._away = False
+
+    async def begin(self) -> None:
+        await asyncio.to_thread(self._server.stop, "immediate")
+        self._away = True
+        await self.workshop.database.dispose()  # whose connections are dead now
+
+    async def end(self) -> None:
+        if self._away:
+            await asyncio.to_thread(self._server.start)
+            self._away = False
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Server]:
+    """A server that others do not need."""
+    if (programs := find_programs()) is None:
+        pytest.skip(NO_POSTGRES)
+    with Server(programs) as server:
+        yield server
+
+
+@pytest.fixture
+def locked_file(sqlite: SqliteDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file whose lock is waited for only briefly."""
+    monkeypatch.setattr(connecting, "BUSY_SECONDS", 0.02)
+    return sqlite.migrated(tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def server(request: pytest.FixtureRequest) -> Server | None:
+    """The server to stop; None stands for a file."""
+    return request.getfixturevalue("own_server") if request.param == "postgresql" else None
+
+
+@pytest.fixture
+def url(server: Server | None, request: pytest.FixtureRequest) -> str:
+    return create_database(server) if server else str(request.getfixturevalue("locked_file"))
+
+
+@pytest.fixture
+async def outage(server: Server | None, url: str) -> AsyncIterator[Outage]:
+    database = Database.open(url)
+    await database.migrate()
+    workshop = Workshop(database, url)
+    outage: Outage = StoppedServer(workshop, server) if server else LockedFile(workshop)
+    yield outage
+    await outage.end()
+    await database.dispose()
+
+
+def said(caplog: pytest.LogCaptureFixture, words: str) -> bool:
+    return any(words in message for message in caplog.messages)
+
+
+async def test_a_runner_waits_for_a_database_that_is_away_when_it_starts(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    workshop = outage.workshop
+
+    @workshop.handler("work")
+    async def work() -> None: ...
+
+    task = await workshop.submit("work")
+    await outage.begin()
+    async with workshop.running():
+        await until(lambda: said(caplog, "waiting for the database, next try in "))
+        await outage.end()
+        await workshop.ended(task)
+    assert not errors(caplog)
+
+
+async def test_a_runner_that_waits_for_its_database_can_be_stopped(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    await outage.begin()
+    runner = outage.workshop.runner()
+    async with at_work(runner) as life:
+        await until(lambda: said(caplog, "waiting for the database, next try in "))
+        runner.stop()
+        assert await life
+
+
+async def test_outcomes_wait_for_the_database_and_claims_stop(outage: Outage, caplog: pytest.LogCaptureFixture) -> None:
+    workshop, begun, go_on, starts = outage.workshop, asyncio.Event(), asyncio.Event(), []
+
+    @workshop.handler("work")
+    async def work() -> str:
+        starts.append("work")
+        begun.set()
+        await go_on.wait()
+        return "kept"
+
+    task = await workshop.submit("work")
+    async with workshop.running(lease="10s") as runner:
+        await heard(begun)
+        await outage.begin()
+        go_on.set()
+        await until(lambda: said(caplog, "1 outcomes wait for the database, next try in "))
+        assert not runner.claiming._allowed()
+        await outage.end()
+        await workshop.ended(task)
+        after = await workshop.submit("work")
+        await workshop.ended(after)
+    row = await workshop.row(task)
+    assert (row.state, row.attempt, row.rescues, row.result) == ("succeeded", 1, 0, '"kept"')
+    assert starts == ["work", "work"]
+    assert not errors(caplog)
+
+
+async def test_outcomes_outlast_an_outage_that_is_longer_than_the_lease(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    workshop, begun, go_on, starts = outage.workshop, asyncio.Event(), asyncio.Event(), []
+
+    @workshop.handler("work")
+    async def work() -> None:
+        starts.append("work")
+        begun.set()
+        await go_on.wait()
+
+    task = await workshop.submit("work")
+    async with workshop.running(lease="800ms", beat="200ms") as runner:
+        await heard(begun)
+        await outage.begin()
+        await until(lambda: not runner.lease.held)
+        go_on.set()
+        await until(lambda: said(caplog, "1 outcomes wait for the database, next try in "))
+        await asyncio.sleep(0.3)  # the lease, of which `held` knows four fifths, is over for everybody
+        await outage.end()
+        await workshop.ended(task)
+    row = await workshop.row(task)
+    assert (row.state, row.attempt, row.rescues) == ("succeeded", 1, 0)
+    assert starts == ["work"]
+
+
+async def test_a_scan_that_found_the_database_away_is_made_up_for_though_scans_are_rare(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    workshop = outage.workshop
+
+    @workshop.handler("work")
+    async def work() -> None: ...
+
+    task = await workshop.submit("work", delay=0.5)
+    async with workshop.running(every="1h", notify=False, watch_every="1h", lease="10s", beat="100ms") as runner:
+        await until(lambda: runner.claiming.lanes.next_due is not None)
+        await outage.begin()
+        await until(lambda: said(caplog, "database away, next claim in "))
+        await outage.end()
+        await workshop.ended(task)
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]

@@ -1,0 +1,104 @@
+"""How soon a runner hears of work: at once where the database can tell, else with the next scan."""
+
+import asyncio
+
+import psycopg
+import pytest
+
+from runner.engine import news
+from tests.engine.workshop import Workshop, heard, until
+
+SELDOM = {"every": "1h", "lease": "1h", "beat": "30m"}
+"""So that nothing but news can wake a runner during a test."""
+
+
+async def test_a_submit_wakes_a_runner_that_looks_seldom(workshop: Workshop) -> None:
+    @workshop.handler("work")
+    async def work() -> None: ...
+
+    async with workshop.running(**SELDOM) as runner:
+        await until(lambda: runner.claiming.open)
+        for _ in range(3):
+            await workshop.ended(await workshop.submit("work"))
+
+
+async def test_without_news_a_submit_is_found_by_polling(workshop: Workshop) -> None:
+    @workshop.handler("work")
+    async def work() -> None: ...
+
+    quiet = SELDOM | {"every": "50ms", "notify": False, "watch_every": "1h"}
+    async with workshop.running(**quiet) as runner:
+        await until(lambda: runner.claiming.open)
+        await workshop.ended(await workshop.submit("work"))
+
+
+async def test_what_is_due_soon_is_not_left_to_the_next_scan(workshop: Workshop) -> None:
+    @workshop.handler("work")
+    async def work() -> None: ...
+
+    soon = await workshop.submit("work", delay=0.3)
+    async with workshop.running(**SELDOM, notify=False, watch_every="1h"):
+        await workshop.ended(soon)
+
+
+async def test_the_first_scan_waits_for_the_initial_delay(workshop: Workshop) -> None:
+    begun = asyncio.Event()
+
+    @workshop.handler("work")
+    async def work() -> None:
+        begun.set()
+
+    task = await workshop.submit("work")
+    quiet = SELDOM | {"every": "1ms", "notify": False, "watch_every": "1h", "initial_delay": "1h"}
+    async with workshop.running(**quiet) as runner:
+        await until(lambda: runner.lease.held)
+        runner._look()
+        assert await workshop.count(workshop.database.tables.runner) == 1
+        assert await workshop.state(task) == "waiting"
+    assert not begun.is_set()
+
+
+async def test_a_broken_listener_listens_again(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    if workshop.url.startswith("sqlite"):
+        pytest.skip("SQLite has no listener that could break")
+    monkeypatch.setattr(news, "LISTEN_AGAIN", 0.01)
+
+    @workshop.handler("work")
+    async def work() -> None: ...
+
+    async with workshop.running(**SELDOM) as runner:
+        await until(lambda: runner.claiming.open)
+        await until(lambda: end_listeners(workshop.url))
+        await until(lambda: listeners(workshop.url) == 1)
+        await workshop.ended(await workshop.submit("work"))
+
+
+LISTENERS = "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
+
+
+def listeners(url: str) -> int:
+    with psycopg.connect(url) as connection:
+        return int(str(connection.execute(f"SELECT count(*) {LISTENERS}").fetchone()[0]))  # type: ignore[index]
+
+
+def end_listeners(url: str) -> bool:
+    with psycopg.connect(url) as connection:
+        return connection.execute(f"SELECT pg_terminate_backend(pid) {LISTENERS}").fetchall() != []
+
+
+async def test_a_burst_of_submits_is_heard_without_a_scan_for_each(workshop: Workshop) -> None:
+    done = asyncio.Event()
+    count = 0
+
+    @workshop.handler("work")
+    async def work() -> None:
+        nonlocal count
+        count += 1
+        if count == 50:
+            done.set()
+
+    async with workshop.running(**SELDOM) as runner:
+        await until(lambda: runner.claiming.open)
+        for _ in range(50):
+            await workshop.submit("work")
+        await heard(done)
