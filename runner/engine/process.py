@@ -86,7 +86,7 @@ class Runner:
             async with _beside(self.working.buffer.run(), self._news()):
                 ticks = Ticks(self._table(until_idle))
                 ticks.start()
-                self.claiming.open = True
+                asyncio.get_running_loop().call_later(self.settings.initial_delay.total_seconds(), self._open)
                 await self._stop.wait()
                 ticks.stop("claim", "rescue", "prune", "idle")
                 clean = await self._leave()
@@ -153,6 +153,11 @@ class Runner:
         else:
             path = self.database.engine.url.database or ""
             await watch(path, self.settings.watch_every.total_seconds(), self._look)
+
+    def _open(self) -> None:
+        """Let claims begin; until then news is not listened to either."""
+        self.claiming.open = not self.stopping
+        self._look()
 
     def _look(self) -> None:
         """Scan soon, and do not wait for its end."""
