@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.columns import EARLIEST, LATEST
 from runner.outcome import Failure
 from runner.policy.fingerprint import fingerprint
 from runner.storable import to_storable
@@ -29,6 +30,15 @@ class Tried(NamedTuple):
     verb: str
     failure: Failure
     delay: float | None
+
+
+def started(task: Any) -> sa.Label[Any]:
+    """When an attempt began, as the column claimed_at of a row that can be read whatever somebody has written there.
+
+    Args:
+        task: the columns of the task.
+    """
+    return sa.case((task.claimed_at.between(EARLIEST, LATEST), task.claimed_at)).label("claimed_at")
 
 
 async def record(tx: Transaction, tried: Sequence[Tried]) -> None:

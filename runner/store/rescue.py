@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from runner.columns import db_later, db_now
 from runner.outcome import Failure
 from runner.schema import is_state, state_literal
-from runner.store.attempts import Tried, record
+from runner.store.attempts import Tried, record, started
 from runner.store.move import IN_NO_HANDS, NOBODY, Ending, finish
 from runner.store.transaction import Transaction
 from runner.task import MOVES, State
@@ -51,7 +51,7 @@ async def _lock_lost(tx: Transaction, grace: float) -> list[Any]:
     alive = sa.exists().where(runner.id == task.runner_id)
     overdue = task.deadline_at < db_later(db_now(), -grace)
     names = ("id", "queue", "handler", "attempt", "max_attempts", "fence", "cancel_requested")
-    columns = [task[name] for name in (*names, "claimed_at", "runner_id", "host")]
+    columns = [*(task[name] for name in (*names, "runner_id", "host")), started(task)]
     statement = (
         sa.select(*columns, alive.label("alive"))
         .where(is_state(task.state, State.RUNNING), ~alive | overdue)

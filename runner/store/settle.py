@@ -12,7 +12,7 @@ from runner.outcome import Done, Failure, Outcome
 from runner.policy.verdict import Standing, Verdict, judge
 from runner.schema import state_literal
 from runner.storable import to_storable
-from runner.store.attempts import Tried, record
+from runner.store.attempts import Tried, record, started
 from runner.store.dialects import by_column
 from runner.store.move import IN_NO_HANDS, Ending, finish
 from runner.store.transaction import Transaction
@@ -106,7 +106,7 @@ async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:
     """Read the rows as they are now, and lock them: in the order of ids, so that no two wait for each other."""
     task = tx.tables.task.c
     names = ("id", "queue", "handler", "attempt", "max_attempts", "retry", "releases", "cancel_requested", "fence")
-    columns = [task[name] for name in (*names, "claimed_at", "runner_id", "host")]
+    columns = [*(task[name] for name in (*names, "runner_id", "host")), started(task)]
     held = task.id.in_(ids) & (task.runner_id == holder)
     rows = await tx.rows(sa.select(*columns).where(held).order_by(task.id).with_for_update())
     return {row.id: row for row in rows}
