@@ -70,7 +70,7 @@ def test_without_any_source_the_defaults_hold() -> None:
     loaded = load()
     assert loaded == Settings()
     assert str(loaded.url) == "sqlite:///tasktui.db"
-    assert (loaded.mode, loaded.every, loaded.batch) == ("fixed-rate", timedelta(seconds=1), 250)
+    assert (loaded.mode, loaded.every, loaded.batch) == ("fixed-rate", timedelta(seconds=1), 500)
     assert (loaded.lease, loaded.beat) == (timedelta(seconds=15), timedelta(seconds=3))
     assert (loaded.keep_succeeded, loaded.keep_dead) == (timedelta(days=7), timedelta(days=180))
     assert (loaded.payload_limit, loaded.error_limit, loaded.result_limit) == (262_144, 16_384, 65_536)
@@ -90,11 +90,11 @@ def test_arguments_go_before_the_environment_before_the_profile_before_the_defau
     monkeypatch.setenv("RUNNER_BATCH", "3")
     monkeypatch.setenv("runner_slots", "3")
     loaded = load(batch=4, slots=None)
-    assert (loaded.batch, loaded.slots, loaded.threads, loaded.flush_size) == (4, 3, 2, 250)
+    assert (loaded.batch, loaded.slots, loaded.threads, loaded.flush_size) == (4, 3, 2, 500)
     assert row(loaded, "batch") == Row("batch", "4", "argument batch")
     assert row(loaded, "slots") == Row("slots", "3", "RUNNER_SLOTS in the environment")
     assert row(loaded, "threads") == Row("threads", "2", f"threads of profile dev in {path}")
-    assert row(loaded, "flush_size") == Row("flush_size", "250", "default")
+    assert row(loaded, "flush_size") == Row("flush_size", "500", "default")
 
 
 def test_a_profile_is_chosen_by_argument_before_the_environment_before_the_file(
@@ -140,7 +140,7 @@ def test_text_is_read_as_people_write_it(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_settings_constructed_directly_do_not_look_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNNER_BATCH", "3")
-    assert Settings().batch == 250
+    assert Settings().batch == 500
     assert row(Settings(batch=7), "batch") == Row("batch", "7", "argument")
 
 

@@ -65,15 +65,21 @@ class Claiming:
         self._resting = asyncio.Event()
         self._resting.set()
         self._again = False
+        self._news = False
         self.hungry = False
         """True while there may be due tasks that found no room, or could not be looked for: scan again when it can."""
         self.open = False
         """False while nothing may be claimed: before the runner is registered, while it drains."""
         self.who = Claimant(0, "")
 
-    async def scan(self) -> None:
-        """Look for due tasks and take what fits, until there are none or there is no room."""
+    async def scan(self, news: bool = False) -> None:
+        """Look for due tasks and take what fits, until there are none or there is no room.
+
+        Args:
+            news: something was submitted: claim from the lanes that were due lately before looking at all of them.
+        """
         self._again = True
+        self._news |= news
         if not self._resting.is_set():
             return  # the scan under way looks once more
         self._resting.clear()
@@ -121,7 +127,11 @@ class Claiming:
 
     async def _scan(self) -> None:
         self.hungry = False
-        await self._survey()
+        if self._news:
+            self._news = False
+            self.lanes.recall()
+        elif not self.lanes or self._pace.due(time.monotonic()):
+            await self._survey()
         while self.lanes and self._allowed():
             taken = await self._claim_round()
             if taken is None:

@@ -149,10 +149,10 @@ class Runner:
     async def _news(self) -> None:
         if self.database.dialect.isolates_rows:
             if self.settings.notify:
-                await listen(self.database, self._look)
+                await listen(self.database, self._hear)
         else:
             path = self.database.engine.url.database or ""
-            await watch(path, self.settings.watch_every.total_seconds(), self._look)
+            await watch(path, self.settings.watch_every.total_seconds(), self._hear)
 
     def _open(self) -> None:
         """Let claims begin; until then news is not listened to either."""
@@ -164,11 +164,16 @@ class Runner:
         if self.claiming.open:
             self._looking = asyncio.ensure_future(self._scan())
 
+    def _hear(self) -> None:
+        """Something was submitted: hurry."""
+        if self.claiming.open:
+            self._looking = asyncio.ensure_future(self._scan(news=True))
+
     def _room_again(self) -> None:
         self.claiming.room_again()
 
-    async def _scan(self) -> None:
-        await self.claiming.scan()
+    async def _scan(self, news: bool = False) -> None:
+        await self.claiming.scan(news)
         due = self.claiming.lanes.next_due
         if due is not None and due < self.settings.every.total_seconds():
             if self._timer is not None:

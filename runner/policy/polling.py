@@ -39,8 +39,8 @@ class LookAhead:
         most: a bound.
     """
 
-    span: float = 0.03
-    most: int = 1_000
+    span: float = 0.05
+    most: int = 2_000
     _rate: float = 0.0
     _ended: int = 0
     _since: float = 0.0

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from runner.task import Claimed
 
+RECALLED = 8
+"""So many lanes are remembered: a claim that is in a hurry must not look at many."""
+
 
 class Lane(NamedTuple):
     """Tasks that are served in the order of their time: those of one queue, handler and priority."""
@@ -57,6 +60,8 @@ class Lanes:
     """Of the lanes that have due tasks, as far as is known."""
     known: dict[Lane, Place] = field(default_factory=dict)
     """The lanes that the last survey found due, each from its start."""
+    lately: dict[Lane, None] = field(default_factory=dict)
+    """The lanes that had due tasks lately, the latest last; at most RECALLED."""
     next_due: float | None = None
     """Seconds from the last survey until another lane of ours becomes due; None when there is none."""
 
@@ -66,7 +71,17 @@ class Lanes:
         due = sorted((head for head in mine if head.wait <= 0), key=lambda head: -head.lane.priority)
         self.known = {head.lane: self.start for head in due}
         self.places = dict(self.known)
+        for lane in reversed(self.known):
+            self.lately.pop(lane, None)
+            self.lately[lane] = None
+        for lane in list(self.lately)[:-RECALLED]:
+            del self.lately[lane]
         self.next_due = min((head.wait for head in mine if head.wait > 0), default=None)
+
+    def recall(self) -> None:
+        """Take the lanes that had due tasks lately for due: what is submitted now most likely goes there."""
+        lately = sorted(self.lately, key=lambda lane: -lane.priority)
+        self.places |= {lane: self.start for lane in lately if lane not in self.places}
 
     def advance(self, lanes: Iterable[Lane], claimed: Sequence[Claimed], asked: int) -> None:
         """Move behind what was claimed.

@@ -125,13 +125,13 @@ class Settings(BaseModel):
     mode: Literal["fixed-rate", "fixed-delay"] = "fixed-rate"
     every: Period = timedelta(seconds=1)
     initial_delay: Delay = _ZERO
-    batch: Count = 250
+    batch: Count = 500
     slots: Count = 100
     threads: Count = 10
     lease: Period = timedelta(seconds=15)
     beat: Period = Field(default_factory=lambda data: data["lease"] / 5)
     drain_timeout: Delay = timedelta(seconds=30)
-    flush_size: Count = 250
+    flush_size: Count = 500
     flush_every: Delay = timedelta(milliseconds=5)
     notify: bool = True
     watch_every: Period = timedelta(milliseconds=50)

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.columns import Instant, db_later, db_now
+from runner.columns import Instant, ctid, db_later, db_now
 from runner.policy.selection import Lane, Place
 from runner.schema import Tables, is_state, state_literal
 from runner.store.dialects import DIALECTS, Dialect, by_column
@@ -24,6 +24,10 @@ LANE_COLUMNS: dict[str, Any] = {
     "max_attempts": sa.Integer,
     "timeout": sa.Float,
 }
+
+LIMIT = sa.bindparam("limit", type_=sa.Integer)
+
+Among: TypeAlias = Literal["lane", "lanes", "suspects"]
 
 
 class Terms(NamedTuple):
@@ -56,7 +60,8 @@ async def claim(
     Returns:
         The tasks that were really taken, in the order in which they are to be started.
     """
-    return await _claim(tx, _prepared(tx.tables, tx.driver, False), who, lanes, terms, limit)
+    among: Among = "lane" if len(lanes) == 1 else "lanes"
+    return await _claim(tx, _prepared(tx.tables, tx.driver, among), who, lanes, terms, limit)
 
 
 async def claim_suspect(
@@ -67,7 +72,7 @@ async def claim_suspect(
     Whoever was merely claimed beside a task that kills its runner is rescued along with it each time. Taken one at a
     time, only the culprit uses up its attempts.
     """
-    return await _claim(tx, _prepared(tx.tables, tx.driver, True), who, lanes, terms, 1)
+    return await _claim(tx, _prepared(tx.tables, tx.driver, "suspects"), who, lanes, terms, 1)
 
 
 async def _claim(
@@ -90,25 +95,31 @@ async def _claim(
 
 
 @lru_cache
-def _prepared(tables: Tables, driver: sa.Dialect, suspects: bool) -> Prepared:
-    return Prepared(claim_statement(tables, DIALECTS[driver.name], suspects), driver)
+def _prepared(tables: Tables, driver: sa.Dialect, among: Among) -> Prepared:
+    return Prepared(claim_statement(tables, DIALECTS[driver.name], among), driver)
 
 
-def claim_statement(tables: Tables, dialect: Dialect, suspects: bool = False) -> sa.Update:
+def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes") -> sa.Update:
     """The claim, whole.
 
     Args:
         tables: of the installation.
         dialect: of the database.
-        suspects: claim from the tasks that lived through lost runners, instead of from all others.
+        among: what to claim from: one lane, several, or the tasks in them that lived through lost runners.
     """
     task = tables.task
     # MATERIALIZED by being used more than once: the lanes are unpacked once.
     lane = sa.select(dialect.rows("lane", LANE_COLUMNS)).cte("lane")
-    chosen = _first_suspect(task, lane) if suspects else _first_in_need(task, lane, dialect)
+    match among:
+        case "lane":
+            chosen = _first_of_lane(task, lane, dialect)
+        case "lanes":
+            chosen = _first_in_need(task, lane, dialect)
+        case "suspects":
+            chosen = _first_suspect(task, lane, dialect)
     if dialect.isolates_rows:
         # An array is computed once, whatever the plan: IN (SELECT ... LIMIT n) can run again and take more than n.
-        taken = task.c.id == sa.func.any(sa.func.array(chosen.scalar_subquery()))
+        taken = ctid(task.name) == sa.func.any(sa.func.array(chosen.scalar_subquery()))
     else:
         taken = task.c.id.in_(chosen.scalar_subquery())
     given = {name: _of_handler(lane, name, task) for name in ("max_attempts", "timeout")}
@@ -130,12 +141,16 @@ def claim_statement(tables: Tables, dialect: Dialect, suspects: bool = False) ->
     )
 
 
+def _first_of_lane(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+    """The first `limit` tasks of the only lane: what most claims of a busy runner ask for."""
+    return _taken(task, lane, lane, LIMIT) if dialect.isolates_rows else _first_in_need(task, lane, dialect)
+
+
 def _first_in_need(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
-    """The ids of the first `limit` tasks over all lanes, locked where rows are locked one by one."""
-    limit = sa.bindparam("limit", type_=sa.Integer)
-    found, row = dialect.for_each(lane, _due(task, lane).limit(limit), task)
+    """The first `limit` tasks over all lanes."""
+    found, row = dialect.for_each(lane, _due(task, lane).limit(LIMIT), task)
     need = (row.priority.desc(), row.run_at, row.id)
-    head = sa.select(lane.c.number, row.id).select_from(found).order_by(*need).limit(limit)
+    head = sa.select(lane.c.number, row.id).select_from(found).order_by(*need).limit(LIMIT)
     if not dialect.isolates_rows:
         return head.with_only_columns(row.id)
     # The order over all lanes is found without locks, and tells only how many of each lane are in need. These are
@@ -143,11 +158,15 @@ def _first_in_need(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[
     # rows are locked than are taken.
     numbers = head.cte("head")
     share = sa.select(numbers.c.number, sa.func.count().label("tasks")).group_by(numbers.c.number).cte("share")
-    chosen = share.join(lane, lane.c.number == share.c.number)
-    taken = (
-        _due(task, lane).limit(share.c.tasks).with_for_update(skip_locked=True).correlate(lane, share).lateral("taken")
-    )
-    return sa.select(taken.c.id).select_from(chosen.join(taken, sa.true()))
+    parts = share.join(lane, lane.c.number == share.c.number)
+    return _taken(task, lane, parts, share.c.tasks)
+
+
+def _taken(task: sa.Table, lane: sa.CTE, source: sa.FromClause, tasks: Any) -> sa.Select[Any]:
+    """The places of the first so many tasks of each lane that nobody else holds, locked."""
+    first = _due(task, lane).with_only_columns(ctid("due")).limit(tasks).with_for_update(skip_locked=True)
+    taken = first.correlate(source, lane).lateral("taken")
+    return sa.select(taken.c.ctid).select_from(source.join(taken, sa.true()))
 
 
 def _due(task: sa.Table, lane: sa.CTE) -> sa.Select[Any]:
@@ -170,18 +189,18 @@ def _due(task: sa.Table, lane: sa.CTE) -> sa.Select[Any]:
     )
 
 
-def _first_suspect(task: sa.Table, lane: sa.CTE) -> sa.Select[Any]:
-    """The id of the first due suspect in the lanes: a walk along the small index `rescued`."""
+def _first_suspect(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+    """The place of the first due suspect in the lanes: a walk along the small index `rescued`."""
     row = task.alias("due")
     mine = sa.select(lane.c.number).where(lane.c.queue == row.c.queue, lane.c.handler == row.c.handler)
     # OFFSET 0 keeps the planner from turning this into a join, which would walk every due task of the lanes instead.
     ours = mine.offset(sa.literal_column("0")).exists()
     return (
-        sa.select(row.c.id)
+        sa.select(ctid("due") if dialect.isolates_rows else row.c.id)
         .where(is_state(row.c.state, State.WAITING), row.c.rescues > sa.literal_column("0"), is_suspect(row))
         .where(row.c.run_at <= db_now(), has_attempts_left(row), ours)
         .order_by(row.c.run_at, row.c.id)
-        .limit(sa.bindparam("limit", type_=sa.Integer))
+        .limit(LIMIT)
         .with_for_update(skip_locked=True, of=row)
     )
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.columns import JsonText, db_now
+from runner.columns import JsonText, ctid, db_now
 from runner.schema import Tables, is_state, state_literal
 from runner.store.dialects import DIALECTS, Dialect, by_column
 from runner.store.statement import Prepared
@@ -90,11 +90,11 @@ def _in_one(tables: Tables, ending: sa.FromClause, target: State) -> list[sa.Upd
     # The rows are looked up one by one, by id (OFFSET 0 keeps the planner from turning this into a join: it believes
     # that no task is in anyone's hands, and would compare all with all), and are then addressed by their place.
     task, row = tables.task, tables.task.alias("held")
-    place = sa.select(_ctid("held")).where(_held(row, ending)).offset(sa.literal_column("0")).lateral("place")
+    place = sa.select(ctid("held")).where(_held(row, ending)).offset(sa.literal_column("0")).lateral("place")
     found = sa.select(place.c.ctid, *ending.c).select_from(ending.join(place, sa.true())).subquery("found")
     carried = [*(task.c[name] for name in shared(tables)), task.c.error]
     given = [found.c[name].label(f"given_{name}") for name in GIVEN]
-    gone = sa.delete(task).where(_ctid(task.name) == found.c.ctid).returning(*carried, *given).cte("gone")
+    gone = sa.delete(task).where(ctid(task.name) == found.c.ctid).returning(*carried, *given).cte("gone")
     renamed = {name: gone.c[f"given_{name}"] for name in GIVEN}
     copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
     return [copy.returning(tables.history.c.id)]
@@ -132,10 +132,6 @@ def _held(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
     holder = sa.func.coalesce(task.c.runner_id, sa.literal_column(str(NOBODY)))
     given = sa.bindparam("holder", type_=sa.BigInteger)
     return (task.c.id == ending.c.id) & (task.c.fence == ending.c.fence) & (holder == given)
-
-
-def _ctid(table: str) -> sa.Label[Any]:
-    return sa.literal_column(f"{table}.ctid").label("ctid")
 
 
 async def requeue(tx: Transaction, ids: list[int]) -> set[int]:
