@@ -1,0 +1,60 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.policy.fingerprint import LONGEST, fingerprint, masked
+
+anything = st.text(st.characters(exclude_categories=()))
+
+ALIKE = [
+    ("user 17 has 3 coupons", "user 4711 has 12 coupons"),
+    ("took 1.25 s", "took 300 s"),
+    ("no file 'a.txt'", 'no file "b/c.txt"'),
+    ("no file 'it\\'s'", "no file ''"),
+    ("order 6f9619ff-8b86-d011-b42d-00c04fc964ff is gone", "order 00000000-0000-0000-0000-000000000000 is gone"),
+    ("<Task at 0x7fe738b22910>", "<Task at 0x1>"),
+    ("commit deadbeef01 not found", "commit 0123456789abcdef not found"),
+    ("a   b\tc", "a b c"),
+    ("first line\nsecond 1", "first line\nanother"),
+    ("\n\n  first line", "first line"),
+]
+
+DIFFERENT = [
+    ("connection refused", "connection reset"),
+    ("no file 'a'", "no folder 'a'"),
+    ("facade", "decade"),
+    ("defaced", "effaced"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE)
+def test_failures_of_one_kind_look_alike(one: str, other: str) -> None:
+    assert fingerprint("h", "E", one) == fingerprint("h", "E", other)
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT)
+def test_failures_of_different_kinds_differ(one: str, other: str) -> None:
+    assert fingerprint("h", "E", one) != fingerprint("h", "E", other)
+
+
+def test_handlers_and_classes_are_told_apart() -> None:
+    prints = {fingerprint(handler, kind, "m") for handler in ("a", "b") for kind in ("E", "F")}
+    assert len(prints | {fingerprint("aE", "", "m")}) == 5
+
+
+def test_it_is_the_same_on_every_machine_and_for_ever() -> None:
+    assert fingerprint("coupons.send", "ValueError", "no such coupon: 17") == "40482910b5d7184f"
+
+
+def test_a_long_message_counts_by_its_beginning() -> None:
+    assert masked("x" * LONGEST + "a") == masked("x" * LONGEST + "b")
+
+
+@pytest.mark.parametrize("sign", ["'", '"', "\\", "'\\", "0x", "-", "a1", "1."])
+def test_a_message_made_to_be_slow_is_masked_too(sign: str) -> None:
+    assert len(masked(sign * 10**6)) <= 3 * LONGEST
+
+
+@given(anything, anything, anything)
+def test_anything_has_sixteen_hexadecimal_digits(handler: str, kind: str, message: str) -> None:
+    assert len(f"{int(fingerprint(handler, kind, message), 16):016x}") == 16

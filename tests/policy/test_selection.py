@@ -1,0 +1,65 @@
+from runner.policy.selection import Head, Lane, Lanes, Place
+from runner.task import Claimed
+
+START = Place("", 0)
+LOW, HIGH, FOREIGN = Lane("q", "work", 1), Lane("q", "work", 9), Lane("q", "foreign", 9)
+
+
+def surveyed(*heads: tuple[Lane, float] | tuple[Lane, float, bool]) -> Lanes:
+    lanes = Lanes(lambda lane: lane.handler == "work", START)
+    lanes.survey(
+        Head(lane, "t", wait, *paused) if paused else Head(lane, "t", wait, False) for lane, wait, *paused in heads
+    )
+    return lanes
+
+
+def task(lane: Lane, run_at: str, id: int) -> Claimed:
+    return Claimed(id, lane.queue, lane.handler, None, "{}", lane.priority, run_at, 1, 3, 1, None, 0, None)
+
+
+def test_due_lanes_come_in_order_of_priority_each_from_its_start() -> None:
+    lanes = surveyed((LOW, -5.0), (HIGH, 0.0))
+    assert list(lanes.places.items()) == [(HIGH, START), (LOW, START)]
+    assert lanes.known == lanes.places
+
+
+def test_lanes_of_other_runners_and_paused_ones_are_left_out() -> None:
+    lanes = surveyed((FOREIGN, -5.0), (LOW, -5.0, True))
+    assert not lanes
+    assert lanes.next_due is None
+
+
+def test_the_next_lane_to_become_due_is_known() -> None:
+    lanes = surveyed((LOW, 30.0), (HIGH, 20.0), (FOREIGN, 1.0), (Lane("p", "work", 1), 2.0, True))
+    assert not lanes
+    assert lanes.next_due == 20.0
+
+
+def test_a_full_claim_moves_each_lane_behind_its_own_last_task() -> None:
+    lanes = surveyed((LOW, -5.0), (HIGH, -5.0))
+    lanes.advance([HIGH, LOW], [task(HIGH, "2", 7), task(HIGH, "2", 9), task(LOW, "1", 3)], 3)
+    assert lanes.places == {HIGH: Place("2", 9), LOW: Place("1", 3)}
+    assert lanes.known == {HIGH: START, LOW: START}
+
+
+def test_a_place_never_goes_back() -> None:
+    lanes = surveyed((LOW, -5.0))
+    lanes.advance([LOW], [task(LOW, "5", 5)], 1)
+    lanes.advance([LOW], [task(LOW, "4", 9)], 1)
+    assert lanes.places == {LOW: Place("5", 5)}
+
+
+def test_lanes_that_gave_less_than_asked_are_done_and_others_stay() -> None:
+    lanes = surveyed((LOW, -5.0), (HIGH, -5.0))
+    lanes.advance([HIGH], [task(HIGH, "2", 7)], 2)
+    assert list(lanes.places) == [LOW]
+    lanes.advance([LOW], [], 1)
+    assert not lanes
+
+
+def test_a_survey_begins_anew() -> None:
+    lanes = surveyed((LOW, -5.0))
+    lanes.advance([LOW], [task(LOW, "5", 5)], 1)
+    lanes.survey([Head(LOW, "6", -1.0, False), Head(HIGH, "7", 4.0, False)])
+    assert lanes.places == {LOW: START}
+    assert lanes.next_due == 4.0

@@ -1,0 +1,109 @@
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.outcome import Cancelled, Dead, Failure, Outcome, Release, Retry, Snooze
+from runner.policy.verdict import FREE_RELEASES, Standing, Verdict, judge
+from runner.task import MOVES, State
+
+FRESH = Standing(attempt=1, max_attempts=3, retry="1m,5m", default_retry="20m", releases=0, cancel_requested=False)
+LAST = replace(FRESH, attempt=3)
+UNWANTED = replace(FRESH, cancel_requested=True)
+BROKEN = Failure("ValueError", "no")
+
+failures = st.none() | st.builds(Failure, st.text(), st.text())
+delays = st.none() | st.timedeltas(timedelta(0), timedelta(days=3_000))
+outcomes: st.SearchStrategy[Outcome] = (
+    st.builds(Retry, delays, st.text(), failures)
+    | st.builds(Dead, st.text(), failures)
+    | st.builds(Snooze, st.timedeltas(timedelta(0), timedelta(days=3_000)), st.text())
+    | st.builds(Release, st.text())
+    | st.builds(Cancelled, st.text())
+)
+standings = st.builds(
+    Standing,
+    st.integers(1, 10),
+    st.none() | st.integers(1, 10),
+    st.none() | st.sampled_from(["1m", "never", "nonsense", ""]),
+    st.sampled_from(["20m", "never", "sidekiq"]),
+    st.integers(0, 2 * FREE_RELEASES),
+    st.booleans(),
+)
+
+
+def test_a_failure_waits_as_the_plan_says() -> None:
+    expected = Verdict("retry", timedelta(minutes=1), failure=BROKEN, why="ValueError: no")
+    assert judge(Retry(failure=BROKEN), FRESH, 0) == expected
+    assert judge(Retry(), replace(FRESH, attempt=2), 0).delay == timedelta(minutes=5)
+
+
+def test_the_tasks_own_plan_goes_before_the_handlers() -> None:
+    assert judge(Retry(), replace(FRESH, retry=None), 0).delay == timedelta(minutes=20)
+    assert judge(Retry(), replace(FRESH, retry="2m"), 0).delay == timedelta(minutes=2)
+
+
+def test_a_plan_that_is_none_gives_way_to_the_handlers() -> None:
+    assert judge(Retry(), replace(FRESH, retry="sometimes"), 0).delay == timedelta(minutes=20)
+
+
+def test_a_named_delay_goes_before_any_plan() -> None:
+    assert judge(Retry("7s"), replace(FRESH, retry="never"), 0).delay == timedelta(seconds=7)
+
+
+@pytest.mark.parametrize("row", [LAST, replace(FRESH, attempt=7), replace(FRESH, retry="never")])
+def test_a_failure_without_another_attempt_is_final(row: Standing) -> None:
+    assert judge(Retry(failure=BROKEN), row, 0) == Verdict("bury", failure=BROKEN, why="ValueError: no")
+
+
+def test_a_named_delay_grants_no_further_attempt() -> None:
+    assert judge(Retry("1s"), LAST, 0).verb == "bury"
+
+
+def test_without_a_maximum_there_is_always_another_attempt() -> None:
+    assert judge(Retry(), replace(LAST, max_attempts=None), 0).verb == "retry"
+
+
+def test_giving_up_needs_no_reason() -> None:
+    assert judge(Dead("gone"), FRESH, 0) == Verdict("bury", failure=Failure("Dead", "gone"), why="Dead: gone")
+    assert judge(Dead(), FRESH, 0).why == "Dead"
+
+
+def test_putting_off_does_not_count_even_at_the_last_attempt() -> None:
+    assert judge(Snooze("10m", "later"), LAST, 0) == Verdict(
+        "snooze", timedelta(minutes=10), counted=False, why="later"
+    )
+
+
+def test_handing_back_counts_only_beyond_the_free_ones() -> None:
+    assert judge(Release(), replace(LAST, releases=FREE_RELEASES - 1), 0) == Verdict(
+        "release", timedelta(0), counted=False
+    )
+    assert judge(Release(), replace(FRESH, releases=FREE_RELEASES), 0) == Verdict("release", timedelta(0))
+
+
+def test_handing_back_too_often_at_the_last_attempt_is_final() -> None:
+    assert judge(Release(), replace(LAST, releases=FREE_RELEASES), 0).verb == "bury"
+
+
+@pytest.mark.parametrize("outcome", [Retry(), Dead(), Snooze("1m"), Release(), Cancelled()], ids=repr)
+def test_a_termination_that_was_asked_for_is_carried_out(outcome: Outcome) -> None:
+    verdict = judge(outcome, UNWANTED, 0)
+    assert (verdict.verb, verdict.delay) == ("cancel", None)
+    assert (verdict.failure is not None) == isinstance(outcome, (Retry, Dead))
+
+
+@given(outcomes, standings, st.floats(0, 1, exclude_max=True))
+def test_every_verdict_is_a_legal_move_that_leaves_no_task_stuck(
+    outcome: Outcome, row: Standing, random: float
+) -> None:
+    verdict = judge(outcome, row, random)
+    move = MOVES[verdict.verb]
+    assert State.RUNNING in move.sources
+    assert (verdict.delay is not None) == (move.target is State.WAITING)
+    if move.target is State.WAITING:
+        used = row.attempt if verdict.counted else row.attempt - 1
+        assert row.max_attempts is None or used < row.max_attempts or row.attempt > row.max_attempts
+        assert not row.cancel_requested
