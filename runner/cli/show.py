@@ -10,7 +10,16 @@ from runner.cli.clock import local_zone
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.handlers import Modules, load_handlers
-from runner.cli.printing import Column, plain, print_block, print_json, print_pairs, print_table, print_title
+from runner.cli.printing import (
+    Column,
+    plain,
+    print_block,
+    print_json,
+    print_line,
+    print_pairs,
+    print_table,
+    print_title,
+)
 from runner.cli.targets import TaskId
 from runner.cli.tasks import listed
 from runner.redaction import decoded

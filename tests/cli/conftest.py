@@ -14,10 +14,12 @@ import pytest
 
 from runner.cli.app import run
 from runner.cli.ending import ended
+from runner.outcome import Outcome
 from runner.store.database import Database
 from runner.store.submit import submit_many
 from runner.store.transaction import Transaction
 from runner.task import NewTask
+from tests.store.runners import Runner
 
 T = TypeVar("T")
 
@@ -76,15 +78,30 @@ class Store:
 
     url: str
 
-    def write(self, verb: Callable[[Transaction], Awaitable[T]]) -> T:
+    def use(self, work: Callable[[Database], Awaitable[T]]) -> T:
         async def once() -> T:
             database = Database.open(self.url)
             try:
-                return await database.write(verb)
+                return await work(database)
             finally:
                 await database.dispose()
 
         return asyncio.run(once())
+
+    def write(self, verb: Callable[[Transaction], Awaitable[T]]) -> T:
+        return self.use(lambda database: database.write(verb))
+
+    def claim(self, *handlers: str, outcome: Outcome | None = None) -> int:
+        """Claim all that is due, and settle it if there is an outcome; the runner's number."""
+
+        async def work(database: Database) -> int:
+            runner = await Runner.enter(database, *handlers, host="web-1")
+            for task in await runner.claim():
+                if outcome is not None:
+                    await runner.end(task, outcome)
+            return runner.id
+
+        return self.use(work)
 
     def submit(self, *tasks: NewTask) -> list[int]:
         return self.write(lambda tx: submit_many(tx, tasks))

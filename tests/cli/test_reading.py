@@ -1,0 +1,169 @@
+"""Looking: lists, stories, sums and runners, as text that is safe and as JSON that is stable."""
+
+import json
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from runner.cli.ending import Exit
+from runner.outcome import Done, Failure, Retry
+from runner.store.transaction import Transaction
+from runner.task import NewTask, Shown, State
+from tests.cli.conftest import Call, Store, program
+
+EVIL = "\x1b[31mred\x9b0m\u202e\u200b[bold]x[/bold][/nothing]\r\n"
+FORBIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u200b]")
+
+
+def hostile(store: Store) -> int:
+    """A task that holds something bad wherever a text can stand, and has failed once."""
+
+    async def arrange(tx: Transaction) -> int:
+        task = tx.tables.task
+        values = dict.fromkeys(("queue", "handler", "key", "submitted_by", "trace"), EVIL)
+        values |= {"payload": json.dumps({EVIL: EVIL, "token": EVIL}), "tags": json.dumps([EVIL])}
+        return int((await tx.execute(sa.insert(task).values(values).returning(task.c.id))).scalar_one())
+
+    id = store.write(arrange)
+    store.claim(EVIL, outcome=Retry("1h", failure=Failure(EVIL, EVIL, EVIL)))
+    return id
+
+
+def test_no_text_of_the_database_reaches_the_terminal_raw(called: Call, store: Store) -> None:
+    id = hostile(store)
+    looks = [("tasks",), ("show", id), ("show", id, "--reveal"), ("stats",), ("runners",), ("check",)]
+    looks += [("retry", f"id:{id}", "--dry-run"), ("terminate", "99"), ("tasks", "--json"), ("show", id, "--json")]
+    looks += [("stats", "--json"), ("retry", f"id:{id}", "--dry-run", "--json")]
+    for look in looks:
+        told = called(*look)
+        assert not FORBIDDEN.search(told.out + told.err), look
+    assert "␛[31mred" in called("show", id).out
+    assert "[bold]x[/bold]" in called("show", id).out
+
+
+def test_json_holds_what_was_stored_exactly(called: Call, store: Store) -> None:
+    id = hostile(store)
+    (task,) = called("tasks", "--json").document["tasks"]
+    assert (task["id"], task["key"], task["queue"]) == (id, EVIL, EVIL)
+    assert called("show", id, "--json", "--reveal").document["payload"] == {EVIL: EVIL, "token": EVIL}
+
+
+def test_tables_fit_eighty_columns(called: Call, store: Store) -> None:
+    store.submit(*(NewTask("h" * 150, queue="q" * 150, key="k" * 400) for _ in range(3)))
+    store.claim("h" * 150)
+    for look in (("tasks",), ("stats",), ("runners",)):
+        assert max(len(line) for line in called(*look).out.splitlines() if "No live runner" not in line) <= 80, look
+    assert re.search(r"^ID +STATE +QUEUE", called("tasks").out)
+    assert all(str(task["id"]) in called("tasks").out for task in store.tasks())
+
+
+def test_a_list_goes_on_behind_its_last_task(called: Call, store: Store) -> None:
+    ids = store.submit(*(NewTask("a.b", key=f"k{n}") for n in range(5)))
+    first = called("tasks", "--limit", 2, "--json").document
+    assert [task["id"] for task in first["tasks"]] == ids[:2:-1]
+    second = called("tasks", "--limit", 5, "--after", first["next"], "--json").document
+    assert [task["id"] for task in second["tasks"]] == ids[2::-1]
+    assert second["next"] is None
+    assert f"--after {first['next']}" in called("tasks", "--limit", 2).out
+    assert [task["id"] for task in called("tasks", "--oldest", "--json").document["tasks"]] == ids
+
+
+def test_a_filter_may_be_one_word_or_several(called: Call, store: Store) -> None:
+    store.submit(NewTask("a.b", queue="mail"), NewTask("a.b", queue="mail", delay=60), NewTask("c.d"))
+    for words in (["queue:mail state:ready"], ["queue:mail", "state:ready"]):
+        (task,) = called("tasks", *words, "--json").document["tasks"]
+        assert (task["queue"], task["state"], task["shown"]) == ("mail", State.WAITING, Shown.READY)
+
+
+def test_a_list_says_whether_an_index_serves_it(called: Call) -> None:
+    assert "(indexed)" in called("tasks", "id:1").out
+    assert "(scan)" in called("tasks", "error~x").out
+
+
+@pytest.mark.parametrize("arguments", [("stat:x",), ("--limit", 0), ("--after", 2**63), ("--limit", "many")])
+def test_what_cannot_be_listed_is_bad_input(called: Call, arguments: tuple[object, ...]) -> None:
+    told = called("tasks", *arguments)
+    assert told.code == Exit.BAD_INPUT
+    assert told.err.startswith("runner: ")
+
+
+def test_times_in_json_are_utc(called: Call, store: Store) -> None:
+    store.submit(NewTask("a.b", run_at=datetime(2031, 1, 2, 3, 4, 5, tzinfo=UTC)))
+    (task,) = called("tasks", "--json").document["tasks"]
+    assert task["run_at"] == "2031-01-02T03:04:05Z"
+
+
+def test_a_story_has_the_attempts_and_the_error(called: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b", retry="5m", max_attempts=3, payload='{"user": 7, "password": "geheim"}'))
+
+    failure = Failure("builtins.ValueError", "no luck", "Traceback:\n  line")
+    store.claim("a.b", outcome=Retry(failure=failure))
+    told = called("show", id, "--json").document
+    assert (told["id"], told["shown"], told["attempt"], told["retry"]) == (id, Shown.RETRYING, 1, "5m")
+    assert [(attempt["attempt"], attempt["message"], attempt["delay"]) for attempt in told["attempts"]] == [
+        (1, "no luck", 300)
+    ]
+    assert len(told["next_runs"]) == 2
+    assert told["payload"] == {"user": 7, "password": "***"}
+    text = called("show", id).out
+    assert "geheim" not in text
+    for part in ("↻ retrying", "no luck", "Traceback:", "next runs", "1/3"):
+        assert part in text
+    assert "geheim" in called("show", id, "--reveal").out
+
+
+def test_a_finished_task_has_a_story_too(called: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b"))
+
+    store.claim("a.b", outcome=Done('{"sent": 3}'))
+    told = called("show", id, "--json").document
+    assert (told["state"], told["result"]) == (State.SUCCEEDED, {"sent": 3})
+    assert "finished" in called("show", id).out
+
+
+def test_the_next_runs_follow_the_handlers_plan_where_it_is_known(tmp_path: Path) -> None:
+    source = "import runner\n@runner.handler('a.b', retry='7m')\nasync def ab() -> None: ...\n"
+    (tmp_path / "own_handlers.py").write_text(source)
+    program("submit", "a.b", "--max-attempts", 2)
+    assert len(json.loads(program("show", 1, "--json").stdout)["next_runs"]) == 1
+    first, second = json.loads(program("show", 1, "--json", "-H", "own_handlers").stdout)["next_runs"]
+    assert datetime.fromisoformat(second) - datetime.fromisoformat(first) == timedelta(minutes=7)
+
+
+@pytest.mark.parametrize(
+    ("id", "code"), [(999, Exit.NOT_FOUND), (0, Exit.BAD_INPUT), ("x", Exit.BAD_INPUT), (2**64, Exit.BAD_INPUT)]
+)
+def test_a_task_that_is_not_there(called: Call, id: object, code: int) -> None:
+    assert called("show", id).code == code
+
+
+def test_sums_have_every_queue_and_handlers_that_nobody_knows(called: Call, store: Store) -> None:
+    store.submit(*(NewTask("a.b", queue="mail") for _ in range(3)), NewTask("c.d", delay=3600))
+    told = called("stats", "--json").document
+    assert [(queue["queue"], queue["ready"]["number"], queue["scheduled"]["number"]) for queue in told["queues"]] == [
+        ("default", 0, 1),
+        ("mail", 3, 0),
+    ]
+    assert [unknown["handler"] for unknown in told["unknown_handlers"]] == ["a.b", "c.d"]
+    assert "No live runner knows handler a.b (queue mail, due for" in called("stats").out
+
+
+def test_runners_are_listed_with_what_they_have_in_hand(called: Call, store: Store) -> None:
+    store.submit(NewTask("a.b"), NewTask("a.b"))
+    store.claim("a.b")
+    (runner,) = called("runners", "--json").document["runners"]
+    assert (runner["host"], runner["pid"], runner["holds"], runner["alive"]) == ("web-1", 1, 2, True)
+    assert "2/10" in called("runners").out
+
+
+def test_colours_are_only_for_those_who_want_them(tmp_path: Path) -> None:
+    program("submit", "a.b")
+    wanted = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    assert "\x1b[1m" in program("tasks", env=wanted).stdout
+    assert "\x1b[" not in program("tasks").stdout
+    refused = program("tasks", env={**wanted, "NO_COLOR": "1"}).stdout
+    assert not re.search("\x1b\\[[0-9;]*3[0-9]", refused)
