@@ -37,7 +37,7 @@ def test_what_cannot_be_stored_becomes_a_visible_escape() -> None:
 def test_a_long_text_keeps_its_beginning_and_its_end_and_says_what_is_missing() -> None:
     text = "".join(f"line {number}\n" for number in range(1_000))
     stored = to_storable(text, LIMIT)
-    beginning, mark, end = stored.partition("... [cut: ")
+    beginning, _, end = stored.partition("... [cut: ")
     lost, _, end = end.partition(" more bytes] ...")
     assert text.startswith(beginning)
     assert text.endswith(end)

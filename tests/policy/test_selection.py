@@ -7,9 +7,7 @@ LOW, HIGH, FOREIGN = Lane("q", "work", 1), Lane("q", "work", 9), Lane("q", "fore
 
 def surveyed(*heads: tuple[Lane, float] | tuple[Lane, float, bool]) -> Lanes:
     lanes = Lanes(lambda lane: lane.handler == "work", START)
-    lanes.survey(
-        Head(lane, "t", wait, *paused) if paused else Head(lane, "t", wait, False) for lane, wait, *paused in heads
-    )
+    lanes.survey(Head(lane, "t", wait, any(paused)) for lane, wait, *paused in heads)
     return lanes
 
 

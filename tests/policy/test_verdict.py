@@ -72,16 +72,14 @@ def test_giving_up_needs_no_reason() -> None:
 
 
 def test_putting_off_does_not_count_even_at_the_last_attempt() -> None:
-    assert judge(Snooze("10m", "later"), LAST, 0) == Verdict(
-        "snooze", timedelta(minutes=10), counted=False, why="later"
-    )
+    expected = Verdict("snooze", timedelta(minutes=10), counted=False, why="later")
+    assert judge(Snooze("10m", "later"), LAST, 0) == expected
 
 
 def test_handing_back_counts_only_beyond_the_free_ones() -> None:
-    assert judge(Release(), replace(LAST, releases=FREE_RELEASES - 1), 0) == Verdict(
-        "release", timedelta(0), counted=False
-    )
-    assert judge(Release(), replace(FRESH, releases=FREE_RELEASES), 0) == Verdict("release", timedelta(0))
+    free, beyond = replace(LAST, releases=FREE_RELEASES - 1), replace(FRESH, releases=FREE_RELEASES)
+    assert judge(Release(), free, 0) == Verdict("release", timedelta(0), counted=False)
+    assert judge(Release(), beyond, 0) == Verdict("release", timedelta(0))
 
 
 def test_handing_back_too_often_at_the_last_attempt_is_final() -> None:
