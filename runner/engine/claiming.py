@@ -128,10 +128,10 @@ class Claiming:
     async def _scan(self) -> None:
         self.hungry = False
         if self._news:
-            self._news = False
             self.lanes.recall()
-        elif not self.lanes or self._pace.due(time.monotonic()):
+        if not self.lanes or (self._pace.due(time.monotonic()) and not self._news):
             await self._survey()
+        self._news = False
         while self.lanes and self._allowed():
             taken = await self._claim_round()
             if taken is None:
