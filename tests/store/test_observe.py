@@ -161,15 +161,16 @@ class TestPages:
             await (
                 add_live(database, handler, id=number) if number % 2 else add_past(database, number, handler=handler)
             )
-        found: list[int] = []
-        after = None
-        for _ in range(100):
-            some = await database.read(find, filtered("handler:rare"), 1, after, order, 2)
-            found += some.ids
-            after = some.next
-            if after is None:
-                break
-        assert found == ([3, 6, 9, 12] if order is Order.OLDEST else [12, 9, 6, 3])
+        for stretch, limit, text in [(1, 9, "-handler:x"), (2, 1, "handler:rare"), (3, 9, "-key:x"), (5, 2, "age<1h")]:
+            found: list[int] = []
+            some = await database.read(find, filtered(text), limit, None, order, stretch)
+            while True:
+                found += some.ids
+                if some.next is None:
+                    break
+                some = await database.read(find, filtered(text), limit, some.next, order, stretch)
+            expected = [3, 6, 9, 12] if text == "handler:rare" else list(range(1, 13))
+            assert found == (expected if order is Order.OLDEST else expected[::-1])
 
     async def test_states_are_shown_as_the_database_s_clock_has_them(self, database: Database) -> None:
         gone = await add_runner(database, lease=-1)
@@ -258,7 +259,12 @@ class TestStory:
 
     async def test_a_live_task_is_told_with_its_attempts_and_its_runner(self, database: Database) -> None:
         runner_id = await add_runner(database)
-        running: dict[str, Any] = {"state": State.RUNNING.value, "runner_id": runner_id, "attempt": 3, "max_attempts": 5}
+        running: dict[str, Any] = {
+            "state": State.RUNNING.value,
+            "runner_id": runner_id,
+            "attempt": 3,
+            "max_attempts": 5,
+        }
         id = await add_live(database, payload='{"a": [1, "ü"]}', retry="1m,5m,20m", tags='["x", 5]', **running)
         for fence, delay in ((1, 60.0), (2, 300.0)):
             times = {"started_at": ahead(-100 * fence - 50), "ended_at": ahead(-100 * fence)}
