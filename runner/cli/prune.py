@@ -9,10 +9,10 @@ from runner.cli.ending import Exit
 from runner.cli.printing import print_json, print_line
 from runner.fields import Operator
 from runner.filters import Filter, Term
-from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.observe import Count, clock, find
 from runner.store.prune import prune as prune_some
+from runner.store.prune import retention_of
 from runner.store.transaction import Transaction
 from runner.task import State
 from runner.times import format_duration
@@ -56,16 +56,6 @@ async def prune(
     if not retention:
         print_line("All finished tasks are kept for ever.")
     return Exit.OK
-
-
-def retention_of(settings: Settings) -> dict[State, timedelta]:
-    """How long finished tasks are kept; a state that is not named is kept for ever."""
-    kept = {
-        State.SUCCEEDED: settings.keep_succeeded,
-        State.DEAD: settings.keep_dead,
-        State.CANCELLED: settings.keep_cancelled,
-    }
-    return {state: age for state, age in kept.items() if age is not None}
 
 
 async def _prune(database: Database, retention: Mapping[State, timedelta]) -> Mapping[State, Count]:

@@ -21,6 +21,7 @@ from runner.settings import Settings
 from runner.store.claim import Claimant, Terms
 from runner.store.database import Database
 from runner.store.pending import pending
+from runner.store.prune import prune, retention_of
 from runner.store.rescue import rescue
 from runner.store.runners import Beat
 from runner.store.statistics import write_minutes
@@ -30,6 +31,7 @@ log = logging.getLogger("runner")
 RESCUE_EVERY = 1.0
 STATISTICS_EVERY = 1.0
 PRUNE_EVERY = 60.0
+PRUNE_PAUSE = 0.2
 IDLE_EVERY = 0.1
 """Seconds between runs of the ticks that nobody needs to set."""
 
@@ -206,8 +208,11 @@ class Runner:
                 self._look()
 
     async def _prune(self) -> None:
+        """Delete some of what is old; a large backlog goes a little at a time, between other work."""
+        kept = retention_of(self.settings)
         with contextlib.suppress(DatabaseAway):
-            pass
+            while kept and not self.stopping and (await self.database.write(prune, kept)).more:
+                await asyncio.sleep(PRUNE_PAUSE)
 
     async def _write_statistics(self) -> None:
         minutes = self.tally.changed()

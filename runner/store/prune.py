@@ -7,6 +7,7 @@ from datetime import timedelta
 import sqlalchemy as sa
 
 from runner.columns import db_later, db_now
+from runner.settings import Settings
 from runner.store.observe.subjects import ended
 from runner.store.transaction import Transaction
 from runner.task import State
@@ -25,6 +26,16 @@ class Pruned:
     tasks: Mapping[State, int] = field(default_factory=dict)
     minutes: int = 0
     more: bool = False
+
+
+def retention_of(settings: Settings) -> dict[State, timedelta]:
+    """How long finished tasks are kept; a state that is not named is kept for ever."""
+    kept = {
+        State.SUCCEEDED: settings.keep_succeeded,
+        State.DEAD: settings.keep_dead,
+        State.CANCELLED: settings.keep_cancelled,
+    }
+    return {state: age for state, age in kept.items() if age is not None}
 
 
 async def prune(tx: Transaction, retention: Mapping[State, timedelta], limit: int = 1_000) -> Pruned:
