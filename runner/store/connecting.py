@@ -55,7 +55,14 @@ def _prepare_sqlite(connection: Any, synchronous: str) -> None:
     connection.isolation_level = None  # the driver would begin its transactions late, and lose updates
     # SQLite holds whatever bytes a foreign client wrote: one row that is no UTF-8 must not fail every claim and list.
     getattr(connection, "driver_connection", connection).text_factory = methodcaller("decode", errors="replace")
-    cursor = connection.cursor()
+    try:
+        _set_sqlite(connection.cursor(), synchronous)
+    except Exception:
+        connection.close()  # or its thread and its file would stay open, at each try while a disk is away
+        raise
+
+
+def _set_sqlite(cursor: Any, synchronous: str) -> None:
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
     cursor.execute("PRAGMA foreign_keys = ON")
