@@ -1,0 +1,248 @@
+"""What goes wrong between us and a database, as real databases do it."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from runner.errors import DatabaseAway, DatabaseRefused, InvalidTask
+from runner.store.database import Database
+from runner.store.faults import is_transient, translate
+from runner.store.submit import submit
+from runner.store.transaction import Transaction
+from runner.task import NewTask
+from tests.postgres import Cluster, Server, find_programs
+
+on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+PATIENCE = 30
+
+
+async def put(database: Database, **options: object) -> int:
+    return await database.write(submit, NewTask("work", **options))  # type: ignore[arg-type]
+
+
+async def tasks(database: Database) -> int:
+    async with database.reading() as tx:
+        return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
+
+
+async def test_a_statement_that_is_none_is_refused(database: Database) -> None:
+    with pytest.raises(DatabaseRefused, match="syntax"):
+        async with database.writing() as tx:
+            await tx.execute(sa.text("SELEKT 1"))
+
+
+async def test_a_broken_rule_of_the_table_is_refused(database: Database) -> None:
+    with pytest.raises(DatabaseRefused, match="priority"):
+        async with database.writing() as tx:
+            await tx.execute(sa.insert(tx.tables.task).values(handler="work", priority=77))
+    assert await tasks(database) == 0
+
+
+async def test_a_reader_cannot_write(database: Database) -> None:
+    with pytest.raises((DatabaseRefused, DatabaseAway)):
+        async with database.reading() as tx:
+            await tx.execute(sa.insert(tx.tables.task).values(handler="work"))
+    await put(database)
+    assert await tasks(database) == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("database is locked"), InvalidTask(field="key", value="", why="")])
+async def test_errors_of_the_caller_pass_as_they_are_and_undo_the_transaction(
+    database: Database, error: Exception
+) -> None:
+    async def fail(tx: Transaction) -> None:
+        await submit(tx, NewTask("work"))
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        await database.write(fail)
+    assert raised.value is error
+    assert await tasks(database) == 0
+
+
+async def test_a_statement_beyond_its_deadline_is_broken_off(database: Database) -> None:
+    endless = {
+        "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
+        "postgresql": "SELECT pg_sleep(3600)",
+    }
+    with pytest.raises(DatabaseRefused):
+        async with asyncio.timeout(PATIENCE), database.reading(0.05) as tx:
+            await tx.rows(sa.text(endless[database.dialect.name]))
+    assert await tasks(database) == 0
+
+
+async def test_a_cancelled_write_is_let_end_and_holds_no_lock(database: Database) -> None:
+    begun, on = asyncio.Event(), asyncio.Event()
+
+    async def slow(tx: Transaction) -> int:
+        task_id = await submit(tx, NewTask("work"))
+        begun.set()
+        await on.wait()
+        return task_id
+
+    writing = asyncio.ensure_future(database.write(slow))
+    await begun.wait()
+    writing.cancel()
+    await asyncio.sleep(0)
+    writing.cancel()
+    on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert await tasks(database) == 1
+    async with asyncio.timeout(PATIENCE):
+        await put(database)
+
+
+@on_postgresql
+async def test_of_two_writes_that_wait_for_each_other_both_succeed(database: Database) -> None:
+    one, two = await put(database), await put(database)
+    met = asyncio.Barrier(2)
+    runs: list[int] = []
+
+    async def both(tx: Transaction, first: int, second: int) -> None:
+        task = tx.tables.task
+        runs.append(first)
+        await tx.execute(sa.update(task).where(task.c.id == first).values(version=task.c.version + 1))
+        if len(runs) <= 2:
+            await met.wait()
+        await tx.execute(sa.update(task).where(task.c.id == second).values(version=task.c.version + 1))
+
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(database.write(both, one, two), database.write(both, two, one))
+    assert len(runs) > 2
+    async with database.reading() as tx:
+        assert [row.version for row in await tx.rows(sa.select(tx.tables.task.c.version))] == [2, 2]
+
+
+@on_postgresql
+async def test_after_a_lost_connection_the_next_call_finds_its_way(database: Database, migrated_url: str) -> None:
+    await asyncio.gather(*(put(database) for _ in range(4)))
+    before = await tasks(database)
+    with psycopg.connect(migrated_url, autocommit=True) as connection:
+        others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        connection.execute(f"SELECT pg_terminate_backend(pid) {others}")
+    for _ in range(5):
+        try:
+            await put(database)
+        except DatabaseAway:
+            continue
+        break
+    else:
+        pytest.fail("it never came back")
+    assert await tasks(database) == before + 1
+
+
+@on_postgresql
+async def test_a_connection_lost_in_mid_transaction_says_that_the_database_is_away(
+    database: Database, migrated_url: str
+) -> None:
+    async def struck(tx: Transaction) -> None:
+        await submit(tx, NewTask("work"))
+        pid = await tx.scalar(sa.text("SELECT pg_backend_pid()"))
+        with psycopg.connect(migrated_url, autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+        await submit(tx, NewTask("work"))
+
+    with pytest.raises(DatabaseAway):
+        await database.write(struck)
+    assert await tasks(database) == 0
+
+
+async def test_a_server_that_is_not_there_is_away_and_its_password_stays_secret() -> None:
+    database = Database.open("postgresql://me:s3cret@127.0.0.1:1/tasks")
+    with pytest.raises(DatabaseAway) as raised:
+        await put(database)
+    await database.dispose()
+    assert "127.0.0.1" in str(raised.value)
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "role"), [("no_such_database", "postgres"), ("postgres", "no_such_role")], ids=["database", "role"]
+)
+async def test_a_door_that_the_server_does_not_open_is_no_traceback(
+    postgres_server: Cluster, name: str, role: str
+) -> None:
+    database = Database.open(postgres_server.url(name).replace("postgres@", f"{role}@"))
+    with pytest.raises((DatabaseAway, DatabaseRefused), match="does not exist"):
+        await put(database)
+    await database.dispose()
+
+
+@pytest.mark.slow
+async def test_a_restarted_server_is_found_again() -> None:
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("there are no programs of PostgreSQL")
+    with Server(programs) as server:
+        database = Database.open(server.url())
+        await database.migrate()
+        await put(database)
+        server.stop("immediate")
+        with pytest.raises(DatabaseAway):
+            await put(database)
+        server.start()
+        await put(database)
+        assert await tasks(database) == 2
+        await database.dispose()
+
+
+@on_sqlite
+async def test_a_full_disk_is_an_outage_that_damages_nothing(database: Database) -> None:
+    await put(database)
+
+    async def limit(pages: int) -> None:
+        async with database.writing() as tx:
+            await tx.execute(sa.text(f"PRAGMA max_page_count = {pages}"))
+
+    await limit(1)
+    with pytest.raises(DatabaseAway, match="full"):
+        await put(database, payload=f'{{"a": "{"x" * 10**6}"}}')
+    await limit(10**6)
+    await put(database)
+    async with database.reading() as tx:
+        assert await tx.scalar(sa.text("PRAGMA integrity_check")) == "ok"
+    assert await tasks(database) == 2
+
+
+async def test_a_folder_that_is_missing_is_away(tmp_path: Path) -> None:
+    database = Database.open(f"sqlite:///{tmp_path / 'missing' / 'file.db'}")
+    with pytest.raises(DatabaseAway, match="unable to open"):
+        await put(database)
+    await database.dispose()
+
+
+async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file.db").write_bytes(b"GIF89a" * 1_000)
+    database = Database.open(f"sqlite:///{tmp_path / 'file.db'}")
+    with pytest.raises(DatabaseRefused, match="not a database"):
+        await put(database)
+    await database.dispose()
+
+
+def test_a_file_that_somebody_else_writes_to_is_worth_another_try(tmp_path: Path) -> None:
+    writer, rival = (sqlite3.connect(tmp_path / "file.db", timeout=0, isolation_level=None) for _ in range(2))
+    writer.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError) as raised:
+        rival.execute("BEGIN IMMEDIATE")
+    assert is_transient(raised.value)
+    assert isinstance(translate(raised.value, "sqlite:///file.db"), DatabaseAway)
+    writer.close()
+    rival.close()
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyError("x"), RuntimeError("disk"), asyncio.CancelledError()])
+def test_what_no_database_said_is_not_ours_to_explain(error: BaseException) -> None:
+    assert translate(error, "url") is None
+    assert not is_transient(error)
+
+
+def test_an_answer_over_many_lines_becomes_one() -> None:
+    error = translate(sqlite3.IntegrityError("a\n  b\r\nc"), "url")
+    assert isinstance(error, DatabaseRefused)
+    assert error.fields["why"] == "a b c"
