@@ -1,0 +1,251 @@
+"""check: hold a history and a dump against the promises. Pure: no clock, no database, no files.
+
+Runs of a task are told apart by their fences. Promises are numbered as in `PROMISES`.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from runner.task import State
+from tests.chaos.dump import Dump, Row, Tried
+from tests.chaos.journal import Event
+
+PROMISES = {
+    1: "no loss",
+    2: "one ending",
+    3: "effect at least once",
+    4: "fences increase and are granted once",
+    5: "no overlap",
+    6: "no zombie write",
+    7: "attempts count crashes",
+    8: "bounded recovery",
+    14: "not early",
+    15: "fidelity",
+}
+
+GRAIN = 0.005
+"""Seconds by which two times may seem to be in the wrong order: SQLite keeps milliseconds."""
+
+OK, UNKNOWN, REFUSED = "ok", "unknown", "refused"
+"""What a submitter heard: the task exists, it cannot know, the task does not exist."""
+
+Run = tuple[int, int]
+"""A task's id and a fence."""
+
+
+class Violation(NamedTuple):
+    """A promise that was broken."""
+
+    promise: int
+    task: int | None
+    why: str
+
+    def __str__(self) -> str:
+        return f"promise {self.promise} ({PROMISES[self.promise]}), task {self.task}: {self.why}"
+
+
+def check(history: Sequence[Event], dump: Dump, bound: float | None = None) -> list[Violation]:
+    """Find every promise that was broken.
+
+    Args:
+        history: what all processes said that they did, by time.
+        dump: what the database says, at rest.
+        bound: seconds within which work of a killed or frozen runner must be taken back; None when there were times
+            without any healthy runner.
+
+    Returns:
+        The violations, each with the task that shows it.
+    """
+    case = Case(history, dump)
+    found = [
+        *_loss(case),
+        *_endings(case),
+        *_effects(case),
+        *_grants(case),
+        *_overlaps(case),
+        *_zombies(case),
+        *_counts(case),
+        *_early(case),
+        *_changed(case),
+    ]
+    return found + list(_slow(case, bound)) if bound is not None else found
+
+
+class Case:
+    """History and dump, arranged for looking things up."""
+
+    def __init__(self, history: Sequence[Event], dump: Dump) -> None:
+        self.history = history
+        self.dump = dump
+        self.submits = _by_token(history)
+        self.starts = [event for event in history if event.what == "start"]
+        self.ends = {_run(event): event for event in history if event.what == "end"}
+        self.rows = {row.id: row for row in dump.rows}
+        self.tried: dict[int, list[Tried]] = defaultdict(list)
+        for tried in sorted(dump.tried, key=lambda tried: tried.fence):
+            self.tried[tried.task_id].append(tried)
+        self.started: dict[int, set[int]] = defaultdict(set)
+        for event in self.starts:
+            self.started[event.data["task"]].add(event.data["fence"])
+
+    def claims(self, task_id: int) -> list[tuple[int, float]]:
+        """The claims of a task whose end is known, by fence, each with its time."""
+        known = {tried.fence: tried.started_at for tried in self.tried[task_id]}
+        row = self.rows.get(task_id)
+        if row is not None and row.state == State.SUCCEEDED:
+            known[row.fence] = row.claimed_at
+        return sorted((fence, at) for fence, at in known.items() if at is not None)
+
+
+def recoveries(history: Sequence[Event], dump: Dump) -> list[float]:
+    """Seconds from each kill or freeze to the moment when a task of that runner was taken back."""
+    return [taken.ended_at - fault.at for fault, taken in _rescued(Case(history, dump))]
+
+
+def duplicates(history: Sequence[Event]) -> int:
+    """How many times a body that had ended well ended well again."""
+    ends = Counter(event.data["task"] for event in history if event.what == "end")
+    return sum(times - 1 for times in ends.values())
+
+
+def _by_token(history: Iterable[Event]) -> dict[str, Event]:
+    """The last word on each submit: what was unknown may be known later."""
+    return {event.data["token"]: event for event in history if event.what == "submit"}
+
+
+def _run(event: Event) -> Run:
+    return event.data["task"], event.data["fence"]
+
+
+def _token(row: Row) -> Any:
+    return json.loads(row.payload).get("token")
+
+
+def _loss(case: Case) -> Iterator[Violation]:
+    ids: dict[Any, list[int]] = defaultdict(list)
+    for row in case.dump.rows:
+        ids[_token(row)].append(row.id)
+    for token, event in case.submits.items():
+        found, answer = ids.pop(token, []), event.data["answer"]
+        if answer == OK and found != [event.data["task"]]:
+            yield Violation(1, event.data["task"], f"was acknowledged and is there as {found}")
+        if answer == UNKNOWN and len(found) > 1:
+            yield Violation(1, found[0], f"was submitted once and is there as {found}")
+        if answer == REFUSED and found:
+            yield Violation(1, found[0], "was refused and is there")
+    for token, found in ids.items():
+        yield Violation(1, found[0], f"was submitted by nobody: {token}")
+
+
+def _endings(case: Case) -> Iterator[Violation]:
+    for task_id, times in Counter(row.id for row in case.dump.rows).items():
+        if times > 1:
+            yield Violation(2, task_id, f"is there {times} times")
+    for row in case.dump.live:
+        if row.state != State.WAITING or row.run_at < max((event.at for event in case.history), default=0.0):
+            yield Violation(2, row.id, f"is {row.state} and due though all is at rest")
+    for row in case.dump.ended:
+        if row.state == State.SUCCEEDED and any(tried.fence == row.fence for tried in case.tried[row.id]):
+            yield Violation(2, row.id, f"failed and succeeded under fence {row.fence}")
+
+
+def _effects(case: Case) -> Iterator[Violation]:
+    for row in case.dump.ended:
+        if row.state != State.SUCCEEDED:
+            continue
+        end = case.ends.get((row.id, row.fence))
+        if end is None:
+            yield Violation(3, row.id, f"succeeded, but its handler never ended under fence {row.fence}")
+        elif row.finished_at is not None and end.at > row.finished_at + GRAIN:
+            yield Violation(3, row.id, f"succeeded before its handler had ended under fence {row.fence}")
+
+
+def _grants(case: Case) -> Iterator[Violation]:
+    for (task_id, fence), times in Counter(map(_run, case.starts)).items():
+        if times > 1:
+            yield Violation(4, task_id, f"was started {times} times under fence {fence}")
+    for task_id in case.tried:
+        for (first, before), (second, after) in pairwise(case.claims(task_id)):
+            if before > after + GRAIN:
+                yield Violation(4, task_id, f"fence {first} was granted after fence {second}")
+
+
+def _overlaps(case: Case) -> Iterator[Violation]:
+    for task_id, tries in case.tried.items():
+        for ended in tries:
+            later = [at for fence, at in case.claims(task_id) if fence > ended.fence]
+            if any(at < ended.ended_at - GRAIN for at in later):
+                yield Violation(5, task_id, f"was claimed again before the run under fence {ended.fence} was over")
+
+
+def _zombies(case: Case) -> Iterator[Violation]:
+    for task_id, row in case.rows.items():
+        fences = case.started[task_id] | {tried.fence for tried in case.tried[task_id]}
+        if fences and max(fences) > row.fence:
+            yield Violation(6, task_id, f"was ended under fence {row.fence} after fence {max(fences)} was granted")
+    for event in case.starts:
+        for tried in case.tried[event.data["task"]]:
+            if tried.fence < event.data["fence"] and tried.ended_at > event.at + GRAIN:
+                yield Violation(6, tried.task_id, f"what ran under fence {tried.fence} was settled after a later start")
+
+
+def _counts(case: Case) -> Iterator[Violation]:
+    for task_id, row in case.rows.items():
+        tries, starts = case.tried[task_id], case.started[task_id]
+        limit = row.max_attempts
+        counted = len(tries) + (row.state == State.SUCCEEDED)
+        if row.state in (State.SUCCEEDED, State.DEAD, State.WAITING) and row.attempt != counted:
+            yield Violation(7, task_id, f"counts {row.attempt} attempts, of which {counted} ended")
+        if len(starts) > row.attempt:
+            yield Violation(7, task_id, f"was started {len(starts)} times and counts {row.attempt} attempts")
+        if limit is not None and row.attempt > limit:
+            yield Violation(7, task_id, f"was tried {row.attempt} times, {limit} at most")
+        for tried in tries:
+            if tried.verb in ("rescue", "retry") and limit is not None and tried.attempt >= limit:
+                yield Violation(7, task_id, f"was given another try after attempt {tried.attempt} of {limit}")
+
+
+def _early(case: Case) -> Iterator[Violation]:
+    wished = {token: event.data.get("run_at") for token, event in case.submits.items()}
+    for event in case.starts:
+        run_at = wished.get(event.data["token"])
+        if run_at is not None and event.at < run_at - GRAIN:
+            yield Violation(14, event.data["task"], f"was started {run_at - event.at:.3f} s early")
+    for task_id, tries in case.tried.items():
+        for tried in tries:
+            due = tried.ended_at + (tried.delay or 0.0)
+            next_claim = next((at for fence, at in case.claims(task_id) if fence > tried.fence), None)
+            if next_claim is not None and next_claim < due - GRAIN:
+                yield Violation(14, task_id, f"was tried again before the delay after fence {tried.fence}")
+
+
+def _changed(case: Case) -> Iterator[Violation]:
+    given = {token: event.data.get("given") for token, event in case.submits.items()}
+    for row in case.dump.rows:
+        token = _token(row)
+        if token in given and json.loads(row.payload).get("data") != given[token]:
+            yield Violation(15, row.id, "its payload is not what was submitted")
+    for event in case.starts:
+        token = event.data["token"]
+        if token in given and event.data.get("given") != given[token]:
+            yield Violation(15, event.data["task"], "its handler was given something else than was submitted")
+
+
+def _slow(case: Case, bound: float) -> Iterator[Violation]:
+    for fault, taken in _rescued(case):
+        if (passed := taken.ended_at - fault.at) > bound:
+            yield Violation(8, taken.task_id, f"was taken back after {passed:.1f} s, {bound:.1f} s at most")
+
+
+def _rescued(case: Case) -> Iterator[tuple[Event, Tried]]:
+    """Each fault with each run that it cut off."""
+    cut = {(tried.task_id, tried.fence): tried for tried in case.dump.tried if tried.error_type == "runner lost"}
+    for fault in case.history:
+        if fault.what in ("kill", "freeze"):
+            for start in case.starts:
+                taken = cut.get(_run(start))
+                if taken is not None and start.pid == fault.pid and start.at <= fault.at <= taken.ended_at:
+                    yield fault, taken

@@ -1,0 +1,75 @@
+"""Drafts: tasks to submit, the same for the same seed."""
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from runner.task import NewTask
+
+DATA: tuple[Any, ...] = (
+    None,
+    'naïve ☃ 🐍 \\ "quoted" \n line',
+    {"nested": [1, 2.5, -0.0, 1e300, {"deep": [True, False, None]}]},
+    12345678901234567890123,
+    [[], {}, ""],
+    "x" * 2_000,
+)
+"""What travels in payloads."""
+
+MIXES: dict[str, dict[str, float]] = {
+    "plain": {"work": 1.0},
+    "gentle": {"work": 0.6, "thread": 0.2, "flaky": 0.15, "later": 0.05},
+    "rough": {"work": 0.58, "thread": 0.2, "flaky": 0.15, "later": 0.05, "kill": 0.02},
+}
+"""How often each kind of task is drawn."""
+
+
+class Draft(NamedTuple):
+    """A task to submit.
+
+    Args:
+        token: tells it from all others.
+        data: what its handler is to be given.
+        run_at: seconds of the epoch before which it must not start; None for at once.
+        task: as the store takes it.
+    """
+
+    token: str
+    data: Any
+    run_at: float | None
+    task: NewTask
+
+
+def drafts(mix: str, count: int, seed: int) -> Iterator[Draft]:
+    """Draw tasks from a mix."""
+    draw = random.Random(seed)
+    kinds = MIXES[mix]
+    for number in range(count):
+        kind = draw.choices(list(kinds), list(kinds.values()))[0]
+        yield _of_kind(kind, f"{seed}-{number}", draw)
+
+
+def draft(kind: str, token: str, data: Any = None, run_at: float | None = None, **arguments: Any) -> Draft:
+    """A task of a kind, with arguments of its own."""
+    payload = json.dumps({"token": token, "data": data} | arguments)
+    due = None if run_at is None else datetime.fromtimestamp(run_at, UTC)
+    return Draft(token, data, run_at, NewTask(f"chaos.{kind}", payload, run_at=due, max_attempts=ATTEMPTS[kind]))
+
+
+ATTEMPTS = {"work": 20, "thread": 20, "flaky": 20, "wait": 5, "kill": 3}
+"""Enough for any storm, but for the tasks that kill their runner."""
+
+
+def _of_kind(kind: str, token: str, draw: random.Random) -> Draft:
+    data = draw.choice(DATA)
+    match kind:
+        case "flaky":
+            return draft(kind, token, data, failures=draw.randint(1, 3))
+        case "kill":
+            return draft(kind, token, data)
+        case "later":
+            return draft("work", token, data, run_at=time.time() + draw.uniform(0.2, 2.0))
+    return draft(kind, token, data, seconds=draw.choice([0.0, 0.0, 0.01, 0.1]))

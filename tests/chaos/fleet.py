@@ -1,0 +1,119 @@
+"""Fleet: runners and submitters as real processes, to be killed, frozen and revived."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+from tests.chaos.journal import FOLDER, Event, Journal, read
+
+PROJECT = Path(__file__).parents[2]
+RUNNER = Path(sys.executable).with_name("runner")
+HANDLERS = "tests.chaos.handlers"
+PATIENCE = 60.0
+LOOK_EVERY = 0.02
+
+Process = subprocess.Popen[bytes]
+
+
+class Fleet:
+    """Processes at work on one database.
+
+    Args:
+        url: of the database.
+        home: a folder for journals and logs.
+        settings: of the runners, as the environment has them.
+    """
+
+    def __init__(self, url: str, home: Path, **settings: str) -> None:
+        self.url = url
+        self.home = home
+        self.journals = home / "journals"
+        self.journals.mkdir()
+        self.journal = Journal(self.journals, "tests")
+        self.runners: list[Process] = []
+        self.others: list[Process] = []
+        self._settings = {f"RUNNER_{name.upper()}": value for name, value in settings.items()}
+        self._started = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in [*self.runners, *self.others]:
+            process.kill()
+            process.wait()
+        self.journal.close()
+
+    def start_runner(self) -> Process:
+        process = self._start([str(RUNNER), "work", "-H", HANDLERS])
+        self.runners.append(process)
+        return process
+
+    def start_submitter(self, *arguments: str) -> Process:
+        process = self._start([sys.executable, "-P", "-m", "tests.chaos.submitter", *arguments])
+        self.others.append(process)
+        return process
+
+    def revive(self) -> None:
+        """Start a runner for each one that has died, as a service manager does."""
+        for process in [process for process in self.runners if process.poll() is not None]:
+            self.runners.remove(process)
+            self.start_runner()
+
+    def kill(self, process: Process) -> None:
+        self.journal.write("kill", process.pid)
+        process.kill()
+        process.wait()
+
+    def freeze(self, process: Process) -> None:
+        self.journal.write("freeze", process.pid)
+        process.send_signal(signal.SIGSTOP)
+
+    def thaw(self, process: Process) -> None:
+        self.journal.write("thaw", process.pid)
+        process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Let the runners drain, and wait until they are gone."""
+        for process in self.runners:
+            process.send_signal(signal.SIGTERM)
+        for process in self.runners:
+            process.wait(PATIENCE)
+
+    def history(self) -> list[Event]:
+        return read(self.journals)
+
+    def happened(self, what: str, **data: object) -> list[Event]:
+        """The events of a kind with these data."""
+        return [event for event in self.history() if event.what == what and data.items() <= event.data.items()]
+
+    def log(self) -> str:
+        """What all processes have written."""
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.home.glob("*.log")))
+
+    def until(self, condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Wait until something is so, doing something else between looks."""
+        give_up = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < give_up, f"waited in vain; the processes said:\n{self.log()[-5000:]}"
+            meanwhile()
+            time.sleep(LOOK_EVERY)
+
+    def _start(self, command: list[str]) -> Process:
+        self._started += 1
+        mine = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
+        given = {"RUNNER_URL": self.url, FOLDER: str(self.journals), "PYTHONPATH": str(PROJECT)}
+        with (self.home / f"{self._started:03d}.log").open("wb") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.home,
+                env=mine | given | {"XDG_CONFIG_HOME": str(self.home)} | self._settings,
+            )

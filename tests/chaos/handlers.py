@@ -1,0 +1,69 @@
+"""Handlers for chaos: each says in the journal when it starts and when it has ended."""
+
+import asyncio
+import os
+import signal
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from runner import Context, handler
+from tests.chaos.journal import FOLDER, Journal
+
+LOOK_EVERY = 0.01
+
+
+@cache
+def journal() -> Journal:
+    return Journal(Path(os.environ[FOLDER]), "runner")
+
+
+def started(ctx: Context, token: str, data: Any) -> None:
+    journal().write("start", task=ctx.id, fence=ctx.fence, attempt=ctx.attempt, token=token, given=data)
+
+
+def ended(ctx: Context) -> None:
+    journal().write("end", task=ctx.id, fence=ctx.fence)
+
+
+@handler("chaos.work")
+async def work(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> None:
+    """Take some time."""
+    started(ctx, token, data)
+    await asyncio.sleep(seconds)
+    ended(ctx)
+
+
+@handler("chaos.thread")
+def thread(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> None:
+    """Take some time in a thread."""
+    started(ctx, token, data)
+    time.sleep(seconds)
+    ended(ctx)
+
+
+@handler("chaos.wait")
+async def wait(ctx: Context, token: str, data: Any, gate: str) -> None:
+    """Wait until this attempt's gate, a file, is open."""
+    started(ctx, token, data)
+    while not Path(f"{gate}.{ctx.attempt}").exists():
+        await asyncio.sleep(LOOK_EVERY)
+    ended(ctx)
+
+
+@handler("chaos.flaky")
+async def flaky(ctx: Context, token: str, data: Any, failures: int) -> None:
+    """Fail so many times."""
+    started(ctx, token, data)
+    if ctx.attempt <= failures:
+        raise ConnectionError(f"attempt {ctx.attempt}")
+    ended(ctx)
+
+
+@handler("chaos.kill")
+async def kill(ctx: Context, token: str, data: Any) -> None:
+    """Take the runner along."""
+    started(ctx, token, data)
+    journal().write("kill")
+    os.kill(os.getpid(), signal.SIGKILL)

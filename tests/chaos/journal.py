@@ -1,0 +1,61 @@
+"""The journal: what every process says that it did, in files outside of the database."""
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FOLDER = "CHAOS_JOURNAL"
+"""The environment variable that names the folder of the journals."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened.
+
+    Args:
+        what: submit, start, end, kill, freeze or thaw.
+        at: when, in seconds of the epoch; all processes and the database share one machine's clock.
+        pid: of the process that did it, or for kill, freeze and thaw that it was done to.
+        data: whatever else is known.
+    """
+
+    what: str
+    at: float
+    pid: int
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+class Journal:
+    """One process's file; a line that was written survives the death of its writer.
+
+    Args:
+        folder: of all journals.
+        name: of the writer.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        path = folder / f"{name}-{os.getpid()}.jsonl"
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, what: str, pid: int | None = None, **data: Any) -> None:
+        """Append an event."""
+        line = {"what": what, "at": time.time(), "pid": pid or os.getpid(), "data": data}
+        os.write(self._file, json.dumps(line).encode() + b"\n")
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def read(folder: Path) -> list[Event]:
+    """All events of all processes, by time."""
+    lines = (line for path in folder.glob("*.jsonl") for line in complete_lines(path))
+    return sorted((Event(**json.loads(line)) for line in lines), key=lambda event: event.at)
+
+
+def complete_lines(path: Path) -> Iterable[bytes]:
+    """The lines of a file that somebody may be writing to."""
+    return path.read_bytes().split(b"\n")[:-1]

@@ -1,0 +1,206 @@
+"""The checker of the promises is itself checked: what is sound passes, and each broken promise is found."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.chaos.check import OK, PROMISES, REFUSED, UNKNOWN, check, duplicates, recoveries
+from tests.chaos.dump import Dump, Row, Tried
+from tests.chaos.journal import Event
+
+BOUND = 5.0
+FIRST, SECOND = 101, 102
+"""Process ids of two runners."""
+
+
+def submit(task: int | None, token: str, answer: str = OK, given: Any = 1, run_at: float | None = None) -> Event:
+    return Event("submit", 0.0, 1, {"task": task, "token": token, "answer": answer, "given": given, "run_at": run_at})
+
+
+def start(at: float, task: int, fence: int, token: str, attempt: int = 1, pid: int = FIRST, given: Any = 1) -> Event:
+    data = {"task": task, "fence": fence, "attempt": attempt, "token": token, "given": given}
+    return Event("start", at, pid, data)
+
+
+def end(at: float, task: int, fence: int, pid: int = FIRST) -> Event:
+    return Event("end", at, pid, {"task": task, "fence": fence})
+
+
+def row(id: int, token: str, state: str = "succeeded", **given: Any) -> Row:
+    usual: dict[str, Any] = {
+        "payload": json.dumps({"token": token, "data": 1}),
+        "attempt": 1,
+        "max_attempts": 3,
+        "fence": 1,
+        "rescues": 0,
+        "releases": 0,
+        "run_at": 0.0,
+        "claimed_at": 1.0,
+        "finished_at": 3.0,
+    }
+    return Row(id=id, state=state, **usual | given)
+
+
+def tried(task_id: int, fence: int, verb: str, started_at: float, ended_at: float, **given: Any) -> Tried:
+    usual: dict[str, Any] = {"attempt": 1, "error_type": "ValueError", "delay": None}
+    return Tried(task_id=task_id, fence=fence, verb=verb, started_at=started_at, ended_at=ended_at, **usual | given)
+
+
+LOST: dict[str, Any] = {"error_type": "runner lost"}
+
+HISTORY = [
+    submit(1, "a"),
+    submit(2, "b"),
+    submit(3, "c"),
+    submit(None, "d", UNKNOWN),
+    submit(None, "e", REFUSED),
+    submit(None, "f", UNKNOWN),
+    submit(4, "f", OK, run_at=1.0),
+    # 1 succeeds at once.
+    start(1.1, 1, 1, "a"),
+    end(2.0, 1, 1),
+    # 2 fails once, then its runner is killed, then it succeeds elsewhere.
+    start(1.1, 2, 1, "b"),
+    start(3.6, 2, 2, "b", 2),
+    Event("kill", 4.0, FIRST),
+    start(8.1, 2, 4, "b", 3, SECOND),
+    end(9.0, 2, 4, SECOND),
+    # 3 dies.
+    start(1.1, 3, 1, "c"),
+    # 4 is not started early.
+    start(1.1, 4, 1, "f"),
+    end(2.0, 4, 1),
+]
+
+DUMP = Dump(
+    ended=(
+        row(1, "a"),
+        row(2, "b", attempt=3, fence=4, rescues=1, claimed_at=8.0, finished_at=9.1),
+        row(3, "c", "dead"),
+        row(4, "f", run_at=1.0),
+    ),
+    tried=(
+        tried(2, 1, "retry", 1.0, 1.5, delay=2.0),
+        tried(2, 2, "rescue", 3.5, 7.0, attempt=2, **LOST),
+        tried(3, 1, "bury", 1.0, 1.5),
+    ),
+)
+
+
+def found(history: list[Event], dump: Dump) -> set[int]:
+    return {violation.promise for violation in check(history, dump, BOUND)}
+
+
+def test_a_sound_history_breaks_nothing() -> None:
+    assert check(HISTORY, DUMP, BOUND) == []
+
+
+def test_nothing_at_all_breaks_nothing() -> None:
+    assert check([], Dump(), BOUND) == []
+
+
+def test_recoveries_are_told_from_the_kill_on() -> None:
+    assert recoveries(HISTORY, DUMP) == [3.0]
+
+
+def test_duplicates_are_bodies_that_ended_again() -> None:
+    assert duplicates(HISTORY) == 0
+    assert duplicates([*HISTORY, end(2.5, 1, 2), end(2.6, 1, 3)]) == 2
+
+
+def test_a_violation_names_its_promise_and_task() -> None:
+    (violation,) = check(HISTORY, without(DUMP, 1))
+    assert str(violation) == "promise 1 (no loss), task 1: was acknowledged and is there as []"
+
+
+def without(dump: Dump, task_id: int) -> Dump:
+    return replace(dump, ended=tuple(row for row in dump.ended if row.id != task_id))
+
+
+def ended(dump: Dump, task_id: int, **changes: Any) -> Dump:
+    return replace(dump, ended=tuple(row._replace(**changes) if row.id == task_id else row for row in dump.ended))
+
+
+def attempted(dump: Dump, task_id: int, fence: int, /, **changes: Any) -> Dump:
+    chosen = (task_id, fence)
+    return replace(
+        dump, tried=tuple(t._replace(**changes) if (t.task_id, t.fence) == chosen else t for t in dump.tried)
+    )
+
+
+def living(dump: Dump, *rows: Row) -> Dump:
+    return replace(dump, live=(*dump.live, *rows))
+
+
+def less(*gone: Event) -> list[Event]:
+    return [event for event in HISTORY if event not in gone]
+
+
+END_OF_1 = end(2.0, 1, 1)
+
+DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
+    "an acknowledged task is gone": (1, lambda: (HISTORY, without(DUMP, 3))),
+    "an acknowledged task is there twice": (1, lambda: (HISTORY, living(DUMP, row(9, "a", "waiting", run_at=1e9)))),
+    "an acknowledged task has another id": (1, lambda: ([submit(7, "a"), *HISTORY[1:]], DUMP)),
+    "an unknown task is there twice": (
+        1,
+        lambda: (HISTORY, living(DUMP, *(row(n, "d", "waiting", run_at=1e9) for n in (8, 9)))),
+    ),
+    "a refused task is there": (1, lambda: (HISTORY, living(DUMP, row(9, "e", "waiting", run_at=1e9)))),
+    "a task that nobody submitted is there": (
+        1,
+        lambda: (HISTORY, living(DUMP, row(9, "z", "waiting", run_at=1e9))),
+    ),
+    "a task is live and in the history": (2, lambda: (HISTORY, living(DUMP, row(1, "a", "waiting", run_at=1e9)))),
+    "a task is due and nobody takes it": (2, lambda: (HISTORY, living(DUMP, row(9, "d", "waiting", run_at=2.0)))),
+    "a task runs for ever": (2, lambda: (HISTORY, living(DUMP, row(9, "d", "running")))),
+    "one run failed and succeeded": (2, lambda: (HISTORY, attempted(DUMP, 2, 2, fence=4))),
+    "a task succeeded whose handler never ended": (3, lambda: (less(END_OF_1), DUMP)),
+    "a task succeeded before its handler ended": (3, lambda: (HISTORY, ended(DUMP, 1, finished_at=1.5))),
+    "a task succeeded by a run under another fence": (3, lambda: ([*less(END_OF_1), end(2.0, 1, 2)], DUMP)),
+    "a fence was granted twice": (4, lambda: ([*HISTORY, start(1.2, 1, 1, "a", pid=SECOND)], DUMP)),
+    "a fence was granted after a later one": (
+        4,
+        lambda: (HISTORY, attempted(attempted(DUMP, 2, 1, started_at=3.6, ended_at=3.7), 2, 2, started_at=3.5)),
+    ),
+    "a task was claimed again while it ran": (5, lambda: (HISTORY, attempted(DUMP, 2, 2, ended_at=8.05))),
+    "an old run was accepted after a newer claim": (6, lambda: ([*HISTORY, start(2.5, 1, 2, "a")], DUMP)),
+    "a failure was accepted after a newer start": (6, lambda: (HISTORY, attempted(DUMP, 2, 2, ended_at=8.5))),
+    "an attempt was not counted": (7, lambda: (HISTORY, ended(DUMP, 2, attempt=2))),
+    "no attempt was counted": (7, lambda: (HISTORY, ended(DUMP, 1, attempt=0))),
+    "a task was tried too often": (7, lambda: (HISTORY, ended(DUMP, 2, max_attempts=2))),
+    "a rescued task at its maximum was tried again": (
+        7,
+        lambda: (HISTORY, attempted(DUMP, 2, 2, attempt=3)),
+    ),
+    "a lost task was taken back late": (8, lambda: (HISTORY, attempted(DUMP, 2, 2, ended_at=9.5))),
+    "a task was started before its time": (14, lambda: ([submit(1, "a", run_at=1.2), *HISTORY[1:]], DUMP)),
+    "a task was tried again before its delay": (14, lambda: (HISTORY, attempted(DUMP, 2, 1, delay=3.0))),
+    "a payload changed in the table": (
+        15,
+        lambda: (HISTORY, ended(DUMP, 1, payload=json.dumps({"token": "a", "data": 2}))),
+    ),
+    "a handler was given something else": (
+        15,
+        lambda: ([*less(start(1.1, 1, 1, "a")), start(1.1, 1, 1, "a", given=2)], DUMP),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(DOCTORED))
+def test_a_broken_promise_is_found(name: str) -> None:
+    promise, doctor = DOCTORED[name]
+    assert promise in found(*doctor())
+
+
+def test_every_promise_is_broken_by_some_test() -> None:
+    assert {promise for promise, _ in DOCTORED.values()} == set(PROMISES)
+
+
+def test_recovery_is_not_bounded_when_there_was_nobody_to_do_it() -> None:
+    slow = attempted(DUMP, 2, 2, ended_at=7.9)
+    assert check(HISTORY, slow, 1.0) != []
+    assert check(HISTORY, slow) == []
