@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 from runner.errors import DuplicateHandler, HandlersNotFound, InvalidHandler, RunnerError, UnknownHandler
 from runner.outcome import Dead, Done, Outcome, Retry, Snooze
 from runner.signature import Signature
+from runner.task import State
 
 ENTRY_POINTS = "runner.handlers"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
@@ -118,7 +119,7 @@ class Handler:
         match rule:
             case "retry":
                 return Retry()
-            case "dead":
+            case State.DEAD:
                 return Dead()
             case type() | tuple():
                 return Dead() if isinstance(error, rule) else Retry()

@@ -92,15 +92,15 @@ class Executor:
             await asyncio.wait([body], timeout=limit)
             given_up: Outcome = _timed_out(limit)
         except asyncio.CancelledError:
-            given_up = Cancelled() if running.cancelled else Retry("0s", failure=INTERRUPTED)
-            if running.cancelled:
+            given_up = Cancelled() if running.told else Retry("0s", failure=INTERRUPTED)
+            if running.told:
                 with contextlib.suppress(asyncio.CancelledError):  # it is told, and then what it does counts
                     await asyncio.wait([body], timeout=limit)
         if not body.done():
             running.stop.set()
             return self._give_up(running, body, given_up)
         result, error = body.result()
-        if running.cancelled and (error is not None or result is None):
+        if running.told and (error is not None or result is None):
             return Cancelled()
         return self._returned(running, result) if error is None else _judged(running.handler, error)
 
@@ -167,7 +167,7 @@ def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[Any,
 
 def _cancelled(running: Running, error: asyncio.CancelledError) -> Outcome:
     """Tell whether somebody cancelled the body, or it raised that by itself: awaiting what was cancelled does."""
-    if running.cancelled:
+    if running.told:
         return Cancelled()
     job = asyncio.current_task()
     interrupted = job is not None and job.cancelling() > 0

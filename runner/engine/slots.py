@@ -23,20 +23,20 @@ class Running:
         slots: whose slot it takes.
     """
 
-    __slots__ = ("cancelled", "handler", "job", "slots", "started", "stop", "task")
+    __slots__ = ("handler", "job", "slots", "started", "stop", "task", "told")
 
     def __init__(self, task: Claimed, handler: Handler, slots: "Slots") -> None:
         self.task = task
         self.handler = handler
         self.slots = slots
         self.started = 0.0
-        self.cancelled = False
+        self.told = False
         self.job: asyncio.Task[None] | None = None
         self.stop: threading.Event | None = None
 
     def cancel(self) -> None:
         """Carry out a terminate request: stop an async body, tell a plain function."""
-        self.cancelled = True
+        self.told = True
         if self.stop is not None:
             self.stop.set()
         if self.job is not None and self.started:  # a coroutine cancelled before its first step would never settle

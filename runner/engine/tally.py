@@ -6,8 +6,15 @@ from datetime import UTC, datetime
 
 from runner.policy import histogram
 from runner.store.statistics import Minute
+from runner.task import State
 
-COUNTED = {"succeed": "succeeded", "retry": "retried", "bury": "died", "cancel": "cancelled", "rescue": "rescued"}
+COUNTED: dict[str, str] = {
+    "succeed": State.SUCCEEDED,
+    "retry": "retried",
+    "bury": "died",
+    "cancel": State.CANCELLED,
+    "rescue": "rescued",
+}
 """Under which name a move is counted."""
 
 EARLY = {1: "first_try", 2: "second_try"}

@@ -59,7 +59,7 @@ class Working:
         """Carry out terminate requests, or the loss of the lease, for tasks in hand."""
         for task_id in ids:
             running = self.in_hand.tasks.get(task_id)
-            if running is not None and not running.cancelled:
+            if running is not None and not running.told:
                 running.cancel()
 
     def put_off(self, task: Claimed, handler: Handler) -> None:
@@ -89,7 +89,7 @@ class Working:
     async def _execute(self, running: Running) -> None:
         running.started = time.monotonic()
         outcome: Outcome
-        if running.cancelled:
+        if running.told:
             outcome = Cancelled("terminated before it had started")
             self._left(running.slots)
         else:

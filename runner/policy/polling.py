@@ -82,7 +82,7 @@ class BackOff:
             Seconds to wait.
         """
         self.failures += 1
-        wait = min(self.most, self.first * 2 ** min(self.failures - 1, 20))
+        wait: float = min(self.most, self.first * 2 ** min(self.failures - 1, 20))
         return wait * (0.75 + 0.5 * random)
 
     def succeeded(self) -> None:
