@@ -117,10 +117,8 @@ class Handler:
         """What an exception means for the task; the engine adds the failure."""
         rule = self.defaults.on_error
         match rule:
-            case "retry":
-                return Retry()
-            case State.DEAD:
-                return Dead()
+            case str():
+                return Dead() if rule == State.DEAD else Retry()
             case type() | tuple():
                 return Dead() if isinstance(error, rule) else Retry()
         decided = rule(error)
