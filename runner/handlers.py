@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeAlias
 from runner.errors import DuplicateHandler, HandlersNotFound, InvalidHandler, RunnerError, UnknownHandler
 from runner.outcome import Dead, Done, Outcome, Retry, Snooze
 from runner.signature import Signature
-from runner.task import State
 
 ENTRY_POINTS = "runner.handlers"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
@@ -118,7 +117,7 @@ class Handler:
         rule = self.defaults.on_error
         match rule:
             case str():
-                return Dead() if rule == State.DEAD else Retry()
+                return Retry() if rule == "retry" else Dead()
             case type() | tuple():
                 return Dead() if isinstance(error, rule) else Retry()
         decided = rule(error)
