@@ -213,8 +213,9 @@ def has_attempts_left(task: sa.FromClause) -> sa.ColumnElement[bool]:
 def is_suspect(task: sa.FromClause) -> sa.ColumnElement[bool]:
     """The condition that a task is to be run apart: it saw two runners die, or one before its last attempt."""
     twice = task.c.rescues > sa.literal_column("1")
-    last = (task.c.rescues == sa.literal_column("1")) & (task.c.attempt + sa.literal_column("1") >= task.c.max_attempts)
-    return twice | last
+    last = task.c.attempt + sa.literal_column("1") >= task.c.max_attempts
+    # False and not unknown where there is no maximum: both claims would pass over such a row, for ever.
+    return twice | (task.c.rescues == sa.literal_column("1")) & task.c.max_attempts.is_not(None) & last
 
 
 def _alive(runner: sa.Table) -> sa.ColumnElement[bool]:
