@@ -219,6 +219,13 @@ async def test_a_task_that_saw_one_runner_die_is_handed_out_as_others_are(databa
     assert [task.id for task in await runner.claim()] == [task_id]
 
 
+async def test_a_rescued_task_without_a_maximum_is_handed_out_as_others_are(database: Database, runner: Runner) -> None:
+    task_id = await put(database)
+    await rescue_again(runner, task_id, 1)
+    await edit(database, task_id, max_attempts=None)
+    assert [task.id for task in await runner.claim()] == [task_id]
+
+
 async def test_suspects_come_one_at_a_time_and_only_of_known_handlers(database: Database, runner: Runner) -> None:
     foreign = await put(database, "foreign")
     ours = await put_many(database, 3)

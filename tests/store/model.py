@@ -1,0 +1,112 @@
+"""What the store promises, as a model in memory: tasks, runners' leases, and what each verb makes of them."""
+
+from dataclasses import dataclass, field
+
+from runner.outcome import Cancelled, Dead, Done, Outcome, Release, Retry, Snooze
+from runner.task import State
+from tests.store.runners import TERMS
+
+KNOWN = "work"
+"""The handler that runners know."""
+
+
+@dataclass
+class Task:
+    """A task as it should stand."""
+
+    handler: str
+    priority: int
+    payload: str
+    max_attempts: int | None
+    due: bool
+    state: State = State.WAITING
+    attempt: int = 0
+    fence: int = 0
+    rescues: int = 0
+    terminated: bool = False
+    runner: int | None = None
+    granted: list[int] = field(default_factory=list)
+    """Every fence that a claim handed out."""
+
+    @property
+    def used_up(self) -> bool:
+        return self.max_attempts is not None and self.attempt >= self.max_attempts
+
+    @property
+    def suspect(self) -> bool:
+        last = self.max_attempts is not None and self.attempt + 1 >= self.max_attempts
+        return self.rescues > 1 or (self.rescues == 1 and last)
+
+    @property
+    def claimable(self) -> bool:
+        return self.state is State.WAITING and self.due and self.handler == KNOWN and not self.used_up
+
+    def claim(self, runner: int, fence: int) -> None:
+        assert self.claimable
+        assert not self.terminated
+        assert fence > max([0, *self.granted])
+        self.granted.append(fence)
+        self.state, self.runner, self.fence = State.RUNNING, runner, self.fence + 1
+        self.attempt += 1
+        self.max_attempts = self.max_attempts or TERMS.max_attempts
+        assert self.attempt <= self.max_attempts
+
+    def settle(self, outcome: Outcome) -> None:
+        """The outcome of a settle that is accepted."""
+        match outcome:
+            case Done():
+                self._leave(State.SUCCEEDED)
+            case Cancelled():
+                self._leave(State.CANCELLED)
+            case _ if self.terminated:
+                self._leave(State.CANCELLED)
+            case Release():
+                self._leave(State.WAITING, uncounted=1)
+            case Snooze():
+                self._leave(State.WAITING, uncounted=1, due=False)
+            case Dead():
+                self._leave(State.DEAD)
+            case Retry(delay=delay):
+                self._leave(State.DEAD if self.used_up else State.WAITING, due=delay == "0s")
+
+    def rescue(self) -> None:
+        self.fence += 1
+        self.rescues += 1
+        ended = State.CANCELLED if self.terminated else State.DEAD
+        self._leave(ended if self.terminated or self.used_up else State.WAITING)
+
+    def requeue(self) -> None:
+        self.attempt = self.rescues = 0
+        self.terminated, self.due, self.state = False, True, State.WAITING
+
+    def _leave(self, state: State, uncounted: int = 0, due: bool = True) -> None:
+        self.attempt -= uncounted
+        self.state, self.runner, self.due = state, None, due
+
+
+@dataclass
+class Model:
+    """All tasks by id, and all runners that have an entry: True while the lease holds."""
+
+    tasks: dict[int, Task] = field(default_factory=dict)
+    runners: dict[int, bool] = field(default_factory=dict)
+
+    def claimable(self, runner: int, suspects: bool) -> set[int]:
+        """What a claim of this runner may take."""
+        if not self.runners.get(runner):
+            return set()
+        return {id for id, task in self.tasks.items() if task.claimable and task.suspect is suspects}
+
+    def holds(self, runner: int, id: int, fence: int) -> bool:
+        """Tell whether a settle must be accepted."""
+        task = self.tasks[id]
+        return task.state is State.RUNNING and (task.runner, task.fence) == (runner, fence)
+
+    def rescue(self) -> set[int]:
+        self.runners = {runner: True for runner, holds in self.runners.items() if holds}
+        lost = {
+            id for id, task in self.tasks.items() if task.state is State.RUNNING and task.runner not in self.runners
+        }
+        for id in lost:
+            self.tasks[id].rescue()
+        return lost

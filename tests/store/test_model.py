@@ -1,0 +1,246 @@
+"""Random histories of everything that may happen to tasks, held against the model after each step."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from runner.outcome import Cancelled, Dead, Done, Outcome, Release, Retry, Snooze
+from runner.store.database import Database
+from runner.store.move import NOBODY, Ending, finish, requeue
+from runner.store.runners import beat, leave
+from runner.store.submit import submit
+from runner.task import NewTask, State
+from tests.store.model import KNOWN, Model, Task
+from tests.store.runners import LEASE, Runner, ended
+from tests.store.table import edit, expire, make_due
+
+T = TypeVar("T")
+
+picks = st.integers(0, 999)
+outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
+    [Done(), Done('{"a": 1}'), Retry("0s"), Retry("0s"), Retry("1h"), Dead(), Snooze("1h"), Release(), Cancelled()]
+)
+FINAL = (State.DEAD, State.CANCELLED)
+
+
+class Histories(RuleBasedStateMachine):
+    """Whatever producers, runners, operators and faults may do, one after the other."""
+
+    url = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.database = Database.open(self.url, synchronous="NORMAL")
+        self.model = Model()
+        self.runners: list[Runner] = []
+        self.claims: list[tuple[Runner, Any]] = []
+        self.do(self._empty())
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def teardown(self) -> None:
+        self.do(self.database.dispose())
+        self.loop.close()
+
+    @initialize()
+    def begin(self) -> None:
+        self.enter()
+        self.submit(KNOWN, 1, '{"a":  1}', None, False)
+
+    @rule(
+        handler=st.sampled_from([KNOWN, KNOWN, KNOWN, "foreign"]),
+        priority=st.integers(1, 3),
+        payload=st.sampled_from(["{}", '{"a":  1}', '{"b": "\\u00e9 \U0001f600"}']),
+        most=st.sampled_from([None, 1, 2, 3]),
+        later=st.booleans(),
+    )
+    def submit(self, handler: str, priority: int, payload: str, most: int | None, later: bool) -> None:
+        new = NewTask(handler, payload, priority=priority, max_attempts=most, delay=3_600.0 if later else None)
+        task_id = self.do(self.database.write(submit, new))
+        assert task_id not in self.model.tasks
+        self.model.tasks[task_id] = Task(handler, priority, payload, most, not later)
+
+    @precondition(lambda self: len(self.runners) < 5)
+    @rule()
+    def enter(self) -> None:
+        runner = self.do(Runner.enter(self.database, KNOWN))
+        assert runner.id not in {known.id for known in self.runners}
+        self.runners.append(runner)
+        self.model.runners[runner.id] = True
+
+    @rule(pick=picks, limit=st.integers(1, 4))
+    def claim(self, pick: int, limit: int) -> None:
+        runner = self._runner(pick)
+        expected = self.do(self._in_order(self.model.claimable(runner.id, False), ("priority",)))[:limit]
+        self._take(runner, self.do(runner.claim(limit)), expected)
+
+    @rule(pick=picks)
+    def claim_suspect(self, pick: int) -> None:
+        runner = self._runner(pick)
+        expected = self.do(self._in_order(self.model.claimable(runner.id, True), ()))[:1]
+        self._take(runner, self.do(runner.claim_suspect()), expected)
+
+    @precondition(lambda self: self.claims)
+    @rule(pick=picks, outcome=outcomes)
+    def settle(self, pick: int, outcome: Outcome) -> None:
+        """Settle any claim that there ever was, the latest ones rather than the old ones."""
+        runner, claimed = self.claims[-1 - pick % min(len(self.claims), 8)]
+        accepted = self.model.holds(runner.id, claimed.id, claimed.fence)
+        settled = self.do(runner.settle(ended(claimed, outcome)))
+        assert (set(settled.verbs), settled.fenced) == (({claimed.id}, set()) if accepted else (set(), {claimed.id}))
+        if accepted:
+            self.model.tasks[claimed.id].settle(outcome)
+
+    @rule(pick=picks)
+    def expire(self, pick: int) -> None:
+        runner = self._runner(pick)
+        self.do(expire(self.database, runner.id))
+        if runner.id in self.model.runners:
+            self.model.runners[runner.id] = False
+
+    @rule(pick=picks)
+    def beat(self, pick: int) -> None:
+        runner = self._runner(pick)
+        heard = self.do(self.database.write(beat, runner.id, LEASE, 0))
+        assert heard.alive is (runner.id in self.model.runners)
+        if heard.alive:
+            self.model.runners[runner.id] = True
+            mine = {id for id, task in self.model.tasks.items() if task.runner == runner.id and task.terminated}
+            assert heard.cancelled == mine
+
+    @rule(pick=picks)
+    def leave(self, pick: int) -> None:
+        runner = self._runner(pick)
+        self.do(self.database.write(leave, runner.id))
+        self.model.runners.pop(runner.id, None)
+
+    @rule(pick=picks)
+    def rescue(self, pick: int) -> None:
+        assert set(self.do(self._runner(pick).rescue())) == self.model.rescue()
+
+    @rule(pick=picks, most=st.sampled_from([None, 1, 2, 4]))
+    def edit_max_attempts(self, pick: int, most: int | None) -> None:
+        task_id, task = self._task(pick)
+        self.do(edit(self.database, task_id, max_attempts=most))
+        if not task.state.final:
+            task.max_attempts = most
+
+    @rule(pick=picks)
+    def terminate(self, pick: int) -> None:
+        """Ask for the end of what runs, and end at once what waits."""
+        task_id, task = self._task(pick)
+        if task.state is State.RUNNING:
+            self.do(edit(self.database, task_id, cancel_requested=True))
+            task.terminated = True
+        elif task.state is State.WAITING:
+            ending = [Ending(task_id, task.fence)]
+            assert self.do(self.database.write(finish, "cancel", NOBODY, ending)) == {task_id}
+            task.state = State.CANCELLED
+
+    @rule(pick=picks)
+    def let_the_time_come(self, pick: int) -> None:
+        task_id, task = self._task(pick)
+        if task.state is State.WAITING:
+            self.do(make_due(self.database, task_id))
+            task.due = True
+
+    @rule(pick=picks)
+    def requeue(self, pick: int) -> None:
+        task_id, task = self._task(pick)
+        moved = self.do(self.database.write(requeue, [task_id]))
+        assert moved == ({task_id} if task.state in FINAL else set())
+        if moved:
+            task.requeue()
+
+    @invariant()
+    def every_task_is_one_row_that_stands_as_it_should(self) -> None:
+        found = self.do(self._rows())
+        assert sorted(row.id for row in found) == sorted(self.model.tasks)
+        for row in found:
+            task = self.model.tasks[row.id]
+            expected = (
+                task.state,
+                task.attempt,
+                task.fence,
+                task.rescues,
+                task.runner,
+                task.max_attempts,
+                task.payload,
+            )
+            assert (
+                row.state,
+                row.attempt,
+                row.fence,
+                row.rescues,
+                row.holder,
+                row.max_attempts,
+                row.payload,
+            ) == expected
+
+    def _runner(self, pick: int) -> Runner:
+        return self.runners[pick % len(self.runners)]
+
+    def _task(self, pick: int) -> tuple[int, Task]:
+        task_id = list(self.model.tasks)[pick % len(self.model.tasks)]
+        return task_id, self.model.tasks[task_id]
+
+    def _take(self, runner: Runner, claimed: list[Any], expected: list[int]) -> None:
+        assert [task.id for task in claimed] == expected
+        for task in claimed:
+            self.model.tasks[task.id].claim(runner.id, task.fence)
+            assert task.attempt == self.model.tasks[task.id].attempt
+            assert task.payload == self.model.tasks[task.id].payload
+            self.claims.append((runner, task))
+
+    async def _in_order(self, ids: set[int], first: tuple[str, ...]) -> list[int]:
+        task = self.database.tables.task.c
+        order = [*(task[name].desc() for name in first), task.run_at, task.id]
+        async with self.database.reading() as tx:
+            return [row.id for row in await tx.rows(sa.select(task.id).where(task.id.in_(ids)).order_by(*order))]
+
+    async def _rows(self) -> list[Any]:
+        tables = self.database.tables
+        names = ("id", "state", "attempt", "fence", "rescues", "max_attempts", "payload")
+        async with self.database.reading() as tx:
+            live = await tx.rows(
+                sa.select(*(tables.task.c[name] for name in names), tables.task.c.runner_id.label("holder"))
+            )
+            past = await tx.rows(sa.select(*(tables.history.c[name] for name in names), sa.null().label("holder")))
+        return [*live, *past]
+
+    async def _empty(self) -> None:
+        tables = self.database.tables
+        async with self.database.writing() as tx:
+            for table in (tables.task, tables.history, tables.attempt, tables.runner):
+                await tx.execute(sa.delete(table))
+
+
+def run(url: str, examples: int, steps: int) -> None:
+    machine = type("Histories", (Histories,), {"url": url})
+    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+    bounds = settings(max_examples=examples, stateful_step_count=steps, database=None, suppress_health_check=checks)
+    run_state_machine_as_test(machine, settings=bounds)
+
+
+def test_the_store_keeps_its_promises_whatever_happens(migrated_url: str) -> None:
+    run(migrated_url, examples=25, steps=40)
+
+
+@pytest.mark.slow
+def test_the_store_keeps_its_promises_over_long_histories(migrated_url: str) -> None:
+    run(migrated_url, examples=300, steps=80)
