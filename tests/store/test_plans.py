@@ -29,6 +29,7 @@ ALIASES = {"due", "here", "beyond", "earliest", "held", "found"}
 INDEXES = {
     "survey": {"task_ready"},
     "claim": {"task_ready"},
+    "claim_lanes": {"task_ready"},
     "claim_suspect": {"task_rescued"},
     "rescue": {"task_running"},
 }
@@ -80,10 +81,15 @@ async def costs(database: Database, looking: Watch) -> dict[str, Seen]:
         await runner.survey()
     async with looking.seeing() as seen["claim"]:
         claimed = await runner.claim_on(100)
+    await put_many(database, 50, priority=5, queue="other")
+    await runner.survey()
+    assert len(runner.lanes.places) > 1
+    async with looking.seeing() as seen["claim_lanes"]:
+        claimed += await runner.claim_on(100)
     async with looking.seeing() as seen["succeed"]:
         assert len(await database.state(settle_done, runner.id, [ended(task) for task in claimed[:50]])) == 50
     async with looking.seeing() as seen["settle"]:
-        assert len((await runner.settle(*(ended(task, Retry("1h")) for task in claimed[50:]))).verbs) == 50
+        assert len((await runner.settle(*(ended(task, Retry("1h")) for task in claimed[50:100]))).verbs) == 50
     async with looking.seeing() as seen["submit"]:
         await put_many(database, 100)
     victim = await Runner.enter(database)
