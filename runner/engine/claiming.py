@@ -11,7 +11,7 @@ from runner.columns import EARLIEST
 from runner.engine.slots import InHand, Slots
 from runner.errors import DatabaseAway, StoreError
 from runner.handlers import Handler
-from runner.policy.polling import BackOff, SurveyPace
+from runner.policy.polling import BackOff, Pace
 from runner.policy.selection import Lane, Lanes, Place
 from runner.store.claim import Claimant, Terms, claim, claim_suspect
 from runner.store.database import Database
@@ -59,7 +59,7 @@ class Claiming:
         self._start = start
         self._put_off = put_off
         self.lanes = Lanes(self._accepts, Place(database.dialect.instant(EARLIEST), 0))
-        self._pace = SurveyPace()
+        self._pace = Pace()
         self._back_off = BackOff()
         self._resume = 0.0
         self._resting = asyncio.Event()

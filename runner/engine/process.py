@@ -16,13 +16,13 @@ from runner.engine.working import Working
 from runner.errors import DatabaseAway, StoreError
 from runner.handlers import Handler
 from runner.migrations import ensure
-from runner.policy.polling import BackOff
+from runner.policy.polling import BackOff, Pace
 from runner.settings import Settings
 from runner.store.claim import Claimant, Terms
 from runner.store.database import Database
 from runner.store.pending import pending
 from runner.store.prune import prune, retention_of
-from runner.store.rescue import rescue
+from runner.store.rescue import any_lost, rescue
 from runner.store.runners import Beat
 from runner.store.statistics import write_minutes
 
@@ -68,6 +68,7 @@ class Runner:
         self.later = 0
         """Tasks that were left because they are scheduled for later, when the runner ends by itself."""
         self._stop = asyncio.Event()
+        self._rescuing = Pace(every=0.0)
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, *, until_idle: bool = False) -> bool:
@@ -197,10 +198,13 @@ class Runner:
             self.stop()
 
     async def _rescue(self) -> None:
-        if not self.lease.may_rescue:
+        started, grace = time.monotonic(), self.settings.lease.total_seconds()
+        if not self.lease.may_rescue or not self._rescuing.due(started):
             return
         with contextlib.suppress(DatabaseAway):  # claims and beats say so already
-            verbs = await self.database.write(rescue, self.settings.lease.total_seconds())
+            lost = await self.database.state(any_lost, grace)
+            self._rescuing.done(started, time.monotonic())
+            verbs = await self.database.write(rescue, grace) if lost else {}
             for task_id, verb in verbs.items():
                 self.tally.verbs["rescue" if verb == "rescue" else verb] += 1
                 log.warning("task %d: its runner is lost, %s", task_id, _FATE[verb])

@@ -2,30 +2,35 @@
 
 from dataclasses import dataclass
 
-SURVEY_EVERY = 1.0
+EVERY = 1.0
 """Seconds between surveys while claims keep coming back full: so late may a higher priority be noticed at worst."""
 
-SURVEY_SHARE = 20
-"""A survey that took t is followed by at least so many t without one.
+SHARE = 20
+"""A look that took t is followed by at least so many t without one.
 
-Under an old snapshot elsewhere, dead index entries pile up at the head of each lane and a survey walks over them all;
-it then takes at most a twentieth of the time.
+Under an old snapshot elsewhere, dead index entries pile up and whatever starts at the head of an index walks over them
+all; it then takes at most a twentieth of the time.
 """
 
 
 @dataclass
-class SurveyPace:
-    """When a busy runner looks at the lanes anew."""
+class Pace:
+    """When to look anew at something that is usually cheap to look at, but not always.
 
+    Args:
+        every: seconds from the end of one look to the next.
+    """
+
+    every: float = EVERY
     _next: float = 0.0
 
     def due(self, now: float) -> bool:
-        """Tell whether a survey is due; `now` in monotonic seconds."""
+        """Tell whether a look is due; `now` in monotonic seconds."""
         return now >= self._next
 
     def done(self, started: float, ended: float) -> None:
-        """Note a survey, in monotonic seconds."""
-        self._next = ended + max(SURVEY_EVERY, SURVEY_SHARE * (ended - started))
+        """Note a look, in monotonic seconds."""
+        self._next = ended + max(self.every, SHARE * (ended - started))
 
 
 @dataclass

@@ -1,14 +1,16 @@
 """rescue: take tasks back from runners that are lost."""
 
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 
 from runner.columns import db_later, db_now
 from runner.outcome import Failure
-from runner.schema import is_state, state_literal
+from runner.schema import Tables, is_state, state_literal
 from runner.store.attempts import Tried, record, started
 from runner.store.move import IN_NO_HANDS, NOBODY, Ending, finish
+from runner.store.statement import Prepared
 from runner.store.transaction import Transaction
 from runner.task import MOVES, State
 
@@ -16,6 +18,24 @@ LOST = Failure("runner lost", "its runner stopped giving signs of life while it 
 OVERDUE = Failure("runner lost", "its runner did not end this task at its deadline")
 CHUNK = 1_000
 """Tasks taken back in one transaction."""
+
+
+async def any_lost(tx: Transaction, grace: float) -> bool:
+    """Tell whether there is anything to rescue: one statement, asked often, and almost always answered with no.
+
+    Args:
+        tx: an open transaction.
+        grace: as for `rescue`.
+    """
+    rows = await tx.run(_any_lost(tx.tables, tx.driver), {"grace": -grace})
+    return bool(rows[0][0])
+
+
+@lru_cache
+def _any_lost(tables: Tables, driver: sa.Dialect) -> Prepared:
+    expired = sa.exists().where(tables.runner.c.lease_until < db_now())
+    taken = sa.exists().where(_is_lost(tables, sa.bindparam("grace", type_=sa.Float)))
+    return Prepared(sa.select(expired | taken), driver)
 
 
 async def rescue(tx: Transaction, grace: float) -> dict[int, str]:
@@ -49,18 +69,30 @@ async def rescue(tx: Transaction, grace: float) -> dict[int, str]:
 async def _lock_lost(tx: Transaction, grace: float) -> list[Any]:
     task, runner = tx.tables.task.c, tx.tables.runner.c
     alive = sa.exists().where(runner.id == task.runner_id)
-    overdue = task.deadline_at < db_later(db_now(), -grace)
     names = ("id", "queue", "handler", "attempt", "max_attempts", "fence", "cancel_requested")
     columns = [*(task[name] for name in (*names, "runner_id", "host")), started(task)]
     statement = (
         sa.select(*columns, alive.label("alive"))
-        .where(is_state(task.state, State.RUNNING), ~alive | overdue)
+        .where(_is_lost(tx.tables, -grace))
         # As the index of running tasks has them: in the order of ids alone, SQLite would read the whole table.
         .order_by(task.runner_id, task.id)
         .limit(CHUNK)
         .with_for_update(skip_locked=True, of=tx.tables.task)
     )
     return list(await tx.rows(statement))
+
+
+def _is_lost(tables: Tables, grace: Any) -> sa.ColumnElement[bool]:
+    """The condition that a task is in the hands of no live runner, or kept by one beyond its deadline.
+
+    Args:
+        tables: of the installation.
+        grace: seconds beyond the deadline, negative.
+    """
+    task, runner = tables.task.c, tables.runner.c
+    orphaned = ~sa.exists().where(runner.id == task.runner_id)
+    overdue = task.deadline_at < db_later(db_now(), grace)
+    return is_state(task.state, State.RUNNING) & (orphaned | overdue)
 
 
 async def _take_back(tx: Transaction, ids: list[int]) -> None:

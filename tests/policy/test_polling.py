@@ -1,24 +1,24 @@
 import pytest
 
-from runner.policy.polling import SURVEY_EVERY, SURVEY_SHARE, BackOff, LookAhead, SurveyPace
+from runner.policy.polling import EVERY, SHARE, BackOff, LookAhead, Pace
 
 
 def test_the_first_survey_is_due_at_once() -> None:
-    assert SurveyPace().due(0.0)
+    assert Pace().due(0.0)
 
 
 def test_surveys_keep_their_distance() -> None:
-    pace = SurveyPace()
+    pace = Pace()
     pace.done(100.0, 100.001)
-    assert not pace.due(100.0 + SURVEY_EVERY)
-    assert pace.due(100.001 + SURVEY_EVERY)
+    assert not pace.due(100.0 + EVERY)
+    assert pace.due(100.001 + EVERY)
 
 
 def test_a_slow_survey_takes_a_small_share_of_the_time() -> None:
-    pace = SurveyPace()
+    pace = Pace()
     pace.done(100.0, 102.0)
-    assert not pace.due(102.0 + 2.0 * SURVEY_SHARE - 0.01)
-    assert pace.due(102.0 + 2.0 * SURVEY_SHARE)
+    assert not pace.due(102.0 + 2.0 * SHARE - 0.01)
+    assert pace.due(102.0 + 2.0 * SHARE)
 
 
 def ahead(per_second: float, seconds: int = 10, **options: int) -> int:
