@@ -7,6 +7,9 @@ from typing import Any
 MASK = "***"
 """Stands where a secret was."""
 
+MOST_LEVELS = 50
+"""Levels of nesting that are shown; whatever prints the rest need not fear to run out of stack."""
+
 _SECRET = re.compile(
     r"pass(?:word|wd|phrase|code)|^pass$|^pwd$|secret|token|authori[sz]ation|^auth$|api[-_ ]?key|access[-_ ]?key"
     r"|private[-_ ]?key|credential|cookie|^session(?:[-_ ]?id)?$|^pin$|^cvv$|^cvc$|signature",
@@ -19,24 +22,29 @@ def is_secret(name: str) -> bool:
     return bool(_SECRET.search(name))
 
 
-def redacted(value: Any) -> Any:
+def redacted(value: Any, *, reveal: bool = False, levels: int = MOST_LEVELS) -> Any:
     """Mask what stands under the names of secrets, at any depth.
 
     Args:
         value: decoded JSON.
+        reveal: leave the secrets in.
+        levels: of nesting that are shown; what lies deeper is masked, secret or not.
 
     Returns:
         A copy in which each secret is MASK, whatever it was; null, which tells nothing, stays.
     """
-    match value:
-        case dict():
-            return {
-                name: MASK if item is not None and is_secret(str(name)) else redacted(item)
-                for name, item in value.items()
-            }
-        case list():
-            return [redacted(item) for item in value]
-    return value
+    if not isinstance(value, (dict, list)):
+        return value
+    if levels == 0:
+        return MASK
+    if isinstance(value, list):
+        return [redacted(item, reveal=reveal, levels=levels - 1) for item in value]
+    return {
+        name: MASK
+        if item is not None and not reveal and is_secret(name)
+        else redacted(item, reveal=reveal, levels=levels - 1)
+        for name, item in value.items()
+    }
 
 
 def decoded(text: str | None, *, reveal: bool = False) -> Any:
@@ -47,12 +55,11 @@ def decoded(text: str | None, *, reveal: bool = False) -> Any:
         reveal: leave the secrets in.
 
     Returns:
-        The value with its secrets masked; what cannot be read as JSON, or is nested too deeply, is masked as a whole.
+        The value with its secrets masked; what cannot be read as JSON is masked as a whole.
     """
     if text is None:
         return None
     try:
-        value = json.loads(text)
-        return value if reveal else redacted(value)
+        return redacted(json.loads(text), reveal=reveal)
     except (ValueError, RecursionError):
         return text if reveal else MASK

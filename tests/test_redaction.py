@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from runner.redaction import MASK, decoded, is_secret, redacted
+from runner.redaction import MASK, MOST_LEVELS, decoded, is_secret, redacted
 
 SECRET = (
     "password db_password Passwd passphrase secret client_secret token accessToken api_key apiKey API-KEY "
@@ -43,6 +43,13 @@ def test_revealed_is_what_was_stored() -> None:
 def test_what_is_no_json_may_be_anything_and_is_masked(text: str) -> None:
     assert decoded(text) == MASK
     assert decoded(text, reveal=True) == text
+
+
+def test_what_lies_too_deep_is_not_shown() -> None:
+    deep = "[" * 900 + "]" * 900
+    shown = json.dumps(decoded(deep, reveal=True), indent=2)
+    assert shown.count("[") == MOST_LEVELS
+    assert MASK in shown
 
 
 def test_a_payload_without_secrets_comes_out_as_it_went_in() -> None:

@@ -2,6 +2,8 @@
 
 import sys
 
+INTERRUPTED = 130
+
 
 def main() -> int:
     """Run the command line that this process was called with.
@@ -9,8 +11,11 @@ def main() -> int:
     Returns:
         The exit code; see runner.cli.ending.
     """
-    from runner.cli.app import run
-    from runner.cli.ending import ended, prepare_streams
+    try:
+        from runner.cli.app import run
+        from runner.cli.ending import ended, prepare_streams
 
-    prepare_streams()
-    return ended(lambda: run(sys.argv[1:]))
+        prepare_streams()
+        return ended(lambda: run(sys.argv[1:]))
+    except KeyboardInterrupt:
+        return INTERRUPTED  # somebody was quicker than the imports

@@ -27,6 +27,9 @@ class Verb(NamedTuple):
     place: str
 
 
+ALONE = ("--help", "--version")
+"""Options that stand without a verb."""
+
 START, LOOK, CHANGE, CARE = "Start", "Look", "Change", "Care"
 
 VERBS = (
@@ -91,6 +94,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     typed = list(arguments) or ["--help"]
     known = tuple(verb.name for verb in VERBS)
+    if typed[0].startswith("--") and typed[0] not in ALONE:
+        raise InvalidInput(why=f"options such as {typed[0].partition('=')[0]} stand behind the verb; see runner --help")
     if typed[0] not in known and not typed[0].startswith("-"):
         raise InvalidInput(why=f"there is no verb {typed[0]!r}{suggestion(typed[0], known)}; see runner --help")
     return int(build(typed[0])(typed) or 0)

@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from enum import IntEnum
+from typing import TextIO
 
 from cyclopts import CycloptsError
 
@@ -127,9 +128,12 @@ def _unforeseen(error: Exception) -> int:
     return _said(f"unforeseen {kind}: {error}. Set PYTHONDEVMODE=1 to see where it comes from.", Exit.ERROR)
 
 
-def _turn_away(stream: object) -> None:
+def _turn_away(stream: TextIO) -> None:
     """Point a stream that nobody reads at the null device, or Python would complain about it when it ends."""
-    number = 1 if stream is sys.stdout else 2
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):  # it is no file but something of a test's
+        return
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, number)
     os.close(null)

@@ -67,6 +67,12 @@ def test_a_mistyped_verb_is_answered_with_the_nearest_one(call: Call) -> None:
     assert "did you mean 'submit'" in told.err
 
 
+def test_an_option_before_its_verb_is_put_right(call: Call) -> None:
+    told = call("--url", "sqlite:///x.db", "tasks")
+    assert told.code == Exit.BAD_INPUT
+    assert "behind the verb" in told.err
+
+
 def test_a_mistyped_option_is_bad_input(call: Call) -> None:
     told = call("tasks", "--limmit", 3)
     assert told.code == Exit.BAD_INPUT
