@@ -129,7 +129,8 @@ class Claiming:
         self.hungry = False
         if self._news:
             self.lanes.recall()
-        if not self.lanes or (self._pace.due(time.monotonic()) and not self._news):
+        surveyed = not self.lanes or (self._pace.due(time.monotonic()) and not self._news)
+        if surveyed:
             await self._survey()
         self._news = False
         while self.lanes and self._allowed():
@@ -137,7 +138,10 @@ class Claiming:
             if taken is None:
                 self.hungry = True
                 break
-            if not self.lanes or self._pace.due(time.monotonic()):
+            if surveyed and not taken and not self.lanes:
+                break  # what a survey finds and a claim passes over, e.g. a suspect, would be found for ever
+            surveyed = not self.lanes or self._pace.due(time.monotonic())
+            if surveyed:
                 await self._survey()
             await asyncio.sleep(0)
         if self._allowed() and not self._in_hand.suspects:
@@ -152,18 +156,18 @@ class Claiming:
         self._pace.done(started, time.monotonic())
 
     async def _claim_round(self) -> int | None:
-        """Claim once for each kind of slots; None when no lane's slots have room."""
-        asked = None
+        """Claim once for each kind of slots, and tell how much was taken; None when no lane's slots have room."""
+        taken = None
         for slots in (self._in_hand.on_loop, self._in_hand.in_threads):
             lanes = {lane: place for lane, place in self.lanes.places.items() if self._slots(lane) is slots}
             limit = min(slots.room(), self._batch)
             if not lanes or limit <= 0:
                 continue
-            asked = (asked or 0) + limit
             claimed = await self._database.state(claim, self.who, lanes, self._terms, limit)
             self.lanes.advance(lanes, claimed, limit)
             self._take(claimed, slots)
-        return asked
+            taken = (taken or 0) + len(claimed)
+        return taken
 
     async def _claim_suspect(self) -> None:
         lanes = self.lanes.known
