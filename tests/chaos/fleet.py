@@ -12,10 +12,8 @@ from typing import Self
 from tests.chaos.journal import FOLDER, Event, Journal, read
 
 PROJECT = Path(__file__).parents[2]
-RUNNER = Path(sys.executable).with_name("runner")
-HANDLERS = "tests.chaos.handlers"
 PATIENCE = 60.0
-LOOK_EVERY = 0.02
+LOOK_EVERY = 0.05
 
 Process = subprocess.Popen[bytes]
 
@@ -50,12 +48,12 @@ class Fleet:
         self.journal.close()
 
     def start_runner(self) -> Process:
-        process = self._start([str(RUNNER), "work", "-H", HANDLERS])
+        process = self._start("tests.chaos.work")
         self.runners.append(process)
         return process
 
     def start_submitter(self, *arguments: str) -> Process:
-        process = self._start([sys.executable, "-P", "-m", "tests.chaos.submitter", *arguments])
+        process = self._start("tests.chaos.submitter", *arguments)
         self.others.append(process)
         return process
 
@@ -69,6 +67,9 @@ class Fleet:
         self.journal.write("kill", process.pid)
         process.kill()
         process.wait()
+        for group in (self.runners, self.others):
+            if process in group:
+                group.remove(process)
 
     def freeze(self, process: Process) -> None:
         self.journal.write("freeze", process.pid)
@@ -104,13 +105,13 @@ class Fleet:
             meanwhile()
             time.sleep(LOOK_EVERY)
 
-    def _start(self, command: list[str]) -> Process:
+    def _start(self, module: str, *arguments: str) -> Process:
         self._started += 1
         mine = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
         given = {"RUNNER_URL": self.url, FOLDER: str(self.journals), "PYTHONPATH": str(PROJECT)}
         with (self.home / f"{self._started:03d}.log").open("wb") as log:
             return subprocess.Popen(
-                command,
+                [sys.executable, "-P", "-m", module, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import sqlalchemy as sa
 
-from runner.task import State
+from runner.engine.slots import InHand, Running
+from runner.handlers import Handler
+from runner.task import Claimed, State
 from tests.engine.workshop import PATIENCE, Workshop, heard, until
 
 MANY = 30
@@ -166,11 +168,50 @@ async def test_what_is_in_hand_is_not_started_again_by_the_same_runner(workshop:
     assert await workshop.state(task) == "succeeded"
 
 
-async def test_the_last_settlement_of_a_task_in_hand_does_not_forget_a_newer_claim(workshop: Workshop) -> None:
+async def test_what_can_never_be_claimed_does_not_keep_a_scan_from_ending(workshop: Workshop) -> None:
     @workshop.handler("work")
     async def work() -> None: ...
 
-    task = await workshop.submit("work")
-    runner = await workshop.work()
-    assert runner.working.in_hand.tasks == {}
-    assert await workshop.state(task) == "succeeded"
+    used_up = await workshop.submit("work", max_attempts=3)
+    table = workshop.database.tables.task
+    await workshop.change(sa.update(table).where(table.c.id == used_up).values(attempt=3))
+    async with workshop.running() as runner:
+        await workshop.ended(await workshop.submit("work"))
+        await until(lambda: runner.claiming.idle)
+    assert await workshop.state(used_up) == "waiting"
+
+
+async def test_suspects_run_one_at_a_time_beside_others(workshop: Workshop) -> None:
+    suspects, others = Gauge(), Gauge()
+
+    @workshop.handler("suspect")
+    async def suspect() -> None:
+        with suspects:
+            await asyncio.sleep(0.005)
+
+    @workshop.handler("other")
+    async def other() -> None:
+        with others:
+            await asyncio.sleep(0.005)
+
+    await submitted(workshop, "suspect", 5)
+    table = workshop.database.tables.task
+    await workshop.change(sa.update(table).values(rescues=2))
+    await submitted(workshop, "other", 10)
+    await workshop.work()
+    assert (suspects.most, suspects.ended) == (1, 5)
+    assert others.ended == 10
+
+
+def test_what_is_over_does_not_let_go_of_another_claim_of_the_same_task() -> None:
+    def work() -> None: ...
+
+    in_hand, handler = InHand(1, 1), Handler("work", work)
+    task = Claimed(7, "default", "work", None, "{}", 1, None, 1, 5, 1, None, 0, None)
+    first = in_hand.add(task, handler)
+    assert first is not None
+    assert in_hand.add(task._replace(fence=3), handler) is None
+    in_hand.drop(Running(task._replace(fence=3), handler, in_hand.in_threads))
+    assert in_hand.tasks == {7: first}
+    in_hand.drop(first)
+    assert in_hand.tasks == {}

@@ -1,0 +1,174 @@
+"""The checker finds real faults: the store is broken on purpose, tasks are run, and a promise is seen to be broken."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner import Context
+from runner.columns import db_later, db_now
+from runner.store import claim, move
+from runner.store.database import Database
+from runner.store.rescue import rescue
+from tests.chaos.check import OK, check
+from tests.chaos.dump import take
+from tests.chaos.journal import Journal, read
+from tests.engine.workshop import Workshop, at_work, heard, until
+
+PATIENT = {"lease": "1h", "beat": "30m"}
+"""So that no runner hears by a beat that it was struck out."""
+
+
+class Bench:
+    """A workshop whose tasks write a journal.
+
+    Args:
+        workshop: that they run in.
+        folder: of the journal.
+    """
+
+    def __init__(self, workshop: Workshop, folder: Path) -> None:
+        self.workshop = workshop
+        self.folder = folder
+        self.journal = Journal(folder, "bench")
+
+    async def submit(self, handler: str, **options: Any) -> int:
+        token = os.urandom(8).hex()
+        task = await self.workshop.submit(handler, {"token": token, "data": 1}, **options)
+        due = options["run_at"].timestamp() if "run_at" in options else None
+        self.journal.write("submit", task=task, token=token, answer=OK, given=1, run_at=due)
+        return task
+
+    def start(self, ctx: Context, token: str) -> None:
+        self.journal.write("start", task=ctx.id, fence=ctx.fence, attempt=ctx.attempt, token=token, given=1)
+
+    def end(self, ctx: Context) -> None:
+        self.journal.write("end", task=ctx.id, fence=ctx.fence)
+
+    async def broken(self) -> set[int]:
+        """The promises that were broken."""
+        return {violation.promise for violation in check(read(self.folder), await take(self.workshop.database))}
+
+
+@pytest.fixture
+def bench(database: Database, migrated_url: str, tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(Workshop(database, migrated_url), tmp_path)
+    yield bench
+    bench.journal.close()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_statements() -> Iterator[None]:
+    """Statements are kept once they are compiled; none may outlive a mutation or miss it."""
+    for module in (claim, move):
+        module._prepared.cache_clear()
+    yield
+    for module in (claim, move):
+        module._prepared.cache_clear()
+
+
+async def test_a_late_settle_breaks_nothing_by_itself(bench: Bench) -> None:
+    assert await broken_by_a_late_settle(bench) == set()
+
+
+async def test_a_settle_without_a_fence_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(move, "_held", lambda task, ending: task.c.id == ending.c.id)
+    assert 3 in await broken_by_a_late_settle(bench)
+
+
+async def broken_by_a_late_settle(bench: Bench) -> set[int]:
+    """A runner loses its lease, another one takes its task, and the first one ends before the second."""
+    workshop = bench.workshop
+    begun, gates = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
+
+    @workshop.handler("work")
+    async def work(ctx: Context, token: str, data: int) -> None:
+        bench.start(ctx, token)
+        begun[ctx.attempt - 1].set()
+        await gates[ctx.attempt - 1].wait()
+        bench.end(ctx)
+
+    task = await bench.submit("work")
+    first, second = workshop.runner(**PATIENT), workshop.runner(**PATIENT)
+    async with at_work(first):
+        await heard(begun[0])
+        first.claiming.open = False
+        await expire(workshop, first.lease.id)
+        async with at_work(second):
+            await heard(begun[1])
+            gates[0].set()
+            await until(lambda: first.tally.verbs.total() == 1)
+            gates[1].set()
+            await workshop.ended(task)
+    return await bench.broken()
+
+
+async def expire(workshop: Workshop, runner_id: int) -> None:
+    """Let a lease run out, and have its tasks taken back."""
+    runner = workshop.database.tables.runner
+    past = datetime.now(UTC) - timedelta(hours=1)
+    await workshop.change(sa.update(runner).where(runner.c.id == runner_id).values(lease_until=past))
+    assert await workshop.database.write(rescue, 1.0)
+
+
+async def test_attempts_that_are_not_counted_are_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await broken_by_a_flaky_task(bench) == set()
+    sound = claim.claim_statement
+
+    def without_counting(*args: Any) -> Any:
+        return sound(*args).values(attempt=args[0].task.c.attempt)
+
+    monkeypatch.setattr(claim, "claim_statement", without_counting)
+    claim._prepared.cache_clear()
+    assert 7 in await broken_by_a_flaky_task(bench)
+
+
+async def broken_by_a_flaky_task(bench: Bench) -> set[int]:
+    tries: list[int] = []
+
+    @bench.workshop.handler("flaky", max_attempts=2)
+    async def flaky(ctx: Context, token: str, data: int) -> None:
+        bench.start(ctx, token)
+        tries.append(ctx.attempt)
+        if len(tries) < 5:
+            raise ConnectionError
+        bench.end(ctx)
+
+    await bench.submit("flaky")
+    await bench.workshop.work()
+    return await bench.broken()
+
+
+async def test_a_claim_by_a_clock_that_is_ahead_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await broken_by_a_later_task(bench) == set()
+    monkeypatch.setattr(claim, "db_now", lambda: db_later(db_now(), 3600))
+    monkeypatch.setattr(claim, "_alive", lambda runner: sa.true())
+    claim._prepared.cache_clear()
+    assert 14 in await broken_by_a_later_task(bench)
+
+
+async def broken_by_a_later_task(bench: Bench) -> set[int]:
+    @bench.workshop.handler("work")
+    async def work(ctx: Context, token: str, data: int) -> None:
+        bench.start(ctx, token)
+        bench.end(ctx)
+
+    await bench.submit("work")
+    await bench.submit("work", run_at=datetime.now(UTC) + timedelta(minutes=30))
+    await bench.workshop.work(lease="3h", beat="1h")
+    return await bench.broken()
+
+
+async def test_a_claim_that_hands_out_a_fence_twice_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = claim.claim_statement
+
+    def without_a_fence(*args: Any) -> Any:
+        return sound(*args).values(fence=args[0].task.c.fence)
+
+    monkeypatch.setattr(claim, "claim_statement", without_a_fence)
+    assert 4 in await broken_by_a_flaky_task(bench)

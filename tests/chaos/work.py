@@ -1,0 +1,15 @@
+"""A program that is a runner, as `runner work` is one, with nothing around it."""
+
+import asyncio
+import sys
+
+from runner.engine.work import work
+from runner.handlers import discover
+from runner.logs import set_up
+from runner.settings import load
+
+HANDLERS = "tests.chaos.handlers"
+
+if __name__ == "__main__":
+    set_up("json")
+    sys.exit(asyncio.run(work(load(), discover([HANDLERS], installed=False))))
