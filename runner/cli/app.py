@@ -49,6 +49,7 @@ VERBS = (
     Verb("migrate", CARE, "Create the tables, or bring them up to date.", "migrate"),
     Verb("prune", CARE, "Delete finished tasks that are old enough.", "prune"),
     Verb("check", CARE, "Find out whether all is well, and say what to do where it is not.", "check"),
+    Verb("bench", CARE, "Measure how fast tasks are submitted and run here.", "bench"),
 )
 
 _PLACES = (
