@@ -107,17 +107,17 @@ class SettleBuffer:
         await self._full.wait()
         timer.cancel()
 
-    async def _write(self, batch: list[Settling]) -> None:
-        """Write a batch, however long that takes."""
+    async def _write(self, batch: list[Settling], careful: bool = False) -> None:
+        """Write a batch, however long that takes; `careful` says that the short way was refused."""
         while True:
             try:
-                settled = await self._settle([settlement for _, settlement in batch])
+                settled = await self._settle([settlement for _, settlement in batch], careful)
             except DatabaseAway as error:
                 await self._wait(len(batch), error)
             except DatabaseRefused as error:
-                if len(batch) > 1:  # one of them is to blame: find it, and let the others through
+                if not careful:  # one of them is to blame: find it, and let the others through
                     for item in batch:
-                        await self._write([item])
+                        await self._write([item], careful=True)
                     return
                 if batch[0][1].outcome == REFUSED:
                     await self._wait(1, error)
@@ -134,8 +134,8 @@ class SettleBuffer:
         log.warning("%d outcomes wait for the database, next try in %.1f s: %s", outcomes, wait, error)
         await asyncio.sleep(wait)
 
-    async def _settle(self, settlements: list[Settlement]) -> Settled:
-        done = [item for item in settlements if type(item.outcome) is Done]
+    async def _settle(self, settlements: list[Settlement], careful: bool) -> Settled:
+        done = [item for item in settlements if type(item.outcome) is Done and not careful]
         moved = await self._database.state(settle_done, self.holder, done) if done else set()
         settled = Settled(dict.fromkeys(moved, "succeed"))
         rest = [item for item in settlements if item.id not in moved]

@@ -86,7 +86,11 @@ def _live_rules() -> list[sa.CheckConstraint]:
         _one_of("state", LIVE),
         sa.CheckConstraint("priority between 1 and 9", name="priority"),
         sa.CheckConstraint("max_attempts >= 1", name="max_attempts"),
-        sa.CheckConstraint("attempt >= 0", name="attempt"),
+        sa.CheckConstraint("attempt between 0 and 1000000000", name="attempt"),
+        sa.CheckConstraint("rescues between 0 and 1000000000", name="rescues"),
+        sa.CheckConstraint("releases between 0 and 1000000000", name="releases"),
+        sa.CheckConstraint("fence between 0 and 1000000000000000000", name="fence"),
+        sa.CheckConstraint("version between 0 and 1000000000000000000", name="version"),
         sa.CheckConstraint("timeout > 0 and timeout < 1e9", name="timeout"),
         sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
         sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
@@ -103,7 +107,13 @@ def _live_rules() -> list[sa.CheckConstraint]:
                 name="run_at",
             ),
             sa.CheckConstraint("json_valid(payload) and json_type(payload) = 'object'", name="payload"),
-            sa.CheckConstraint("typeof(priority) = 'integer'", name="priority_type"),
+            # SQLite would keep a word in a column of numbers, and bytes in one of text.
+            sa.CheckConstraint(
+                "typeof(priority + attempt + fence + version + rescues + releases) = 'integer'"
+                " and typeof(coalesce(max_attempts, 1)) = 'integer' and typeof(coalesce(timeout, 1.0)) = 'real'"
+                " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'",
+                name="types",
+            ),
         ),
     ]
 

@@ -65,6 +65,17 @@ async def finish(tx: Transaction, verb: str, holder: int, endings: list[Ending])
     return {row[0] for row in moved}
 
 
+async def make_way(tx: Transaction, ids: list[int]) -> None:
+    """Delete from the history what has the ids of live tasks: rows that somebody copied back by hand.
+
+    Args:
+        tx: the transaction that then finishes these tasks.
+        ids: of live tasks.
+    """
+    history = tx.tables.history
+    await tx.execute(sa.delete(history).where(tx.dialect.one_of(history.c.id, ids)))
+
+
 @lru_cache
 def _prepared(tables: Tables, driver: sa.Dialect, verb: str) -> list[Prepared]:
     statements = finish_statements(tables, DIALECTS[driver.name], MOVES[verb].target)
@@ -119,6 +130,7 @@ def _copied(
         "duration": given["duration"],
         "result": sa.cast(given["result"], JsonText),
         "finished_at": db_now(),
+        "version": row["version"] + sa.literal_column("1"),
     }
     return list(values), sa.select(*values.values()).select_from(source)
 

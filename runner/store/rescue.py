@@ -9,7 +9,7 @@ from runner.columns import db_later, db_now
 from runner.outcome import Failure
 from runner.schema import Tables, is_state, state_literal
 from runner.store.attempts import Tried, record, started
-from runner.store.move import IN_NO_HANDS, NOBODY, Ending, finish
+from runner.store.move import IN_NO_HANDS, NOBODY, Ending, finish, make_way
 from runner.store.statement import Prepared
 from runner.store.transaction import Transaction
 from runner.task import MOVES, State
@@ -62,6 +62,7 @@ async def rescue(tx: Transaction, grace: float) -> dict[int, str]:
     for verb in ("bury", "cancel"):
         ended = [Ending(row.id, row.fence + 1) for row in lost if verbs[row.id] == verb]
         if ended:
+            await make_way(tx, [ending.id for ending in ended])
             await finish(tx, verb, NOBODY, ended)
     return verbs
 

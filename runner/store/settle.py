@@ -14,7 +14,7 @@ from runner.schema import state_literal
 from runner.storable import to_storable
 from runner.store.attempts import Tried, record, started
 from runner.store.dialects import by_column
-from runner.store.move import IN_NO_HANDS, Ending, finish
+from runner.store.move import IN_NO_HANDS, Ending, finish, make_way
 from runner.store.transaction import Transaction
 from runner.task import MOVES
 
@@ -54,7 +54,7 @@ class Settled:
 
 
 async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> Settled:
-    """Write the outcomes of a batch, each if its fence still holds.
+    """Write the outcomes of a batch, each if its fence still holds: the careful way, with the rows locked.
 
     Args:
         tx: an open transaction.
@@ -65,26 +65,7 @@ async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> S
         What was accepted, and what was fenced out. Settling a second time what was accepted before changes nothing
         and reports it as fenced.
     """
-    done = {item.id: item for item in batch if isinstance(item.outcome, Done)}
-    moved = await settle_done(tx, holder, list(done.values()))
-    settled = Settled(dict.fromkeys(moved, "succeed"))
-    rest = [item for item in batch if item.id not in moved]
-    if rest:
-        await _settle_locked(tx, holder, rest, settled)
-    return settled
-
-
-async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> set[int]:
-    """Write successes only: the short way, one statement on PostgreSQL.
-
-    Returns:
-        The ids that were accepted. For the others ask `settle`, which locks the rows before it calls them fenced.
-    """
-    endings = [Ending(item.id, item.fence, item.duration, getattr(item.outcome, "result", None)) for item in batch]
-    return await finish(tx, "succeed", holder, endings) if endings else set()
-
-
-async def _settle_locked(tx: Transaction, holder: int, batch: Sequence[Settlement], settled: Settled) -> None:
+    settled = Settled()
     rows = await _lock(tx, holder, [item.id for item in batch])
     verdicts: list[tuple[Settlement, Any, Verdict]] = []
     for item in batch:
@@ -98,8 +79,23 @@ async def _settle_locked(tx: Transaction, holder: int, batch: Sequence[Settlemen
     for verb in ("succeed", "bury", "cancel"):
         ended = [_ending(item, verdict) for item, _, verdict in verdicts if verdict.verb == verb]
         if ended:
+            await make_way(tx, [ending.id for ending in ended])
             await finish(tx, verb, holder, ended)
     await _return(tx, [(item, row, verdict) for item, row, verdict in verdicts if verdict.delay is not None])
+    return settled
+
+
+async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> set[int]:
+    """Write successes only: the short way, one statement on PostgreSQL.
+
+    Returns:
+        The ids that were accepted. Settle the others with `settle`, which locks the rows before it calls them fenced.
+
+    Raises:
+        DatabaseRefused: when a row stands in the way; nothing was written then, and `settle` clears the way.
+    """
+    endings = [Ending(item.id, item.fence, item.duration, getattr(item.outcome, "result", None)) for item in batch]
+    return await finish(tx, "succeed", holder, endings) if endings else set()
 
 
 async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:

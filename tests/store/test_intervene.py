@@ -356,7 +356,7 @@ class TestTerminate:
         ]
         for id, state in ((waiting, State.WAITING), (blocked, State.BLOCKED)):
             row = await ended(database, id)
-            assert (row.state, row.version) == (State.CANCELLED.value, 1)
+            assert (row.state, row.version) == (State.CANCELLED.value, 2)
             assert row.error == "terminated by ana: relay is back"
             assert await stored(database, id) is None
             assert await last_entry(database, id) == ("terminate", {"state": state}, {"state": State.CANCELLED})

@@ -87,9 +87,9 @@ async def test_a_success_moves_to_the_history_with_its_result(database: Database
     row = await past(database, task.id) or {}
     assert (row["state"], row["result"], row["duration"], row["error"]) == ("succeeded", '{"sent": true}', 0.1, None)
     assert row["finished_at"] >= row["claimed_at"]
-    assert {name: row[name] for name in row.keys() & before.keys() - {"state"}} == {
-        name: before[name] for name in row.keys() & before.keys() - {"state"}
-    }
+    assert row["version"] == before["version"] + 1
+    kept = row.keys() & before.keys() - {"state", "version"}
+    assert {name: row[name] for name in kept} == {name: before[name] for name in kept}
 
 
 async def test_a_success_without_a_result_is_none(database: Database, runner: Runner) -> None:

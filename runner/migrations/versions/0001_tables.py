@@ -91,7 +91,11 @@ def _task_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("state in ('waiting', 'blocked', 'running')", name="state"),
         sa.CheckConstraint("priority between 1 and 9", name="priority"),
         sa.CheckConstraint("max_attempts >= 1", name="max_attempts"),
-        sa.CheckConstraint("attempt >= 0", name="attempt"),
+        sa.CheckConstraint("attempt between 0 and 1000000000", name="attempt"),
+        sa.CheckConstraint("rescues between 0 and 1000000000", name="rescues"),
+        sa.CheckConstraint("releases between 0 and 1000000000", name="releases"),
+        sa.CheckConstraint("fence between 0 and 1000000000000000000", name="fence"),
+        sa.CheckConstraint("version between 0 and 1000000000000000000", name="version"),
         sa.CheckConstraint("timeout > 0 and timeout < 1e9", name="timeout"),
         sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
         sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
@@ -106,7 +110,14 @@ def _task_rules() -> list[sa.CheckConstraint]:
             " and run_at >= '1970' and run_at < '9999'",
         ),
         _on("sqlite", "payload", "json_valid(payload) and json_type(payload) = 'object'"),
-        _on("sqlite", "priority_type", "typeof(priority) = 'integer'"),
+        _on(
+            # SQLite would keep a word in a column of numbers, and bytes in one of text.
+            "sqlite",
+            "types",
+            "typeof(priority + attempt + fence + version + rescues + releases) = 'integer'"
+            " and typeof(coalesce(max_attempts, 1)) = 'integer' and typeof(coalesce(timeout, 1.0)) = 'real'"
+            " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'",
+        ),
     ]
 
 
