@@ -47,6 +47,7 @@ async def register(tx: Transaction, identity: Identity, lease: float) -> int:
     Returns:
         The runner's id: a number for this incarnation of it, never used again.
     """
+    await _enter_handlers(tx, identity.handlers)
     runner = tx.tables.runner
     entered = sa.insert(runner).values(
         host=identity.host,
@@ -57,6 +58,15 @@ async def register(tx: Transaction, identity: Identity, lease: float) -> int:
         lease_until=db_later(db_now(), lease),
     )
     return int((await tx.execute(entered.returning(runner.c.id))).scalar_one())
+
+
+async def _enter_handlers(tx: Transaction, names: Sequence[str]) -> None:
+    """Note in the registry that these handlers are known to somebody; sorted, so that no two wait for each other."""
+    handler = tx.tables.handler
+    if names:
+        insert = tx.dialect.insert(handler)
+        seen = insert.on_conflict_do_update(index_elements=handler.primary_key, set_={"last_seen_at": db_now()})
+        await tx.execute(seen, [{"name": name} for name in sorted(names)])
 
 
 async def beat(tx: Transaction, runner_id: int, lease: float, running: int) -> Beat:

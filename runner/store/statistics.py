@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy.dialects import postgresql, sqlite
-
 from runner.schema import MINUTE_COUNTS
 from runner.store.transaction import Transaction
 
@@ -43,7 +41,7 @@ async def write_minutes(tx: Transaction, runner_id: int, minutes: Iterable[Minut
     """
     rows = [_values(runner_id, minute) for minute in minutes]
     if rows:
-        insert: Any = (postgresql if tx.dialect.isolates_rows else sqlite).insert(tx.tables.minute)
+        insert = tx.dialect.insert(tx.tables.minute)
         new = {name: insert.excluded[name] for name in (*MINUTE_COUNTS, "durations")}
         await tx.execute(insert.on_conflict_do_update(index_elements=tx.tables.minute.primary_key, set_=new), rows)
 

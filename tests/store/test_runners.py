@@ -4,6 +4,7 @@ import sqlalchemy as sa
 
 from runner.columns import seconds_until
 from runner.store.database import Database
+from runner.store.intervene import By, Kind, Place, pause
 from runner.store.runners import Beat, Identity, beat, leave, register
 from tests.store.runners import Runner
 from tests.store.table import Row, change, count, edit, expire, put_many
@@ -78,3 +79,11 @@ async def test_leaving_touches_nobody_else(database: Database, runner: Runner, o
     await database.write(leave, runner.id)
     await database.write(leave, runner.id)
     assert (await database.write(beat, other.id, 60, 0)).alive
+
+
+async def test_a_runner_enters_its_handlers_and_keeps_their_pauses(database: Database) -> None:
+    await database.write(pause, Place(Kind.HANDLER, "mail"), By("ana", "desk", "relay is down"))
+    await database.write(register, Identity("web-1", 1, "0", ["mail", "bills"], 1), 60.0)
+    async with database.reading() as tx:
+        seen = await tx.rows(sa.select(tx.tables.handler.c.name, tx.tables.handler.c.paused_by))
+    assert sorted(tuple(row) for row in seen) == [("bills", None), ("mail", "ana")]

@@ -44,6 +44,10 @@ class Dialect(Protocol):
         """Let an insert that returns ids also wake the runners that listen, once."""
         ...
 
+    def insert(self, table: sa.Table) -> Any:
+        """An insert that knows what to do with a row that is there already (`on_conflict_do_update`)."""
+        ...
+
     def one_of(self, column: sa.ColumnElement[Any], values: Sequence[int | str]) -> sa.ColumnElement[bool]:
         """The condition that a column has one of any number of values, all of which are one parameter."""
         ...

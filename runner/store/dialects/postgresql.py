@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from runner.columns import EARLIEST, LATEST
@@ -42,6 +43,10 @@ class PostgreSQL:
             sa.select(sa.func.pg_notify(channel(tables), "").label("sent")).cte("notice").prefix_with("MATERIALIZED")
         )
         return sa.select(new.c.id).select_from(new.join(notice, notice.c.sent.is_not(None)))
+
+    def insert(self, table: sa.Table) -> Any:
+        """This database's own insert."""
+        return postgresql.insert(table)
 
     def one_of(self, column: sa.ColumnElement[Any], values: Sequence[int | str]) -> sa.ColumnElement[bool]:
         """One array."""

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 
 from runner.columns import instant_to_text
 from runner.schema import Tables
@@ -42,6 +43,10 @@ class SQLite:
     def announcing(self, insert: Any, tables: Tables) -> Any:  # noqa: ARG002 - the other database needs them
         """Nothing to do: runners see that the file has changed."""
         return insert
+
+    def insert(self, table: sa.Table) -> Any:
+        """This database's own insert."""
+        return sqlite.insert(table)
 
     def one_of(self, column: sa.ColumnElement[Any], values: Sequence[int | str]) -> sa.ColumnElement[bool]:
         """One JSON array."""

@@ -5,7 +5,6 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from runner.columns import EARLIEST, bounded
 from runner.errors import InvalidEdit, InvalidTask
@@ -115,6 +114,6 @@ async def _enter(tx: Transaction, place: Place, values: dict[str, Any]) -> None:
     registry = _registry(tx, place)
     # A handler that was entered for its pause has not been seen by any runner.
     unseen = {"last_seen_at": EARLIEST} if place.kind is Kind.HANDLER else {}
-    insert: Any = (postgresql if tx.dialect.isolates_rows else sqlite).insert(registry)
+    insert = tx.dialect.insert(registry)
     insert = insert.values(name=place.name, **values, **unseen)
     await tx.execute(insert.on_conflict_do_update(index_elements=registry.primary_key, set_=values))
