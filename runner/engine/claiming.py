@@ -68,6 +68,8 @@ class Claiming:
         self._news = False
         self.hungry = False
         """True while there may be due tasks that found no room, or could not be looked for: scan again when it can."""
+        self._suspicious = False
+        """True when a suspect was in hand at the last scan: there may be more, and one is run at a time."""
         self.open = False
         """False while nothing may be claimed: before the runner is registered, while it drains."""
         self.who = Claimant(0, "")
@@ -100,7 +102,8 @@ class Claiming:
 
     def room_again(self) -> None:
         """A slot has become free, or the database answers again: scan, if there was more to do than could be done."""
-        if self.hungry and self._resting.is_set() and self._allowed() and self._worth_it():
+        more = self.hungry or (self._suspicious and not self._in_hand.suspects)
+        if more and self._resting.is_set() and self._allowed() and self._worth_it():
             self.hungry = False
             self._background = asyncio.ensure_future(self.scan())
 
@@ -144,7 +147,8 @@ class Claiming:
             if surveyed:
                 await self._survey()
             await asyncio.sleep(0)
-        if self._allowed() and not self._in_hand.suspects:
+        self._suspicious = self._in_hand.suspects
+        if self._allowed() and not self._suspicious:
             await self._claim_suspect()
 
     def _allowed(self) -> bool:
@@ -173,6 +177,7 @@ class Claiming:
         lanes = self.lanes.known
         if lanes:
             for task in await self._database.state(claim_suspect, self.who, lanes, self._terms):
+                self._suspicious = True
                 self._take([task], self._slots(Lane(task.queue, task.handler, task.priority)))
 
     def _take(self, claimed: list[Claimed], slots: Slots) -> None:

@@ -23,7 +23,7 @@ class Running:
         slots: whose slot it takes.
     """
 
-    __slots__ = ("handler", "job", "slots", "started", "stop", "task", "told")
+    __slots__ = ("handler", "job", "over", "slots", "started", "stop", "task", "told")
 
     def __init__(self, task: Claimed, handler: Handler, slots: "Slots") -> None:
         self.task = task
@@ -31,6 +31,7 @@ class Running:
         self.slots = slots
         self.started = 0.0
         self.told = False
+        self.over = False
         self.job: asyncio.Task[None] | None = None
         self.stop: threading.Event | None = None
 
@@ -93,8 +94,9 @@ class InHand:
         return self.on_loop if handler.is_async else self.in_threads
 
     def add(self, task: Claimed, handler: Handler) -> Running | None:
-        """Take a task in hand; None when it is there already."""
-        if task.id in self.tasks:
+        """Take a task in hand; None when an earlier claim of it is, and is not over."""
+        earlier = self.tasks.get(task.id)
+        if earlier is not None and not earlier.over:
             return None
         running = Running(task, handler, self.slots_of(handler))
         self.tasks[task.id] = running

@@ -103,6 +103,7 @@ class Working:
         self._room_again()
 
     def _settle(self, running: Running, outcome: Outcome, duration: float | None) -> None:
+        running.over = True  # it may be claimed anew before we hear that its settlement was accepted
         task = running.task
         plan = running.handler.defaults.retry or self._retry
         self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan))
