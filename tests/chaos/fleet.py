@@ -97,9 +97,11 @@ class Fleet:
         """What all processes have written."""
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.home.glob("*.log")))
 
-    def until(self, condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:
+    def until(
+        self, condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None, patience: float = PATIENCE
+    ) -> None:
         """Wait until something is so, doing something else between looks."""
-        give_up = time.monotonic() + PATIENCE
+        give_up = time.monotonic() + patience
         while not condition():
             assert time.monotonic() < give_up, f"waited in vain; the processes said:\n{self.log()[-5000:]}"
             meanwhile()

@@ -171,4 +171,17 @@ async def test_a_claim_that_hands_out_a_fence_twice_is_found(bench: Bench, monke
         return sound(*args).values(fence=args[0].task.c.fence)
 
     monkeypatch.setattr(claim, "claim_statement", without_a_fence)
-    assert 4 in await broken_by_a_flaky_task(bench)
+    twice = asyncio.Event()
+
+    @bench.workshop.handler("flaky")
+    async def flaky(ctx: Context, token: str, data: int) -> None:
+        bench.start(ctx, token)
+        if ctx.attempt == 1:
+            raise ConnectionError
+        twice.set()
+        bench.end(ctx)
+
+    await bench.submit("flaky")
+    async with bench.workshop.running():
+        await heard(twice)
+    assert 4 in await bench.broken()
