@@ -5,7 +5,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from runner.schema import tables
 from runner.store.database import Database
@@ -64,9 +63,11 @@ async def other(rival: Database) -> Runner:
 
 
 def _empty(url: str) -> None:
-    names = [sql.Identifier(table.name) for table in tables().metadata.sorted_tables]
+    deletes = "; ".join(f"DELETE FROM {table.name}" for table in tables().metadata.sorted_tables)
     with psycopg.connect(url, autocommit=True) as connection:
         # A test that failed may have left somebody behind who holds a lock.
         others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         connection.execute(f"SELECT pg_terminate_backend(pid) {others}")
-        connection.execute(sql.SQL("TRUNCATE {} RESTART IDENTITY").format(sql.SQL(", ").join(names)))
+        # Many times faster than TRUNCATE, which makes new files.
+        connection.execute(deletes)
+        connection.execute("SELECT setval(oid, 1, false) FROM pg_class WHERE relkind = 'S'")

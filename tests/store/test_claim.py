@@ -145,7 +145,8 @@ async def test_what_somebody_else_holds_is_skipped_without_waiting(database: Dat
     task = database.tables.task
     async with database.writing() as tx:
         await tx.rows(sa.select(task.c.id).where(task.c.id.in_(ids[:4])).with_for_update())
-        assert [task.id for task in await runner.claim(100)] == ids[4:]
+        async with asyncio.timeout(30):
+            assert [task.id for task in await runner.claim(100)] == ids[4:]
 
 
 async def test_a_runner_whose_lease_ran_out_gets_nothing(database: Database, runner: Runner) -> None:

