@@ -14,7 +14,10 @@ READING: dict[str, dict[str, Any]] = {
     "postgresql": {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"},
     "sqlite": {"begin": "BEGIN DEFERRED", "query_only": True},
 }
-WRITING: dict[str, dict[str, Any]] = {"postgresql": {}, "sqlite": {"begin": "BEGIN IMMEDIATE"}}
+WRITING: dict[str, dict[str, Any]] = {
+    "postgresql": {"isolation_level": "READ COMMITTED"},  # whatever the server's default is
+    "sqlite": {"begin": "BEGIN IMMEDIATE"},
+}
 SINGLE: dict[str, dict[str, Any]] = {"postgresql": {"isolation_level": "AUTOCOMMIT"}, "sqlite": WRITING["sqlite"]}
 """Execution options by dialect: for a snapshot, for a transaction, for one statement."""
 

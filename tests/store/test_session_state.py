@@ -1,0 +1,36 @@
+"""Behind a pooler that shares sessions between transactions, whatever a session keeps is kept for a stranger."""
+
+import pytest
+import sqlalchemy as sa
+
+from runner.outcome import Done, Retry
+from runner.store.database import Database
+from runner.store.observe import counts
+from runner.store.rescue import any_lost, rescue
+from runner.store.survey import survey
+from tests.store.runners import Runner
+from tests.store.table import put
+
+KEPT = {
+    "prepared statements": "SELECT count(*) FROM pg_prepared_statements",
+    "settings": "SELECT count(*) FROM pg_settings WHERE source = 'session' AND name NOT LIKE 'transaction%'",
+    "listeners": "SELECT count(*) FROM pg_listening_channels()",
+    "advisory locks": "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()",
+    "temporary tables": "SELECT count(*) FROM pg_class WHERE relpersistence = 't'",
+}
+
+
+@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+async def test_the_verbs_leave_nothing_behind_in_their_sessions(database: Database, runner: Runner) -> None:
+    for outcome in (Done(), Retry("1h")):
+        await put(database)
+        (task,) = await runner.claim(1)
+        await runner.end(task, outcome)
+    await database.state(survey)
+    await database.state(any_lost, 1.0)
+    await database.write(rescue, 1.0)
+    await database.read(counts)
+    for opened in (database.stating, database.writing, database.reading):
+        async with opened() as tx:
+            left = {name: await tx.scalar(sa.text(question)) for name, question in KEPT.items()}
+        assert left == dict.fromkeys(KEPT, 0)
