@@ -1,0 +1,7 @@
+"""`python -m tasktui`."""
+
+import sys
+
+from tasktui.app import main
+
+sys.exit(main())

@@ -1,0 +1,186 @@
+"""What an operator can do: every action with its key in one table, and what is asked before it is done."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+
+from runner.errors import InvalidInput
+from runner.store import intervene
+from runner.store.intervene import By, Operation, Target
+from runner.store.observe import Audited, TaskRow
+from runner.task import Shown
+from runner.times import parse_duration
+
+FEW = 20
+"""Up to so many tasks a plain y is enough; for more the number has to be typed."""
+
+MANY = 1_000
+"""For more tasks than that the name of the database has to be typed, and a reason."""
+
+SAMPLES = 5
+
+
+class Subject(Enum):
+    """What an action is done to."""
+
+    TASKS = "tasks"
+    TASK = "task"
+    QUEUE = "queue"
+    ENTRY = "change of a task"
+
+    @property
+    def word(self) -> str:
+        """As people call it."""
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Something that changes the database.
+
+    Args:
+        name: as the command line says it.
+        key: an upper-case letter.
+        verb: a key of intervene.VERBS; empty for what is not done to tasks by their state.
+        label: below the screen.
+        subject: what it is done to.
+        asks: what it needs to know besides; empty for nothing.
+        example: of that.
+    """
+
+    name: str
+    key: str
+    verb: str
+    label: str
+    subject: Subject
+    asks: str = ""
+    example: str = ""
+
+    def plain(self) -> "Action":
+        """The same, asking for nothing."""
+        return replace(self, asks="", example="")
+
+
+ACTIONS = {
+    action.name: action
+    for action in (
+        Action("retry", "R", "retry_now", "Retry", Subject.TASKS, "Spread over", "0s"),
+        Action("terminate", "T", "terminate", "Terminate", Subject.TASKS),
+        Action("delay", "D", "delay", "Delay", Subject.TASKS, "Delay by", "10m"),
+        Action("edit", "E", "edit", "Edit", Subject.TASK),
+        Action("pause", "P", "", "Pause", Subject.QUEUE, "For", "30m"),
+        Action("undo", "Z", "", "Undo", Subject.ENTRY),
+    )
+}
+"""Every action by its name; keys, footers, help and the guard of read-only all follow from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an action will be done to, as the operator sees it before saying yes.
+
+    Args:
+        action: which.
+        targets: the tasks that it will be done to, each with the version that was seen.
+        groups: how many of them are in each state and queue.
+        skipped: how many of the chosen ones it cannot be done to, by the reason.
+        samples: the first of those that it will be done to.
+    """
+
+    action: Action
+    targets: tuple[Target, ...]
+    groups: Mapping[tuple[Shown, str], int]
+    skipped: Mapping[str, int]
+    samples: tuple[TaskRow, ...]
+
+
+def plan(action: Action, chosen: Sequence[TaskRow]) -> Plan:
+    """Sort out to which of the chosen tasks an action applies; the store asks the same question when it acts."""
+    objections = {task.id: intervene.objection(action.verb, task) for task in chosen}
+    eligible = [task for task in chosen if objections[task.id] is None]
+    return Plan(
+        action=action,
+        targets=tuple(Target(task.id, task.version) for task in eligible),
+        groups=dict(Counter((task.shown, task.queue) for task in eligible).most_common()),
+        skipped=dict(Counter(why for why in objections.values() if why).most_common()),
+        samples=tuple(eligible[:SAMPLES]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What has to be typed before an action is done: the more it touches, the more.
+
+    Args:
+        word: that has to be typed.
+        reason: a reason has to be given.
+    """
+
+    word: str
+    reason: bool = False
+
+
+def demand(count: int, *, production: bool, name: str) -> Demand:
+    """Tell what has to be typed.
+
+    Args:
+        count: how many things would be changed.
+        production: the database is one where a mistake hurts.
+        name: what the database is called.
+    """
+    if production or count > MANY:
+        return Demand(name, reason=True)
+    return Demand(str(count) if count > FEW else "y")
+
+
+def operation(action: Action, by: By, answer: str = "") -> Operation:
+    """What to do to tasks, for a store that gives the transaction and the targets.
+
+    Args:
+        action: done to tasks.
+        by: who does it.
+        answer: to what the action asks.
+
+    Raises:
+        InvalidDuration: the answer is no length of time.
+        InvalidInput: the action is not done to several tasks.
+    """
+    match action.name:
+        case "retry":
+            over = parse_duration(answer).total_seconds() if answer else 0.0
+            return partial(intervene.retry_now, by=by, over=over)
+        case "terminate":
+            return partial(intervene.terminate, by=by)
+        case "delay":
+            return partial(intervene.delay, seconds=parse_duration(answer).total_seconds(), by=by)
+    raise InvalidInput(why=f"{action.name} is not done to tasks at once")
+
+
+def undoable(entries: Sequence[Audited]) -> Audited | None:
+    """The latest entry of a task's audit that was not taken back; None when there is none.
+
+    Args:
+        entries: the latest first.
+    """
+    taken_back = {entry.undo_of for entry in entries}
+    return next((entry for entry in entries if entry.undo_of is None and entry.id not in taken_back), None)
+
+
+def summary(result: intervene.Result) -> str:
+    """What was done, in one sentence."""
+    counts = [f"{len(result.changed):,} changed"]
+    if result.moved_on:
+        counts.append(f"{len(result.moved_on):,} had moved on")
+    if result.refused:
+        counts.append(f"{len(result.refused):,} were left alone")
+    return ", ".join(counts)
+
+
+def left_alone(result: intervene.Result) -> list[str]:
+    """One sentence for each task that was not changed."""
+    moved = [
+        f"task {left.id} has changed: it is {left.state} at version {left.version} now" for left in result.moved_on
+    ]
+    return moved + [f"task {left.id}: {left.why}" for left in result.refused]

@@ -1,0 +1,167 @@
+"""The console as an application: where one can go, what can be commanded, and how it starts and ends."""
+
+import asyncio
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rich.segment import Segments
+from rich.text import Text
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from runner.errors import InvalidInput, RunnerError
+from runner.terminal import clean
+from tasktui import interventions, screens
+from tasktui.arguments import Arguments, parse
+from tasktui.query import Command, parse_command
+from tasktui.render import block
+from tasktui.screens.command import CommandScreen
+from tasktui.screens.help import HelpScreen, help_of
+from tasktui.screens.live import LiveScreen
+from tasktui.session import Session
+from tasktui.starting import end_on_signals, forgive_bad_bytes, opened, require_terminal
+from tasktui.writing import split_length
+
+MOST_FRAMES = 12
+
+
+class Console(App[None]):
+    """The console of one operator at one database."""
+
+    CSS_PATH = Path(__file__).with_name("console.tcss")
+    TITLE = "tasktui"
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = dict(screens.MODES)
+    DEFAULT_MODE = "overview"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(
+            Binding(screen.KEY, f"go('{name}')", str(screen.TITLE), show=False)
+            for name, screen in screens.MODES.items()
+        ),
+        Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("colon", "command", "Command", key_display=":", show=False),
+        Binding("q", "quit", "Quit", show=False),
+    ]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+
+    def action_go(self, mode: str) -> None:
+        """Go to a screen."""
+        if not self.screen.is_modal:
+            self.switch_mode(mode)
+
+    def action_help(self) -> None:
+        """Show the keys of this screen."""
+        if isinstance(self.screen, LiveScreen):
+            self.push_screen(HelpScreen(help_of(self.screen)))
+
+    def action_command(self) -> None:
+        """Ask for a command."""
+        if isinstance(self.screen, LiveScreen):
+            self.push_screen(CommandScreen(), self._command)
+
+    def _command(self, typed: str | None) -> None:
+        if typed is None:
+            return
+        try:
+            self._obey(parse_command(typed))
+        except RunnerError as error:
+            self.tell(str(error), bad=True)
+
+    def _obey(self, command: Command) -> None:
+        match command.name:
+            case "q":
+                self.exit()
+            case "help":
+                self.action_help()
+            case "write":
+                self.session.lock.open(time.monotonic(), command.words)
+            case "lock":
+                self.session.lock.close()
+            case "pause" | "resume":
+                self.run_worker(self._pause(command), group="act")
+            case "tasks":
+                self.session.wanted = command.rest
+                self.switch_mode("tasks")
+            case "task":
+                self.session.task_id = _id(command.rest)
+                self.switch_mode("task")
+            case _:
+                self.switch_mode(command.name)
+
+    async def _pause(self, command: Command) -> None:
+        try:
+            if not command.words:
+                raise InvalidInput(why=f"name a queue: :{command.name} mail")
+            queue, *words = command.words
+            if command.name == "pause":
+                seconds, reason = split_length(tuple(words), 0.0)
+                length = f"{seconds:g}s" if seconds else ""
+                done = await interventions.pause(self.session, queue, length, reason or None)
+            else:
+                done = await interventions.resume(self.session, queue, " ".join(words) or None)
+            self.tell(f"Queue {queue} {done}")
+        except RunnerError as error:
+            self.tell(str(error), bad=True)
+
+    def tell(self, text: str, *, bad: bool = False) -> None:
+        """Say a sentence to the operator."""
+        self.notify(block(text), severity="error" if bad else "information", markup=False)
+
+    def _fatal_error(self) -> None:
+        """End with our own words: the usual ones print local variables, and so passwords and payloads."""
+        shown = Text(crash_text(sys.exc_info()[1] or self._exception))
+        self._exit_renderables.append(Segments(self.console.render(shown, self.console.options)))
+        self._close_messages_no_wait()
+
+
+def crash_text(error: BaseException | None) -> str:
+    """What is said when something unforeseen ends the console: where it happened, and no value of any variable."""
+    frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:] if error else []
+    places = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
+    kind = type(error).__name__
+    return clean("\n".join([f"tasktui ended because of something unforeseen: {kind}", *places]), newlines=True)
+
+
+def _id(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text[:20]) < 2**63:
+        raise InvalidInput(why=f"{text[:30]!r} is not the number of a task")
+    return int(text)
+
+
+async def run(arguments: Arguments) -> int:
+    """Run the console until it is left.
+
+    Returns:
+        The exit code.
+    """
+    async with opened(arguments, arguments.settings()) as session:
+        console = Console(session)
+        end_on_signals(console.exit)
+        await console.run_async()
+        return console.return_code or 0
+
+
+def main() -> int:
+    """Run the console that this process was called for.
+
+    Returns:
+        The exit code; whatever went wrong has been said on standard error.
+    """
+    arguments = parse(sys.argv[1:])
+    try:
+        require_terminal()
+        forgive_bad_bytes()
+        return asyncio.run(run(arguments))
+    except RunnerError as error:
+        print(clean(f"tasktui: {error}", newlines=True), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,95 @@
+"""The list of tasks as the operator sees it: its order stands still while the tasks in it change.
+
+Everything in it is found by a task's id, never by a place in the list.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from runner.store.observe import Page, TaskRow
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Tasks in the order in which they were loaded.
+
+    Args:
+        ids: in order.
+        tasks: each as it was read last.
+        at: the database's time when anything was read last; None before anything was.
+        next: where to go on behind the last one; None when there are no more.
+        capped: the search stopped after walking far.
+        indexed: an index finds the filter's tasks.
+        gone: ids of those that exist no more.
+        marks: marked tasks as they were seen last, in the list or not.
+        newer: tasks that were submitted since it was loaded.
+    """
+
+    ids: tuple[int, ...] = ()
+    tasks: Mapping[int, TaskRow] = field(default_factory=dict)
+    at: datetime | None = None
+    next: int | None = None
+    capped: bool = False
+    indexed: bool = True
+    gone: frozenset[int] = frozenset()
+    marks: Mapping[int, TaskRow] = field(default_factory=dict)
+    newer: int = 0
+
+    def loaded(self, page: Page) -> "Listing":
+        """Begin anew with a first page; marks stay, also those of tasks that are not in it."""
+        tasks = {task.id: task for task in page.tasks}
+        marks = {id: tasks.get(id, task) for id, task in self.marks.items()}
+        return Listing(tuple(tasks), tasks, page.at, page.next, page.capped, page.indexed, marks=marks)
+
+    def extended(self, page: Page) -> "Listing":
+        """Go on with the next page."""
+        new = {task.id: task for task in page.tasks if task.id not in self.tasks}
+        return replace(
+            self,
+            ids=(*self.ids, *new),
+            tasks={**self.tasks, **new},
+            at=page.at,
+            next=page.next,
+            capped=page.capped,
+        )
+
+    def refreshed(self, asked: Iterable[int], rows: Sequence[TaskRow], at: datetime, newer: int = 0) -> "Listing":
+        """Update tasks in their places.
+
+        Args:
+            asked: ids that were looked for.
+            rows: those of them that exist.
+            at: the database's time.
+            newer: tasks that were submitted since the list was loaded.
+        """
+        found = {row.id: row for row in rows}
+        tasks = {**self.tasks, **{id: row for id, row in found.items() if id in self.tasks}}
+        marks = {id: found.get(id, task) for id, task in self.marks.items()}
+        missing = frozenset(id for id in asked if id not in found)
+        return replace(self, tasks=tasks, marks=marks, at=at, gone=(self.gone - found.keys()) | missing, newer=newer)
+
+    def toggled(self, id: int) -> "Listing":
+        """Mark a task of the list, or take its mark away."""
+        if id in self.marks:
+            return replace(self, marks={marked: task for marked, task in self.marks.items() if marked != id})
+        return self.marked([self.tasks[id]]) if id in self.tasks else self
+
+    def marked(self, tasks: Iterable[TaskRow]) -> "Listing":
+        """Mark tasks, in the list or not."""
+        return replace(self, marks={**self.marks, **{task.id: task for task in tasks}})
+
+    def cleared(self) -> "Listing":
+        """Take all marks away."""
+        return replace(self, marks={})
+
+    def chosen(self, cursor: int | None) -> tuple[TaskRow, ...]:
+        """What an action is done to: the marked tasks, or else the one under the cursor, as they were seen last."""
+        if self.marks:
+            return tuple(self.marks.values())
+        return (self.tasks[cursor],) if cursor is not None and cursor in self.tasks else ()
+
+    @property
+    def hidden(self) -> int:
+        """How many marked tasks do not stand in the list."""
+        return sum(id not in self.tasks for id in self.marks)

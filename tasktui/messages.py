@@ -1,0 +1,75 @@
+"""What workers tell screens: frozen snapshots and outcomes; only the handlers of messages touch widgets."""
+
+from collections.abc import Sequence
+
+from textual.message import Message
+
+from runner.errors import RunnerError
+from runner.store.intervene import Result
+from runner.store.observe import TaskRow
+
+
+class Looked(Message):
+    """A look at the database has ended well.
+
+    Args:
+        snapshot: what was seen; frozen.
+        asked: what had been asked for; an answer to another question is not shown.
+        took: seconds.
+    """
+
+    def __init__(self, snapshot: object, asked: object, took: float) -> None:
+        self.snapshot = snapshot
+        self.asked = asked
+        self.took = took
+        super().__init__()
+
+
+class Failed(Message):
+    """A look at the database has failed."""
+
+    def __init__(self, error: RunnerError) -> None:
+        self.error = error
+        super().__init__()
+
+
+class Acted(Message):
+    """Something was changed, or was tried to.
+
+    Args:
+        what: was asked for, in a word.
+        result: what was done, task by task.
+    """
+
+    def __init__(self, what: str, result: Result) -> None:
+        self.what = what
+        self.result = result
+        super().__init__()
+
+
+class Matched(Message):
+    """Tasks that a filter lets through.
+
+    Args:
+        rows: the first of them.
+        more: there are more.
+    """
+
+    def __init__(self, rows: Sequence[TaskRow], *, more: bool) -> None:
+        self.rows = rows
+        self.more = more
+        super().__init__()
+
+
+class Told(Message):
+    """A sentence for the operator: an outcome, or why there is none.
+
+    Args:
+        text: safe or not; it is made safe where it is shown.
+        bad: it is about something that did not go well.
+    """
+
+    def __init__(self, text: str, *, bad: bool = False) -> None:
+        self.text = text
+        self.bad = bad
+        super().__init__()

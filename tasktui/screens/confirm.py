@@ -1,0 +1,92 @@
+"""ConfirmScreen: what will be done, before it is done; it is said yes to by typing what its size demands."""
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label, Static
+
+from tasktui.actions import Action, Demand, Plan
+from tasktui.render import content, line, lines, reason, state
+
+
+class Consent(NamedTuple):
+    """The answers of an operator who said yes."""
+
+    answer: str
+    reason: str | None
+
+
+class ConfirmScreen(ModalScreen[Consent | None]):
+    """A question in front of the screen; escape says no.
+
+    Args:
+        action: what will be done.
+        about: what it will be done to.
+        demanded: what has to be typed.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+
+    def __init__(self, action: Action, about: Sequence[Content], demanded: Demand) -> None:
+        super().__init__()
+        self._action = action
+        self._about = about
+        self._demanded = demanded
+
+    def compose(self) -> ComposeResult:
+        """Put the question and the lines for its answers below each other."""
+        with VerticalScroll(classes="dialog") as dialog:
+            dialog.can_focus = False
+            yield Static(lines(self._about), classes="about")
+            if self._action.asks:
+                yield Label(f"{self._action.asks} (such as {self._action.example})", markup=False)
+                yield Input(self._action.example, id="answer", compact=True)
+            yield Label("Reason" if self._demanded.reason else "Reason (may be left empty)", markup=False)
+            yield Input(id="reason", compact=True, max_length=1000)
+            yield Label(f"Type {line(self._demanded.word)} and enter to do it, escape to leave it", markup=False)
+            yield Input(id="word", compact=True)
+            yield Static("", id="objection")
+
+    def on_mount(self) -> None:
+        """Begin where the first answer is needed."""
+        self.query_one("#answer" if self._action.asks else "#reason" if self._demanded.reason else "#word").focus()
+
+    def action_cancel(self) -> None:
+        """Say no."""
+        self.dismiss(None)
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        if event.input.id != "word":
+            self.focus_next()
+            return
+        given = {field.id: field.value.strip() for field in self.query(Input)}
+        if given["word"] != self._demanded.word:
+            self._object(f"Nothing was done: {line(self._demanded.word)} was not typed")
+        elif self._demanded.reason and not given["reason"]:
+            self._object("Nothing was done: a reason is needed")
+        else:
+            self.dismiss(Consent(given.get("answer", ""), given["reason"] or None))
+
+    def _object(self, why: str) -> None:
+        self.query_one("#objection", Static).update(content((why, "bold red")))
+
+
+def told(plan: Plan, place: str) -> list[Content]:
+    """What a plan will do, in lines."""
+    count = len(plan.targets)
+    parts = [content((f"{plan.action.label}: {count:,} task{'' if count == 1 else 's'} of {line(place)}", "bold"))]
+    for (shown, queue), number in plan.groups.items():
+        cell = state(shown)
+        parts.append(content(f"  {number:>6,}  ", (f"{cell.text:12}", cell.style), f" {line(queue, 40)}"))
+    parts += [content((f"  {number:,} left alone: {line(why)}", "yellow")) for why, number in plan.skipped.items()]
+    for task in plan.samples:
+        texts = (str(task.id), line(task.handler, 30), line(task.key, 30), reason(task.error))
+        parts.append(content((f"  {'  '.join(texts)}", "dim")))
+    return parts

@@ -1,0 +1,122 @@
+"""EditScreen: new values for one task, with what will follow from them, before they are saved."""
+
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label, Static
+
+from runner.errors import RunnerError
+from runner.store import intervene
+from runner.store.intervene import Result
+from runner.store.observe import Story
+from tasktui.actions import demand, left_alone
+from tasktui.editing import changes, entries, preview
+from tasktui.messages import Acted, Told
+from tasktui.render import block, content, line
+from tasktui.session import Session
+
+
+class EditScreen(ModalScreen[Result | None]):
+    """A form in front of the screen; escape leaves it and changes nothing.
+
+    Args:
+        story: of the task, as it was read when the form was asked for.
+        session: of the operator.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "Cancel"),
+        Binding("ctrl+s", "save", "Save", priority=True),
+    ]
+
+    def __init__(self, story: Story, session: Session) -> None:
+        super().__init__()
+        self._story = story
+        self._session = session
+        self._demanded = demand(1, production=session.settings.production, name=session.name)
+
+    def compose(self) -> ComposeResult:
+        """Put the lines of the form below each other."""
+        task = self._story.task
+        title = f"Edit {task.id} {line(task.handler, 30)} {line(task.key, 30)} (as you saw it: version {task.version})"
+        with VerticalScroll(classes="dialog") as dialog:
+            dialog.can_focus = False
+            yield Static(content((title, "bold")))
+            for entry in entries(self._story, self._session.zone):
+                with Horizontal(classes="entry"):
+                    yield Label(entry.label, markup=False)
+                    hint = entry.closed or entry.hint
+                    field = Input(entry.value, placeholder=hint, id=entry.name, compact=True, select_on_focus=False)
+                    field.disabled = bool(entry.closed)
+                    yield field
+            yield from self._account()
+            yield Static("", id="preview")
+            yield Static(content(("ctrl+s saves, escape leaves everything as it is", "dim")))
+
+    def _account(self) -> ComposeResult:
+        wanted = {"reason": "Reason" if self._demanded.reason else "Reason (optional)"}
+        if self._demanded.reason:
+            wanted["word"] = f"Type {line(self._demanded.word)}"
+        for name, label in wanted.items():
+            with Horizontal(classes="entry"):
+                yield Label(label, markup=False)
+                yield Input(id=name, compact=True, max_length=1000)
+
+    def on_mount(self) -> None:
+        """Show what would follow from nothing."""
+        self._preview()
+
+    def action_cancel(self) -> None:
+        """Leave everything as it is."""
+        self.dismiss(None)
+
+    def action_save(self) -> None:
+        """Save, if the task is still as it was seen."""
+        typed = self._typed()
+        if self._demanded.reason and (typed["word"] != self._demanded.word or not typed["reason"]):
+            self._object(f"Nothing was saved: give a reason, and type {line(self._demanded.word)}")
+        else:
+            self.run_worker(self._save(typed), group="save", exclusive=True)
+
+    @on(Input.Changed)
+    def _preview(self) -> None:
+        told = preview(self._typed(), self._story, self._session.zone)
+        self.query_one("#preview", Static).update(content(block("\n".join(told))))
+
+    @on(Input.Submitted)
+    def _submitted(self) -> None:
+        self.focus_next()
+
+    async def _save(self, typed: dict[str, str]) -> None:
+        story, session = self._story, self._session
+        try:
+            wanted = changes(typed, story, session.zone)
+            by, limit = session.by(typed["reason"] or None), int(session.settings.payload_limit)
+            result = await session.write(
+                intervene.edit, story.task.id, story.task.version, wanted, by, payload_limit=limit
+            )
+        except RunnerError as error:
+            self.post_message(Told(str(error), bad=True))
+        else:
+            self.post_message(Acted("Edit", result))
+
+    @on(Told)
+    def _told(self, message: Told) -> None:
+        self._object(message.text)
+
+    @on(Acted)
+    def _acted(self, message: Acted) -> None:
+        if message.result.changed:
+            self.dismiss(message.result)
+        else:
+            self._object("\n".join(["Nothing was saved:", *left_alone(message.result)]))
+
+    def _object(self, why: str) -> None:
+        self.query_one("#preview", Static).update(content((block(why), "bold red")))
+
+    def _typed(self) -> dict[str, str]:
+        return {field.id or "": field.value.strip() for field in self.query(Input)}

@@ -1,0 +1,148 @@
+"""Failures: what goes wrong, grouped by what it has in common."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.widget import Widget
+from textual.widgets import Static
+
+from runner.store import observe
+from runner.store.observe import Failures, TaskRow
+from runner.store.transaction import Transaction
+from tasktui.actions import Action
+from tasktui.columns import Column
+from tasktui.messages import Told
+from tasktui.query import filter_of
+from tasktui.render import Cell, Line, block, content, line, reason, since
+from tasktui.screens.acting import ActingScreen
+from tasktui.widgets.table import Table
+
+SPANS = (timedelta(hours=1), timedelta(days=1), timedelta(days=30))
+
+MOST_TASKS = 1_000
+"""Tasks of a group that an action is done to at once."""
+
+COLUMNS = (
+    Column("COUNT", 7, right=True),
+    Column("TASKS", 6, right=True, drop=2),
+    Column("BURIED", 6, right=True),
+    Column("FIRST", 7, right=True, drop=1),
+    Column("LAST", 7, right=True),
+    Column("HANDLER", 14, grow=1),
+    Column("ERROR", 24, grow=4),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups of one moment."""
+
+    at: datetime
+    found: tuple[Failures, ...]
+
+
+class FailuresScreen(ActingScreen):
+    """What goes wrong, grouped."""
+
+    KEY = "4"
+    TITLE = "Failures"
+    ABOUT = (
+        "Failed attempts with numbers, ids and quotes masked, the most frequent first. Enter lists such tasks; R and T "
+        "act on the tasks of the group."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "span", "Span")]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._span = 1
+        self._groups: dict[str, Failures] = {}
+
+    def parts(self) -> Iterable[Widget]:
+        """The groups, and an example of the one under the cursor."""
+        yield Static(id="about")
+        yield Table[str](COLUMNS, id="groups")
+        yield VerticalScroll(Static(id="example"), id="trace")
+
+    def question(self) -> object:
+        """The span of time."""
+        return self._span
+
+    async def look(self) -> object:
+        """Read the groups."""
+        return await self.session.read(_groups, SPANS[self._span])
+
+    def show(self, snapshot: Any) -> None:
+        """Show the groups."""
+        self._groups = {group.fingerprint: group for group in snapshot.found}
+        groups = self._groups
+        self.query_one("#groups", Table).show(tuple(groups), lambda key: group_line(groups[key], snapshot.at))
+        span = ("hour", "day", "month")[self._span]
+        self.query_one("#about", Static).update(
+            content((f" {len(groups)} kinds of failures in the last {span}, s for another span", "dim"))
+        )
+        self._example()
+
+    def ask_for_tasks(self, action: Action, chosen: Sequence[TaskRow]) -> None:
+        """Ask about the tasks of the group under the cursor, which have to be read first."""
+        group = self._group()
+        if chosen or group is None:
+            super().ask_for_tasks(action, chosen)
+        else:
+            self.work(self._read_tasks(action, group.fingerprint))
+
+    def action_span(self) -> None:
+        """Look at another span of time."""
+        self._span = (self._span + 1) % len(SPANS)
+        self.feed.hurry()
+
+    @on(Table.Chosen)
+    def _chosen(self, event: Table.Chosen) -> None:
+        group = self._groups[event.key]
+        self.session.wanted = filter_of(handler=group.handler, error=group.error_type)
+        self.app.switch_mode("tasks")
+
+    @on(Table.Moved)
+    def _example(self) -> None:
+        group = self._group()
+        text = "" if group is None else group.traceback or f"{group.error_type}: {group.message}"
+        title = f"the last one, of task {group.task_id}" if group else ""
+        self.query_one("#example", Static).update(content((f"{title}\n", "bold"), block(text)))
+
+    def _group(self) -> Failures | None:
+        return self._groups.get(self.query_one("#groups", Table).cursor or "")
+
+    async def _read_tasks(self, action: Action, fingerprint: str) -> None:
+        rows = await self.session.read(_tasks, fingerprint)
+        if rows:
+            self.call_later(self.ask_for_tasks, action, rows)
+        else:
+            self.post_message(Told("The tasks of this group have been pruned", bad=True))
+
+
+def group_line(group: Failures, at: datetime) -> Line:
+    """A group in the table."""
+    return Line(
+        (
+            Cell(str(group.count)),
+            Cell(str(group.tasks)),
+            Cell(str(group.buried), "red" if group.buried else "dim"),
+            Cell(since(group.first, at)),
+            Cell(since(group.last, at)),
+            Cell(line(group.handler)),
+            Cell(reason(f"{group.error_type}: {group.message}")),
+        )
+    )
+
+
+async def _groups(tx: Transaction, span: timedelta) -> Groups:
+    at = await observe.clock(tx)
+    return Groups(at, tuple(await observe.failures(tx, since=at - span)))
+
+
+async def _tasks(tx: Transaction, fingerprint: str) -> list[TaskRow]:
+    return await observe.task_rows(tx, await observe.affected(tx, fingerprint, MOST_TASKS))

@@ -1,0 +1,151 @@
+"""LiveScreen: a screen that looks at the database again and again, and shows what it saw last."""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, cast
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Footer
+
+from runner.errors import RunnerError
+from tasktui.feed import Feed
+from tasktui.messages import Failed, Looked, Told
+from tasktui.render import age, block
+from tasktui.session import Session
+from tasktui.widgets.heading import Heading, Status
+
+TICK = 0.25
+"""Seconds between questions whether it is time to look."""
+
+
+class LiveScreen(Screen[None]):
+    """A screen with a heading, parts of its own and a footer.
+
+    A screen says what its parts are, how to look at the database (in a worker, which touches no widget), and how to
+    show what was seen.
+    """
+
+    KEY: ClassVar[str]
+    """The key that leads to it."""
+
+    ABOUT: ClassVar[str] = ""
+    """What it is for, in a few lines of help."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "reload", "Load")]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.feed = Feed()
+        self._seen: float | None = None
+        self._took: float | None = None
+        self._trouble = ""
+        self._writable: bool | None = None
+
+    @property
+    def session(self) -> Session:
+        """The operator's session, which the application holds."""
+        return cast("Session", cast("Any", self.app).session)
+
+    def parts(self) -> Iterable[Widget]:
+        """The widgets between heading and footer."""
+        raise NotImplementedError
+
+    async def look(self) -> object:
+        """Read what is to be shown; runs in a worker."""
+        raise NotImplementedError
+
+    def question(self) -> object:
+        """What is asked for at the moment; an answer to another question is not shown."""
+        return None
+
+    def show(self, snapshot: Any) -> None:
+        """Show what was seen."""
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        """Put the parts below each other."""
+        yield Heading()
+        yield from self.parts()
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self.set_interval(TICK, self._tick)
+
+    def on_screen_resume(self) -> None:
+        """Look at once when the screen comes to the front."""
+        self.feed.hurry()
+        self._tick()
+
+    def action_reload(self) -> None:
+        """Look now."""
+        self.feed.hurry()
+        self._tick()
+
+    def _tick(self) -> None:
+        if not self.is_active:
+            return
+        now = time.monotonic()
+        if self.feed.due(now):
+            self.feed.begin()
+            self.run_worker(self._look(), group="look")
+        self._head()
+
+    async def _look(self) -> None:
+        asked, began = self.question(), time.monotonic()
+        try:
+            snapshot = await self.look()
+        except RunnerError as error:
+            self.post_message(Failed(error))
+        else:
+            self.post_message(Looked(snapshot, asked, time.monotonic() - began))
+
+    @on(Looked)
+    def _looked(self, message: Looked) -> None:
+        now = time.monotonic()
+        self.feed.succeeded(now, message.took, focused=self.app.app_focus)
+        self._took, self._seen, self._trouble = message.took, now, ""
+        if message.asked == self.question():
+            self.show(message.snapshot)
+        else:
+            self.feed.hurry()
+        self._head()
+
+    @on(Failed)
+    def _failed(self, message: Failed) -> None:
+        self.feed.failed(time.monotonic())
+        self._trouble = str(message.error)
+        self._head()
+
+    @on(Told)
+    def _told(self, message: Told) -> None:
+        self.tell(message.text, bad=message.bad)
+
+    def tell(self, text: str, *, bad: bool = False) -> None:
+        """Say a sentence to the operator."""
+        self.notify(block(text), severity="error" if bad else "information", markup=False)
+
+    def _head(self) -> None:
+        session, now = self.session, time.monotonic()
+        shown = f"shown is what was seen {age(now - self._seen)} ago: " if self._seen is not None else ""
+        modes = cast("Mapping[str, type[LiveScreen]]", self.app.MODES)
+        self.query_one(Heading).show(
+            Status(
+                name=session.name,
+                production=session.settings.production,
+                lock=session.lock.told(now),
+                took=self._took,
+                load=session.load,
+                clock=session.now().astimezone(session.zone).strftime("%H:%M:%S"),
+                places=[(screen.KEY, screen.TITLE or "") for screen in modes.values()],
+                here=self.TITLE or "",
+                trouble=f"{shown}{self._trouble}" if self._trouble else "",
+            )
+        )
+        if session.writable is not self._writable:
+            self._writable = session.writable
+            self.refresh_bindings()

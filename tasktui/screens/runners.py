@@ -1,0 +1,91 @@
+"""Runners: who works, and what each has in hand."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from textual import on
+from textual.widget import Widget
+from textual.widgets import Static
+
+from runner.store import observe
+from runner.store.observe import RunnerRow
+from runner.store.transaction import Transaction
+from tasktui.columns import Column
+from tasktui.render import Cell, Line, age, content, line, since
+from tasktui.screens.live import LiveScreen
+from tasktui.widgets.table import Table
+
+COLUMNS = (
+    Column("RUNNER", 7, right=True),
+    Column("HOST", 12, grow=2),
+    Column("PID", 7, right=True, drop=2),
+    Column("STATE", 14),
+    Column("SILENT", 7, right=True),
+    Column("SLOTS", 9, right=True),
+    Column("UP", 7, right=True, drop=1),
+    Column("VERSION", 8, drop=3),
+    Column("HANDLERS", 12, grow=3),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Workforce:
+    """The runners of one moment."""
+
+    at: datetime
+    found: tuple[RunnerRow, ...]
+
+
+class RunnersScreen(LiveScreen):
+    """Who works."""
+
+    KEY = "5"
+    TITLE = "Runners"
+    ABOUT = "The registered runners, lost ones included. Enter lists what a runner has in hand."
+
+    def parts(self) -> Iterable[Widget]:
+        """The runners."""
+        yield Static(id="about")
+        yield Table[int](COLUMNS, id="runners")
+
+    async def look(self) -> object:
+        """Read the runners."""
+        return await self.session.read(_workforce)
+
+    def show(self, snapshot: Any) -> None:
+        """Show the runners."""
+        found = {runner.id: runner for runner in snapshot.found}
+        self.query_one("#runners", Table).show(tuple(found), lambda id: runner_line(found[id], snapshot.at))
+        alive = sum(runner.alive for runner in found.values())
+        hint = "" if found else "; start one with: runner work -H package.module"
+        about = f" {alive} alive, {len(found) - alive} lost{hint}"
+        self.query_one("#about", Static).update(content((about, "dim")))
+
+    @on(Table.Chosen)
+    def _chosen(self, event: Table.Chosen) -> None:
+        self.session.wanted = f"runner:{event.key} state:running"
+        self.app.switch_mode("tasks")
+
+
+def runner_line(runner: RunnerRow, at: datetime) -> Line:
+    """A runner in the table."""
+    state = "● alive" if runner.alive else "✖ lost"
+    return Line(
+        (
+            Cell(str(runner.id)),
+            Cell(line(runner.host)),
+            Cell(str(runner.pid)),
+            Cell(f"{state}, {line(runner.wish)}" if runner.wish else state, "green" if runner.alive else "bold red"),
+            Cell(age(runner.silent)),
+            Cell(f"{runner.holds}/{runner.capacity}"),
+            Cell(since(runner.started_at, at)),
+            Cell(line(runner.version)),
+            Cell(line(", ".join(runner.handlers))),
+        )
+    )
+
+
+async def _workforce(tx: Transaction) -> Workforce:
+    return Workforce(await observe.clock(tx), tuple(await observe.runners(tx)))

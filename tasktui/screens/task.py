@@ -1,0 +1,74 @@
+"""Task: everything of one task."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.widget import Widget
+from textual.widgets import Static
+
+from runner.store import observe
+from runner.store.observe import Story, TaskRow
+from tasktui.render import content, lines
+from tasktui.screens.acting import ActingScreen
+from tasktui.storyboard import told
+
+
+class TaskScreen(ActingScreen):
+    """The story of the task that was opened last."""
+
+    KEY = "3"
+    TITLE = "Task"
+    ABOUT = "The task that was opened with enter, or with :task ID. Secrets are masked until v is pressed."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("v", "reveal", "Reveal secrets"),
+        Binding("escape", "back", "To the list", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._story: Story | None = None
+        self._reveal = False
+
+    def parts(self) -> Iterable[Widget]:
+        """One text that can be scrolled."""
+        nothing = " No task is open: choose one from the list with enter, or type :task ID"
+        yield VerticalScroll(Static(content((nothing, "dim"))), id="story")
+
+    def question(self) -> object:
+        """The task that is open."""
+        return self.session.task_id
+
+    async def look(self) -> object:
+        """Read the story of the task that is open."""
+        id = self.session.task_id
+        return None if id is None else await self.session.read(observe.story, id)
+
+    def show(self, snapshot: Any) -> None:
+        """Tell the story."""
+        if snapshot is None:
+            return
+        if self._story is None or self._story.task.id != snapshot.task.id:
+            self._reveal = False
+            self.query_one("#story", VerticalScroll).scroll_home(animate=False)
+        self._story = snapshot
+        self._draw()
+
+    def chosen(self) -> Sequence[TaskRow]:
+        """The task whose story is on the screen."""
+        return [self._story.task] if self._story else []
+
+    def action_reveal(self) -> None:
+        """Show secrets, or mask them again."""
+        self._reveal = not self._reveal
+        self._draw()
+
+    def action_back(self) -> None:
+        """Go back to the list."""
+        self.app.switch_mode("tasks")
+
+    def _draw(self) -> None:
+        if self._story is not None:
+            story = told(self._story, self.session.zone, reveal=self._reveal)
+            self.query_one("#story Static", Static).update(lines(story))

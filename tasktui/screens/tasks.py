@@ -1,0 +1,289 @@
+"""Tasks: the list. Filter, mark, act."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Input, Static
+
+from runner.errors import RunnerError
+from runner.filters import Filter, parse_filter
+from runner.store import intervene, observe
+from runner.store.observe import Order, Page, TaskRow
+from runner.store.transaction import Transaction
+from tasktui.columns import Column
+from tasktui.listing import Listing
+from tasktui.messages import Matched, Told
+from tasktui.query import complete_filter
+from tasktui.render import Line, content, line, task_line
+from tasktui.screens.acting import ActingScreen
+from tasktui.widgets.table import Table
+from tasktui.widgets.typed import Typed
+
+PAGE = 200
+"""Tasks that are loaded at once."""
+
+EDGE = 50
+"""So close to the last loaded task the next page is fetched."""
+
+MOST_LOADED = 5_000
+"""Tasks that are loaded at most; further down a filter leads faster."""
+
+NEWEST = 100
+"""Newer tasks are counted up to so many."""
+
+MOST_MARKED = 1_000
+"""Tasks that are marked at once."""
+
+COLUMNS = (
+    Column("ID", 8, right=True),
+    Column("STATE", 11),
+    Column("QUEUE", 10, drop=2),
+    Column("HANDLER", 13, grow=1),
+    Column("KEY", 10, drop=1, grow=1),
+    Column("TRY", 5, right=True),
+    Column("WHEN", 10, right=True),
+    Column("AGE", 7, right=True, drop=3),
+    Column("REASON", 16, grow=4),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A first page."""
+
+    page: Page
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """A further page."""
+
+    page: Page
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """Tasks that are in sight, as they are now, and how many newer ones there are."""
+
+    asked: tuple[int, ...]
+    rows: Sequence[TaskRow]
+    newer: int
+    at: Any
+
+
+class TasksScreen(ActingScreen):
+    """The list of tasks."""
+
+    KEY = "2"
+    TITLE = "Tasks"
+    ABOUT = (
+        "Newest first. The order stands still while you look: tasks change in their places, those that have ended are "
+        "struck through, and r loads the list anew."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("space", "mark", "Mark", show=False),
+        Binding("asterisk", "mark_all", "Mark all", show=False, key_display="*"),
+        Binding("backslash", "clear", "Clear marks", show=False, key_display="\\"),
+        Binding("o", "order", "Order", show=False),
+        Binding("escape", "list", "To the list", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listing = Listing()
+        self._wanted = Filter()
+        self._typed = ""
+        self._order = Order.NEWEST
+        self._load = True
+        self._more = False
+        self._loads = 0
+        self._names: dict[str, Sequence[str]] = {}
+
+    def parts(self) -> Iterable[Widget]:
+        """The filter, what is to be said about the list, and the list."""
+        hint = "filter: queue:mail state:dead error~Timeout since:1h"
+        yield Typed(lambda text: complete_filter(text, self._names), hint, id="filter")
+        yield Static(id="about")
+        yield Table[int](COLUMNS, id="tasks")
+
+    @property
+    def table(self) -> Table[int]:
+        """The list's widget."""
+        return self.query_one("#tasks", Table)
+
+    def on_mount(self) -> None:
+        """Begin in the list, not in the filter."""
+        self.table.focus()
+
+    def on_screen_resume(self) -> None:
+        """Take over a filter that another screen asked for."""
+        if self.session.wanted != self._typed:
+            self.query_one("#filter", Input).value = self.session.wanted
+            self._apply(self.session.wanted)
+
+    def question(self) -> object:
+        """The filter, the order, and how often the list was begun anew."""
+        return (self._typed, self._order, self._loads)
+
+    async def look(self) -> object:
+        """Load, go on, or refresh what is in sight."""
+        if self._load:
+            self._names = await self.session.read(_names)
+            return Loaded(await self.session.read(observe.page, self._wanted, None, PAGE, self._order))
+        if self._more and self.listing.next is not None:
+            return More(await self.session.read(observe.page, self._wanted, self.listing.next, PAGE, self._order))
+        asked = tuple(dict.fromkeys((*self.table.in_sight, *list(self.listing.marks)[:NEWEST])))
+        newest = max(self.listing.ids, default=0)
+        count = self.listing.indexed and self._order is Order.NEWEST
+        return await self.session.read(_refresh, asked, self._wanted if count else None, newest)
+
+    def show(self, snapshot: Any) -> None:
+        """Put what was read into the list; only a load changes the order."""
+        match snapshot:
+            case Loaded(page):
+                self.listing, self._load, self._more = self.listing.loaded(page), False, False
+            case More(page):
+                self.listing, self._more = self.listing.extended(page), False
+            case Refreshed(asked, rows, newer, at):
+                self.listing = self.listing.refreshed(asked, rows, at, newer)
+                self._load = bool(newer) and not self.listing.ids
+        self._draw()
+        if isinstance(snapshot, Loaded) and self.table.cursor is None:
+            self.table.action_first()
+
+    def chosen(self) -> Sequence[TaskRow]:
+        """The marked tasks, or the one under the cursor."""
+        return self.listing.chosen(self.table.cursor)
+
+    def action_reload(self) -> None:
+        """Load the list anew."""
+        self._begin()
+
+    def action_filter(self) -> None:
+        """Go to the filter."""
+        self.query_one("#filter").focus()
+
+    def action_list(self) -> None:
+        """Go back to the list; what was typed and not sent is dropped."""
+        self.query_one("#filter", Input).value = self._typed
+        self.table.focus()
+
+    def action_mark(self) -> None:
+        """Mark the task under the cursor, or take its mark away, and go on."""
+        if self.table.cursor is not None:
+            self.listing = self.listing.toggled(self.table.cursor)
+            self.table.action_move(1)
+            self._draw()
+
+    def action_clear(self) -> None:
+        """Take all marks away."""
+        self.listing = self.listing.cleared()
+        self._draw()
+
+    def action_mark_all(self) -> None:
+        """Mark what the filter lets through, whether it is loaded or not."""
+        self.run_worker(self._mark_all(self._wanted), group="mark")
+
+    def action_order(self) -> None:
+        """Turn the order around."""
+        self._order = Order.OLDEST if self._order is Order.NEWEST else Order.NEWEST
+        self._begin()
+
+    @on(Input.Submitted, "#filter")
+    def _submitted(self, event: Input.Submitted) -> None:
+        if self._apply(event.value):
+            self.table.focus()
+
+    @on(Table.Chosen)
+    def _chosen(self, event: Table.Chosen) -> None:
+        self.session.task_id = event.key
+        self.app.switch_mode("task")
+
+    @on(Table.Moved)
+    def _moved(self) -> None:
+        place = self.table.place(self.table.cursor) or 0
+        near = place >= len(self.listing.ids) - EDGE and len(self.listing.ids) < MOST_LOADED
+        if near and self.listing.next is not None and not self._more:
+            self._more = True
+            self.feed.hurry()
+
+    def _apply(self, text: str) -> bool:
+        try:
+            self._wanted = parse_filter(text, self.session.now(), self.session.zone)
+        except RunnerError as error:
+            self.tell(str(error), bad=True)
+            return False
+        self._typed = self.session.wanted = text
+        self._begin()
+        return True
+
+    def _begin(self) -> None:
+        self._load, self._loads = True, self._loads + 1
+        self.feed.hurry()
+        self.table.scroll_home(animate=False)
+        self.table.cursor = None
+
+    async def _mark_all(self, wanted: Filter) -> None:
+        try:
+            rows, more = await self.session.read(_matching, wanted)
+        except RunnerError as error:
+            self.post_message(Told(str(error), bad=True))
+        else:
+            self.post_message(Matched(rows, more=more))
+
+    @on(Matched)
+    def _matched(self, message: Matched) -> None:
+        self.listing = self.listing.marked(message.rows)
+        self._draw()
+        first = "the first " if message.more else ""
+        self.tell(f"Marked {first}{len(message.rows):,} tasks{', and more match' if first else ''}")
+
+    def _draw(self) -> None:
+        listing = self.listing
+        self.table.show(listing.ids, self._line, listing.marks)
+        self.query_one("#about", Static).update(self._about())
+
+    def _line(self, id: int) -> Line:
+        listing = self.listing
+        assert listing.at is not None  # noqa: S101 - there are no ids before anything was read
+        return task_line(listing.tasks[id], listing.at, gone=id in listing.gone)
+
+    def _about(self) -> Content:
+        listing = self.listing
+        more = "+" if listing.next is not None else ""
+        oldest = ", oldest first" if self._order is Order.OLDEST else ""
+        way = "indexed" if listing.indexed else "scan: no index serves this filter"
+        short = ", stopped after looking at many rows" if listing.capped else ""
+        hidden = f" ({listing.hidden} not in this list)" if listing.hidden else ""
+        marked = f"   {len(listing.marks):,} marked{hidden}" if listing.marks else ""
+        capped = "+" if listing.newer >= NEWEST else ""
+        newer = f"   +{listing.newer:,}{capped} newer, r to load " if listing.newer else ""
+        found = f" {len(listing.ids):,}{more} tasks{oldest}   {way}{short}"
+        return content((found, "dim"), (marked, "bold"), (newer, "bold reverse"))
+
+
+async def _names(tx: Transaction) -> dict[str, Sequence[str]]:
+    """Names that exist, for completing; a name that is not harmless is not offered."""
+    found = {"queue": tx.tables.queue, "handler": tx.tables.handler}
+    names = {field: await observe.registered(tx, table) for field, table in found.items()}
+    return {field: [name for name in known if line(name) == name] for field, known in names.items()}
+
+
+async def _refresh(tx: Transaction, asked: tuple[int, ...], wanted: Filter | None, newest: int) -> Refreshed:
+    rows = await observe.task_rows(tx, asked)
+    newer = 0
+    if wanted is not None:
+        found = await observe.find(tx, wanted, NEWEST)
+        newer = sum(id > newest for id in found.ids)
+    return Refreshed(asked, rows, newer, await observe.clock(tx))
+
+
+async def _matching(tx: Transaction, wanted: Filter) -> tuple[list[TaskRow], bool]:
+    found = await intervene.matching(tx, wanted, MOST_MARKED)
+    return await observe.task_rows(tx, [target.id for target in found.targets]), found.next is not None

@@ -1,0 +1,93 @@
+"""Session: one operator at one database, and the only way of the screens into it."""
+
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from typing import Concatenate, ParamSpec, TypeVar
+
+from runner.settings import Settings
+from runner.store.database import Database
+from runner.store.intervene import By
+from runner.store.shield import shielded
+from runner.store.transaction import Transaction
+from tasktui.person import local_zone, who
+from tasktui.writing import ReadOnly, WriteLock
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Verb = Callable[Concatenate[Transaction, P], Awaitable[T]]
+
+DEADLINE = 5.0
+"""Seconds after which the database breaks off a statement of ours: a console must not add to the trouble it shows."""
+
+MINUTE = 60.0
+
+
+@dataclass(slots=True)
+class Session:
+    """One operator at one database.
+
+    Args:
+        database: open.
+        settings: in force.
+        lock: whether changes are allowed.
+        zone: in which times are shown and read.
+        task_id: the task whose story is told.
+        wanted: the filter of the list, as text.
+    """
+
+    database: Database
+    settings: Settings
+    lock: WriteLock = field(default_factory=WriteLock)
+    zone: tzinfo = field(default_factory=local_zone)
+    task_id: int | None = None
+    wanted: str = ""
+    _asked: deque[float] = field(default_factory=deque)
+
+    @property
+    def name(self) -> str:
+        """What the database is called: its profile, or the last part of its URL."""
+        return self.settings.profile or self.settings.url.database.rpartition("/")[2] or self.settings.url.kind
+
+    @property
+    def writable(self) -> bool:
+        """Whether changes are allowed at this moment."""
+        return self.lock.is_open(time.monotonic())
+
+    @property
+    def load(self) -> int:
+        """How often we asked the database in the last minute."""
+        while self._asked and self._asked[0] < time.monotonic() - MINUTE:
+            self._asked.popleft()
+        return len(self._asked)
+
+    def now(self) -> datetime:
+        """The present, for reading what people type."""
+        return datetime.now(UTC)
+
+    def by(self, reason: str | None) -> By:
+        """Who changes something, from where, and why."""
+        return who(reason or self.lock.reason)
+
+    async def read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb of the store in a transaction that can change nothing, and not for long."""
+        self._asked.append(time.monotonic())
+
+        async def transaction() -> T:
+            async with self.database.reading(DEADLINE) as tx:
+                return await verb(tx, *args, **kwargs)
+
+        return await shielded(transaction())
+
+    async def write(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb of the store in a transaction that may change things.
+
+        Raises:
+            ReadOnly: changes are not allowed at this moment.
+        """
+        if not self.writable:
+            raise ReadOnly(why=self.lock.told(time.monotonic()))
+        self._asked.append(time.monotonic())
+        return await self.database.write(verb, *args, **kwargs)

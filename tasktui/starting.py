@@ -1,0 +1,105 @@
+"""Starting and ending: the terminal is checked and guarded, the database opened, errors said in a line."""
+
+import asyncio
+import codecs
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+from runner.errors import RunnerError, SchemaMissing
+from runner.migrations.revisions import HEAD, check
+from runner.settings import Settings
+from runner.store.database import Database
+from runner.urls import DatabaseUrl
+from tasktui.arguments import Arguments
+from tasktui.session import Session
+from tasktui.writing import WriteLock
+
+DRIVER_THREAD = "_connection_worker_thread"
+LONGEST_FAREWELL = 0.5
+"""Seconds that a thread of the driver is waited for."""
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+class NoTerminal(RunnerError):
+    """tasktui needs a terminal, and standard {stream} is none. In scripts use runner, e.g. runner tasks state:dead."""
+
+    exit_code = 2
+
+
+def require_terminal() -> None:
+    """Make sure that there is somebody to look and to type.
+
+    Raises:
+        NoTerminal: input or output is a file or a pipe.
+    """
+    for name, stream in (("input", sys.stdin), ("output", sys.stdout)):
+        if stream is None or not stream.isatty():
+            raise NoTerminal(stream=name)
+
+
+@asynccontextmanager
+async def opened(arguments: Arguments, settings: Settings) -> AsyncIterator[Session]:
+    """Open the database for an operator; nothing is created or migrated.
+
+    Raises:
+        DatabaseAway: it cannot be reached.
+        SchemaMissing: there are no tables of ours, or no such file.
+        SchemaTooOld: the tables have to be migrated first.
+        SchemaTooNew: a later release made the tables.
+    """
+    url = settings.url
+    if url.kind == "sqlite" and not Path(url.database).exists():
+        raise SchemaMissing(url=url, needed=HEAD)
+    database = Database.of(settings.model_copy(update={"url": named(url)}))
+    try:
+        await check(database)
+        yield Session(database, settings, lock_of(arguments, settings))
+    finally:
+        await database.dispose()
+        await _threads_ended()
+
+
+def lock_of(arguments: Arguments, settings: Settings) -> WriteLock:
+    """Whether changes are allowed at the start, and whether they can be later."""
+    closed = settings.read_only and not arguments.write
+    return WriteLock(-inf if closed else inf, forced=arguments.read_only)
+
+
+def named(url: DatabaseUrl) -> DatabaseUrl:
+    """Let the server know its console by name, unless the URL names it otherwise."""
+    if url.kind == "sqlite" or "application_name" in dict(url.options):
+        return url
+    return replace(url, options=(*url.options, ("application_name", "tasktui")))
+
+
+def end_on_signals(end: Callable[[], object]) -> None:
+    """Leave the terminal as it was when the process is told to end, or its terminal goes away."""
+    loop = asyncio.get_running_loop()
+    for number in ENDING:
+        loop.add_signal_handler(number, end)
+
+
+def forgive_bad_bytes() -> None:
+    """Let a byte on standard input that is no UTF-8 become a replacement sign: it would end the thread that reads."""
+    from textual.drivers import linux_driver
+
+    def forgiving(encoding: str) -> Callable[[], codecs.IncrementalDecoder]:
+        return lambda: codecs.getincrementaldecoder(encoding)(errors="replace")
+
+    # The driver has no other door to its decoder; without this name it has been mended, and needs nothing.
+    if hasattr(linux_driver, "getincrementaldecoder"):
+        linux_driver.getincrementaldecoder = forgiving
+
+
+async def _threads_ended() -> None:
+    """Wait for threads of the SQLite driver, which still have something to say to the loop when they end."""
+    for thread in threading.enumerate():
+        if DRIVER_THREAD in thread.name:
+            await asyncio.to_thread(thread.join, LONGEST_FAREWELL)

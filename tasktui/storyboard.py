@@ -1,0 +1,120 @@
+"""The story of a task in lines: facts, payload, error, attempts as evidence, next runs, what operators did."""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, tzinfo
+from typing import Any
+
+from textual.content import Content
+
+from runner.redaction import decoded
+from runner.store.observe import Attempt, Audited, Story
+from runner.times import format_age
+from tasktui.render import age, block, content, distance, exact, line, reason, state, tries
+
+TITLE = "bold underline"
+
+
+def told(story: Story, zone: tzinfo, *, reveal: bool = False) -> Iterator[Content]:
+    """Tell a story in lines.
+
+    Args:
+        story: everything about one task.
+        zone: in which times are shown.
+        reveal: show secrets.
+    """
+    for name, value in _facts(story, zone):
+        yield content((f"{name:>13}  ", "dim"), value)
+    shown = state(story.task.shown)
+    requested = "   its end has been asked for" if story.task.cancel_requested else ""
+    yield content((f"{'state':>13}  ", "dim"), (shown.text, shown.style), (requested, "bold"))
+    if story.error:
+        yield from _titled("error", block(story.error))
+    yield from _evidence(story)
+    for name in ("payload", "checkpoint", "result"):
+        value = decoded(getattr(story, name), reveal=reveal)
+        if value is not None:
+            yield from _titled(name, pretty(value))
+    if story.attempts and (trace := story.attempts[-1].traceback):
+        yield from _titled("traceback of the last failure", block(trace))
+    if story.next_runs:
+        runs = "\n".join(exact(run, story.at, zone) for run in story.next_runs)
+        yield from _titled("next runs, if every attempt fails at once", runs)
+    if story.audit:
+        yield content(("\nwhat operators did", TITLE))
+        for entry in story.audit:
+            yield from change(entry, story.at, reveal=reveal)
+
+
+def pretty(value: Any) -> str:
+    """Decoded JSON over several lines, safe to show."""
+    return block(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def change(entry: Audited, at: datetime, *, reveal: bool = False) -> Iterator[Content]:
+    """What an operator did, and from what to what."""
+    why = f": {line(entry.reason)}" if entry.reason else ""
+    undone = f" (takes back {entry.undo_of})" if entry.undo_of else ""
+    who = f"{line(entry.verb)}{undone} by {line(entry.operator)}@{line(entry.host)}{why}"
+    yield content((f"{distance(entry.at, at):>13}  ", "dim"), who)
+    for difference in differences(entry, reveal=reveal):
+        yield content((f"{'':15}{difference}", "dim"))
+
+
+def differences(entry: Audited, *, reveal: bool = False) -> list[str]:
+    """The values that an entry of the audit changed, before and after."""
+    before, after = (_values(text, reveal) for text in (entry.before, entry.after))
+    return [f"{line(name)}: {line(_json(before, name))} -> {line(_json(after, name))}" for name in {**before, **after}]
+
+
+def _json(values: dict[str, Any], name: str) -> str | None:
+    return json.dumps(values[name], ensure_ascii=False) if name in values else None
+
+
+def _titled(title: str, text: str) -> Iterator[Content]:
+    yield content((f"\n{title}", TITLE))
+    yield content(text)
+
+
+def _facts(story: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
+    task = story.task
+    yield "task", f"{task.id}   version {task.version}"
+    yield "handler", f"{line(task.handler)}   in queue {line(task.queue)}, priority {task.priority}"
+    yield "attempts", f"{tries(task)}{f'   rescued {task.rescues} times' if task.rescues else ''}"
+    times = {"run at": task.run_at, "submitted": task.submitted_at, "claimed": task.claimed_at}
+    times |= {"deadline": story.deadline_at, "finished": task.finished_at}
+    yield from ((name, exact(moment, story.at, zone)) for name, moment in times.items() if moment)
+    runner = story.runner
+    rest = {
+        "key": task.key,
+        "submitted by": story.submitted_by,
+        "took": age(task.duration) if task.duration is not None else None,
+        "progress": f"{task.progress:.0%}" if task.progress is not None else None,
+        "runner": f"{runner.id} on {runner.host}, silent for {age(runner.silent)}" if runner else task.runner_id,
+        "host": None if runner else task.host,
+        "retry plan": story.retry,
+        "timeout": age(story.timeout) if story.timeout is not None else None,
+        "tags": ", ".join(story.tags),
+        "trace": story.trace,
+    }
+    yield from ((name, line(value)) for name, value in rest.items() if value not in (None, ""))
+
+
+def _evidence(story: Story) -> Iterator[Content]:
+    if story.attempts:
+        yield content(("\nattempts that failed", TITLE))
+    for attempt in story.attempts:
+        yield content((f"{attempt.attempt:>5}  ", "bold"), _attempt(attempt, story.at))
+        yield content((f"{'':7}{reason(f'{attempt.error_type}: {attempt.message}')}", "red"))
+
+
+def _attempt(attempt: Attempt, at: datetime) -> str:
+    next_in = f", next in {format_age(attempt.delay)}" if attempt.delay is not None else ""
+    where = f"runner {line(attempt.runner_id)} on {line(attempt.host)}"
+    took = f"{distance(attempt.ended_at, at)}, took {age(attempt.duration)}"
+    return f"{took}, {where}, led to {line(attempt.verb)}{next_in}"
+
+
+def _values(text: str | None, reveal: bool) -> dict[str, Any]:
+    values = decoded(text, reveal=reveal)
+    return values if isinstance(values, dict) else {}

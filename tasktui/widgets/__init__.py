@@ -1,0 +1,1 @@
+"""Widgets: what screens are made of; each is told what to show and knows no database."""

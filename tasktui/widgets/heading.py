@@ -1,0 +1,77 @@
+"""Heading: where we are, whether changes are allowed, how the database does, and where else one can go."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from textual.content import Content
+from textual.widgets import Static
+
+from tasktui.render import content, fitted, line, lines
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the heading says.
+
+    Args:
+        name: what the database is called.
+        production: it is one where a mistake hurts.
+        lock: whether changes are allowed, in words; empty when nothing need be said.
+        took: seconds that the last look took; None when there was none yet.
+        load: how often we asked in the last minute.
+        clock: the time of day.
+        places: keys and titles of the screens.
+        here: the title of this one.
+        trouble: what is wrong with the database, with the age of what is shown; empty when nothing is.
+    """
+
+    name: str
+    production: bool
+    lock: str
+    took: float | None
+    load: int
+    clock: str
+    places: Sequence[tuple[str, str]]
+    here: str
+    trouble: str = ""
+
+
+class Heading(Static):
+    """The first lines of every screen."""
+
+    DEFAULT_CSS = "Heading { height: auto; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._status: tuple[Status, int] | None = None
+
+    def show(self, status: Status) -> None:
+        """Show a status; the same one again costs nothing."""
+        width = self.app.size.width
+        if (status, width) == self._status:
+            return
+        self._status = (status, width)
+        parts = [_first(status, width), _second(status, width)]
+        if status.trouble:
+            parts.append(content((fitted(f" ! {line(status.trouble)}", width), "bold reverse red")))
+        self.update(lines(parts))
+
+
+def _first(status: Status, width: int) -> Content:
+    took = "" if status.took is None else f"db {status.took * 1000:.1f} ms  "
+    right = f"{took}our load {status.load} q/min  {status.clock} "
+    badge = " PRODUCTION " if status.production else ""
+    lock = f" {status.lock} " if status.lock else ""
+    name = f" tasktui  {line(status.name, 40)}  "
+    used = sum(map(cell_len, (name, badge, lock)))
+    rest = fitted(right, max(0, width - used), right=True)
+    return content((name, "bold"), (badge, "bold white on red"), (lock, "bold reverse"), (rest, "dim"))
+
+
+def _second(status: Status, width: int) -> Content:
+    parts = []
+    for key, title in status.places:
+        parts.append((f" {key} {title} ", "bold reverse" if title == status.here else ""))
+    used = sum(cell_len(text) for text, _ in parts)
+    return content(*parts, (fitted("? help ", max(0, width - used), right=True), "dim"))

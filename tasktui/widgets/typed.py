@@ -1,0 +1,33 @@
+"""Lines to type into, with what may be meant shown ahead: the right arrow takes it."""
+
+from collections.abc import Callable
+
+from textual.suggester import Suggester
+from textual.widgets import Input
+
+
+class Typed(Input):
+    """One line to type into.
+
+    Args:
+        complete: what may be meant by what was typed so far; None when nothing is known.
+        placeholder: shown while it is empty.
+        value: to begin with.
+        id: of the widget.
+    """
+
+    DEFAULT_CSS = "Typed { height: 1; border: none; padding: 0 1; } Typed:focus { border: none; }"
+
+    def __init__(
+        self, complete: Callable[[str], str | None], placeholder: str = "", value: str = "", *, id: str | None = None
+    ) -> None:
+        super().__init__(value, placeholder=placeholder, suggester=_Completion(complete), id=id, compact=True)
+
+
+class _Completion(Suggester):
+    def __init__(self, complete: Callable[[str], str | None]) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._complete = complete
+
+    async def get_suggestion(self, value: str) -> str | None:
+        return self._complete(value)

@@ -1,0 +1,80 @@
+"""Whether the console may change anything: decided here, asked before every change and by every key that makes one."""
+
+from dataclasses import dataclass
+from math import inf
+
+from runner.errors import InvalidInput, RunnerError
+from runner.times import parse_duration
+
+LONGEST_UNLOCK = 3600.0
+"""Seconds for which a production database stays unlocked at most."""
+
+
+class ReadOnly(RunnerError):
+    """Nothing was changed: this console is read-only ({why})."""
+
+    exit_code = 6
+
+
+@dataclass(slots=True)
+class WriteLock:
+    """Open until a moment, closed from then on.
+
+    Args:
+        open_until: seconds on the clock that `now` is read from; -inf is closed, inf open for good.
+        forced: it was asked for by --read-only, so that nothing opens it.
+        reason: given when it was opened; it goes into the audit where an action has none of its own.
+    """
+
+    open_until: float = inf
+    forced: bool = False
+    reason: str | None = None
+
+    def is_open(self, now: float) -> bool:
+        """Tell whether changes are allowed."""
+        return not self.forced and now < self.open_until
+
+    def open(self, now: float, words: tuple[str, ...]) -> None:
+        """Allow changes for a time.
+
+        Args:
+            now: seconds.
+            words: how long, and why, as they were typed; without a time ten minutes.
+
+        Raises:
+            ReadOnly: --read-only was asked for.
+            InvalidInput: the time is too long, or there is no reason.
+        """
+        if self.forced:
+            raise ReadOnly(why="it was started with --read-only")
+        length, reason = split_length(words)
+        if length > LONGEST_UNLOCK:
+            raise InvalidInput(why="an hour is the longest time to unlock for; it can be unlocked again")
+        if not reason:
+            raise InvalidInput(why="say why: :write 10m mend the mail queue")
+        self.open_until, self.reason = now + length, reason
+
+    def close(self) -> None:
+        """Allow no changes from now on."""
+        self.open_until = -inf
+
+    def told(self, now: float) -> str:
+        """What the heading says of it."""
+        if self.forced:
+            return "read-only"
+        if not self.is_open(now):
+            return "read-only, :write unlocks"
+        left = self.open_until - now
+        return "" if left == inf else f"WRITE for {int(left) // 60}m{int(left) % 60:02}s"
+
+
+def split_length(words: tuple[str, ...], default: float = 600.0) -> tuple[float, str]:
+    """Tell a length of time at the beginning from the words behind it.
+
+    Returns:
+        Seconds, and the rest as one text.
+    """
+    try:
+        return parse_duration(words[0]).total_seconds(), " ".join(words[1:])
+    except (InvalidInput, IndexError):
+        return default, " ".join(words)

@@ -1,0 +1,128 @@
+"""A console on a database of its own, driven by keys and read as text."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC
+from math import inf
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from runner.settings import Settings
+from runner.store.database import Database
+from runner.urls import parse_url
+from tasktui import feed
+from tasktui.app import Console
+from tasktui.screens import live
+from tasktui.session import Session
+from tasktui.writing import WriteLock
+
+PATIENCE = 20.0
+"""Seconds after which what did not happen is taken to never happen."""
+
+WIDE = (120, 40)
+NARROW = (80, 24)
+
+
+class Operator:
+    """Somebody in front of a console.
+
+    Args:
+        console: that is looked at.
+        pilot: presses its keys.
+    """
+
+    def __init__(self, console: Console, pilot: Pilot[None]) -> None:
+        self.console = console
+        self.pilot = pilot
+
+    @property
+    def screen(self) -> Any:
+        return self.console.screen
+
+    @property
+    def text(self) -> str:
+        """What is on the screen."""
+        return "\n".join(strip.text.rstrip() for strip in self.console.screen._compositor.render_strips())
+
+    @property
+    def notices(self) -> str:
+        """What the operator was told."""
+        return "\n".join(notice.message for notice in self.console._notifications)
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+
+    async def type(self, text: str) -> None:
+        """Type a text, as a paste is: at once."""
+        field = self.console.screen.focused
+        assert isinstance(field, Input)
+        field.value = text
+        await self.pilot.pause()
+
+    async def command(self, text: str) -> None:
+        await self.press("colon")
+        await self.until(lambda: type(self.screen).__name__ == "CommandScreen")
+        await self.type(text)
+        await self.press("enter")
+
+    async def until(self, seen: Callable[[], object]) -> None:
+        """Wait for something to be seen."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not seen():
+                    await self.pilot.pause(0.03)
+        except TimeoutError:
+            raise AssertionError(f"never seen; the screen:\n{self.text}\ntold:\n{self.notices}") from None
+
+    async def sees(self, *texts: str) -> None:
+        await self.until(lambda: all(text in self.text for text in texts))
+
+    async def is_told(self, text: str) -> None:
+        await self.until(lambda: text in self.notices)
+
+
+@pytest.fixture(autouse=True)
+def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look again soon, however long it takes on this machine."""
+    monkeypatch.setattr(feed, "PERIOD", 0.1)
+    monkeypatch.setattr(feed, "SHARE", 0)
+    monkeypatch.setattr(live, "TICK", 0.05)
+
+
+Watch = Callable[..., Any]
+
+
+@pytest.fixture
+def watch(database: Database, migrated_url: str) -> Watch:
+    """Put somebody in front of a console on the database of the test."""
+
+    @asynccontextmanager
+    async def watching(
+        mode: str = "overview",
+        size: tuple[int, int] = WIDE,
+        *,
+        writable: bool = True,
+        wanted: str = "",
+        task_id: int | None = None,
+        **settings: Any,
+    ) -> AsyncIterator[Operator]:
+        lock = WriteLock(inf if writable else -inf)
+        values = Settings(url=parse_url(migrated_url), **settings)
+        session = Session(database, values, lock, UTC, wanted=wanted, task_id=task_id)
+        console: Console = type("Begun", (Console,), {"DEFAULT_MODE": mode})(session)
+        async with console.run_test(size=size, notifications=True) as pilot:
+            operator = Operator(console, pilot)
+            await operator.until(lambda: operator.screen._seen is not None)
+            yield operator
+            await quiet(operator)
+
+    return watching
+
+
+async def quiet(operator: Operator) -> None:
+    """Let what was begun end."""
+    await operator.until(lambda: not any(worker.is_running for worker in operator.console.workers))

@@ -1,0 +1,122 @@
+"""The list of tasks: identity, frozen order, marks, filter."""
+
+import sqlalchemy as sa
+
+from runner.store.database import Database
+from runner.task import State
+from tests.store.rows import add_live, add_past, ahead
+from tests.tasktui.conftest import NARROW, Watch
+
+
+async def remove(database: Database, id: int) -> None:
+    async with database.writing() as tx:
+        await tx.execute(sa.delete(tx.tables.task).where(tx.tables.task.c.id == id))
+
+
+async def test_live_and_finished_tasks_are_listed_newest_first(database: Database, watch: Watch) -> None:
+    await add_live(database, "mail.send", id=10, key="order-1")
+    await add_past(database, 11, State.DEAD, handler="mail.send", error="OSError: gone")
+    async with watch("tasks") as operator:
+        await operator.sees("order-1", "✖ dead", "OSError: gone", "○ ready", "indexed")
+        assert operator.screen.listing.ids == (11, 10)
+
+
+async def test_the_list_fits_eighty_columns(database: Database, watch: Watch) -> None:
+    await add_live(database, "mail.send", id=1832017, error="SMTPServerDisconnected: Connection unexpectedly closed")
+    async with watch("tasks", NARROW) as operator:
+        await operator.sees("1832017 ○ ready", "mail.send", "SMTPServer")
+
+
+async def test_the_order_stands_still_and_newer_tasks_are_announced(database: Database, watch: Watch) -> None:
+    first = await add_live(database)
+    async with watch("tasks") as operator:
+        await operator.sees("1 tasks")
+        second = await add_live(database)
+        await operator.sees("+1 newer, r to load")
+        assert operator.screen.listing.ids == (first,)
+        await operator.press("r")
+        await operator.until(lambda: operator.screen.listing.ids == (second, first))
+
+
+async def test_a_task_that_ends_stays_in_its_place_struck_through(database: Database, watch: Watch) -> None:
+    ids = [await add_live(database) for _ in range(3)]
+    async with watch("tasks") as operator:
+        await operator.until(lambda: len(operator.screen.listing.ids) == 3)
+        await remove(database, ids[1])
+        await add_past(database, ids[1])
+        await operator.sees("✔ succeeded")
+        assert operator.screen.listing.ids == tuple(reversed(ids))
+        strips = operator.console.screen._compositor.render_strips()
+        (struck,) = [strip for strip in strips if "succeeded" in strip.text]
+        assert all(segment.style.strike for segment in struck if str(ids[1]) in segment.text)
+
+
+async def test_a_task_that_was_pruned_is_shown_as_gone(database: Database, watch: Watch) -> None:
+    id = await add_live(database)
+    async with watch("tasks") as operator:
+        await operator.sees("○ ready")
+        await remove(database, id)
+        await operator.sees("gone")
+
+
+async def test_a_filter_is_typed_applied_and_judged(database: Database, watch: Watch) -> None:
+    await add_live(database, queue="mail", key="this-one")
+    await add_live(database, queue="other", key="that-one")
+    async with watch("tasks") as operator:
+        await operator.sees("this-one", "that-one")
+        await operator.press("slash")
+        await operator.type("queue:mail")
+        await operator.press("enter")
+        await operator.until(lambda: "that-one" not in operator.text)
+        await operator.sees("this-one", "scan")
+
+
+async def test_a_filter_that_is_not_understood_says_where(database: Database, watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        await operator.press("slash")
+        await operator.type("stat:dead")
+        await operator.press("enter")
+        await operator.is_told("there is no field 'stat', did you mean 'state'")
+
+
+async def test_marks_outlive_the_filter_and_are_counted(database: Database, watch: Watch) -> None:
+    first = await add_live(database, queue="mail")
+    await add_live(database, queue="other")
+    async with watch("tasks") as operator:
+        await operator.until(lambda: len(operator.screen.listing.ids) == 2)
+        await operator.press("end", "space")
+        await operator.sees("1 marked")
+        await operator.command("tasks queue:other")
+        await operator.sees("1 marked (1 not in this list)")
+        assert [task.id for task in operator.screen.chosen()] == [first]
+        await operator.press("backslash")
+        await operator.until(lambda: "marked" not in operator.text)
+
+
+async def test_a_star_marks_all_that_match(database: Database, watch: Watch) -> None:
+    ids = {await add_live(database, run_at=ahead(60)) for _ in range(3)}
+    async with watch("tasks") as operator:
+        await operator.press("asterisk")
+        await operator.is_told("Marked 3 tasks")
+        assert operator.screen.listing.marks.keys() == ids
+
+
+async def test_further_pages_are_fetched_at_the_edge(database: Database, watch: Watch) -> None:
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.task), [{"handler": "h"} for _ in range(450)])
+    async with watch("tasks") as operator:
+        await operator.sees("200+ tasks")
+        await operator.press("end")
+        await operator.sees("400+ tasks")
+        await operator.press("end")
+        await operator.sees("450 tasks")
+
+
+async def test_enter_opens_the_task_under_the_cursor(database: Database, watch: Watch) -> None:
+    first = await add_live(database, key="the-first")
+    await add_live(database, key="the-second")
+    async with watch("tasks") as operator:
+        await operator.sees("the-first")
+        await operator.press("down", "enter")
+        await operator.sees("3 Task", f"{first}   version")
+        assert operator.screen.chosen()[0].id == first
