@@ -45,7 +45,8 @@ class Account:
 
     Args:
         hits: tasks that it started.
-        cpu: seconds of CPU of the process, from its first task until it was told to stop.
+        cpu: seconds of CPU of the process, from its first task, or its first step that is watched, until it was told to
+            stop.
         loop_cpu: those of the thread of the event loop.
         latencies: seconds from submit to start, of the tasks that say when they were submitted.
         marks: the monotonic time and the CPU seconds at each mark, and when it was told to stop.

@@ -57,28 +57,31 @@ STEPS = {
 
 
 class Stopwatch:
-    """Adds up, step by step, the CPU of the thread of the event loop; what runs within a step counts for itself."""
+    """Adds up, step by step, the CPU of the thread of the event loop; what runs within a step counts for itself.
 
-    def __init__(self) -> None:
+    Args:
+        clock: the CPU of this thread, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.thread_time) -> None:
+        self._clock = clock
         self.steps = {name: Step() for name in STEPS}
+        self.began: tuple[float, float] | None = None
+        """The CPU of the process and of this thread when the first step began, in seconds."""
         self._within: list[Step] = []
         self._since = 0.0
 
     def attach(self) -> None:
         """Put itself around the watched functions, in this process and for good."""
         for step, owner, name, waits in WATCHED:
-            around = self._around_waiting if waits else self._around
+            around = self.around_waiting if waits else self.around
             setattr(owner, name, around(self.steps[step], getattr(owner, name)))
-
-    def reset(self) -> None:
-        """Begin anew."""
-        for step in self.steps.values():
-            step.calls, step.cpu, step.took = 0, 0.0, 0.0
-        self._since = time.thread_time()
 
     def enter(self, step: Step) -> None:
         """A piece of a step begins."""
-        now = time.thread_time()
+        now = self._clock()
+        if self.began is None:
+            self.began = (time.process_time(), now)
         if self._within:
             self._within[-1].cpu += now - self._since
         self._within.append(step)
@@ -86,11 +89,13 @@ class Stopwatch:
 
     def leave(self) -> None:
         """The piece that began last ends."""
-        now = time.thread_time()
+        now = self._clock()
         self._within.pop().cpu += now - self._since
         self._since = now
 
-    def _around(self, step: Step, function: Callable[..., Any]) -> Callable[..., Any]:
+    def around(self, step: Step, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, watched as a step."""
+
         @wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
             step.calls += 1
@@ -102,7 +107,9 @@ class Stopwatch:
 
         return watched
 
-    def _around_waiting(self, step: Step, function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+    def around_waiting(self, step: Step, function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+        """The coroutine function, watched as a step, piece by piece."""
+
         @wraps(function)
         async def watched(*args: Any, **kwargs: Any) -> Any:
             step.calls += 1

@@ -48,8 +48,6 @@ class Worker:
         now = time.monotonic()
         if not self._hits:
             self._first = (time.process_time(), time.thread_time())
-            if self._watch is not None:
-                self._watch.reset()
         if t:
             self._latencies.append(now - t)
         self._hits += 1
@@ -80,7 +78,7 @@ class Worker:
 
     def _account(self) -> Account:
         self._marks.append((time.monotonic(), time.process_time()))
-        cpu, loop_cpu = self._first
+        cpu, loop_cpu = (self._watch and self._watch.began) or self._first
         return Account(
             hits=self._hits,
             cpu=time.process_time() - cpu,
