@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 
 import psycopg
@@ -28,6 +29,13 @@ async def put(database: Database, **options: object) -> int:
 async def tasks(database: Database) -> int:
     async with database.reading() as tx:
         return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
+
+
+async def no_driver_threads() -> None:
+    """Wait for the thread of a connection that could not be opened: aiosqlite tells it to stop, and goes on."""
+    async with asyncio.timeout(PATIENCE):
+        while any("_connection_worker_thread" in thread.name for thread in threading.enumerate()):
+            await asyncio.sleep(0.001)
 
 
 async def test_a_statement_that_is_none_is_refused(database: Database) -> None:
@@ -215,6 +223,7 @@ async def test_a_folder_that_is_missing_is_away(tmp_path: Path) -> None:
     with pytest.raises(DatabaseAway, match="unable to open"):
         await put(database)
     await database.dispose()
+    await no_driver_threads()
 
 
 async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
@@ -223,6 +232,7 @@ async def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DatabaseRefused, match="not a database"):
         await put(database)
     await database.dispose()
+    await no_driver_threads()
 
 
 def test_a_file_that_somebody_else_writes_to_is_worth_another_try(tmp_path: Path) -> None:

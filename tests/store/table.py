@@ -73,6 +73,7 @@ async def expire(database: Database, *runner_ids: int) -> None:
 
 async def pause(database: Database, registry: sa.Table, name: str, **until: Any) -> None:
     """Pause a queue or a handler."""
+    await change(database, sa.delete(registry).where(registry.c.name == name))
     await change(database, sa.insert(registry).values(name=name, paused_at=db_now(), **until))
 
 

@@ -145,8 +145,10 @@ async def test_what_somebody_else_holds_is_skipped_without_waiting(database: Dat
     task = database.tables.task
     async with database.writing() as tx:
         await tx.rows(sa.select(task.c.id).where(task.c.id.in_(ids[:4])).with_for_update())
-        async with asyncio.timeout(30):
-            assert [task.id for task in await runner.claim(100)] == ids[4:]
+        claiming = asyncio.ensure_future(runner.claim(100))
+        done, _ = await asyncio.wait([claiming], timeout=30)
+    assert done, "it waited"
+    assert [task.id for task in await claiming] == ids[4:]
 
 
 async def test_a_runner_whose_lease_ran_out_gets_nothing(database: Database, runner: Runner) -> None:
