@@ -106,6 +106,25 @@ async def test_a_cancelled_write_is_let_end_and_holds_no_lock(database: Database
         await put(database)
 
 
+@on_sqlite
+async def test_writers_in_two_programs_wait_for_each_other_before_they_read(
+    database: Database, migrated_url: str
+) -> None:
+    rival = Database.open(migrated_url)
+    task_id = await put(database)
+    runs: list[int] = []
+
+    async def raise_version(tx: Transaction) -> None:
+        task = tx.tables.task
+        seen = await tx.scalar(sa.select(task.c.version).where(task.c.id == task_id))
+        runs.append(seen)
+        await tx.execute(sa.update(task).where(task.c.id == task_id).values(version=seen + 1))
+
+    await asyncio.gather(*(one.write(raise_version) for one in (database, rival) for _ in range(20)))
+    assert runs == list(range(40))
+    await rival.dispose()
+
+
 @on_postgresql
 async def test_of_two_writes_that_wait_for_each_other_both_succeed(database: Database) -> None:
     one, two = await put(database), await put(database)

@@ -9,9 +9,10 @@ from runner.columns import db_later, db_now
 from runner.outcome import Retry
 from runner.store.claim import Terms
 from runner.store.database import Database
-from runner.store.rescue import CHUNK, LOST
+from runner.store.rescue import CHUNK, LOST, rescue
 from runner.store.runners import leave
 from runner.task import Claimed
+from tests.store.conftest import ON_POSTGRESQL
 from tests.store.runners import GRACE, Runner
 from tests.store.table import attempts, change, count, edit, expire, live, past, put, put_many, standing
 
@@ -133,6 +134,22 @@ async def test_runners_that_rescue_at_the_same_time_take_each_task_back_once(
     task = database.tables.task
     async with database.reading() as tx:
         assert await tx.rows(sa.select(task.c.rescues, task.c.fence).distinct()) == [(1, 2)]
+
+
+@ON_POSTGRESQL
+async def test_what_another_rescue_has_in_hand_is_passed_over(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    task_id = await put(database)
+    await runner.claim()
+    await database.write(leave, runner.id)
+    async with database.writing() as tx:
+        assert await rescue(tx, GRACE) == {task_id: "rescue"}
+        rescuing = asyncio.ensure_future(other.rescue())
+        done, _ = await asyncio.wait([rescuing], timeout=30)
+    assert done, "it waited"
+    assert await rescuing == {}
+    assert len(await attempts(database, task_id)) == 1
 
 
 async def test_what_is_too_much_for_one_transaction_is_taken_back_by_the_next(
