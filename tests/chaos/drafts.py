@@ -22,7 +22,7 @@ DATA: tuple[Any, ...] = (
 MIXES: dict[str, dict[str, float]] = {
     "plain": {"work": 1.0},
     "gentle": {"work": 0.6, "thread": 0.2, "flaky": 0.15, "later": 0.05},
-    "rough": {"work": 0.58, "thread": 0.2, "flaky": 0.15, "later": 0.05, "kill": 0.02},
+    "rough": {"work": 0.596, "thread": 0.2, "flaky": 0.15, "later": 0.05, "kill": 0.004},
 }
 """How often each kind of task is drawn."""
 

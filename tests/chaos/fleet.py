@@ -52,8 +52,17 @@ class Fleet:
         self.runners.append(process)
         return process
 
-    def start_submitter(self, *arguments: str) -> Process:
-        process = self._start("tests.chaos.submitter", *arguments)
+    def start_submitter(self, mix: str, seed: int, pause: float = 0.0, rest: float = 0.01) -> Process:
+        """Start submitting without end.
+
+        Args:
+            mix: of tasks.
+            seed: that they are drawn with.
+            pause: seconds between a submit and its commit.
+            rest: seconds between two submits.
+        """
+        endless = str(sys.maxsize)
+        process = self._start("tests.chaos.submitter", mix, endless, str(seed), str(pause), str(rest))
         self.others.append(process)
         return process
 
@@ -84,7 +93,7 @@ class Fleet:
         for process in self.runners:
             process.send_signal(signal.SIGTERM)
         for process in self.runners:
-            process.wait(PATIENCE)
+            assert process.wait(PATIENCE) == 0, self.log()[-5000:]
 
     def history(self) -> list[Event]:
         return read(self.journals)

@@ -20,7 +20,10 @@ FROZEN_FOR = (0.3, 4.0)
 PATIENCE = 300.0
 """Seconds for everything to end after the storm: suspects are run one by one."""
 
-CALM = (0.2, 1.5)
+REST = 0.05
+"""Seconds between two submits of one submitter."""
+
+CALM = (0.5, 4.0)
 """Seconds between two faults."""
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ class Storm:
         """Do harm for so long, then heal everything and wait until all tasks have ended."""
         for _ in range(RUNNERS):
             self._fleet.start_runner()
+        self._keep_up()
+        self._fleet.until(lambda: self._fleet.happened("end") != [])
         over = time.monotonic() + seconds
         while time.monotonic() < over:
             self._keep_up()
@@ -82,7 +87,7 @@ class Storm:
             self._fleet.thaw(process)
         self._fleet.revive()
         while len(self._fleet.others) < SUBMITTERS:
-            self._fleet.start_submitter("rough", "100000", str(self._draw.getrandbits(40)), "0")
+            self._fleet.start_submitter("rough", self._draw.getrandbits(40), rest=REST)
 
     def _kill_runner(self) -> None:
         self._fleet.kill(self._draw.choice(self._fleet.runners))

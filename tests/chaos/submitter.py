@@ -52,15 +52,16 @@ class Submitter:
         self._journal.write("submit", answer=OK, task=task_id, **known)
 
 
-async def main(mix: str, count: int, seed: int, pause: float) -> None:
+async def main(mix: str, count: int, seed: int, pause: float, rest: float) -> None:
     database = Database.of(load())
     submitter = Submitter(database, Journal(Path(os.environ[FOLDER]), "submitter"))
     try:
         for draft in drafts(mix, count, seed):
             await submitter.submit(draft, pause)
+            await asyncio.sleep(rest)
     finally:
         await database.dispose()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *map(float, sys.argv[4:6])))

@@ -76,11 +76,11 @@ def test_a_task_that_kills_its_runner_dies_and_its_neighbours_do_not(site: Site,
 
 def test_submitters_killed_anywhere_leave_both_task_and_order_or_neither(site: Site) -> None:
     fleet = site.fleet
-    hesitant = fleet.start_submitter("plain", "1", "1", "3600")
+    hesitant = fleet.start_submitter("plain", 1, pause=3600)
     fleet.until(lambda: fleet.happened("pause") != [])
     fleet.kill(hesitant)
     assert (site.orders(), site.dump().rows) == (0, ())
-    busy = fleet.start_submitter("plain", "100000", "2", "0")
+    busy = fleet.start_submitter("plain", 2)
     fleet.until(lambda: len(acknowledged(fleet, busy.pid)) > 20)
     fleet.kill(busy)
     assert len(site.dump().rows) == site.orders() > 20
@@ -100,7 +100,7 @@ def test_crashes_of_postgresql_under_load_lose_nothing(
         fleet = site.fleet
         fleet.start_runner()
         fleet.start_runner()
-        submitter = fleet.start_submitter("gentle", "100000", "1", "0")
+        submitter = fleet.start_submitter("gentle", 1)
         for crash in (crashing_server.kill9, lambda: crashing_server.stop("immediate")):
             seen = len(fleet.happened("end"))
             fleet.until(lambda: len(fleet.happened("end")) > seen + 50)  # noqa: B023 - called at once
