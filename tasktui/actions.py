@@ -47,7 +47,8 @@ class Action:
         label: below the screen.
         subject: what it is done to.
         asks: what it needs to know besides; empty for nothing.
-        example: of that.
+        example: of that, and what is meant when nothing else is typed.
+        needed: it means little without an answer, so that is asked first.
     """
 
     name: str
@@ -57,10 +58,11 @@ class Action:
     subject: Subject
     asks: str = ""
     example: str = ""
+    needed: bool = False
 
     def plain(self) -> "Action":
         """The same, asking for nothing."""
-        return replace(self, asks="", example="")
+        return replace(self, asks="", example="", needed=False)
 
 
 ACTIONS = {
@@ -68,9 +70,9 @@ ACTIONS = {
     for action in (
         Action("retry", "R", "retry_now", "Retry", Subject.TASKS, "Spread over", "0s"),
         Action("terminate", "T", "terminate", "Terminate", Subject.TASKS),
-        Action("delay", "D", "delay", "Delay", Subject.TASKS, "Delay by", "10m"),
+        Action("delay", "D", "delay", "Delay", Subject.TASKS, "Delay by", "10m", needed=True),
         Action("edit", "E", "edit", "Edit", Subject.TASK),
-        Action("pause", "P", "", "Pause", Subject.QUEUE, "For", "30m"),
+        Action("pause", "P", "", "Pause", Subject.QUEUE, "For", "30m", needed=True),
         Action("undo", "Z", "", "Undo", Subject.ENTRY),
     )
 }

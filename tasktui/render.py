@@ -91,6 +91,14 @@ def age(length: timedelta | float | None) -> str:
         return "?"
 
 
+def duration(length: timedelta | float | None) -> str:
+    """How long something took: an age, but telling apart what takes less than a second."""
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    if seconds is None or not 0 <= seconds < 1:
+        return age(seconds)
+    return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f}ms"
+
+
 def since(moment: datetime | None, at: datetime) -> str:
     """How long ago something was, at the time `at`."""
     return NOTHING if moment is None else age(at - moment)

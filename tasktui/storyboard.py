@@ -10,7 +10,7 @@ from textual.content import Content
 from runner.redaction import decoded
 from runner.store.observe import Attempt, Audited, Story
 from runner.times import format_age
-from tasktui.render import age, block, content, distance, exact, line, reason, state, tries
+from tasktui.render import age, block, content, distance, duration, exact, line, reason, state, tries
 
 TITLE = "bold underline"
 
@@ -23,11 +23,11 @@ def told(story: Story, zone: tzinfo, *, reveal: bool = False) -> Iterator[Conten
         zone: in which times are shown.
         reveal: show secrets.
     """
-    for name, value in _facts(story, zone):
-        yield content((f"{name:>13}  ", "dim"), value)
     shown = state(story.task.shown)
     requested = "   its end has been asked for" if story.task.cancel_requested else ""
     yield content((f"{'state':>13}  ", "dim"), (shown.text, shown.style), (requested, "bold"))
+    for name, value in _facts(story, zone):
+        yield content((f"{name:>13}  ", "dim"), value)
     if story.error:
         yield from _titled("error", block(story.error))
     yield from _evidence(story)
@@ -88,7 +88,7 @@ def _facts(story: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
     rest = {
         "key": task.key,
         "submitted by": story.submitted_by,
-        "took": age(task.duration) if task.duration is not None else None,
+        "took": duration(task.duration) if task.duration is not None else None,
         "progress": f"{task.progress:.0%}" if task.progress is not None else None,
         "runner": f"{runner.id} on {runner.host}, silent for {age(runner.silent)}" if runner else task.runner_id,
         "host": None if runner else task.host,
@@ -111,7 +111,7 @@ def _evidence(story: Story) -> Iterator[Content]:
 def _attempt(attempt: Attempt, at: datetime) -> str:
     next_in = f", next in {format_age(attempt.delay)}" if attempt.delay is not None else ""
     where = f"runner {line(attempt.runner_id)} on {line(attempt.host)}"
-    took = f"{distance(attempt.ended_at, at)}, took {age(attempt.duration)}"
+    took = f"{distance(attempt.ended_at, at)}, took {duration(attempt.duration)}"
     return f"{took}, {where}, led to {line(attempt.verb)}{next_in}"
 
 

@@ -55,7 +55,7 @@ class ConfirmScreen(ModalScreen[Consent | None]):
 
     def on_mount(self) -> None:
         """Begin where the first answer is needed."""
-        self.query_one("#answer" if self._action.asks else "#reason" if self._demanded.reason else "#word").focus()
+        self.query_one("#answer" if self._action.needed else "#reason" if self._demanded.reason else "#word").focus()
 
     def action_cancel(self) -> None:
         """Say no."""
@@ -87,6 +87,6 @@ def told(plan: Plan, place: str) -> list[Content]:
         parts.append(content(f"  {number:>6,}  ", (f"{cell.text:12}", cell.style), f" {line(queue, 40)}"))
     parts += [content((f"  {number:,} left alone: {line(why)}", "yellow")) for why, number in plan.skipped.items()]
     for task in plan.samples:
-        texts = (str(task.id), line(task.handler, 30), line(task.key, 30), reason(task.error))
+        texts = (str(task.id), line(task.handler, 20), line(task.key, 20), line(reason(task.error) or None, 40))
         parts.append(content((f"  {'  '.join(texts)}", "dim")))
     return parts

@@ -14,6 +14,9 @@ from tasktui.query import COMMANDS
 from tasktui.render import content, lines
 from tasktui.screens.live import LiveScreen
 
+OTHERS = ("scroll", "page_left", "page_right", "app.focus", "screen.")
+"""Beginnings of actions that come with every widget and tell nothing of ours."""
+
 
 class HelpScreen(ModalScreen[None]):
     """Help in front of the screen; any of escape, q and ? closes it."""
@@ -47,7 +50,7 @@ def _keys(screen: LiveScreen) -> list[tuple[str, str]]:
     found: dict[str, Any] = {}
     for active in screen.active_bindings.values():
         binding = active.binding
-        if binding.description and not binding.system:
+        if binding.description and not binding.action.startswith(OTHERS):
             keys, _ = found.get(binding.action, ("", ""))
             key = screen.app.get_key_display(binding)
             found[binding.action] = (f"{keys} {key}".strip(), binding.description)

@@ -140,10 +140,10 @@ def alerts(glance: Glance) -> Iterable[str]:
 
 
 def per_minute(flows: Sequence[MinuteFlow], at: datetime, number: Any) -> list[float]:
-    """One value for each of the last full minutes, those without anything being zero."""
+    """One value for each of the last minutes with the present one, those without anything being zero."""
     last = at.replace(second=0, microsecond=0)
     found = {flow.minute: number(flow.flow) for flow in flows}
-    return [float(found.get(last - timedelta(minutes=back), 0)) for back in range(MINUTES, 0, -1)]
+    return [float(found.get(last - timedelta(minutes=back), 0)) for back in range(MINUTES - 1, -1, -1)]
 
 
 def _done(flow: Flow) -> int:

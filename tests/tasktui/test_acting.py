@@ -1,0 +1,235 @@
+"""What keys change: asked first, compared with what was seen, written down, and never on anything else."""
+
+import pytest
+
+from runner.errors import StoreError
+from runner.store import intervene, observe
+from runner.store.database import Database
+from runner.store.intervene import By, Changes, Target
+from runner.task import State
+from tasktui import interventions
+from tasktui.actions import ACTIONS, plan
+from tasktui.screens.confirm import ConfirmScreen
+from tasktui.screens.edit import EditScreen
+from tasktui.writing import ReadOnly
+from tests.store.rows import add_attempt, add_live, add_past, ahead, ended, stored
+from tests.tasktui.conftest import Operator, Watch
+
+SOMEBODY = By("ana", "elsewhere")
+
+
+async def say_yes(operator: Operator, word: str = "y", reason: str = "") -> None:
+    await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
+    operator.screen.query_one("#reason").value = reason
+    operator.screen.query_one("#word").value = word
+    operator.screen.query_one("#word").focus()
+    await operator.pilot.pause()
+    await operator.press("enter")
+
+
+async def audited(database: Database) -> list[observe.Audited]:
+    return await database.read(observe.audit)
+
+
+async def test_a_retry_makes_the_task_under_the_cursor_due(database: Database, watch: Watch) -> None:
+    other = await add_live(database, run_at=ahead(3600))
+    id = await add_live(database, run_at=ahead(3600))
+    async with watch("tasks") as operator:
+        await operator.sees("◷ scheduled")
+        await operator.press("R")
+        await say_yes(operator, reason="relay is back")
+        await operator.is_told("1 changed")
+        await operator.sees("○ ready")
+    (entry,) = await audited(database)
+    assert (entry.task_id, entry.verb, entry.reason) == (id, "retry_now", "relay is back")
+    assert (await stored(database, other)).version == 0
+
+
+async def test_without_the_word_nothing_is_done(database: Database, watch: Watch) -> None:
+    id = await add_live(database)
+    async with watch("tasks") as operator:
+        await operator.sees("○ ready")
+        await operator.press("T")
+        await say_yes(operator, "n")
+        await operator.sees("Nothing was done: y was not typed")
+        await operator.press("escape")
+    assert (await stored(database, id)).state == State.WAITING
+    assert await audited(database) == []
+
+
+async def test_marked_tasks_are_terminated_together(database: Database, watch: Watch) -> None:
+    ids = [await add_live(database) for _ in range(3)]
+    async with watch("tasks") as operator:
+        await operator.until(lambda: len(operator.screen.listing.ids) == 3)
+        await operator.press("space", "space", "T")
+        await say_yes(operator)
+        await operator.is_told("2 changed")
+        await operator.sees("⊘ cancelled")
+    assert await ended(database, ids[0]) is None
+    assert [(await ended(database, id)).state for id in ids[1:]] == [State.CANCELLED, State.CANCELLED]
+
+
+async def test_a_task_that_moved_on_is_left_alone_and_shown(database: Database, watch: Watch) -> None:
+    id = await add_live(database, run_at=ahead(60))
+    async with watch("tasks") as operator:
+        await operator.sees("◷ scheduled")
+        await operator.press("D")
+        await operator.until(lambda: isinstance(operator.screen, ConfirmScreen))
+        await database.write(intervene.edit, id, None, Changes(priority=9), SOMEBODY)
+        before = await stored(database, id)
+        await say_yes(operator)
+        await operator.is_told(f"task {id} has changed: it is waiting at version 1 now")
+    assert await stored(database, id) == before
+
+
+async def test_more_than_a_few_tasks_want_their_number_typed(database: Database, watch: Watch) -> None:
+    for _ in range(21):
+        await add_live(database, run_at=ahead(60))
+    async with watch("tasks") as operator:
+        await operator.press("asterisk")
+        await operator.is_told("Marked 21 tasks")
+        await operator.press("R")
+        await say_yes(operator, "y")
+        await operator.sees("21 was not typed")
+        await say_yes(operator, "21")
+        await operator.is_told("21 changed")
+
+
+async def test_what_an_action_does_not_apply_to_is_said(database: Database, watch: Watch) -> None:
+    await add_past(database, 5)
+    async with watch("tasks") as operator:
+        await operator.sees("✔ succeeded")
+        await operator.press("R")
+        await operator.is_told("it is succeeded, and must be waiting, dead or cancelled")
+
+
+async def test_an_edit_is_previewed_saved_and_taken_back(database: Database, watch: Watch) -> None:
+    id = await add_live(database, max_attempts=4, retry="1m,5m")
+    async with watch("task", task_id=id) as operator:
+        await operator.sees("○ ready")
+        await operator.press("E")
+        await operator.until(lambda: isinstance(operator.screen, EditScreen) and operator.screen.focused)
+        operator.screen.query_one("#max_attempts").value = "6"
+        operator.screen.query_one("#run_at").value = "+15m"
+        await operator.sees("max attempts: 6", "runs, if every attempt fails: in 15m")
+        await operator.press("ctrl+s")
+        await operator.is_told("Edit: 1 changed")
+        await operator.sees("0/6")
+        assert (await stored(database, id)).max_attempts == 6
+        await operator.press("Z")
+        await say_yes(operator)
+        await operator.is_told("Undo: 1 changed")
+    assert (await stored(database, id)).max_attempts == 4
+
+
+async def test_an_edit_over_someones_change_is_refused(database: Database, watch: Watch) -> None:
+    id = await add_live(database)
+    async with watch("task", task_id=id) as operator:
+        await operator.sees("○ ready")
+        await operator.press("E")
+        await operator.until(lambda: isinstance(operator.screen, EditScreen) and operator.screen.focused)
+        await database.write(intervene.edit, id, None, Changes(priority=9), SOMEBODY)
+        operator.screen.query_one("#priority").value = "3"
+        await operator.press("ctrl+s")
+        await operator.sees("Nothing was saved", "it is waiting at version 1 now")
+    assert (await stored(database, id)).priority == 9
+
+
+async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Database, watch: Watch) -> None:
+    await add_live(database, queue="mail")
+    async with watch() as operator:
+        await operator.sees("mail")
+        await operator.press("P")
+        await say_yes(operator, reason="restore of db-2")
+        await operator.sees("⏸ paused", "restore of db-2")
+        await operator.press("P")
+        await operator.sees("Resume queue mail")
+        await say_yes(operator)
+        await operator.is_told("Queue mail goes on")
+    assert [entry.verb for entry in await audited(database)] == ["resume", "pause"]
+
+
+async def test_a_queue_is_paused_by_command(database: Database, watch: Watch) -> None:
+    async with watch() as operator:
+        await operator.command("pause mail 30m deploy of tonight")
+        await operator.is_told("Queue mail paused")
+    (entry,) = await audited(database)
+    assert (entry.target, entry.reason) == ("queue mail", "deploy of tonight")
+
+
+async def test_the_tasks_of_a_group_of_failures_are_retried(database: Database, watch: Watch) -> None:
+    for id in (7, 8):
+        await add_past(database, id, State.DEAD)
+        await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1))
+    async with watch("failures") as operator:
+        await operator.sees("ValueError: no")
+        await operator.press("R")
+        await say_yes(operator)
+        await operator.is_told("2 changed")
+    assert [(await stored(database, id)).state for id in (7, 8)] == [State.WAITING, State.WAITING]
+
+
+async def test_production_wants_its_name_and_a_reason(database: Database, watch: Watch) -> None:
+    id = await add_live(database)
+    async with watch("tasks", production=True, profile="orders") as operator:
+        await operator.sees("PRODUCTION", "○ ready")
+        await operator.press("T")
+        await say_yes(operator, "y")
+        await operator.sees("orders was not typed")
+        await say_yes(operator, "orders")
+        await operator.sees("a reason is needed")
+        await say_yes(operator, "orders", "asked by ana")
+        await operator.is_told("1 changed")
+    assert (await ended(database, id)).state == State.CANCELLED
+
+
+@pytest.mark.parametrize("mode", ["overview", "tasks", "task", "failures", "audit"])
+async def test_no_action_does_anything_while_read_only(database: Database, watch: Watch, mode: str) -> None:
+    id = await add_live(database, run_at=ahead(60))
+    await database.write(intervene.edit, id, None, Changes(priority=5), SOMEBODY)
+    await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1))
+    before, entries = await stored(database, id), len(await audited(database))
+    async with watch(mode, writable=False, task_id=id) as operator:
+        await operator.sees("read-only, :write unlocks")
+        screen = operator.screen
+        for name, action in ACTIONS.items():
+            await operator.press(action.key)
+            assert screen.check_action("act", (name,)) is None
+        await operator.pilot.pause()
+        assert operator.screen is screen
+    assert await stored(database, id) == before
+    assert len(await audited(database)) == entries
+
+
+async def test_every_change_is_refused_where_it_would_be_made(database: Database, watch: Watch) -> None:
+    id = await add_live(database)
+    async with watch("tasks", writable=False) as operator:
+        session = operator.console.session
+        made = plan(ACTIONS["terminate"], await database.read(observe.task_rows, [id]))
+        with pytest.raises(ReadOnly):
+            await interventions.carry_out(session, made, "", None, print)
+        with pytest.raises(ReadOnly):
+            await interventions.pause(session, "mail", "", None)
+        with pytest.raises(ReadOnly):
+            await interventions.resume(session, "mail", None)
+        with pytest.raises(ReadOnly):
+            await interventions.take_back(session, 1, None)
+        with pytest.raises(StoreError):
+            await session.read(intervene.terminate, [Target(id)], SOMEBODY)
+    assert (await stored(database, id)).state == State.WAITING
+
+
+async def test_writing_is_unlocked_by_command_with_a_reason(database: Database, watch: Watch) -> None:
+    await add_live(database)
+    async with watch("tasks", writable=False) as operator:
+        await operator.command("write 10m")
+        await operator.is_told("say why")
+        await operator.command("write 10m mend the mail queue")
+        await operator.sees("WRITE for 9m5")
+        await operator.press("T")
+        await say_yes(operator)
+        await operator.is_told("1 changed")
+        await operator.command("lock")
+        await operator.sees("read-only, :write unlocks")
+    (entry,) = await audited(database)
+    assert entry.reason == "mend the mail queue"

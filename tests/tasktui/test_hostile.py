@@ -1,0 +1,97 @@
+"""Text from the database is hostile: on every screen it is shown, and does nothing."""
+
+import json
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from textual.strip import Strip
+
+from runner.store.database import Database
+from runner.task import State
+from tasktui.screens.confirm import ConfirmScreen
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+from tests.tasktui.conftest import Operator, Watch
+
+TITLE, CLEAR, EIGHT_BIT = "\x1b]0;owned\x07", "\x1b[2J\x1b[1;1H", "\x9b31m"
+BUTTON, CLOSING, LINK = "[@click=app.quit]press[/]", "[/nothing]", "[link=https://evil.example]l[/link]"
+TURNED, HIDDEN, TOWER = "\u202etxt.exe\u2066", "in\u200bvis\u2060ible\ufeff", "z" + "\u0301" * 40
+HOSTILE = f"{BUTTON}{CLOSING}{LINK}{TITLE}{CLEAR}{EIGHT_BIT}{TURNED}{HIDDEN}{TOWER}\r\n\ttail"
+
+
+@pytest.fixture
+async def task_id(database: Database) -> int:
+    """A task whose every text is hostile, with an attempt, a runner, a pause and an audit of the same kind."""
+    values: dict[str, Any] = dict.fromkeys(("queue", "key", "error", "submitted_by", "host"), HOSTILE)
+    payload, names = json.dumps({HOSTILE: HOSTILE}), json.dumps([HOSTILE])
+    id = await add_live(database, HOSTILE, payload=payload, checkpoint=payload, tags=names, **values)
+    past: dict[str, Any] = dict.fromkeys(("queue", "key", "error", "handler"), HOSTILE)
+    await add_past(database, id + 1, State.DEAD, **past)
+    tried: dict[str, Any] = dict.fromkeys(
+        ("handler", "message", "error_type", "traceback", "host", "fingerprint"), HOSTILE
+    )
+    await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1), **tried)
+    await add_runner(database, handlers=names, host=HOSTILE, version=HOSTILE, wish=HOSTILE)
+    paused: dict[str, Any] = dict.fromkeys(("name", "paused_by", "paused_why"), HOSTILE)
+    done: dict[str, Any] = dict.fromkeys(("operator", "host", "verb", "reason"), HOSTILE)
+    values_of_key = json.dumps({"key": HOSTILE, HOSTILE: HOSTILE})
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.queue).values(paused_at=ahead(-1), **paused))
+        audited = {"task_id": id, "before": values_of_key, "after": values_of_key}
+        await tx.execute(sa.insert(tx.tables.audit).values(audited | done))
+    return id
+
+
+def strips(operator: Operator) -> list[Strip]:
+    return operator.console.screen._compositor.render_strips()
+
+
+def assert_harmless(operator: Operator) -> None:
+    for strip in strips(operator):
+        assert strip.text.isprintable(), ascii(strip.text)
+        for segment in strip:
+            assert not (segment.style and segment.style.link)
+            assert "app.quit" not in str(segment.style.meta if segment.style else "")
+
+
+@pytest.mark.parametrize("mode", ["overview", "tasks", "task", "failures", "runners", "audit"])
+async def test_hostile_text_does_nothing_on(mode: str, database: Database, task_id: int, watch: Watch) -> None:
+    async with watch(mode, task_id=task_id) as operator:
+        await operator.sees("[@click=app.quit]" if mode != "runners" else "[@cl")
+        assert_harmless(operator)
+
+
+@pytest.mark.parametrize("key", ["T", "P", "Z"])
+async def test_hostile_text_does_nothing_in_a_question(key: str, task_id: int, watch: Watch) -> None:
+    async with watch("task", task_id=task_id) as operator:
+        await operator.sees("○ ready")
+        await operator.press(key)
+        await operator.until(lambda: isinstance(operator.screen, ConfirmScreen))
+        await operator.sees("[@click=app.quit]")
+        assert_harmless(operator)
+
+
+async def test_hostile_text_does_nothing_in_a_form(task_id: int, watch: Watch) -> None:
+    async with watch("task", task_id=task_id) as operator:
+        await operator.sees("○ ready")
+        await operator.press("E")
+        await operator.sees("Edit", "Payload", "␛")
+        assert_harmless(operator)
+
+
+async def test_hostile_text_does_nothing_in_a_notice(watch: Watch) -> None:
+    async with watch() as operator:
+        operator.screen.tell(HOSTILE, bad=True)
+        await operator.sees("press")
+        assert_harmless(operator)
+
+
+async def test_secrets_are_masked_until_they_are_revealed(database: Database, watch: Watch) -> None:
+    id = await add_live(database, payload='{"user": "ana", "password": "hunter2"}')
+    async with watch("task", task_id=id) as operator:
+        await operator.sees('"user": "ana"', "***")
+        assert "hunter2" not in operator.text
+        await operator.press("v")
+        await operator.sees("hunter2")
+        await operator.press("v")
+        await operator.until(lambda: "hunter2" not in operator.text)

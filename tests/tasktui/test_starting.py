@@ -1,0 +1,169 @@
+"""How the console starts and ends, as a program of its own."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.errors import DatabaseAway, SchemaMissing
+from runner.settings import Settings
+from runner.urls import parse_url
+from tasktui.app import crash_text
+from tasktui.arguments import Arguments
+from tasktui.starting import lock_of, named, opened
+from tests.conftest import SqliteDatabases
+
+PATIENCE = 60.0
+PROGRAM = [sys.executable, "-P", "-m", "tasktui"]
+LEFT_ALTERNATE_SCREEN = b"\x1b[?1049l"
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the settings and files of whoever runs the tests out of them."""
+    for name in os.environ:
+        if name.startswith("RUNNER_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.chdir(tmp_path)
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE)
+
+
+class Terminal:
+    """A console in a terminal of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.output = b""
+        self._door, inner = pty.openpty()
+        self.process = subprocess.Popen([*PROGRAM, *arguments], stdin=inner, stdout=inner, stderr=inner)
+        os.close(inner)
+
+    def reads(self, wanted: bytes) -> None:
+        """Read until something was printed."""
+        begin, until = len(self.output), time.monotonic() + PATIENCE
+        while wanted not in self.output[begin:] and time.monotonic() < until:
+            if not self._read():
+                break
+        assert wanted in self.output[begin:], self.output[-2000:]
+
+    def types(self, keys: bytes) -> None:
+        os.write(self._door, keys)
+
+    def ends(self) -> int:
+        """Read until the process has ended."""
+        while self._read():
+            pass
+        return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._door)
+
+    def _read(self) -> bytes:
+        ready, _, _ = select.select([self._door], [], [], PATIENCE)
+        try:
+            read = os.read(self._door, 65536) if ready else b""
+        except OSError:  # the other end was closed
+            read = b""
+        self.output += read
+        return read
+
+
+@pytest.fixture
+def terminal(sqlite: SqliteDatabases, tmp_path: Path) -> Iterator[Terminal]:
+    console = Terminal("--url", sqlite.migrated(tmp_path))
+    yield console
+    console.close()
+
+
+def test_without_a_terminal_it_points_at_the_command_line() -> None:
+    done = call()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("tasktui: tasktui needs a terminal, and standard input is none.")
+
+
+def test_a_password_in_the_arguments_is_refused() -> None:
+    console = Terminal("--url", "postgresql://ana:hunter2@localhost/app")
+    assert console.ends() == 3
+    assert b"holds a password" in console.output
+    assert b"hunter2" not in console.output
+    console.close()
+
+
+def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
+    console = Terminal()
+    assert console.ends() == 4
+    assert b"Create them with: runner" in console.output
+    console.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: int) -> None:
+    terminal.reads(b"Overview")
+    terminal.reads(b"runners alive")
+    terminal.process.send_signal(number)
+    assert terminal.ends() == 0
+    assert LEFT_ALTERNATE_SCREEN in terminal.output
+
+
+def test_a_byte_that_is_no_text_does_not_stop_the_keys(terminal: Terminal) -> None:
+    terminal.reads(b"runners alive")
+    terminal.types(b"\xff\xfe")
+    terminal.types(b"2")
+    terminal.reads(b"indexed")
+    terminal.types(b"q")
+    assert terminal.ends() == 0
+
+
+async def test_tables_that_are_missing_are_said_to_be(database_url: str) -> None:
+    settings = Settings(url=parse_url(database_url))
+    with pytest.raises(SchemaMissing):
+        async with opened(Arguments(), settings):
+            pass
+
+
+async def test_a_database_that_is_away_is_said_to_be() -> None:
+    settings = Settings(url=parse_url("postgresql://localhost:1/app?sslmode=disable"))
+    with pytest.raises(DatabaseAway):
+        async with opened(Arguments(), settings):
+            pass
+
+
+def test_production_starts_read_only_unless_writing_is_asked_for() -> None:
+    production, ordinary = Settings(production=True), Settings()
+    assert not lock_of(Arguments(), production).is_open(0)
+    assert lock_of(Arguments(write=True), production).is_open(0)
+    assert lock_of(Arguments(), ordinary).is_open(0)
+    assert not lock_of(Arguments(read_only=True), ordinary).is_open(0)
+
+
+def test_the_server_knows_its_console_by_name() -> None:
+    assert "application_name=tasktui" in str(named(parse_url("postgresql://h/d")))
+    assert "application_name=mine" in str(named(parse_url("postgresql://h/d?application_name=mine")))
+    assert str(named(parse_url("sqlite:///f.db"))) == "sqlite:///f.db"
+
+
+def test_a_crash_shows_where_and_no_value() -> None:
+    def fail(secret: str) -> None:
+        raise ValueError(secret)
+
+    try:
+        fail("hunter2")
+    except ValueError as error:
+        text = crash_text(error)
+    assert "ValueError" in text
+    assert "in fail" in text
+    assert "hunter2" not in text
