@@ -24,6 +24,8 @@ from runner.settings import Settings, load
 from runner.store.observe.tasks import STORED
 from runner.task import MOVES, Shown
 from runner.times import format_duration
+from tasktui.actions import ACTIONS
+from tasktui.screens import MODES
 
 PROJECT = Path(__file__).parent.parent
 README = PROJECT / "README.md"
@@ -188,6 +190,11 @@ def test_the_configuration_file_of_the_readme_is_one(
     assert str(load(config=tmp_path / "config.toml").url) == "sqlite:////home/me/tasks.db"
     real = load(profile="prod", config=tmp_path / "config.toml")
     assert (real.url.password, real.production, real.slots) == ("a secret", True, 200)
+
+
+def test_every_screen_and_every_action_of_the_console_is_listed() -> None:
+    assert table("key", "## Watch and mend") == [[code(screen.KEY), screen.TITLE] for screen in MODES.values()]
+    assert table("key", "| `8` |") == [[code(action.key), action.name] for action in ACTIONS.values()]
 
 
 def test_every_setting_is_listed_with_its_default() -> None:
