@@ -134,8 +134,23 @@ def _hits(probe: Path) -> int:
 
 
 def _child(pid: int) -> int:
-    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=True)
-    return int(listed.stdout)
+    """The only child of a process; `ps` is not everywhere where there is a /proc."""
+    if Path("/proc/self/stat").exists():
+        fields = [_fields(stat) for stat in Path("/proc").glob("[0-9]*/stat")]
+        (child,) = (int(own) for own, _, parent in fields if parent == str(pid))
+        return child
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)
+    (child,) = (int(own) for own, parent in map(str.split, listed.stdout.splitlines()) if parent == str(pid))
+    return child
+
+
+def _fields(stat: Path) -> tuple[str, str, str]:
+    """Number, state and parent of a process; of one that has just ended, nothing."""
+    try:
+        state, parent, *_ = stat.read_text().rpartition(")")[2].split()
+    except OSError:
+        return stat.parent.name, "Z", ""
+    return stat.parent.name, state, parent
 
 
 def _is_alive(pid: int) -> bool:
@@ -143,8 +158,8 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    state = Path(f"/proc/{pid}/stat")
-    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.parent.parent.is_mount() or _fields(stat)[1] != "Z"
 
 
 def test_ctrl_c_ends_it_and_everything_is_removed(database_url: str, scratch: Path) -> None:

@@ -1,8 +1,8 @@
 """bench: measure what the plan asks for, in a place apart, and report."""
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from runner.bench.draining import drain, pinned
 from runner.bench.ground import Ground
@@ -20,6 +20,9 @@ from runner.settings import Settings
 MEASURES: Mapping[str, Callable[[Ground], Awaitable[Measurement]]] = {
     part.__name__: part for part in (one, bulk, drain, latency, pinned, sustained, idle, profile)
 }
+
+SHOW_EVERY = 0.25
+"""Seconds."""
 
 Progress = Callable[[str], None]
 """Shows a line in place of the last one."""
@@ -57,15 +60,32 @@ async def _measured(place: Place, plan: Plan, show: Progress) -> list[Measuremen
         for part in plan.parts:
             title = f"{part} ({PARTS[part]})" if plan.reps == 1 else f"{part}, {repetition} of {plan.reps}"
             show(title)
-            ground = Ground(place, plan, partial(_show_both, show, title))
+            ground = Ground(place, plan, Standing(show, title))
             measured = await MEASURES[part](ground)
             measurements.append(_compared(replace(measured, part=part, repetition=repetition), measurements))
     show("")
     return measurements
 
 
-def _show_both(show: Progress, title: str, words: str) -> None:
-    show(f"{title}: {words}")
+class Standing:
+    """Shows how far a part is, now and then: a terminal that is written to takes time from what is measured.
+
+    Args:
+        show: a line in place of the last one.
+        title: of the part.
+    """
+
+    def __init__(self, show: Progress, title: str) -> None:
+        self._show = show
+        self._title = title
+        self._next = 0.0
+
+    def __call__(self, words: str) -> None:
+        """Show these words, unless some were shown just now."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + SHOW_EVERY
+            self._show(f"{self._title}: {words}")
 
 
 def _compared(measured: Measurement, before: Sequence[Measurement]) -> Measurement:
