@@ -190,10 +190,11 @@ async def test_a_scan_that_found_the_database_away_is_made_up_for_though_scans_a
     @workshop.handler("work")
     async def work() -> None: ...
 
-    task = await workshop.submit("work", delay=0.5)
     async with workshop.running(every="1h", notify=False, watch_every="1h", lease="10s", beat="100ms") as runner:
-        await until(lambda: runner.claiming.lanes.next_due is not None)
+        await until(lambda: runner.claiming.open and runner.claiming.idle)
+        task = await workshop.submit("work")
         await outage.begin()
+        runner._look()
         await until(lambda: said(caplog, "database away, next claim in "))
         await outage.end()
         await workshop.ended(task)

@@ -49,11 +49,11 @@ async def test_the_first_scan_waits_for_the_initial_delay(workshop: Workshop) ->
         begun.set()
 
     task = await workshop.submit("work")
-    quiet = SELDOM | {"every": "1ms", "notify": False, "watch_every": "1h", "initial_delay": "1h"}
-    async with workshop.running(**quiet) as runner:
+    async with workshop.running(every="1ms", beat="20ms", initial_delay="1h") as runner:
         await until(lambda: runner.lease.held)
-        runner._look()
-        assert await workshop.count(workshop.database.tables.runner) == 1
+        registered = runner.lease._renewed
+        await until(lambda: runner.lease._renewed > registered)  # it is at work, and has heard news of its own beat
+        await runner.claiming.scan()
         assert await workshop.state(task) == "waiting"
     assert not begun.is_set()
 
