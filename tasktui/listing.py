@@ -22,6 +22,7 @@ class Listing:
         capped: the search stopped after walking far.
         indexed: an index finds the filter's tasks.
         gone: ids of those that exist no more.
+        live: ids of those that had not ended when they were loaded.
         marks: marked tasks as they were seen last, in the list or not.
         newer: tasks that were submitted since it was loaded.
     """
@@ -33,6 +34,7 @@ class Listing:
     capped: bool = False
     indexed: bool = True
     gone: frozenset[int] = frozenset()
+    live: frozenset[int] = frozenset()
     marks: Mapping[int, TaskRow] = field(default_factory=dict)
     newer: int = 0
 
@@ -40,7 +42,8 @@ class Listing:
         """Begin anew with a first page; marks stay, also those of tasks that are not in it."""
         tasks = {task.id: task for task in page.tasks}
         marks = {id: tasks.get(id, task) for id, task in self.marks.items()}
-        return Listing(tuple(tasks), tasks, page.at, page.next, page.capped, page.indexed, marks=marks)
+        live = _live(page.tasks)
+        return Listing(tuple(tasks), tasks, page.at, page.next, page.capped, page.indexed, live=live, marks=marks)
 
     def extended(self, page: Page) -> "Listing":
         """Go on with the next page."""
@@ -52,6 +55,7 @@ class Listing:
             at=page.at,
             next=page.next,
             capped=page.capped,
+            live=self.live | _live(page.tasks),
         )
 
     def refreshed(self, asked: Iterable[int], rows: Sequence[TaskRow], at: datetime, newer: int = 0) -> "Listing":
@@ -89,7 +93,15 @@ class Listing:
             return tuple(self.marks.values())
         return (self.tasks[cursor],) if cursor is not None and cursor in self.tasks else ()
 
+    def ended(self, id: int) -> bool:
+        """Tell whether a task has ended since it was loaded."""
+        return id in self.live and self.tasks[id].state.final
+
     @property
     def hidden(self) -> int:
         """How many marked tasks do not stand in the list."""
         return sum(id not in self.tasks for id in self.marks)
+
+
+def _live(tasks: Iterable[TaskRow]) -> frozenset[int]:
+    return frozenset(task.id for task in tasks if not task.state.final)

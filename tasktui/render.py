@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
     Args:
         cells: one for each column.
-        struck: it has ended, or is gone.
+        struck: it is over since it was loaded; its first cell is struck through.
     """
 
     cells: tuple[Cell, ...]
@@ -128,12 +128,13 @@ def state(shown: Shown) -> Cell:
     return Cell(f"{SIGNS[shown]} {shown.value}", COLOURS.get(shown, ""))
 
 
-def task_line(task: TaskRow, at: datetime, *, gone: bool = False) -> Line:
+def task_line(task: TaskRow, at: datetime, *, ended: bool = False, gone: bool = False) -> Line:
     """A task of the list, at the database's time `at`.
 
     Args:
         task: as it was read last.
         at: the database's time then.
+        ended: it has ended since it was loaded.
         gone: it has been pruned since.
     """
     requested = "!" if task.cancel_requested else ""
@@ -150,7 +151,7 @@ def task_line(task: TaskRow, at: datetime, *, gone: bool = False) -> Line:
             Cell(since(task.submitted_at, at)),
             Cell(reason(task.error)),
         ),
-        struck=gone or task.state.final,
+        struck=ended or gone,
     )
 
 

@@ -252,7 +252,7 @@ class TasksScreen(ActingScreen):
     def _line(self, id: int) -> Line:
         listing = self.listing
         assert listing.at is not None  # noqa: S101 - there are no ids before anything was read
-        return task_line(listing.tasks[id], listing.at, gone=id in listing.gone)
+        return task_line(listing.tasks[id], listing.at, ended=listing.ended(id), gone=id in listing.gone)
 
     def _about(self) -> Content:
         listing = self.listing

@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 GUTTER = 2
 """Cells at the left for the signs of cursor and mark."""
 
-STRUCK = Style(strike=True, dim=True)
+STRUCK = Style(strike=True)
 HEADER = Style(bold=True, dim=True)
 CURSOR = Style(reverse=True)
 
@@ -147,13 +147,14 @@ class Table(ScrollView, Generic[K], can_focus=True):
     def _row(self, key: K) -> Strip:
         here = key == self.cursor
         line = self._line(key)
-        base = self.rich_style + (STRUCK if line.struck else Style.null())
-        if here and self.has_focus:
-            base += CURSOR
+        base = self.rich_style + (CURSOR if here and self.has_focus else Style.null())
         signs = ("▶" if here else " ") + ("●" if key in self._marked else " ")
         # Colours under a reversed cursor would be hard to read.
         plain = here and self.has_focus
         cells = [(cell.text, Style.null() if plain else Style.parse(cell.style)) for cell in line.cells]
+        if line.struck:
+            (text, style), *rest = cells
+            cells = [(text, style + STRUCK), *rest]
         return self._drawn(signs, cells, base)
 
     def _drawn(self, signs: str, cells: Sequence[tuple[str, Style]], base: Style) -> Strip:

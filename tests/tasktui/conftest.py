@@ -26,6 +26,9 @@ PATIENCE = 20.0
 WIDE = (120, 40)
 NARROW = (80, 24)
 
+ON_ONE_DATABASE = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+"""For what happens between the keys and the screen: the store's own tests run on every database."""
+
 
 class Operator:
     """Somebody in front of a console.
@@ -85,20 +88,15 @@ class Operator:
         await self.until(lambda: text in self.notices)
 
 
-@pytest.fixture(autouse=True)
-def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look again soon, however long it takes on this machine."""
-    monkeypatch.setattr(feed, "PERIOD", 0.1)
-    monkeypatch.setattr(feed, "SHARE", 0)
-    monkeypatch.setattr(live, "TICK", 0.05)
-
-
 Watch = Callable[..., Any]
 
 
 @pytest.fixture
-def watch(database: Database, migrated_url: str) -> Watch:
-    """Put somebody in front of a console on the database of the test."""
+def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """Put somebody in front of a console on the database of the test; it looks often, however slow this machine is."""
+    monkeypatch.setattr(feed, "PERIOD", 0.2)
+    monkeypatch.setattr(feed, "SHARE", 0)
+    monkeypatch.setattr(live, "TICK", 0.05)
 
     @asynccontextmanager
     async def watching(

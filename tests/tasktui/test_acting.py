@@ -13,7 +13,7 @@ from tasktui.screens.confirm import ConfirmScreen
 from tasktui.screens.edit import EditScreen
 from tasktui.writing import ReadOnly
 from tests.store.rows import add_attempt, add_live, add_past, ahead, ended, stored
-from tests.tasktui.conftest import Operator, Watch
+from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 
 SOMEBODY = By("ana", "elsewhere")
 
@@ -45,6 +45,7 @@ async def test_a_retry_makes_the_task_under_the_cursor_due(database: Database, w
     assert (await stored(database, other)).version == 0
 
 
+@ON_ONE_DATABASE
 async def test_without_the_word_nothing_is_done(database: Database, watch: Watch) -> None:
     id = await add_live(database)
     async with watch("tasks") as operator:
@@ -82,6 +83,7 @@ async def test_a_task_that_moved_on_is_left_alone_and_shown(database: Database, 
     assert await stored(database, id) == before
 
 
+@ON_ONE_DATABASE
 async def test_more_than_a_few_tasks_want_their_number_typed(database: Database, watch: Watch) -> None:
     for _ in range(21):
         await add_live(database, run_at=ahead(60))
@@ -95,6 +97,7 @@ async def test_more_than_a_few_tasks_want_their_number_typed(database: Database,
         await operator.is_told("21 changed")
 
 
+@ON_ONE_DATABASE
 async def test_what_an_action_does_not_apply_to_is_said(database: Database, watch: Watch) -> None:
     await add_past(database, 5)
     async with watch("tasks") as operator:
@@ -122,6 +125,7 @@ async def test_an_edit_is_previewed_saved_and_taken_back(database: Database, wat
     assert (await stored(database, id)).max_attempts == 4
 
 
+@ON_ONE_DATABASE
 async def test_an_edit_over_someones_change_is_refused(database: Database, watch: Watch) -> None:
     id = await add_live(database)
     async with watch("task", task_id=id) as operator:
@@ -149,6 +153,7 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
     assert [entry.verb for entry in await audited(database)] == ["resume", "pause"]
 
 
+@ON_ONE_DATABASE
 async def test_a_queue_is_paused_by_command(database: Database, watch: Watch) -> None:
     async with watch() as operator:
         await operator.command("pause mail 30m deploy of tonight")
@@ -169,6 +174,7 @@ async def test_the_tasks_of_a_group_of_failures_are_retried(database: Database, 
     assert [(await stored(database, id)).state for id in (7, 8)] == [State.WAITING, State.WAITING]
 
 
+@ON_ONE_DATABASE
 async def test_production_wants_its_name_and_a_reason(database: Database, watch: Watch) -> None:
     id = await add_live(database)
     async with watch("tasks", production=True, profile="orders") as operator:
@@ -183,6 +189,7 @@ async def test_production_wants_its_name_and_a_reason(database: Database, watch:
     assert (await ended(database, id)).state == State.CANCELLED
 
 
+@ON_ONE_DATABASE
 @pytest.mark.parametrize("mode", ["overview", "tasks", "task", "failures", "audit"])
 async def test_no_action_does_anything_while_read_only(database: Database, watch: Watch, mode: str) -> None:
     id = await add_live(database, run_at=ahead(60))
@@ -219,6 +226,7 @@ async def test_every_change_is_refused_where_it_would_be_made(database: Database
     assert (await stored(database, id)).state == State.WAITING
 
 
+@ON_ONE_DATABASE
 async def test_writing_is_unlocked_by_command_with_a_reason(database: Database, watch: Watch) -> None:
     await add_live(database)
     async with watch("tasks", writable=False) as operator:

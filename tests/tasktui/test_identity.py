@@ -11,9 +11,9 @@ from runner.store.database import Database
 from runner.store.intervene import By, Changes
 from tasktui.screens.confirm import ConfirmScreen
 from tests.store.rows import add_live, add_past
-from tests.tasktui.conftest import Operator, Watch
+from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 
-STEPS = 15
+STEPS = 10
 BY = By("somebody", "else")
 
 
@@ -59,6 +59,7 @@ async def test_what_is_acted_upon_is_what_is_shown(seed: int, database: Database
         assert asked
 
 
+@ON_ONE_DATABASE
 async def test_a_cursor_whose_line_goes_away_points_at_nothing(database: Database, watch: Watch) -> None:
     async with database.writing() as tx:
         await tx.execute(sa.insert(tx.tables.queue), [{"name": name} for name in ("first", "second")])

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from runner.store.database import Database
 from runner.task import State
 from tests.store.rows import add_live, add_past, ahead
-from tests.tasktui.conftest import NARROW, Watch
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Watch
 
 
 async def remove(database: Database, id: int) -> None:
@@ -21,12 +21,14 @@ async def test_live_and_finished_tasks_are_listed_newest_first(database: Databas
         assert operator.screen.listing.ids == (11, 10)
 
 
+@ON_ONE_DATABASE
 async def test_the_list_fits_eighty_columns(database: Database, watch: Watch) -> None:
     await add_live(database, "mail.send", id=1832017, error="SMTPServerDisconnected: Connection unexpectedly closed")
     async with watch("tasks", NARROW) as operator:
         await operator.sees("1832017 ○ ready", "mail.send", "SMTPServer")
 
 
+@ON_ONE_DATABASE
 async def test_the_order_stands_still_and_newer_tasks_are_announced(database: Database, watch: Watch) -> None:
     first = await add_live(database)
     async with watch("tasks") as operator:
@@ -51,6 +53,7 @@ async def test_a_task_that_ends_stays_in_its_place_struck_through(database: Data
         assert all(segment.style.strike for segment in struck if str(ids[1]) in segment.text)
 
 
+@ON_ONE_DATABASE
 async def test_a_task_that_was_pruned_is_shown_as_gone(database: Database, watch: Watch) -> None:
     id = await add_live(database)
     async with watch("tasks") as operator:
@@ -59,6 +62,7 @@ async def test_a_task_that_was_pruned_is_shown_as_gone(database: Database, watch
         await operator.sees("gone")
 
 
+@ON_ONE_DATABASE
 async def test_a_filter_is_typed_applied_and_judged(database: Database, watch: Watch) -> None:
     await add_live(database, queue="mail", key="this-one")
     await add_live(database, queue="other", key="that-one")
@@ -71,6 +75,7 @@ async def test_a_filter_is_typed_applied_and_judged(database: Database, watch: W
         await operator.sees("this-one", "scan")
 
 
+@ON_ONE_DATABASE
 async def test_a_filter_that_is_not_understood_says_where(database: Database, watch: Watch) -> None:
     async with watch("tasks") as operator:
         await operator.press("slash")
@@ -79,6 +84,7 @@ async def test_a_filter_that_is_not_understood_says_where(database: Database, wa
         await operator.is_told("there is no field 'stat', did you mean 'state'")
 
 
+@ON_ONE_DATABASE
 async def test_marks_outlive_the_filter_and_are_counted(database: Database, watch: Watch) -> None:
     first = await add_live(database, queue="mail")
     await add_live(database, queue="other")
@@ -93,6 +99,7 @@ async def test_marks_outlive_the_filter_and_are_counted(database: Database, watc
         await operator.until(lambda: "marked" not in operator.text)
 
 
+@ON_ONE_DATABASE
 async def test_a_star_marks_all_that_match(database: Database, watch: Watch) -> None:
     ids = {await add_live(database, run_at=ahead(60)) for _ in range(3)}
     async with watch("tasks") as operator:
@@ -112,6 +119,7 @@ async def test_further_pages_are_fetched_at_the_edge(database: Database, watch: 
         await operator.sees("450 tasks")
 
 
+@ON_ONE_DATABASE
 async def test_enter_opens_the_task_under_the_cursor(database: Database, watch: Watch) -> None:
     first = await add_live(database, key="the-first")
     await add_live(database, key="the-second")

@@ -1,0 +1,113 @@
+"""Widths, plots, the list and the pace: the pure parts behind the screens."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from runner.store.observe import Page, TaskRow
+from runner.task import Shown
+from tasktui.columns import Column, widths
+from tasktui.feed import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Feed
+from tasktui.listing import Listing
+from tasktui.plot import compact, nice, plot, resampled
+from tasktui.render import fitted, task_line
+from tests.tasktui.test_typing import row
+
+AT = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
+
+
+def page(*tasks: TaskRow, after: int | None = None) -> Page:
+    return Page(list(tasks), after, False, True, AT)
+
+
+def test_columns_share_the_room_that_is_left() -> None:
+    columns = (Column("A", 3), Column("B", 4, grow=1), Column("C", 5, grow=3))
+    assert widths(columns, 22) == [3, 6, 11]
+    assert sum(widths(columns, 40)) + 2 == 40
+
+
+def test_columns_give_way_in_their_order() -> None:
+    columns = (Column("A", 3), Column("B", 4, drop=1), Column("C", 5, drop=2))
+    assert widths(columns, 14) == [3, 4, 5]
+    assert widths(columns, 13) == [3, 4, 0]
+    assert widths(columns, 2) == [3, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "shown"), [("abc", 5, "abc  "), ("abcdef", 4, "abc…"), ("漢字漢字", 5, "漢字…"), ("x", 0, "")]
+)
+def test_text_is_fitted_by_the_cells_it_takes(text: str, width: int, shown: str) -> None:
+    assert fitted(text, width) == shown
+
+
+def test_a_plot_has_axes_and_as_many_cells_as_room() -> None:
+    drawn = plot([0, 5, 10], 10, 2, ("1", "3"))
+    assert drawn == ["   10 ┤  █", "    5 ┤ ██", "    0 ┼1─3"]
+
+
+@pytest.mark.parametrize(("value", "top"), [(0, 1), (1, 1), (3, 5), (7, 10), (128, 200), (201, 500)])
+def test_an_axis_ends_at_a_number_that_reads_well(value: float, top: float) -> None:
+    assert nice(value) == top
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (2.5, "2.5"), (412, "412"), (18_000, "18k"), (1.2e6, "1.2M")])
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert compact(value) == text
+
+
+def test_values_are_stretched_and_averaged() -> None:
+    assert resampled([1, 3], 4) == [1, 1, 3, 3]
+    assert resampled([1, 3, 5, 7], 2) == [2, 6]
+    assert resampled([], 2) == [0, 0]
+
+
+def test_an_update_changes_no_order_and_forgets_no_mark() -> None:
+    listing = Listing().loaded(page(row(3), row(2), row(1), after=1)).toggled(2)
+    changed = listing.refreshed([3, 2, 1], [row(1, Shown.DEAD), row(3, version=4)], AT, 9)
+    assert changed.ids == (3, 2, 1)
+    assert (changed.ended(1), changed.ended(3)) == (True, False)
+    assert (changed.gone, changed.newer) == (frozenset({2}), 9)
+    assert changed.chosen(3) == (row(2),)
+    assert changed.cleared().chosen(3) == (row(3, version=4),)
+
+
+def test_a_further_page_adds_only_what_is_not_there() -> None:
+    listing = Listing().loaded(page(row(3), row(2), after=2)).extended(page(row(2, version=9), row(1)))
+    assert listing.ids == (3, 2, 1)
+    assert listing.tasks[2].version == 0
+    assert listing.next is None
+
+
+def test_marks_outlive_a_load_and_are_counted_when_hidden() -> None:
+    listing = Listing().loaded(page(row(2), row(1))).toggled(1).loaded(page(row(3)))
+    assert (listing.hidden, [task.id for task in listing.chosen(3)]) == (1, [1])
+    assert listing.chosen(3) == listing.toggled(3).toggled(3).chosen(3)
+
+
+def test_no_cursor_chooses_nothing() -> None:
+    assert Listing().loaded(page(row(1))).chosen(None) == ()
+    assert Listing().chosen(5) == ()
+
+
+def test_a_row_shows_state_as_sign_and_word() -> None:
+    line = task_line(replace(row(7, Shown.RETRYING), cancel_requested=True), AT)
+    assert [cell.text for cell in line.cells[:2]] == ["7", "↻ retrying!"]
+
+
+def test_a_feed_never_looks_twice_at_once_and_backs_off() -> None:
+    feed = Feed()
+    feed.begin()
+    assert not feed.due(100)
+    feed.succeeded(100, 0.001)
+    assert not feed.due(100 + PERIOD - 0.01)
+    assert feed.due(100 + PERIOD)
+    feed.succeeded(100, 0.001, focused=False)
+    assert feed.next == 100 + UNFOCUSED
+    feed.succeeded(100, 60)
+    assert feed.next == 100 + SLOWEST
+    for _ in range(20):
+        feed.failed(100)
+    assert feed.next == 100 + LONGEST_WAIT
+    feed.hurry()
+    assert feed.due(100)

@@ -1,0 +1,105 @@
+"""What the screens show, at the sizes that terminals have, and when the database is away."""
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from rich.cells import cell_len
+
+from runner.store import intervene
+from runner.store.database import Database
+from runner.store.intervene import By, Changes
+from runner.task import State
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
+
+AWAY = "postgresql://localhost:1/app?sslmode=disable"
+BY = By("ana", "web-1", "relay is back")
+
+SEEN = {
+    "overview": ("READY", "OLDEST", "mail", "done a minute", "failed attempts a minute", "1 runners alive"),
+    "tasks": ("REASON", "○ ready", "✖ dead", "indexed"),
+    "task": ("○ ready", "smtp.send", "order-17", "priority 5"),
+    "failures": ("ERROR", "ConnectionError: no route", "Traceback of it"),
+    "runners": ("SLOTS", "● alive", "web-7", "1 alive, 0 lost"),
+    "audit": ("CHANGE", "ana", "edit", "priority: 1 -> 5"),
+}
+
+
+@pytest.fixture
+async def task_id(database: Database) -> int:
+    """A little of everything."""
+    id = await add_live(database, "smtp.send", queue="mail", key="order-17")
+    await add_past(database, id + 1, State.DEAD, handler="smtp.send", queue="mail", error="ConnectionError: no route")
+    tried: dict[str, Any] = {"error_type": "ConnectionError", "message": "no route", "traceback": "Traceback of it"}
+    await add_attempt(database, id + 1, started_at=ahead(-2), ended_at=ahead(-1), handler="smtp.send", **tried)
+    await add_runner(database, host="web-7", handlers='["smtp.send"]', capacity=8)
+    await database.write(intervene.edit, id, None, Changes(priority=5), BY)
+    return id
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE], ids=["80x24", "120x40"])
+@pytest.mark.parametrize("mode", SEEN)
+async def test_a_screen_shows_what_matters(
+    mode: str, size: tuple[int, int], database: Database, task_id: int, watch: Watch
+) -> None:
+    async with watch(mode, size, task_id=task_id) as operator:
+        await operator.sees("tasktui", "our load", "? Help", *SEEN[mode])
+        lines = operator.text.splitlines()
+        assert len(lines) == size[1]
+        assert max(map(cell_len, lines)) <= size[0]
+
+
+@ON_ONE_DATABASE
+async def test_each_screen_is_one_key_away(task_id: int, watch: Watch) -> None:
+    async with watch(task_id=task_id) as operator:
+        for key, texts in zip("234581", [*list(SEEN.values())[1:], SEEN["overview"]], strict=True):
+            await operator.press(key)
+            await operator.sees(*texts)
+
+
+@ON_ONE_DATABASE
+async def test_what_was_seen_last_stays_while_the_database_is_away(task_id: int, watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        await operator.sees("order-17")
+        session = operator.console.session
+        there, session.database = session.database, Database.open(AWAY)
+        await operator.sees("shown is what was seen", "cannot be reached", "order-17")
+        await session.database.dispose()
+        session.database = there
+        operator.screen.feed.hurry()
+        await operator.until(lambda: "cannot be reached" not in operator.text)
+
+
+@ON_ONE_DATABASE
+async def test_a_task_that_does_not_exist_is_said_not_to(watch: Watch) -> None:
+    async with watch() as operator:
+        await operator.command("task 999")
+        await operator.sees("There is no task 999")
+
+
+@ON_ONE_DATABASE
+async def test_help_lists_keys_commands_and_fields(watch: Watch) -> None:
+    async with watch("tasks", (120, 100)) as operator:
+        await operator.press("question_mark")
+        await operator.sees("Terminate", "Clear marks", ":pause QUEUE", "max_attempts")
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.TITLE == "Tasks")
+
+
+@ON_ONE_DATABASE
+async def test_a_failure_leads_to_its_tasks(task_id: int, watch: Watch) -> None:
+    async with watch("failures") as operator:
+        await operator.sees("ConnectionError")
+        await operator.press("enter")
+        await operator.sees("handler:smtp.send error~ConnectionError", f"{task_id + 1} ✖ dead")
+
+
+async def test_the_rows_of_a_foreign_client_break_no_screen(database: Database, watch: Watch) -> None:
+    id = await add_live(database, tags='["x", 3]', error="\ud7ff")
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.audit).values(operator="", host="", verb="", before="null", after="[]"))
+    async with watch("task", task_id=id) as operator:
+        await operator.sees("○ ready", "payload")
+        await operator.press("8")
+        await operator.sees("ENTRY")

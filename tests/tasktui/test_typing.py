@@ -1,0 +1,166 @@
+"""What people type: commands, completion, forms, and what is demanded of them."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from math import inf
+from typing import Any
+
+import pytest
+
+from runner.errors import InvalidEdit, InvalidInput, InvalidMoment
+from runner.filters import parse_filter
+from runner.store.observe import Audited, Story, TaskRow
+from runner.task import Shown
+from tasktui.actions import ACTIONS, Demand, demand, plan, undoable
+from tasktui.editing import changes, entries, preview
+from tasktui.query import Command, complete_command, complete_filter, filter_of, parse_command
+from tasktui.writing import ReadOnly, WriteLock
+
+NOW = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
+NAMES = {"queue": ["mail", "media"], "handler": ["smtp.send", "odd name"]}
+
+
+def row(id: int = 1, shown: Shown = Shown.READY, **values: Any) -> TaskRow:
+    task = TaskRow(
+        id, shown, 0, "mail", "smtp.send", None, 1, 0, 4, 0, NOW, NOW, None, None, None, None, None, None, False, None
+    )
+    return replace(task, **values)
+
+
+def story(task: TaskRow, payload: str = '{"to": "ana"}', retry: str | None = "1m,5m") -> Story:
+    return Story(task, None, payload, None, None, retry, None, (), None, None, None, (), (), (), None, NOW)
+
+
+def entry(id: int, undo_of: int | None = None) -> Audited:
+    return Audited(id, 1, None, undo_of, NOW, "ana", "web-1", "edit", None, "{}", "{}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "command"),
+    [
+        ("tasks queue:mail state:dead", Command("tasks", ("queue:mail", "state:dead"))),
+        (":q", Command("q", ())),
+        ("  wr 10m why not ", Command("write", ("10m", "why", "not"))),
+        ("task 7", Command("task", ("7",))),
+    ],
+)
+def test_a_command_is_read_by_its_beginning(typed: str, command: Command) -> None:
+    assert parse_command(typed) == command
+
+
+@pytest.mark.parametrize(("typed", "hint"), [("r", "it may be runners or resume"), ("tsks", "did you mean 'tasks'")])
+def test_a_command_that_is_not_known_is_explained(typed: str, hint: str) -> None:
+    with pytest.raises(InvalidInput, match=hint):
+        parse_command(typed)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("que", "queue:"),
+        ("err", "error~"),
+        ("due", None),
+        ("state:de", "state:dead"),
+        ("state:dead,ret", "state:dead,retrying"),
+        ("state:dead -queue:ma", "state:dead -queue:mail"),
+        ("handler:smtp", "handler:smtp.send"),
+        ("handler:odd", None),
+        ("", None),
+        ("state:dead ", None),
+        ('"que', None),
+    ],
+)
+def test_a_filter_is_completed(typed: str, meant: str | None) -> None:
+    assert complete_filter(typed, NAMES) == meant
+
+
+def test_a_command_line_is_completed() -> None:
+    assert complete_command("pa") == "pause"
+    assert complete_command("pause ma", ["mail"]) == "pause mail"
+    assert complete_command("write ma", ["mail"]) is None
+
+
+def test_a_filter_for_any_value_reads_back() -> None:
+    text = filter_of(handler='a "b" *', error="x, y")
+    (handler, error) = parse_filter(text, NOW, UTC).terms
+    assert (handler.value, error.value) == ('a "b" *', "x, y")
+
+
+def test_more_is_demanded_of_more() -> None:
+    assert demand(1, production=False, name="db") == Demand("y")
+    assert demand(20, production=False, name="db") == Demand("y")
+    assert demand(21, production=False, name="db") == Demand("21")
+    assert demand(1_001, production=False, name="db") == Demand("db", reason=True)
+    assert demand(1, production=True, name="db") == Demand("db", reason=True)
+
+
+def test_every_action_has_a_key_of_its_own_in_upper_case() -> None:
+    keys = [action.key for action in ACTIONS.values()]
+    assert len(set(keys)) == len(keys)
+    assert all(key.isupper() for key in keys)
+
+
+def test_a_plan_sorts_out_what_an_action_cannot_be_done_to() -> None:
+    made = plan(ACTIONS["delay"], [row(1), row(2, Shown.DEAD), row(3, Shown.SCHEDULED, version=7)])
+    assert [tuple(target) for target in made.targets] == [(1, 0), (3, 7)]
+    assert made.groups == {(Shown.READY, "mail"): 1, (Shown.SCHEDULED, "mail"): 1}
+    assert made.skipped == {"it is dead, and must be waiting": 1}
+
+
+def test_what_was_taken_back_is_not_taken_back_again() -> None:
+    assert undoable([entry(3, undo_of=2), entry(2), entry(1)]) == entry(1)
+    assert undoable([entry(2, undo_of=1), entry(1)]) is None
+
+
+def test_only_what_was_touched_is_changed() -> None:
+    shown = {line.name: line.value for line in entries(story(row()), UTC)}
+    assert changes(shown, story(row()), UTC).given() == {}
+    typed = shown | {"run_at": "+15m", "timeout": "1m30s", "retry": "none", "priority": "9"}
+    assert changes(typed, story(row()), UTC).given() == {
+        "run_at": NOW + timedelta(minutes=15),
+        "timeout": 90.0,
+        "retry": None,
+        "priority": 9,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "error"),
+    [("priority", "high", InvalidEdit), ("max_attempts", "-1", InvalidEdit), ("run_at", "25:00", InvalidMoment)],
+)
+def test_what_is_not_understood_is_refused_and_previewed_as_such(name: str, text: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        changes({name: text}, story(row()), UTC)
+    (told,) = preview({name: text}, story(row()), UTC)
+    assert text in told
+
+
+def test_a_preview_tells_the_next_runs_to_the_end_of_the_plan() -> None:
+    told = preview({"run_at": "+10m", "max_attempts": "3"}, story(row()), UTC)
+    assert told[-1] == "runs, if every attempt fails: in 10m, in 11m, in 16m, then dead"
+
+
+@pytest.mark.parametrize("payload", ['{"password": "hunter2"}', '{"text": "\\u202e"}', "no JSON"])
+def test_a_payload_that_cannot_be_shown_as_it_is_is_not_edited(payload: str) -> None:
+    (line,) = [line for line in entries(story(row(), payload), UTC) if line.name == "payload"]
+    assert line.closed
+    assert "hunter2" not in line.value
+    assert changes({"payload": '{"new": 1}'}, story(row(), payload), UTC).given() == {}
+
+
+def test_a_lock_opens_for_a_time_and_closes_by_itself() -> None:
+    lock = WriteLock(-inf)
+    assert lock.told(0) == "read-only, :write unlocks"
+    lock.open(100, ("10m", "mend", "it"))
+    assert lock.is_open(699)
+    assert lock.told(100) == "WRITE for 10m00s"
+    assert not lock.is_open(700)
+    assert lock.reason == "mend it"
+
+
+def test_a_lock_does_not_open_for_nothing_or_for_long() -> None:
+    for words in (("10m",), ("2h", "because")):
+        with pytest.raises(InvalidInput):
+            WriteLock(-inf).open(0, words)
+    with pytest.raises(ReadOnly):
+        WriteLock(forced=True).open(0, ("10m", "because"))
