@@ -73,7 +73,7 @@ def test_without_any_source_the_defaults_hold() -> None:
     assert (loaded.mode, loaded.every, loaded.batch) == ("fixed-rate", timedelta(seconds=1), 500)
     assert (loaded.lease, loaded.beat) == (timedelta(seconds=15), timedelta(seconds=3))
     assert (loaded.keep_succeeded, loaded.keep_dead) == (timedelta(days=7), timedelta(days=180))
-    assert (loaded.payload_limit, loaded.error_limit, loaded.result_limit) == (262_144, 16_384, 65_536)
+    assert (loaded.payload_limit, loaded.result_limit) == (262_144, 65_536)
     assert (loaded.profile, loaded.config, loaded.timeout) == (None, None, None)
 
 

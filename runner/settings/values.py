@@ -101,7 +101,6 @@ class Settings(BaseModel):
         keep_dead: the same for dead tasks.
         keep_cancelled: the same for cancelled tasks.
         payload_limit: bytes of a payload.
-        error_limit: bytes of an error's text.
         result_limit: bytes of a result.
         max_attempts: executions before a task is dead, where its handler says nothing.
         retry: retry plan, where its handler says nothing.
@@ -141,7 +140,6 @@ class Settings(BaseModel):
     keep_cancelled: Kept = timedelta(days=180)
 
     payload_limit: Size = ByteSize(256 * 1024)
-    error_limit: Size = ByteSize(16 * 1024)
     result_limit: Size = ByteSize(64 * 1024)
 
     max_attempts: Count = 5
