@@ -8,11 +8,13 @@
     ├── ConfigurationError      how the program was set up
     │   ├── InvalidSettings  InvalidUrl  PasswordInArguments  UnknownProfile
     │   └── DuplicateHandler  InvalidHandler  UnknownHandler  HandlersNotFound
-    └── StoreError              what the database said
-        ├── DatabaseAway  DatabaseRefused
-        ├── SchemaTooOld  SchemaTooNew  SchemaMissing
-        ├── TaskNotFound  TaskMovedOn  IllegalMove
-        └── UnsafeFile
+    ├── StoreError              what the database said
+    │   ├── DatabaseAway  DatabaseRefused
+    │   ├── SchemaTooOld  SchemaTooNew  SchemaMissing
+    │   ├── TaskNotFound  TaskMovedOn  IllegalMove
+    │   └── UnsafeFile
+    ├── CountChanged            more or fewer tasks match than were confirmed
+    └── BenchFailed             nothing could be measured
 
 A class's docstring is its message: the fields in braces are its keyword arguments. It says what happened, which value,
 and what to do next.
@@ -187,3 +189,13 @@ class UnsafeFile(StoreError):
     The SQLite file {path} lies on {filesystem}, where locks do not hold and the file would be damaged. Use a local
     disk.
     """
+
+
+class CountChanged(RunnerError):
+    """It would change {found} tasks now, not {confirmed}, so nothing was done. Look again with --dry-run."""
+
+    exit_code = 6
+
+
+class BenchFailed(RunnerError):
+    """The measurement could not be made: {why}."""

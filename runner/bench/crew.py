@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from runner.bench.failed import BenchFailed
 from runner.bench.orders import Account, Orders, Step
 from runner.bench.place import Place
 from runner.bench.probe import Probe
+from runner.errors import BenchFailed
 from runner.terminal import clean
 
 COMMAND = ("-P", "-m", "runner.bench.worker")

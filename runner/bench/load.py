@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from runner.bench.failed import BenchFailed
 from runner.bench.orders import HANDLER
+from runner.errors import BenchFailed
 from runner.schema import is_state
 from runner.store.database import Database
 from runner.store.submit import submit, submit_many

@@ -3,10 +3,10 @@
 import asyncio
 from statistics import quantiles
 
-from runner.bench.failed import BenchFailed
 from runner.bench.ground import Ground
 from runner.bench.orders import Account
 from runner.bench.report import Measurement
+from runner.errors import BenchFailed
 
 WARM_UP = 5
 """Tasks that are run before anything is measured."""

@@ -8,19 +8,13 @@ from runner.cli.clock import now
 from runner.cli.ending import complain
 from runner.cli.printing import Column, print_json, print_line, print_table
 from runner.cli.tasks import COLUMNS, listed, row
-from runner.errors import InvalidInput, RunnerError
+from runner.errors import CountChanged, InvalidInput
 from runner.store.intervene import Preview
 
 FEW = 20
 """Up to so many tasks a plain y is enough; for more the number has to be typed."""
 
 GROUPS = (Column("STATE", whole=True), Column("QUEUE"), Column("TASKS", right=True, whole=True))
-
-
-class CountChanged(RunnerError):
-    """It would change {found} tasks now, not {confirmed}, so nothing was done. Look again with --dry-run."""
-
-    exit_code = 6
 
 
 def spoken(verb: str) -> str:
