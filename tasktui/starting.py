@@ -2,6 +2,7 @@
 
 import asyncio
 import codecs
+import os
 import signal
 import sys
 import threading
@@ -25,6 +26,9 @@ LONGEST_FAREWELL = 0.5
 """Seconds that a thread of the driver is waited for."""
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+LONGEST_ENDING = 10.0
+"""Seconds that ending may take when it was told to: time enough for the transaction that is under way."""
 
 
 class NoTerminal(RunnerError):
@@ -80,10 +84,23 @@ def named(url: DatabaseUrl) -> DatabaseUrl:
 
 
 def end_on_signals(end: Callable[[], object]) -> None:
-    """Leave the terminal as it was when the process is told to end, or its terminal goes away."""
+    """Leave the terminal as it was when the process is told to end, and end when the terminal has gone away."""
     loop = asyncio.get_running_loop()
     for number in ENDING:
         loop.add_signal_handler(number, end)
+        # The loop calls `end` when it gets to it. It does not while the driver waits for a terminal that takes nothing
+        # any more; what is installed here is called even then.
+        signal.signal(number, _make_sure)
+
+
+def _make_sure(number: int, _frame: object) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        if not os.isatty(descriptor):
+            os.dup2(null, descriptor)
+    watchdog = threading.Timer(LONGEST_ENDING, os._exit, [128 + number])
+    watchdog.daemon = True
+    watchdog.start()
 
 
 def forgive_bad_bytes() -> None:

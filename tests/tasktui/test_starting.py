@@ -43,10 +43,12 @@ def call(*arguments: str) -> subprocess.CompletedProcess[str]:
 class Terminal:
     """A console in a terminal of its own."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, session: bool = False) -> None:
         self.output = b""
-        self._door, inner = pty.openpty()
-        self.process = subprocess.Popen([*PROGRAM, *arguments], stdin=inner, stdout=inner, stderr=inner)
+        self.door, inner = pty.openpty()
+        # A terminal tells the leader of its session when it goes away; setsid makes it one, and takes the terminal.
+        begun = ["setsid", "--ctty", "--wait", *PROGRAM] if session else PROGRAM
+        self.process = subprocess.Popen([*begun, *arguments], stdin=inner, stdout=inner, stderr=inner)
         os.close(inner)
 
     def reads(self, wanted: bytes) -> None:
@@ -58,7 +60,7 @@ class Terminal:
         assert wanted in self.output[begin:], self.output[-2000:]
 
     def types(self, keys: bytes) -> None:
-        os.write(self._door, keys)
+        os.write(self.door, keys)
 
     def ends(self) -> int:
         """Read until the process has ended."""
@@ -69,12 +71,12 @@ class Terminal:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        os.close(self._door)
+        os.close(self.door)
 
     def _read(self) -> bytes:
-        ready, _, _ = select.select([self._door], [], [], PATIENCE)
+        ready, _, _ = select.select([self.door], [], [], PATIENCE)
         try:
-            read = os.read(self._door, 65536) if ready else b""
+            read = os.read(self.door, 65536) if ready else b""
         except OSError:  # the other end was closed
             read = b""
         self.output += read
@@ -117,6 +119,37 @@ def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: int)
     terminal.process.send_signal(number)
     assert terminal.ends() == 0
     assert LEFT_ALTERNATE_SCREEN in terminal.output
+
+
+def test_it_ends_when_its_terminal_goes_away(sqlite: SqliteDatabases, tmp_path: Path) -> None:
+    console = Terminal("--url", sqlite.migrated(tmp_path), session=True)
+    console.reads(b"runners alive")
+    os.close(console.door)
+    try:
+        assert console.process.wait(PATIENCE) is not None
+    finally:
+        console.process.kill()
+
+
+STUCK = """
+import asyncio, os, queue, signal, threading
+from tasktui import starting
+
+async def stuck():
+    starting.end_on_signals(lambda: None)
+    threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGHUP]).start()
+    full = queue.Queue(1)
+    full.put(1)
+    full.put(2)
+
+starting.LONGEST_ENDING = 0.1
+asyncio.run(stuck())
+"""
+
+
+def test_it_ends_even_while_the_driver_waits_for_ever() -> None:
+    done = subprocess.run([sys.executable, "-P", "-c", STUCK], check=False, timeout=PATIENCE)
+    assert done.returncode == 128 + signal.SIGHUP
 
 
 def test_a_byte_that_is_no_text_does_not_stop_the_keys(terminal: Terminal) -> None:
