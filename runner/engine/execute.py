@@ -198,7 +198,13 @@ def _judged(handler: Handler, error: BaseException) -> Outcome:
     except Exception as second:  # an author's on_error may fail as well
         log.warning("on_error of %s failed: %r", handler.name, second)
         return Retry(failure=failure)
-    return replace(outcome, failure=failure) if isinstance(outcome, (Retry, Dead)) else outcome
+    return replace(outcome, failure=_explained(failure, outcome.why)) if isinstance(outcome, (Retry, Dead)) else outcome
+
+
+def _explained(failure: Failure, why: str) -> Failure:
+    """Keep the reason that on_error gave, and what the exception said."""
+    said = f" ({failure.message})" if failure.message else ""
+    return replace(failure, message=f"{why}{said}") if why else failure
 
 
 def _failure(error: BaseException) -> Failure:

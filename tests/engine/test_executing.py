@@ -273,6 +273,21 @@ async def test_on_error_keeps_the_delay_that_it_chose(desk: Desk) -> None:
     assert outcome.delay == "7m"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("decided", [Dead("unknown customer"), Retry("7m", why="unknown customer")])
+@pytest.mark.parametrize(
+    ("error", "message"), [(ValueError("no 7"), "unknown customer (no 7)"), (ValueError(), "unknown customer")]
+)
+async def test_the_reason_that_on_error_gives_is_kept_with_what_the_exception_said(
+    desk: Desk, kind: str, decided: Retry | Dead, error: ValueError, message: str
+) -> None:
+    outcome = await desk.execute(raising(kind, error), on_error=lambda _: decided)
+    assert isinstance(outcome, type(decided))
+    assert outcome.failure is not None
+    assert (outcome.failure.type, outcome.failure.message) == ("ValueError", message)
+    assert "ValueError" in outcome.failure.traceback
+
+
 async def test_an_async_handler_that_takes_too_long_is_cancelled(desk: Desk) -> None:
     seen: list[str] = []
 
