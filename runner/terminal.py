@@ -71,6 +71,11 @@ def state_text(state: Shown) -> str:
     return f"{SIGNS[state]} {state}"
 
 
+def counted(number: int, noun: str) -> str:
+    """So many of something: `1 task`, `2,000 tasks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _line(text: str) -> str:
     marks = 0
     shown: list[str] = []

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from runner.task import Shown
-from runner.terminal import MOST_MARKS, SIGNS, clean, one_line, state_text
+from runner.terminal import MOST_MARKS, SIGNS, clean, counted, one_line, state_text
 
 HOSTILE = {
     "colour": "\x1b[31mred",
@@ -83,3 +83,8 @@ def test_every_state_has_a_sign_of_its_own_one_cell_wide() -> None:
     assert len(set(SIGNS.values())) == len(Shown)
     assert {cell_len(sign) for sign in SIGNS.values()} == {1}
     assert state_text(Shown.DEAD) == f"{SIGNS[Shown.DEAD]} {Shown.DEAD}"
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 tasks"), (1, "1 task"), (2, "2 tasks"), (2_000, "2,000 tasks")])
+def test_one_of_something_is_not_several(number: int, text: str) -> None:
+    assert counted(number, "task") == text

@@ -20,6 +20,7 @@ from runner.store import intervene
 from runner.store.database import Database
 from runner.store.intervene import Operation, Preview, Result, Target
 from runner.store.transaction import Transaction
+from runner.terminal import counted
 from runner.times import parse_duration
 
 CHUNK = 500
@@ -163,7 +164,7 @@ async def _by_filter(database: Database, operation: Operation, wanted: Filter, m
             database, limited, wanted, CHUNK, committed, stop=lambda: most is not None and len(done.changed) >= most
         )
     except asyncio.CancelledError:
-        complain(f"stopped: {len(done.changed):,} tasks were changed until then")
+        complain(f"stopped: {counted(len(done.changed), 'task')} changed until then")
         raise
 
 

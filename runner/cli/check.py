@@ -18,6 +18,7 @@ from runner.migrations import check as check_schema
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.observe import clock, runners, unknown_handlers
+from runner.terminal import counted
 
 MOST_SKEW = timedelta(seconds=2)
 """Between this host's clock and the database's; beyond it, times typed here mean something else there."""
@@ -153,7 +154,7 @@ async def _work(database: Database) -> AsyncIterator[Finding]:
         yield Finding("runners", Verdict.WRONG if due else Verdict.NOTE, "none is alive", start)
     for runner in registered:
         if not runner.alive and runner.holds:
-            said = f"runner {runner.id} on {runner.host} is lost and holds {runner.holds} tasks"
+            said = f"runner {runner.id} on {runner.host} is lost and holds {counted(runner.holds, 'task')}"
             yield Finding("runners", Verdict.WRONG, said, "Any live runner takes them back within seconds. " + start)
     for found in unknown:
         verdict = Verdict.WRONG if found.due >= 0 else Verdict.NOTE

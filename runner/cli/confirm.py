@@ -44,7 +44,8 @@ def show(seen: Preview, *, json: bool) -> None:
     if json:
         print_json(document(seen))
         return
-    print_line(f"{spoken(seen.verb)}: {seen.total} tasks match, {number(seen)} would be changed", style="bold")
+    match = "task matches" if str(seen.total) == "1" else "tasks match"
+    print_line(f"{spoken(seen.verb)}: {seen.total} {match}, {number(seen)} would be changed", style="bold")
     groups = [[cells.state(shown), queue, f"{count:,}"] for (shown, queue), count in seen.groups.items()]
     if groups:
         print_table(GROUPS, groups)

@@ -102,7 +102,7 @@ def _print(told: Story, reveal: bool) -> None:
 
 def _print_failures(told: Story) -> None:
     if told.error:
-        print_title("error")
+        print_title("last error")
         print_block(told.error)
     if not told.attempts:
         return

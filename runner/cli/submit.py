@@ -22,6 +22,7 @@ from runner.errors import InvalidInput
 from runner.settings import Settings
 from runner.store.submit import submit_many
 from runner.task import NewTask
+from runner.terminal import counted
 
 LINE_ROOM = 64 * 1024
 """Bytes of a line beyond its payload."""
@@ -124,14 +125,14 @@ def _submit_lines(settings: Settings, drafts: Drafts, path: str, handler: str | 
                 shown()
             intake.flush()
         except BaseException:
-            complain(f"stopped: {intake.submitted} tasks are submitted, up to line {intake.last_line}")
+            complain(f"stopped: {counted(intake.submitted, 'task')} submitted, up to line {intake.last_line}")
             raise
     first, last = intake.ids or (None, None)
     if json:
         print_json({"submitted": intake.submitted, "first_id": first, "last_id": last, "bad": intake.bad})
     else:
         span = f" ({first} to {last})" if intake.ids else ""
-        print_line(f"Submitted {intake.submitted} tasks{span}; {len(intake.bad)} lines were bad.")
+        print_line(f"Submitted {counted(intake.submitted, 'task')}{span}; {counted(len(intake.bad), 'bad line')}.")
     if not intake.bad:
         return Exit.OK
     return Exit.PARTLY if intake.submitted else Exit.BAD_INPUT

@@ -17,6 +17,7 @@ from runner.store.observe.pages import Page, page
 from runner.store.observe.search import Order
 from runner.store.observe.tasks import TaskRow
 from runner.task import Shown
+from runner.terminal import counted
 
 MOST = 1_000
 """Tasks that one call lists; the next call goes on behind them."""
@@ -88,7 +89,7 @@ def _print(found: Page) -> None:
     way = "indexed" if found.indexed else "scan"
     more = f"; go on with --after {found.next}" if found.next is not None else ""
     short = ", stopped after looking at many rows" if found.capped else ""
-    print_line(f"{len(found.tasks)} tasks ({way}{short}){more}", style="dim")
+    print_line(f"{counted(len(found.tasks), 'task')} ({way}{short}){more}", style="dim")
 
 
 def row(task: TaskRow, at: datetime) -> list[str]:

@@ -24,6 +24,7 @@ from runner.migrations import ensure
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.task import NewTask
+from runner.terminal import counted
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at how far the round is."""
@@ -86,7 +87,7 @@ async def demo(
 
 def _check(settings: Settings, tasks: int | None) -> None:
     if tasks is not None and tasks < 1:
-        raise InvalidInput(why=f"{tasks} tasks are too few for a demo")
+        raise InvalidInput(why=f"{counted(tasks, 'task')}: too few for a demo")
     if settings.production:
         why = "the demo fills its database with tasks to play with; name another database with --url or --profile"
         raise InvalidSettings(where="production", why=why)

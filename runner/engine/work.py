@@ -12,6 +12,7 @@ from runner.door import connect
 from runner.engine.process import Runner
 from runner.handlers import Handler
 from runner.settings import Settings
+from runner.terminal import counted
 
 log = logging.getLogger("runner")
 
@@ -41,16 +42,16 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
     collect_seldom()
     clean = await runner.run(until_idle=until_idle)
     if runner.later:
-        log.info("%d tasks are scheduled for later and were left", runner.later)
+        log.info("left for later: %s", counted(runner.later, "scheduled task"))
     if runner.working.executor.stuck:
-        log.warning("%d threads do not end; the process ends without them", runner.working.executor.stuck)
+        log.warning("ending without %s whose task does not end", counted(runner.working.executor.stuck, "thread"))
         _end_now(0 if clean else 1)
     return 0 if clean else 1
 
 
 def _stop(runner: Runner) -> None:
     if runner.stopping:
-        log.warning("stopping at once; %d tasks in hand will be rescued", len(runner.working.in_hand))
+        log.warning("stopping at once; %s in hand will be rescued", counted(len(runner.working.in_hand), "task"))
         _end_now(AT_ONCE)
     log.info("stopping; once more to stop at once")
     runner.stop()

@@ -112,9 +112,10 @@ def _name(field: str, text: str) -> None:
 def _times(task: NewTask) -> None:
     if task.run_at is not None:
         if task.run_at.tzinfo is None:
-            raise InvalidTask(field="run_at", value=task.run_at, why="it has no time zone")
+            raise InvalidTask(field="run_at", value=task.run_at.isoformat(), why="it has no time zone")
         if not bounded(task.run_at):
-            raise InvalidTask(field="run_at", value=task.run_at, why=f"times go from {EARLIEST:%Y} to {LATEST:%Y}")
+            why = f"times go from {EARLIEST:%Y} to {LATEST:%Y}"
+            raise InvalidTask(field="run_at", value=task.run_at.isoformat(), why=why)
         if task.delay is not None:
             raise InvalidTask(field="delay", value=task.delay, why="run_at is given as well")
     for field in ("delay", "timeout"):

@@ -113,7 +113,7 @@ def test_a_runner_ends_by_itself_when_nothing_is_left(handlers: None) -> None:
     program("submit", "a.b", "--delay", "1h")
     worked = program("work", "-H", "own_handlers", "--until-idle", "--every", "50ms", "--log-format", "human")
     assert worked.returncode == Exit.OK, worked.stderr
-    assert "1 tasks are scheduled for later and were left" in worked.stderr
+    assert "left for later: 1 scheduled task" in worked.stderr
     told = [json.loads(program("show", id, "--json").stdout) for id in (1, 2, 3)]
     assert [task["state"] for task in told] == [State.SUCCEEDED, State.DEAD, State.WAITING]
     assert told[0]["result"] == 2

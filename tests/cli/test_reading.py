@@ -125,6 +125,15 @@ def test_a_finished_task_has_a_story_too(called: Call, store: Store) -> None:
     assert "finished" in called("show", id).out
 
 
+def test_the_error_of_a_task_that_has_succeeded_since_is_called_its_last(called: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b", max_attempts=3))
+    store.claim("a.b", outcome=Retry("0s", failure=Failure("builtins.ValueError", "no luck")))
+    store.claim("a.b", outcome=Done())
+    lines = called("show", id).out.splitlines()
+    assert "last error" in lines
+    assert "error" not in lines
+
+
 def test_the_next_runs_follow_the_handlers_plan_where_it_is_known(tmp_path: Path) -> None:
     source = "import runner\n@runner.handler('a.b', retry='7m')\nasync def ab() -> None: ...\n"
     (tmp_path / "own_handlers.py").write_text(source)

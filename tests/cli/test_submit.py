@@ -241,5 +241,5 @@ def test_an_interrupted_pipe_says_how_far_it_came() -> None:
         ours.send_signal(signal.SIGINT)
         _, said = ours.communicate(timeout=30)
     assert ours.returncode == Exit.INTERRUPTED
-    assert b"stopped: 2 tasks are submitted, up to line 2" in said
+    assert b"stopped: 2 tasks submitted, up to line 2" in said
     assert b"Traceback" not in said

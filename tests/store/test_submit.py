@@ -1,5 +1,6 @@
 import asyncio
 import math
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,6 +9,7 @@ import psycopg
 import pytest
 
 from runner.errors import InvalidTask, RunnerError
+from runner.store.acceptance import check
 from runner.store.database import Database
 from runner.store.dialects.postgresql import channel
 from runner.store.submit import CHUNK, submit, submit_many
@@ -88,6 +90,12 @@ def heard(connection: "psycopg.Connection[Any]") -> int:
             break
         found += 1
     return found
+
+
+@pytest.mark.parametrize("moment", ["2026-01-01T00:00:00", "1969-12-31T00:00:00+00:00"])
+def test_a_time_that_is_refused_is_shown_as_people_write_it(moment: str) -> None:
+    with pytest.raises(InvalidTask, match=re.escape(repr(moment))):
+        check(NewTask("work", run_at=datetime.fromisoformat(moment)))
 
 
 async def test_ids_come_back_in_the_order_of_the_tasks(database: Database) -> None:
