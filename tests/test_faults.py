@@ -275,3 +275,9 @@ def test_an_answer_over_many_lines_becomes_one() -> None:
     error = translate(sqlite3.IntegrityError("a\n  b\r\nc"), "url")
     assert isinstance(error, DatabaseRefused)
     assert error.fields["why"] == "a b c"
+
+
+@pytest.mark.parametrize("said", ["Is the server running?", "it is gone.", "it\nis gone!"])
+def test_what_a_driver_says_ends_with_one_full_stop_in_our_sentence(said: str) -> None:
+    error = translate(OSError(said), "postgresql://host/tasks")
+    assert ": Is the server running. Check" in str(error) or ": it is gone. Check" in str(error)

@@ -36,7 +36,7 @@ def translate(error: BaseException, url: str) -> StoreError | None:
     if not isinstance(error, (sa.exc.SQLAlchemyError, OSError, TimeoutError)) and not _from_driver(error):
         return None
     original = _original(error)
-    why = " ".join(str(original).split()) or type(original).__name__
+    why = " ".join(str(original).split()).rstrip(" .?!") or type(original).__name__  # our sentence goes on behind it
     return DatabaseAway(url=url, why=why) if _is_away(error, original) else DatabaseRefused(why=why)
 
 
