@@ -14,6 +14,7 @@ from runner.settings import Settings
 from runner.store import connecting
 from runner.store.dialects import DIALECTS
 from runner.store.faults import is_transient, translate
+from runner.store.filesystem import refuse_remote
 from runner.store.lines import Lines
 from runner.store.shield import shielded
 from runner.store.transaction import Transaction
@@ -65,6 +66,8 @@ class Database:
             UnsafeFile: when a SQLite file lies on a network share.
         """
         target = async_url(url)
+        if target.get_backend_name() == "sqlite":
+            refuse_remote(target.database or "")
         engine = create_async_engine(target, **connecting.options(target))
         connecting.prepare(engine.sync_engine, synchronous)
         return cls(engine, redacted(url), prefix, schema)
