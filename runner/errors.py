@@ -7,9 +7,9 @@
     │   └── InvalidEdit
     ├── ConfigurationError      how the program was set up
     │   ├── InvalidSettings  InvalidUrl  PasswordInArguments  UnknownProfile
-    │   └── DuplicateHandler  InvalidHandler  UnknownHandler  HandlersNotFound
+    │   └── DuplicateHandler  InvalidHandler  UnknownHandler  HandlersNotFound  WouldBlock
     ├── StoreError              what the database said
-    │   ├── DatabaseAway  DatabaseRefused
+    │   ├── DatabaseAway  DatabaseRefused (ContentRefused)
     │   ├── SchemaTooOld  SchemaTooNew  SchemaMissing
     │   ├── TaskNotFound  TaskMovedOn  IllegalMove
     │   └── UnsafeFile
@@ -124,6 +124,10 @@ class UnknownHandler(ConfigurationError):
     """No handler is named {name!r} here. Known: {known}. Name the module that defines it with -H package.module."""
 
 
+class WouldBlock(ConfigurationError):
+    """submit() would hold up the event loop that it is called on. Call it there as: await submit_async(...)."""
+
+
 class HandlersNotFound(ConfigurationError):
     """The module {module!r} could not be loaded for its handlers: {why}."""
 
@@ -140,6 +144,10 @@ class DatabaseAway(StoreError):
 
 class DatabaseRefused(StoreError):
     """The database refused the statement: {why}."""
+
+
+class ContentRefused(DatabaseRefused):
+    """The database refused a value: {why}."""
 
 
 class SchemaMissing(StoreError):

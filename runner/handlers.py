@@ -91,6 +91,7 @@ class Handler:
             raise InvalidHandler(name=name, why="it may have letters, digits and _ . : / - and begins with no sign")
         self.name = name
         self.function = function
+        _check(name, defaults or Options())
         self.defaults = defaults or Options()
         self.is_async = inspect.iscoroutinefunction(function)
         self.context = _context_parameter(function)
@@ -122,6 +123,15 @@ class Handler:
                 return Dead() if isinstance(error, rule) else Retry()
         decided = rule(error)
         return decided if isinstance(decided, (Done, Retry, Dead, Snooze)) else Retry()
+
+
+def _check(name: str, options: Options) -> None:
+    """Refuse what no row could hold: it would fail every claim that meets one of these tasks."""
+    bounds = {"timeout": (0.001, 1e9), "max_attempts": (1, 1_000_000_000), "priority": (1, 9)}
+    for option, (least, most) in bounds.items():
+        value = getattr(options, option)
+        if value is not None and not least <= value <= most:
+            raise InvalidHandler(name=name, why=f"its {option} must be from {least:g} to {most:g}, and is {value:g}")
 
 
 def _context_parameter(function: Callable[..., Any]) -> str | None:

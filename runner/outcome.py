@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from runner.times import parse_duration
 
@@ -27,6 +27,12 @@ class Failure:
     def reason(self) -> str:
         """The failure in one line."""
         return f"{self.type}: {self.message}" if self.message else self.type
+
+
+def _word(outcome: Any) -> None:
+    """Make the reason a text, whatever a handler gave: an exception, say, or None."""
+    if not isinstance(outcome.why, str):
+        object.__setattr__(outcome, "why", "" if outcome.why is None else str(outcome.why))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,7 @@ class Retry:
     def __post_init__(self) -> None:
         if self.delay is not None:
             parse_duration(self.delay)
+        _word(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,9 @@ class Dead:
 
     why: str = ""
     failure: Failure | None = None
+
+    def __post_init__(self) -> None:
+        _word(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,7 @@ class Snooze:
 
     def __post_init__(self) -> None:
         parse_duration(self.delay)
+        _word(self)
 
 
 @dataclass(frozen=True, slots=True)

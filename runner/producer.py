@@ -1,5 +1,7 @@
 """The applications' door: @handler, and submitting by calling."""
 
+import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -7,7 +9,7 @@ from datetime import datetime
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from runner.door import door
-from runner.errors import PayloadTooLarge
+from runner.errors import PayloadTooLarge, WouldBlock
 from runner.handlers import REGISTRY, Context, Handler, OnError, Options
 from runner.outcome import Delay
 from runner.policy.retry import parse_plan
@@ -40,8 +42,9 @@ class Submission(Generic[P]):
             InvalidPayload: when the arguments do not fit the handler's signature.
             PayloadTooLarge: when they are too large to be stored.
             DatabaseAway: when the database cannot be reached; whether the task exists is then unknown.
+            WouldBlock: when called on an event loop.
         """
-        return door().submit([self.filled(*args, **kwargs)]).result()[0]
+        return _waited([self.filled(*args, **kwargs)])[0]
 
     async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> int:
         """Do what `submit` does without blocking the event loop."""
@@ -57,7 +60,7 @@ class Submission(Generic[P]):
         Returns:
             The tasks' ids, in the order of `calls`.
         """
-        return door().submit([self._filled((), call) for call in calls]).result()
+        return _waited([self._filled((), call) for call in calls])
 
     async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
         """Do what `submit_many` does without blocking the event loop."""
@@ -195,6 +198,14 @@ def handler(
     """
     plan = str(parse_plan(retry)) if retry is not None else None
     return _Decorator(name, Options(queue, plan, _seconds(timeout), max_attempts, priority, on_error))
+
+
+def _waited(tasks: list[NewTask]) -> list[int]:
+    """Submit, and wait for it; not on an event loop, which could be the one that the wait is for."""
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise WouldBlock
+    return door().submit(tasks).result()
 
 
 def _seconds(delay: Delay | None) -> float | None:

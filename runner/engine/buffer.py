@@ -1,12 +1,13 @@
 """SettleBuffer: outcomes wait here for company, and for the database to come back."""
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable
 
 from runner.engine.slots import Running
-from runner.errors import DatabaseAway, DatabaseRefused
+from runner.errors import ContentRefused, StoreError
 from runner.outcome import Dead, Done, Failure
 from runner.policy.polling import BackOff
 from runner.store.database import Database
@@ -39,6 +40,7 @@ class SettleBuffer:
         self._full = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._back = asyncio.Event()
         self._closing = False
         self._back_off = BackOff()
         self.away = False
@@ -84,6 +86,11 @@ class SettleBuffer:
             return False
         return True
 
+    @property
+    def full(self) -> bool:
+        """True while so much waits to be written that nothing more should be claimed."""
+        return len(self._items) >= 4 * self._size
+
     def __len__(self) -> int:
         return len(self._items)
 
@@ -109,47 +116,64 @@ class SettleBuffer:
 
     async def _write(self, batch: list[Settling], careful: bool = False) -> None:
         """Write a batch, however long that takes; `careful` says that the short way was refused."""
+        settled = Settled()
         while True:
             try:
-                settled = await self._settle([settlement for _, settlement in batch], careful)
-            except DatabaseAway as error:
-                await self._wait(len(batch), error)
-            except DatabaseRefused as error:
-                if not careful:  # one of them is to blame: find it, and let the others through
-                    for item in batch:
-                        await self._write([item], careful=True)
-                    return
+                await self._settle([settlement for _, settlement in batch], careful, settled)
+            except ContentRefused as error:
+                if not careful:
+                    return await self._write_apart(batch)
                 if batch[0][1].outcome == REFUSED:
                     await self._wait(1, error)
+                batch = [_refused(batch[0], error)]
+            except StoreError as error:
+                await self._wait(len(batch), error)
+            except Exception as error:  # a fault of ours must not end all settling
+                log.exception("could not write %d outcomes", len(batch))
+                if not careful:
+                    return await self._write_apart(batch)
+                await self._wait(1, error)
                 batch = [_refused(batch[0], error)]
             else:
                 self.away = False
                 self._back_off.succeeded()
-                self._settled(batch, settled)
-                return
+                return self._settled(batch, settled)
+
+    async def _write_apart(self, batch: list[Settling]) -> None:
+        """One of a batch is to blame: find it, and let the others through."""
+        for item in batch:
+            await self._write([item], careful=True)
 
     async def _wait(self, outcomes: int, error: Exception) -> None:
         self.away = True
         wait = self._back_off.failed(random.random())  # noqa: S311 - spreads runners, guards nothing
         log.warning("%d outcomes wait for the database, next try in %.1f s: %s", outcomes, wait, error)
-        await asyncio.sleep(wait)
+        self._back.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._back.wait(), wait)
 
-    async def _settle(self, settlements: list[Settlement], careful: bool) -> Settled:
-        done = [item for item in settlements if type(item.outcome) is Done and not careful]
-        moved = await self._database.state(settle_done, self.holder, done) if done else set()
-        settled = Settled(dict.fromkeys(moved, "succeed"))
-        rest = [item for item in settlements if item.id not in moved]
+    def hurry(self) -> None:
+        """The database answers again: try now what waits for it."""
+        self._back.set()
+
+    async def _settle(self, settlements: list[Settlement], careful: bool, settled: Settled) -> None:
+        """Settle what is not settled yet, the short way where that will do."""
+        open_ones = [item for item in settlements if item.id not in settled.verbs]
+        done = [item for item in open_ones if type(item.outcome) is Done and not careful]
+        if done:
+            moved = await self._database.state(settle_done, self.holder, done)
+            settled.verbs |= dict.fromkeys(moved, "succeed")
+        rest = [item for item in open_ones if item.id not in settled.verbs]
         if rest:
             other = await self._database.write(settle, self.holder, rest)
             settled.verbs |= other.verbs
             settled.fenced |= other.fenced
-        return settled
 
 
 REFUSED = Dead(failure=Failure("DatabaseRefused", "its outcome could not be stored"))
 
 
-def _refused(item: Settling, error: DatabaseRefused) -> Settling:
+def _refused(item: Settling, error: Exception) -> Settling:
     """Say less, if the database does not take what was to be said."""
     running, settlement = item
     log.error("the outcome of task %d was refused and is written as dead: %s", settlement.id, error)

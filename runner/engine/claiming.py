@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import random
 import time
@@ -19,6 +20,9 @@ from runner.store.survey import survey
 from runner.task import Claimed
 
 log = logging.getLogger("runner.claim")
+
+LINGER = 0.005
+"""Seconds for which a free slot waits for others, when there are few."""
 
 
 class Claiming:
@@ -65,6 +69,9 @@ class Claiming:
         self._resting = asyncio.Event()
         self._resting.set()
         self._again = False
+        self._soon: asyncio.TimerHandle | None = None
+        self._context = contextvars.copy_context()
+        """The runner's own: a scan that a task's end sets off must not see what that task has set."""
         self._news = False
         self.hungry = False
         """True while there may be due tasks that found no room, or could not be looked for: scan again when it can."""
@@ -90,7 +97,9 @@ class Claiming:
                 self._again = False
                 await self._scan()
                 self._back_off.succeeded()
-        except StoreError as error:
+        except Exception as error:  # a fault of ours must not end all claiming
+            if not isinstance(error, StoreError):
+                log.exception("a scan failed")
             self._again = True
             wait = self._back_off.failed(random.random())  # noqa: S311 - spreads runners, guards nothing
             self._resume = time.monotonic() + wait
@@ -103,9 +112,17 @@ class Claiming:
     def room_again(self) -> None:
         """A slot has become free, or the database answers again: scan, if there was more to do than could be done."""
         more = self.hungry or (self._suspicious and not self._in_hand.suspects)
-        if more and self._resting.is_set() and self._allowed() and self._worth_it():
-            self.hungry = False
-            self._background = asyncio.ensure_future(self.scan())
+        if not more or self._soon is not None or not self._resting.is_set() or not self._allowed():
+            return
+        loop = asyncio.get_running_loop()
+        # Claiming one by one what ends one by one would cost more than it does: wait a moment for company.
+        wait = 0.0 if self._worth_it() else LINGER
+        self._soon = loop.call_later(wait, self._scan_again, context=self._context)
+
+    def _scan_again(self) -> None:
+        self._soon = None
+        self.hungry = False
+        self._background = asyncio.ensure_future(self.scan())
 
     async def close(self, limit: float) -> None:
         """Claim nothing more; what a claim under way takes is in hand when this returns.
@@ -124,9 +141,9 @@ class Claiming:
         return self._resting.is_set() and not self.hungry
 
     def _worth_it(self) -> bool:
-        """Enough room for a claim of its own: claiming one by one what ends one by one would cost more than it does."""
-        kinds = (self._in_hand.on_loop, self._in_hand.in_threads)
-        return any(slots.room() >= min(self._batch, max(1, slots.size // 4)) for slots in kinds)
+        """Enough room for a claim of its own, among the slots that the due lanes want."""
+        kinds = {self._slots(lane) for lane in self.lanes.places}
+        return not kinds or any(slots.room() >= min(self._batch, max(1, slots.size // 4)) for slots in kinds)
 
     async def _scan(self) -> None:
         self.hungry = False
@@ -174,7 +191,7 @@ class Claiming:
         return taken
 
     async def _claim_suspect(self) -> None:
-        lanes = self.lanes.known
+        lanes = {lane: place for lane, place in self.lanes.known.items() if self._slots(lane).free}
         if lanes:
             for task in await self._database.state(claim_suspect, self.who, lanes, self._terms):
                 self._suspicious = True

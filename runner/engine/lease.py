@@ -51,6 +51,10 @@ class Lease:
         """
         return self.held and time.monotonic() >= self._trusts_from
 
+    def distrust(self) -> None:
+        """Give all others time to beat, which is half a lease at most, before any of them is taken for lost."""
+        self._trusts_from = time.monotonic() + self._seconds / 2
+
     async def take(self) -> None:
         """Register, as a new incarnation."""
         started = time.monotonic()
@@ -72,8 +76,8 @@ class Lease:
             log.warning("could not renew the lease: %s", error)
             return
         if answer.alive:
-            if not self.held:
-                self._trusts_from = time.monotonic() + self._seconds / 2  # a beat is at most that long
+            if answer.late or not self.held:
+                self.distrust()
             self._renewed = started
         else:
             self.struck_out = True

@@ -5,10 +5,12 @@ import logging
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import psycopg
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from runner.store.connecting import POSTGRESQL_OPTIONS
 from runner.store.database import Database
 from runner.store.dialects.postgresql import channel
 
@@ -38,9 +40,10 @@ async def listen(database: Database, heard: Callable[[], None]) -> None:
 
 
 async def _connect(engine: AsyncEngine) -> psycopg.AsyncConnection[tuple[object, ...]]:
-    args, kwargs = engine.dialect.create_connect_args(engine.url)
-    kwargs.pop("context", None)
-    return await psycopg.AsyncConnection.connect(*args, **kwargs, autocommit=True, connect_timeout=5)
+    args, given = engine.dialect.create_connect_args(engine.url)
+    given.pop("context", None)
+    options: dict[str, Any] = POSTGRESQL_OPTIONS | dict(given) | {"autocommit": True}
+    return await psycopg.AsyncConnection.connect(*args, **options)
 
 
 async def watch(path: str, every: float, heard: Callable[[], None]) -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import contextlib
 import logging
+import random
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 from runner.engine.claiming import Claiming
@@ -17,6 +18,7 @@ from runner.errors import DatabaseAway, StoreError
 from runner.handlers import Handler
 from runner.migrations import ensure
 from runner.policy.polling import BackOff, Pace
+from runner.policy.retry import parse_plan
 from runner.settings import Settings
 from runner.store.claim import Claimant, Terms
 from runner.store.database import Database
@@ -34,6 +36,9 @@ PRUNE_EVERY = 60.0
 PRUNE_PAUSE = 0.2
 IDLE_EVERY = 0.1
 """Seconds between runs of the ticks that nobody needs to set."""
+
+LAST_WRITES = 1.0
+"""Seconds that the last outcomes are given to be written, however long draining took."""
 
 LAST_RUNS = 10.0
 """Seconds that a tick's last run is given to end."""
@@ -61,7 +66,7 @@ class Runner:
             frozenset(settings.queues),
             in_hand,
             settings.batch,
-            may=lambda: self.lease.held and not self.working.buffer.away,
+            may=lambda: self.lease.held and not self.working.buffer.away and not self.working.buffer.full,
             start=self.working.start,
             put_off=lambda task: self.working.put_off(task, handlers[task.handler]),
         )
@@ -86,7 +91,7 @@ class Runner:
         try:
             if not await self._enter():
                 return True
-            async with _beside(self.working.buffer.run(), self._news()):
+            async with _beside(self.working.buffer.run(), self._news(), broken=self.stop):
                 ticks = Ticks(self._table(until_idle))
                 ticks.start()
                 asyncio.get_running_loop().call_later(self.settings.initial_delay.total_seconds(), self._open)
@@ -134,7 +139,8 @@ class Runner:
                 await ensure(self.database)
                 await self._register()
             except DatabaseAway as error:
-                wait = back_off.failed(time.monotonic() % 1)
+                self.lease.distrust()
+                wait = back_off.failed(random.random())  # noqa: S311 - spreads runners, guards nothing
                 log.warning("waiting for the database, next try in %.1f s: %s", wait, error)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), wait)
@@ -144,6 +150,7 @@ class Runner:
 
     async def _register(self) -> None:
         await self.lease.take()
+        self.tally.forget_minutes()
         self.working.buffer.holder = self.lease.id
         self.claiming.who = Claimant(self.lease.id, self.lease.identity.host)
         known = len(self.handlers)
@@ -185,8 +192,10 @@ class Runner:
 
     async def _beat(self) -> None:
         await self.lease.renew(len(self.working.in_hand), self._heard)
-        if self.lease.struck_out:
+        if self.lease.struck_out and not self.stopping:
             await self._register()
+        if self.lease.held:
+            self.working.buffer.hurry()
         self._room_again()
 
     def _heard(self, answer: Beat) -> None:
@@ -202,13 +211,13 @@ class Runner:
         if not self.lease.may_rescue or not self._rescuing.due(started):
             return
         with contextlib.suppress(DatabaseAway):  # claims and beats say so already
-            lost = await self.database.state(any_lost, grace)
+            lost = await self.database.state(any_lost, self.lease.id, grace)
             self._rescuing.done(started, time.monotonic())
-            verbs = await self.database.write(rescue, grace) if lost else {}
-            for task_id, verb in verbs.items():
-                self.tally.verbs["rescue" if verb == "rescue" else verb] += 1
-                log.warning("task %d: its runner is lost, %s", task_id, _FATE[verb])
-            if verbs:
+            rescued = await self.database.write(rescue, grace) if lost else {}
+            for task_id, task in rescued.items():
+                self.tally.add(task.verb, task.queue, task.handler, task.attempt, None)
+                log.warning("task %d %s: its runner is lost, %s", task_id, task.handler, _FATE[task.verb])
+            if rescued:
                 self._look()
 
     async def _prune(self) -> None:
@@ -236,12 +245,14 @@ class Runner:
                 self.stop()
 
     async def _leave(self) -> bool:
-        """End what is in hand, write everything down, and deregister."""
+        """End what is in hand, write everything down, and deregister; all of it within the drain timeout."""
         limit = self.settings.drain_timeout.total_seconds()
+        end = time.monotonic() + limit
         await self.claiming.close(limit)
-        await self.working.finish(limit)
-        if not await self.working.buffer.drained(max(limit, 1.0)):
-            log.error("%d outcomes could not be written; their tasks will be rescued", len(self.working.in_hand))
+        ended = await self.working.finish(max(0.0, end - time.monotonic()))
+        written = await self.working.buffer.drained(max(LAST_WRITES, end - time.monotonic()))
+        if not (ended and written):
+            log.error("%d tasks are left in hand; they will be rescued", len(self.working.in_hand))
             return False
         try:
             await self._write_statistics()
@@ -256,18 +267,23 @@ _FATE = {"rescue": "it waits again", "bury": "it has no attempts left and is dea
 
 
 @contextlib.asynccontextmanager
-async def _beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Let coroutines run beside the block, and end them with it."""
+async def _beside(*works: Coroutine[Any, Any, None], broken: Callable[[], None]) -> AsyncIterator[None]:
+    """Let coroutines run beside the block, and end them with it; call `broken` when one ends by a fault of its own."""
     running = [asyncio.ensure_future(work) for work in works]
+    for task in running:
+        task.add_done_callback(lambda done: None if done.cancelled() or not done.exception() else broken())
     try:
         yield
     finally:
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        for failure in await asyncio.gather(*running, return_exceptions=True):
+            if isinstance(failure, Exception):
+                log.error("a part of the runner broke", exc_info=failure)
 
 
 def _terms(handler: Handler, settings: Settings) -> Terms:
     given = handler.defaults
     default = settings.timeout.total_seconds() if settings.timeout else None
+    parse_plan(given.retry or settings.retry)  # refused now rather than at the first failure
     return Terms(given.max_attempts or settings.max_attempts, given.timeout if given.timeout is not None else default)

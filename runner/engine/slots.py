@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from runner.handlers import Handler
 from runner.policy.polling import LookAhead
+from runner.policy.selection import is_suspect
 from runner.task import Claimed
 
 if TYPE_CHECKING:
@@ -62,6 +63,11 @@ class Slots:
     def room(self) -> int:
         """How many more tasks to claim: as many as find a free slot, or will have by the time they are here."""
         return self.size + self.ahead.tasks(time.monotonic()) - self.taken - len(self.waiting)
+
+    @property
+    def free(self) -> bool:
+        """True when a task could start now."""
+        return self.taken < self.size and not self.waiting
 
     def next(self) -> Running | None:
         """The task that can start now, with a slot taken for it; None when there is no slot or no task."""
@@ -127,7 +133,7 @@ class InHand:
     @property
     def suspects(self) -> bool:
         """True while a task is in hand that may have killed its last runner."""
-        return any(running.task.rescues for running in self.tasks.values())
+        return any(is_suspect(running.task) for running in self.tasks.values())
 
     def __len__(self) -> int:
         return len(self.tasks)

@@ -61,6 +61,11 @@ class Tally:
         self._minutes = {key: minute for key, minute in self._minutes.items() if key[0] >= oldest}
         return changed
 
+    def forget_minutes(self) -> None:
+        """Begin the minutes anew: as another incarnation, whose rows must not repeat those of the last one."""
+        self._minutes.clear()
+        self._changed.clear()
+
     def again(self, minutes: list[Minute]) -> None:
         """Keep minutes that could not be written for the next time."""
         for minute in minutes:

@@ -1,6 +1,7 @@
 """Working: what becomes of tasks in hand, from the slot to the settlement."""
 
 import asyncio
+import contextvars
 import logging
 import sys
 import time
@@ -23,6 +24,9 @@ log = logging.getLogger("runner")
 PUT_OFF = 1.0
 """Seconds for which a task is put off that is still in hand from an earlier claim."""
 
+INTERRUPT = 1.0
+"""Seconds that an interrupted body is given to clean up."""
+
 
 class Working:
     """Starts tasks as slots come free, executes them, and passes on what they led to.
@@ -37,6 +41,8 @@ class Working:
         self._retry = settings.retry
         self._room_again = room_again
         self._starting = False
+        self._context = contextvars.copy_context()
+        """The runner's own: a task starts when another ends, and must not see what that one has set."""
         timeout = settings.timeout.total_seconds() if settings.timeout else None
         self.tally = Tally()
         self.in_hand = InHand(settings.slots, settings.threads)
@@ -51,7 +57,7 @@ class Working:
         self._starting = True
         try:
             while (running := slots.next()) is not None:
-                running.job = _begin(self._execute(running))
+                running.job = _begin(self._execute(running), self._context.copy())
         finally:
             self._starting = False
 
@@ -67,24 +73,28 @@ class Working:
         running = Running(task, handler, self.in_hand.slots_of(handler))
         self._settle(running, Snooze(PUT_OFF, "an earlier run of it has not ended in its runner"), None)
 
-    async def finish(self, limit: float) -> None:
+    async def finish(self, limit: float) -> bool:
         """Hand back what has not started, and wait for what has.
 
         Args:
             limit: seconds; what still runs then is interrupted.
+
+        Returns:
+            False when something runs on all the same.
         """
         for running in self.in_hand.unstarted():
             self._settle(running, Release("its runner was stopped before it had started"), None)
         jobs = [running.job for running in self.in_hand.started() if running.job is not None]
         if not jobs:
-            return
+            return True
         log.info("draining: %d tasks are running, waiting up to %.0f s", len(jobs), limit)
         _, unfinished = await asyncio.wait(jobs, timeout=limit)
         if unfinished:
             log.warning("%d tasks did not end in time and are interrupted", len(unfinished))
             for job in unfinished:
                 job.cancel()
-            await asyncio.wait(unfinished, timeout=1)
+            _, unfinished = await asyncio.wait(unfinished, timeout=INTERRUPT)
+        return not unfinished
 
     async def _execute(self, running: Running) -> None:
         running.started = time.monotonic()
@@ -123,12 +133,12 @@ class Working:
         self._room_again()
 
 
-def _begin(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+def _begin(work: Coroutine[Any, Any, None], context: contextvars.Context) -> "asyncio.Task[None]":
     """Start a coroutine at once where Python can (3.12): most bodies then never wait for their turn on the loop."""
     loop = asyncio.get_running_loop()
     if sys.version_info >= (3, 12):
-        return asyncio.Task(work, loop=loop, eager_start=True)
-    return loop.create_task(work)
+        return asyncio.Task(work, loop=loop, eager_start=True, context=context)
+    return loop.create_task(work, context=context)
 
 
 def _report(running: Running, settlement: Settlement, verb: str) -> None:

@@ -34,6 +34,11 @@ class Head(NamedTuple):
     paused: bool
 
 
+def is_suspect(task: Claimed) -> bool:
+    """Tell whether a task, now claimed, is to be run apart: it saw two runners die, or one before its last attempt."""
+    return task.rescues > 1 or (task.rescues == 1 and task.attempt >= task.max_attempts)
+
+
 class Place(NamedTuple):
     """A place in a lane: the next claim there starts behind it. The values are in the database's own form."""
 

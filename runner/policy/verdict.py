@@ -38,6 +38,11 @@ class Standing:
         return self.max_attempts is not None and self.attempt >= self.max_attempts
 
     @property
+    def may_return(self) -> bool:
+        """True when a claim would take the task again if this attempt did not count: its maximum may have been cut."""
+        return self.max_attempts is None or self.attempt - 1 < self.max_attempts
+
+    @property
     def plan(self) -> RetryPlan:
         """The retry plan in force: the handler's, when what somebody wrote into the row is none."""
         try:
@@ -81,7 +86,7 @@ def judge(outcome: Outcome, row: Standing, random: float) -> Verdict:
         case Release(why=why):
             return _hand_back(why, row)
         case Snooze(delay=delay, why=why):
-            return Verdict("snooze", parse_duration(delay), counted=False, why=why)
+            return Verdict("snooze", parse_duration(delay), counted=False, why=why) if row.may_return else _spent(row)
         case Dead():
             return _bury(_failure(outcome))
         case Retry(delay=delay):
@@ -95,10 +100,17 @@ def _terminate(outcome: Outcome) -> Verdict:
 
 
 def _hand_back(why: str, row: Standing) -> Verdict:
+    if not row.may_return:
+        return _spent(row)
     counted = row.releases >= FREE_RELEASES
     if counted and row.used_up:
         return _bury(Failure("handed back too often", why or f"{row.releases + 1} times"))
     return Verdict("release", timedelta(0), counted=counted, why=why)
+
+
+def _spent(row: Standing) -> Verdict:
+    used = f"{row.attempt - 1} attempts were used when the maximum was set to {row.max_attempts}"
+    return _bury(Failure("no attempts left", used))
 
 
 def _again(failure: Failure, delay: Delay | None, row: Standing, random: float) -> Verdict:

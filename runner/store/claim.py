@@ -11,6 +11,7 @@ from runner.policy.selection import Lane, Place
 from runner.schema import Tables, is_state, state_literal
 from runner.store.dialects import DIALECTS, Dialect, by_column
 from runner.store.statement import Prepared
+from runner.store.survey import is_paused
 from runner.store.transaction import Transaction
 from runner.task import MOVES, Claimed, State
 
@@ -109,7 +110,7 @@ def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes") ->
     """
     task = tables.task
     # MATERIALIZED by being used more than once: the lanes are unpacked once.
-    lane = sa.select(dialect.rows("lane", LANE_COLUMNS)).cte("lane")
+    lane = _open_lanes(tables, dialect.rows("lane", LANE_COLUMNS))
     match among:
         case "lane":
             chosen = _first_of_lane(task, lane, dialect)
@@ -139,6 +140,13 @@ def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes") ->
         )
         .returning(*(task.c[name] for name in Claimed._fields))
     )
+
+
+def _open_lanes(tables: Tables, lane: sa.FromClause) -> sa.CTE:
+    """The lanes that were asked for, without those that have been paused since they were surveyed."""
+    queue = sa.exists().where(tables.queue.c.name == lane.c.queue, is_paused(tables.queue))
+    handler = sa.exists().where(tables.handler.c.name == lane.c.handler, is_paused(tables.handler))
+    return sa.select(lane).where(~queue, ~handler).cte("lane")
 
 
 def _first_of_lane(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:

@@ -4,10 +4,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.errors import DatabaseAway, DatabaseRefused, StoreError
+from runner.errors import ContentRefused, DatabaseAway, DatabaseRefused, StoreError
 
-AWAY_STATES = ("08", "53", "57P", "58", "XX")
-"""SQLSTATE classes that say the server is not there for us now: connection, resources, shutdown, system, internal."""
+AWAY_STATES = ("08", "25006", "53", "57P", "58", "XX")
+"""SQLSTATE classes that say the server is not there for us now: connection, a standby that only reads, resources,
+shutdown, system, internal.
+"""
+
+CONTENT_STATES = ("22", "23")
+"""SQLSTATE classes that say a value is to blame: data, integrity."""
 
 AGAIN_STATES = ("40001", "40P01", "55P03")
 """Serialization failure, deadlock, lock not available: the same transaction may well succeed the next time."""
@@ -31,13 +36,16 @@ def translate(error: BaseException, url: str) -> StoreError | None:
         url: the database, without its password.
 
     Returns:
-        DatabaseAway when waiting may help, DatabaseRefused when it will not, None when it is no database's error.
+        DatabaseAway when waiting may help, ContentRefused when a value is to blame, DatabaseRefused when something
+        else is (rights, a missing table), None when it is no database's error.
     """
     if not isinstance(error, (sa.exc.SQLAlchemyError, OSError, TimeoutError)) and not _from_driver(error):
         return None
     original = _original(error)
     why = " ".join(str(original).split()).rstrip(" .?!") or type(original).__name__  # our sentence goes on behind it
-    return DatabaseAway(url=url, why=why) if _is_away(error, original) else DatabaseRefused(why=why)
+    if _is_away(error, original):
+        return DatabaseAway(url=url, why=why)
+    return ContentRefused(why=why) if _is_content(original) else DatabaseRefused(why=why)
 
 
 def _is_away(error: BaseException, original: BaseException) -> bool:
@@ -51,6 +59,11 @@ def _is_away(error: BaseException, original: BaseException) -> bool:
     if _from_driver(original) and type(original).__name__ in ("OperationalError", "InterfaceError"):
         return not type(original).__module__.startswith("sqlite") or any(sign in str(original) for sign in SQLITE_AWAY)
     return False
+
+
+def _is_content(original: BaseException) -> bool:
+    state = _sqlstate(original)
+    return state.startswith(CONTENT_STATES) if state else type(original).__name__ in ("IntegrityError", "DataError")
 
 
 def _original(error: BaseException) -> BaseException:

@@ -7,6 +7,8 @@ import sqlalchemy as sa
 
 from runner.columns import db_now
 from runner.schema import is_state
+from runner.store.claim import has_attempts_left
+from runner.store.survey import is_paused
 from runner.store.transaction import Transaction
 from runner.task import State
 
@@ -38,7 +40,11 @@ async def pending(tx: Transaction, handlers: Collection[str], queues: Collection
     """
     task = tx.tables.task.c
     ours = task.handler.in_(handlers) & (task.queue.in_(queues) if queues else sa.true())
-    waiting = is_state(task.state, State.WAITING) & ours
+    standing_still = sa.exists().where(
+        tx.tables.queue.c.name == task.queue, is_paused(tx.tables.queue)
+    ) | sa.exists().where(tx.tables.handler.c.name == task.handler, is_paused(tx.tables.handler))
+    claimable = has_attempts_left(tx.tables.task) & ~standing_still
+    waiting = is_state(task.state, State.WAITING) & ours & claimable
     back = (task.fence > 0) | (task.run_at <= db_now())
     running = sa.exists().where(is_state(task.state, State.RUNNING), ours)
     some = sa.select(task.id).where(waiting, ~back).limit(CAP).subquery()

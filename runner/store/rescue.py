@@ -1,7 +1,7 @@
 """rescue: take tasks back from runners that are lost."""
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -20,14 +20,15 @@ CHUNK = 1_000
 """Tasks taken back in one transaction."""
 
 
-async def any_lost(tx: Transaction, grace: float) -> bool:
+async def any_lost(tx: Transaction, asker: int, grace: float) -> bool:
     """Tell whether there is anything to rescue: one statement, asked often, and almost always answered with no.
 
     Args:
         tx: an open transaction.
+        asker: the runner that asks; with its own lease run out it must not judge others.
         grace: as for `rescue`.
     """
-    rows = await tx.run(_any_lost(tx.tables, tx.driver), {"grace": -grace})
+    rows = await tx.run(_any_lost(tx.tables, tx.driver), {"asker": asker, "grace": -grace})
     return bool(rows[0][0])
 
 
@@ -35,10 +36,21 @@ async def any_lost(tx: Transaction, grace: float) -> bool:
 def _any_lost(tables: Tables, driver: sa.Dialect) -> Prepared:
     expired = sa.exists().where(tables.runner.c.lease_until < db_now())
     taken = sa.exists().where(_is_lost(tables, sa.bindparam("grace", type_=sa.Float)))
-    return Prepared(sa.select(expired | taken), driver)
+    me = tables.runner.c.id == sa.bindparam("asker", type_=sa.BigInteger)
+    alive = sa.exists().where(me, tables.runner.c.lease_until >= db_now())
+    return Prepared(sa.select(alive & (expired | taken)), driver)
 
 
-async def rescue(tx: Transaction, grace: float) -> dict[int, str]:
+class Rescued(NamedTuple):
+    """A task that was taken back, and the move that it made: "rescue", "bury" or "cancel"."""
+
+    verb: str
+    queue: str
+    handler: str
+    attempt: int
+
+
+async def rescue(tx: Transaction, grace: float) -> dict[int, Rescued]:
     """Take back what lost runners had in hand; every crash counts as an attempt.
 
     Every runner calls this; none is special. The fence is raised at once, so that whatever a lost runner still
@@ -49,22 +61,23 @@ async def rescue(tx: Transaction, grace: float) -> dict[int, str]:
         grace: seconds beyond a task's deadline that its runner is given to end it by itself.
 
     Returns:
-        What became of each task, by id: "rescue" (it waits again), "bury" (it has no attempts left) or "cancel".
+        What became of each task, by id: it waits again, it has no attempts left, or it was to be terminated.
     """
     runner = tx.tables.runner
     await tx.execute(sa.delete(runner).where(runner.c.lease_until < db_now()))
     lost = await _lock_lost(tx, grace)
     if not lost:
         return {}
-    await _take_back(tx, [row.id for row in lost])
+    for failure in (LOST, OVERDUE):
+        await _take_back(tx, [row.id for row in lost if _failure(row) is failure], failure)
     verbs = {row.id: _verb(row) for row in lost}
-    await record(tx, [Tried(row, verbs[row.id], OVERDUE if row.alive else LOST, None) for row in lost])
+    await record(tx, [Tried(row, verbs[row.id], _failure(row), None) for row in lost])
     for verb in ("bury", "cancel"):
         ended = [Ending(row.id, row.fence + 1) for row in lost if verbs[row.id] == verb]
         if ended:
             await make_way(tx, [ending.id for ending in ended])
             await finish(tx, verb, NOBODY, ended)
-    return verbs
+    return {row.id: Rescued(verbs[row.id], row.queue, row.handler, row.attempt) for row in lost}
 
 
 async def _lock_lost(tx: Transaction, grace: float) -> list[Any]:
@@ -96,14 +109,18 @@ def _is_lost(tables: Tables, grace: Any) -> sa.ColumnElement[bool]:
     return is_state(task.state, State.RUNNING) & (orphaned | overdue)
 
 
-async def _take_back(tx: Transaction, ids: list[int]) -> None:
+def _failure(row: Any) -> Failure:
+    return OVERDUE if row.alive else LOST
+
+
+async def _take_back(tx: Transaction, ids: list[int], failure: Failure) -> None:
     task = tx.tables.task
     values = {
         "state": state_literal(MOVES["rescue"].target),
         "fence": task.c.fence + 1,
         "version": task.c.version + 1,
         "rescues": task.c.rescues + 1,
-        "error": LOST.reason,
+        "error": failure.reason,
     } | IN_NO_HANDS
     await tx.execute(sa.update(task).where(task.c.id.in_(ids)).values(values))
 

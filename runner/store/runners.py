@@ -29,11 +29,13 @@ class Beat(NamedTuple):
         alive: False when it was struck out and its tasks were taken: it must register anew.
         wish: what an operator asks of it, e.g. "drain"; None for nothing.
         cancelled: ids of tasks in its hands that are to be terminated.
+        late: True when its lease had run out before this beat: other runners' leases may have run out along with it.
     """
 
     alive: bool
     wish: str | None
     cancelled: frozenset[int]
+    late: bool = False
 
 
 async def register(tx: Transaction, identity: Identity, lease: float) -> int:
@@ -82,6 +84,7 @@ async def beat(tx: Transaction, runner_id: int, lease: float, running: int) -> B
         running: how many tasks it has in hand.
     """
     runner, task = tx.tables.runner, tx.tables.task
+    late = await tx.scalar(sa.select(runner.c.lease_until < db_now()).where(runner.c.id == runner_id))
     renewed = (
         sa.update(runner)
         .where(runner.c.id == runner_id)
@@ -92,7 +95,7 @@ async def beat(tx: Transaction, runner_id: int, lease: float, running: int) -> B
         return Beat(False, None, frozenset())
     ours = (task.c.runner_id == runner_id) & is_state(task.c.state, State.RUNNING)
     asked = await tx.rows(sa.select(task.c.id).where(ours, task.c.cancel_requested))
-    return Beat(True, row.wish, frozenset(found.id for found in asked))
+    return Beat(True, row.wish, frozenset(found.id for found in asked), bool(late))
 
 
 async def leave(tx: Transaction, runner_id: int) -> None:

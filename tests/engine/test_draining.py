@@ -77,7 +77,7 @@ async def test_what_has_not_begun_is_handed_back_and_costs_no_attempt(workshop: 
     runner = workshop.runner(slots=1)
     async with at_work(runner):
         await heard(begun)
-        unbegun = await claimed_without_a_slot(workshop, "second")
+        unbegun = await claimed_without_a_slot(workshop, runner, "second")
         await until(lambda: unbegun in runner.working.in_hand.tasks)
         runner.stop()
         await until(lambda: not runner.claiming.open)

@@ -7,6 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner import Context
+from runner.engine.process import Runner
+from runner.policy.polling import LookAhead
 from tests.engine.workshop import PATIENCE, Workshop, heard, until
 
 
@@ -104,7 +106,7 @@ async def test_a_task_that_waits_for_a_slot_never_begins(workshop: Workshop) -> 
     blocking = await workshop.submit("first")
     async with workshop.running(slots=1) as runner:
         await heard(begun)
-        waiting = await claimed_without_a_slot(workshop, "second")
+        waiting = await claimed_without_a_slot(workshop, runner, "second")
         await until(lambda: waiting in runner.working.in_hand.tasks)
         await terminate(workshop, waiting)
         await runner._beat()
@@ -114,13 +116,14 @@ async def test_a_task_that_waits_for_a_slot_never_begins(workshop: Workshop) -> 
     assert await workshop.state(waiting) == "cancelled"
 
 
-async def claimed_without_a_slot(workshop: Workshop, handler: str) -> int:
-    """A task that a runner takes in hand though it has no slot free: one that may have killed two runners."""
-    table = workshop.database.tables.task
-    task = await workshop.submit(handler, delay=3600)
-    await workshop.change(
-        sa.update(table)
-        .where(table.c.id == task)
-        .values(rescues=2, run_at=sa.select(sa.func.min(table.c.submitted_at)).scalar_subquery())
-    )
-    return task
+class OneAhead(LookAhead):
+    """Looks one task ahead, however long the others take."""
+
+    def tasks(self, now: float) -> int:
+        return 1
+
+
+async def claimed_without_a_slot(workshop: Workshop, runner: Runner, handler: str) -> int:
+    """A task that a runner takes in hand though it has no slot free."""
+    runner.working.in_hand.on_loop.ahead = OneAhead()
+    return await workshop.submit(handler)

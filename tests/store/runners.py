@@ -69,7 +69,7 @@ class Runner:
         return await self.settle(ended(task, outcome))
 
     async def rescue(self) -> dict[int, str]:
-        return await self.database.write(rescue, GRACE)
+        return {task_id: task.verb for task_id, task in (await self.database.write(rescue, GRACE)).items()}
 
 
 def ended(task: Claimed, outcome: Outcome | None = None, retry: str = "30s") -> Settlement:

@@ -20,6 +20,7 @@ from runner.store.intervene import (
     Changes,
     Kind,
     MovedOn,
+    Paused,
     Place,
     Refused,
     Result,
@@ -431,7 +432,7 @@ class TestPause:
 
     async def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(self, database: Database) -> None:
         await database.write(submit, NewTask("h", queue="mail"))
-        assert await database.write(pause, self.QUEUE, ANA) is True
+        assert await database.write(pause, self.QUEUE, ANA) == Paused(None, "relay is back", again=False)
         assert [head.paused for head in await database.read(survey)] == [True]
         (mail,) = await database.read(counts)
         assert mail.paused is not None
@@ -452,13 +453,28 @@ class TestPause:
         assert entry.pause is not None
         assert entry.seen is None
 
-    async def test_another_pause_takes_the_place_of_the_first(self, database: Database) -> None:
+    async def test_another_pause_keeps_the_reason_that_it_does_not_give(self, database: Database) -> None:
         until = await database.read(clock) + timedelta(hours=1)
-        assert await database.write(pause, self.QUEUE, ANA) is True
-        assert await database.write(pause, self.QUEUE, BEN, until) is False
+        await database.write(pause, self.QUEUE, ANA)
+        assert await database.write(pause, self.QUEUE, BEN, until) == Paused(until, "relay is back", again=True)
         (mail,) = await database.read(counts)
         assert mail.paused is not None
-        assert (mail.paused.by, mail.paused.why) == ("ben", None)
+        assert (mail.paused.by, mail.paused.why, mail.paused.until) == ("ben", "relay is back", until)
+
+    async def test_another_pause_keeps_the_end_that_it_does_not_name(self, database: Database) -> None:
+        until = await database.read(clock) + timedelta(hours=1)
+        await database.write(pause, self.QUEUE, BEN, until)
+        assert await database.write(pause, self.QUEUE, ANA) == Paused(until, "relay is back", again=True)
+        (mail,) = await database.read(counts)
+        assert mail.paused is not None
+        assert (mail.paused.by, mail.paused.why, mail.paused.until) == ("ana", "relay is back", until)
+
+    async def test_a_pause_that_is_over_leaves_nothing_to_the_next(self, database: Database) -> None:
+        until = await database.read(clock) + timedelta(milliseconds=50)
+        await database.write(pause, self.QUEUE, ANA, until)
+        while await database.read(clock) <= until:
+            pass
+        assert await database.write(pause, self.QUEUE, BEN) == Paused(None, None, again=False)
 
     async def test_a_pause_that_cannot_be_is_refused(self, database: Database) -> None:
         past, naive = datetime(2020, 1, 1, tzinfo=UTC), datetime(2999, 1, 1)  # noqa: DTZ001 - the missing zone is refused

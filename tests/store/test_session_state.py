@@ -27,7 +27,7 @@ async def test_the_verbs_leave_nothing_behind_in_their_sessions(database: Databa
         (task,) = await runner.claim(1)
         await runner.end(task, outcome)
     await database.state(survey)
-    await database.state(any_lost, 1.0)
+    await database.state(any_lost, runner.id, 1.0)
     await database.write(rescue, 1.0)
     await database.read(counts)
     for opened in (database.stating, database.writing, database.reading):

@@ -410,7 +410,7 @@ async def test_a_rescue_at_the_same_moment_fences_a_settle(database: Database, r
     task = await started(runner)
     await expire(database, runner.id)
     async with rival.writing() as tx:
-        assert await rescue(tx, 0) == {task.id: "rescue"}
+        assert [(id, back.verb) for id, back in (await rescue(tx, 0)).items()] == [(task.id, "rescue")]
         settling = asyncio.ensure_future(runner.end(task))
         await wait_for_blocked(database)
     assert (await settling).fenced == {task.id}

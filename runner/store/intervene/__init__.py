@@ -9,7 +9,7 @@ from runner.store.intervene.changes import KEEP, Changes
 from runner.store.intervene.delay import delay
 from runner.store.intervene.edit import edit
 from runner.store.intervene.eligibility import VERBS, objection
-from runner.store.intervene.pause import Kind, Place, pause, resume
+from runner.store.intervene.pause import Kind, Paused, Place, pause, resume
 from runner.store.intervene.preview import Preview, preview
 from runner.store.intervene.retry import requeue, retry_now
 from runner.store.intervene.terminate import terminate
@@ -26,6 +26,7 @@ __all__ = [
     "Matching",
     "MovedOn",
     "Operation",
+    "Paused",
     "Place",
     "Preview",
     "Refused",

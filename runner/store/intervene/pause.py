@@ -35,20 +35,34 @@ class Place(NamedTuple):
         return f"{self.kind} {self.name}"
 
 
+class Paused(NamedTuple):
+    """A pause as it is in force now.
+
+    Args:
+        until: when it ends by itself; None for never.
+        why: the reason for it; None when none was ever given.
+        again: True when there was a pause already, of which the new one keeps what it does not say.
+    """
+
+    until: datetime | None
+    why: str | None
+    again: bool
+
+
 PAUSE = ("paused_at", "paused_until", "paused_by", "paused_why")
 
 
-async def pause(tx: Transaction, place: Place, by: By, until: datetime | None = None) -> bool:
+async def pause(tx: Transaction, place: Place, by: By, until: datetime | None = None) -> Paused:
     """Hand out no more tasks of a queue or a handler; what runs goes on running.
 
     Args:
         tx: a writing transaction.
         place: what to pause; it need not have any tasks yet.
         by: who does it, and why.
-        until: when the pause ends by itself, aware; None for never.
+        until: when the pause ends by itself, aware; None for when the present one does, or never.
 
     Returns:
-        False when it was paused already, which has been replaced.
+        The pause in force, with the end and the reason of the one before where nothing else is said.
 
     Raises:
         InvalidEdit: the name cannot be one, or the time has passed.
@@ -58,15 +72,16 @@ async def pause(tx: Transaction, place: Place, by: By, until: datetime | None = 
     if until is not None and not (until.tzinfo and now < until and bounded(until)):
         raise InvalidEdit(field="the end of the pause", value=str(until), why="it must be a time in the future")
     before = await _pause_of(tx, place)
+    why = before.get("paused_why") if by.reason is None else to_storable(by.reason, REASON_LIMIT)
     values = {
         "paused_at": now,
-        "paused_until": until,
+        "paused_until": until or before.get("paused_until"),
         "paused_by": to_storable(by.operator, NAME_LIMIT),
-        "paused_why": None if by.reason is None else to_storable(by.reason, REASON_LIMIT),
+        "paused_why": why,
     }
     await _enter(tx, place, values)
     await record(tx, by, [Entry("pause", before, values, target=str(place))])
-    return not before
+    return Paused(values["paused_until"], why, bool(before))
 
 
 async def resume(tx: Transaction, place: Place, by: By) -> bool:
