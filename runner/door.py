@@ -95,7 +95,7 @@ def door() -> Door:
     global _door  # noqa: PLW0603 - one door per process is the point
     with _lock:
         if _door is None or _door.pid != os.getpid():
-            _door = Door(load())
+            _door = Door(_door.settings if _door is not None else load())
         return _door
 
 
