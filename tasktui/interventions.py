@@ -59,7 +59,8 @@ async def pause(session: Session, queue: str, length: str, reason: str | None) -
     Args:
         session: of the operator.
         queue: its name.
-        length: how long, such as 30m, or until when, such as 14:30; empty for until somebody ends it.
+        length: how long, such as 30m, or until when, such as 14:30; empty for as long as a
+            present pause, or until somebody ends it.
         reason: why.
 
     Returns:
@@ -68,8 +69,8 @@ async def pause(session: Session, queue: str, length: str, reason: str | None) -
     now = await session.read(observe.clock)
     text = f"+{length}" if length[:1].isdigit() and ":" not in length and "-" not in length else length
     until = parse_moment(text, now, session.zone) if length else None
-    new = await session.write(intervene.pause, Place(Kind.QUEUE, queue), session.by(reason), until)
-    return "paused" if new else "paused, as it was before"
+    done = await session.write(intervene.pause, Place(Kind.QUEUE, queue), session.by(reason), until)
+    return "paused, as it was before" if done.again else "paused"
 
 
 async def resume(session: Session, queue: str, reason: str | None) -> str:

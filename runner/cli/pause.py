@@ -1,5 +1,6 @@
 """`runner pause`, `runner resume`: let a queue or a handler stand still, and go on."""
 
+from datetime import datetime
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -12,7 +13,7 @@ from runner.cli.person import by
 from runner.cli.printing import print_json, print_line
 from runner.errors import InvalidInput
 from runner.store import intervene
-from runner.store.intervene import Kind, Place
+from runner.store.intervene import Kind, Paused, Place
 from runner.store.observe import clock
 from runner.times import parse_moment
 
@@ -34,7 +35,8 @@ async def pause(
     Args:
         queue: The queue's name.
         handler: A handler's name, instead of a queue.
-        until: When the pause ends by itself: +30m, 14:30; never when left out.
+        until: When the pause ends by itself: +30m, 14:30; never when left out. A
+            second pause keeps the end and the reason that it does not name.
         reason: Why; it is shown wherever the pause is.
         json: Print one JSON document.
         connection: Which database.
@@ -43,12 +45,11 @@ async def pause(
     async with opened(connection.settings()) as database:
         at = await database.read(clock)
         end = parse_moment(until, at, local_zone()) if until is not None else None
-        new = await database.write(intervene.pause, place, by(reason), end)
+        done = await database.write(intervene.pause, place, by(reason), end)
     if json:
-        print_json({"verb": "pause", "place": str(place), "until": end, "replaced": not new})
-        return Exit.OK
-    until_then = f"goes on {cells.distance(end, at)}" if end else f"goes on with: runner resume {_typed(place)}"
-    print_line(f"{place} is paused{'' if new else ', as it was before'}; it {until_then}")
+        print_json({"verb": "pause", "place": str(place), "until": done.until, "why": done.why, "replaced": done.again})
+    else:
+        print_line(_said(place, done, at))
     return Exit.OK
 
 
@@ -78,6 +79,13 @@ async def resume(
     else:
         print_line(f"{place} goes on." if done else f"{place} was not paused.")
     return Exit.OK if done else Exit.MOVED_ON
+
+
+def _said(place: Place, done: Paused, at: datetime) -> str:
+    before = ", as it was before" if done.again else ""
+    why = f" ({done.why})" if done.why else ""
+    then = f"goes on {cells.distance(done.until, at)}" if done.until else f"goes on with: runner resume {_typed(place)}"
+    return f"{place} is paused{before}{why}; it {then}"
 
 
 def _typed(place: Place) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 from datetime import UTC, datetime, timedelta
 
@@ -197,11 +198,22 @@ def test_a_queue_stands_still_until_it_is_resumed(called: Call) -> None:
     assert called("resume", "mail").code == Exit.MOVED_ON
 
 
+def test_a_second_pause_tells_what_it_keeps_of_the_first(called: Call) -> None:
+    called("pause", "mail", "--until", "+10m", "--reason", "relay is down")
+    again = called("pause", "mail")
+    assert again.code == Exit.OK
+    assert re.match(r"queue mail is paused, as it was before \(relay is down\); it goes on in (10m|9m\d+s)$", again.out)
+    told = called("pause", "mail", "--reason", "disk is full", "--json").document
+    assert (told["why"], told["replaced"]) == ("disk is full", True)
+    assert told["until"] is not None
+
+
 def test_a_handler_can_be_paused_too(called: Call) -> None:
     assert called("pause", "--handler", "a.b", "--json").document == {
         "verb": "pause",
         "place": "handler a.b",
         "until": None,
+        "why": None,
         "replaced": False,
     }
     assert called("resume", "--handler", "a.b").code == Exit.OK
