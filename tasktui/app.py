@@ -65,7 +65,7 @@ class Console(App[None]):
     def action_command(self) -> None:
         """Ask for a command."""
         if isinstance(self.screen, LiveScreen):
-            self.push_screen(CommandScreen(), self._command)
+            self.push_screen(CommandScreen(self.session.queues), self._command)
 
     def _command(self, typed: str | None) -> None:
         if typed is None:

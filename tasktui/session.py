@@ -1,11 +1,13 @@
 """Session: one operator at one database, and the only way of the screens into it."""
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from runner.settings import Settings
 from runner.store.database import Database
@@ -36,6 +38,7 @@ class Session:
         zone: in which times are shown and read.
         task_id: the task whose story is told.
         wanted: the filter of the list, as text.
+        queues: names that were seen, to complete what is typed.
     """
 
     database: Database
@@ -44,7 +47,9 @@ class Session:
     zone: tzinfo = field(default_factory=local_zone)
     task_id: int | None = None
     wanted: str = ""
+    queues: tuple[str, ...] = ()
     _asked: deque[float] = field(default_factory=deque)
+    _under_way: set[asyncio.Task[Any]] = field(default_factory=set)
 
     @property
     def name(self) -> str:
@@ -73,13 +78,13 @@ class Session:
 
     async def read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of the store in a transaction that can change nothing, and not for long."""
-        self._asked.append(time.monotonic())
 
         async def transaction() -> T:
             async with self.database.reading(DEADLINE) as tx:
                 return await verb(tx, *args, **kwargs)
 
-        return await shielded(transaction())
+        with self._asking():
+            return await shielded(transaction())
 
     async def write(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of the store in a transaction that may change things.
@@ -89,5 +94,21 @@ class Session:
         """
         if not self.writable:
             raise ReadOnly(why=self.lock.told(time.monotonic()))
+        with self._asking():
+            return await self.database.write(verb, *args, **kwargs)
+
+    async def ended(self) -> None:
+        """Wait until nothing is under way any more: only then the database may be closed."""
+        while others := self._under_way - {asyncio.current_task()}:
+            await asyncio.wait(others)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in a task
         self._asked.append(time.monotonic())
-        return await self.database.write(verb, *args, **kwargs)
+        self._under_way.add(task)
+        try:
+            yield
+        finally:
+            self._under_way.discard(task)

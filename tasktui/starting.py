@@ -64,7 +64,11 @@ async def opened(arguments: Arguments, settings: Settings) -> AsyncIterator[Sess
     database = Database.of(settings.model_copy(update={"url": named(url)}))
     try:
         await check(database)
-        yield Session(database, settings, lock_of(arguments, settings))
+        session = Session(database, settings, lock_of(arguments, settings))
+        try:
+            yield session
+        finally:
+            await session.ended()
     finally:
         await database.dispose()
         await _threads_ended()

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
@@ -44,14 +44,13 @@ class ConfirmScreen(ModalScreen[Consent | None]):
         with VerticalScroll(classes="dialog") as dialog:
             dialog.can_focus = False
             yield Static(lines(self._about), classes="about")
-            if self._action.asks:
-                yield Label(f"{self._action.asks} (such as {self._action.example})", markup=False)
-                yield Input(self._action.example, id="answer", compact=True)
-            yield Label("Reason" if self._demanded.reason else "Reason (may be left empty)", markup=False)
-            yield Input(id="reason", compact=True, max_length=1000)
-            yield Label(f"Type {line(self._demanded.word)} and enter to do it, escape to leave it", markup=False)
-            yield Input(id="word", compact=True)
+            action, word = self._action, line(self._demanded.word)
+            if action.asks:
+                yield from _entry("answer", action.asks, action.example, action.example)
+            yield from _entry("reason", "Reason", hint="needed" if self._demanded.reason else "may be left empty")
+            yield from _entry("word", f"Type {word}")
             yield Static("", id="objection")
+            yield Static(content((f"{word} and enter does it, escape leaves everything as it is", "dim")))
 
     def on_mount(self) -> None:
         """Begin where the first answer is needed."""
@@ -76,6 +75,12 @@ class ConfirmScreen(ModalScreen[Consent | None]):
 
     def _object(self, why: str) -> None:
         self.query_one("#objection", Static).update(content((why, "bold red")))
+
+
+def _entry(name: str, label: str, value: str = "", hint: str = "") -> ComposeResult:
+    with Horizontal(classes="entry"):
+        yield Label(label, markup=False)
+        yield Input(value, placeholder=hint, id=name, compact=True, max_length=1000)
 
 
 def told(plan: Plan, place: str) -> list[Content]:

@@ -74,6 +74,7 @@ class OverviewScreen(ActingScreen):
         """Show what was read."""
         self._glance = glance = snapshot
         queues = {queue.queue: queue for queue in glance.queues}
+        self.session.queues = tuple(name for name in queues if line(name) == name)
         self.query_one("#queues", Table).show(tuple(queues), lambda name: queue_line(queues[name]))
         width = max(24, self.size.width // 2 - 2)
         begin = (glance.at - timedelta(minutes=MINUTES)).astimezone(self.session.zone)

@@ -116,11 +116,6 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
             operator = Operator(console, pilot)
             await operator.until(lambda: operator.screen._seen is not None)
             yield operator
-            await quiet(operator)
+        await session.ended()
 
     return watching
-
-
-async def quiet(operator: Operator) -> None:
-    """Let what was begun end."""
-    await operator.until(lambda: not any(worker.is_running for worker in operator.console.workers))
