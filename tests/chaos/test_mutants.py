@@ -15,7 +15,7 @@ from runner.columns import db_later, db_now
 from runner.store import claim, move
 from runner.store.database import Database
 from runner.store.rescue import rescue
-from tests.chaos.check import OK, check
+from tests.chaos.check import GRAIN, OK, check
 from tests.chaos.dump import take
 from tests.chaos.journal import Journal, read
 from tests.engine.workshop import Workshop, at_work, heard, until
@@ -103,6 +103,7 @@ async def broken_by_a_late_settle(bench: Bench) -> set[int]:
             await heard(begun[1])
             gates[0].set()
             await until(lambda: first.tally.verbs.total() == 1)
+            await asyncio.sleep(4 * GRAIN)  # so that the clock can tell this settlement from the end that follows
             gates[1].set()
             await workshop.ended(task)
     return await bench.broken()
