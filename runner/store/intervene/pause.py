@@ -73,15 +73,16 @@ async def pause(tx: Transaction, place: Place, by: By, until: datetime | None = 
         raise InvalidEdit(field="the end of the pause", value=str(until), why="it must be a time in the future")
     before = await _pause_of(tx, place)
     why = before.get("paused_why") if by.reason is None else to_storable(by.reason, REASON_LIMIT)
+    end: datetime | None = until or before.get("paused_until")
     values = {
         "paused_at": now,
-        "paused_until": until or before.get("paused_until"),
+        "paused_until": end,
         "paused_by": to_storable(by.operator, NAME_LIMIT),
         "paused_why": why,
     }
     await _enter(tx, place, values)
     await record(tx, by, [Entry("pause", before, values, target=str(place))])
-    return Paused(values["paused_until"], why, bool(before))
+    return Paused(end, why, bool(before))
 
 
 async def resume(tx: Transaction, place: Place, by: By) -> bool:
