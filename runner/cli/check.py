@@ -1,9 +1,10 @@
 """`runner check`: is all well, and what is to be done where it is not?"""
 
 import time
-from collections.abc import AsyncIterator
-from datetime import timedelta
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta
 from enum import StrEnum
+from shlex import quote
 from typing import NamedTuple
 
 from runner.cli import cells
@@ -12,12 +13,12 @@ from runner.cli.connection import NOWHERE, Connection, unopened
 from runner.cli.ending import Exit
 from runner.cli.handlers import Modules, load_handlers
 from runner.cli.printing import Column, print_json, print_line, print_table, print_title
-from runner.cli.stats import unknown_line
+from runner.cli.stats import paused_line, unknown_line
 from runner.errors import ConfigurationError, StoreError
 from runner.migrations import check as check_schema
 from runner.settings import Settings
 from runner.store.database import Database
-from runner.store.observe import clock, runners, unknown_handlers
+from runner.store.observe import Pauses, UnknownHandler, clock, pauses, runners, unknown_handlers
 from runner.terminal import counted
 
 MOST_SKEW = timedelta(seconds=2)
@@ -61,7 +62,8 @@ async def check(*, handlers: Modules = (), json: bool = False, connection: Conne
     """Find out whether all is well, and say what to do where it is not.
 
     Looks at the settings and where they come from, the handlers, the database,
-    its tables and its clock, the runners, and the tasks that no runner knows.
+    its tables and its clock, the runners, the tasks that no runner knows, and what
+    is paused.
     Nothing is changed. The exit code is 0 when nothing is wrong.
 
     Args:
@@ -145,7 +147,8 @@ def _clock(skew: timedelta) -> Finding:
 async def _work(database: Database) -> AsyncIterator[Finding]:
     registered = await database.read(runners)
     alive = [runner for runner in registered if runner.alive]
-    unknown = await database.read(unknown_handlers)
+    paused = await database.read(pauses)
+    unknown = [found for found in await database.read(unknown_handlers) if not _stands_still(found, paused)]
     due = [found for found in unknown if found.due >= 0]
     start = "Start one: runner work -H package.module."
     if alive:
@@ -160,6 +163,22 @@ async def _work(database: Database) -> AsyncIterator[Finding]:
         verdict = Verdict.WRONG if found.due >= 0 else Verdict.NOTE
         advice = "Start a runner that knows it, with -H and the module that defines it; or terminate these tasks."
         yield Finding("handlers", verdict, unknown_line(found), advice)
+    for finding in _pauses(paused, await database.read(clock)):
+        yield finding
+
+
+def _stands_still(found: UnknownHandler, paused: Pauses) -> bool:
+    """Tell whether no runner would start these tasks if it knew them, so that none is missing."""
+    return found.handler in paused.handlers or set(found.queues) <= set(paused.queues)
+
+
+def _pauses(paused: Pauses, at: datetime) -> Iterator[Finding]:
+    for queue, pause in paused.queues.items():
+        said = paused_line(f"queue {queue}", pause, at)
+        yield Finding("pauses", Verdict.NOTE, said, f"To let it go on: runner resume {quote(queue)}")
+    for handler, pause in paused.handlers.items():
+        said = paused_line(f"handler {handler}", pause, at)
+        yield Finding("pauses", Verdict.NOTE, said, f"To let it go on: runner resume --handler {quote(handler)}")
 
 
 def _print(finding: Finding) -> None:

@@ -20,6 +20,7 @@ from runner.cli.printing import (
     print_table,
     print_title,
 )
+from runner.cli.stats import paused_line
 from runner.cli.targets import TaskId
 from runner.cli.tasks import listed
 from runner.redaction import decoded
@@ -85,6 +86,7 @@ def _document(told: Story, reveal: bool) -> dict[str, Any]:
 
 def _print(told: Story, reveal: bool) -> None:
     print_pairs(_facts(told, local_zone()))
+    _print_pauses(told)
     for name in JSON_TEXTS:
         value = decoded(getattr(told, name), reveal=reveal)
         if value is not None:
@@ -98,6 +100,15 @@ def _print(told: Story, reveal: bool) -> None:
         print_title("what operators did")
         for entry in told.audit:
             _print_change(entry, told.at, reveal)
+
+
+def _print_pauses(told: Story) -> None:
+    if told.task.state.final:
+        return
+    places = {f"Queue {told.task.queue}": told.queue_pause, f"Handler {told.task.handler}": told.handler_pause}
+    for place, pause in places.items():
+        if pause is not None:
+            print_line(paused_line(place, pause, told.at))
 
 
 def _print_failures(told: Story) -> None:

@@ -1,6 +1,6 @@
 """`runner stats`: the queues at a glance, what was done in the last hour, and what nobody can do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from runner.cli.ending import Exit
 from runner.cli.printing import Column, print_json, print_line, print_table, print_title
 from runner.store.observe.counts import QueueCounts, counts
 from runner.store.observe.legible import clock
-from runner.store.observe.pauses import Pause
+from runner.store.observe.pauses import Pause, pauses
 from runner.store.observe.reports import Total, totals
 from runner.store.observe.runners import UnknownHandler, unknown_handlers
 from runner.store.transaction import Transaction
@@ -46,6 +46,7 @@ class Stats(NamedTuple):
 
     at: datetime
     queues: list[QueueCounts]
+    paused_handlers: Mapping[str, Pause]
     last_hour: list[Total]
     unknown_handlers: list[UnknownHandler]
 
@@ -70,7 +71,16 @@ async def read_stats(tx: Transaction) -> Stats:
     """Read what `runner stats` tells."""
     at = await clock(tx)
     hour = await totals(tx, at - HOUR, at + timedelta(minutes=1))
-    return Stats(at, await counts(tx), hour, await unknown_handlers(tx))
+    return Stats(at, await counts(tx), (await pauses(tx)).handlers, hour, await unknown_handlers(tx))
+
+
+def paused_line(place: str, pause: Pause, at: datetime) -> str:
+    """Tell since when something stands still, who wanted it, why, and when it goes on."""
+    until = f" {cells.distance(pause.until, at)}" if pause.until else " when someone says so"
+    return (
+        f"{place} has been paused for {cells.since(pause.since, at)} by {cells.text(pause.by)}"
+        f" ({cells.text(pause.why)}); it resumes{until}."
+    )
 
 
 def unknown_line(found: UnknownHandler) -> str:
@@ -92,7 +102,9 @@ def _print(found: Stats) -> None:
         print_line("There are no tasks.")
     for queue in found.queues:
         if queue.paused is not None:
-            print_line(_paused(queue.queue, queue.paused, found.at))
+            print_line(paused_line(f"Queue {queue.queue}", queue.paused, found.at))
+    for handler, pause in found.paused_handlers.items():
+        print_line(paused_line(f"Handler {handler}", pause, found.at))
     if found.last_hour:
         print_title("The last hour")
         print_table(HANDLERS, [_total(total) for total in found.last_hour])
@@ -114,14 +126,6 @@ def _queue(queue: QueueCounts) -> Sequence[str]:
         f"{queue.minute.succeeded:,}",
         f"{queue.minute.retried + queue.minute.died:,}",
     ]
-
-
-def _paused(queue: str, pause: Pause, at: datetime) -> str:
-    until = f" {cells.distance(pause.until, at)}" if pause.until else " when someone says so"
-    return (
-        f"Queue {queue} has been paused for {cells.since(pause.since, at)} by {cells.text(pause.by)}"
-        f" ({cells.text(pause.why)}); it resumes{until}."
-    )
 
 
 def _total(total: Total) -> Sequence[str]:

@@ -77,6 +77,25 @@ def test_a_check_says_what_to_do(called: Call, store: Store) -> None:
     assert called("check").code == Exit.OK
 
 
+@pytest.mark.parametrize("place", [("mail",), ("--handler", "a.b")])
+def test_no_runner_is_missing_for_tasks_that_stand_still(called: Call, store: Store, place: tuple[str, ...]) -> None:
+    store.submit(NewTask("a.b", queue="mail"))
+    assert called("check").code != Exit.OK
+    called("pause", *place)
+    told = called("check", "--json")
+    assert told.code == Exit.OK
+    assert "No live runner knows" not in told.out
+    assert [check["verdict"] for check in told.document["checks"] if check["topic"] == "pauses"] == ["note"]
+
+
+def test_a_runner_is_missing_where_only_one_of_two_queues_stands_still(called: Call, store: Store) -> None:
+    store.submit(NewTask("a.b", queue="mail"), NewTask("a.b"))
+    called("pause", "mail")
+    told = called("check")
+    assert told.code != Exit.OK
+    assert "No live runner knows handler a.b" in told.out
+
+
 def test_a_check_names_settings_that_do_nothing(called: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNNER_ZEBRA", "1")
     assert "RUNNER_ZEBRA is set, but is no setting" in called("check").out

@@ -161,6 +161,36 @@ def test_sums_have_every_queue_and_handlers_that_nobody_knows(called: Call, stor
     assert "No live runner knows handler a.b (queue mail, due for" in called("stats").out
 
 
+@pytest.mark.parametrize("place", [("mail",), ("--handler", "a.b")])
+@pytest.mark.parametrize("look", [("stats",), ("check",), ("show", 1)])
+def test_a_pause_is_told_with_who_why_and_until_when(
+    called: Call, store: Store, place: tuple[str, ...], look: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    store.submit(NewTask("a.b", queue="mail"))
+    called("pause", *place, "--until", "+2h", "--reason", "shop is closed")
+    name = f"{'handler' if len(place) > 1 else 'queue'} {place[-1]}"
+    said = rf"(?i){name} has been paused for .+ by .+ \(shop is closed\); it resumes in"
+    assert re.search(said, called(*look).out)
+    called("resume", *place)
+    assert "has been paused" not in called(*look).out
+
+
+def test_a_paused_handler_stands_in_the_sums_and_in_the_story(called: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b", queue="mail"))
+    called("pause", "--handler", "a.b", "--reason", "shop is closed")
+    assert called("stats", "--json").document["paused_handlers"]["a.b"]["why"] == "shop is closed"
+    story = called("show", id, "--json").document
+    assert (story["handler_pause"]["why"], story["queue_pause"]) == ("shop is closed", None)
+
+
+def test_a_task_that_has_ended_does_not_wait_for_a_pause(called: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b"))
+    store.claim("a.b", outcome=Done())
+    called("pause", "--handler", "a.b")
+    assert "has been paused" not in called("show", id).out
+
+
 def test_runners_are_listed_with_what_they_have_in_hand(called: Call, store: Store) -> None:
     store.submit(NewTask("a.b"), NewTask("a.b"))
     store.claim("a.b")

@@ -10,7 +10,7 @@ from runner.store.observe.failures import Failures, affected, failures
 from runner.store.observe.filtering import indexed
 from runner.store.observe.legible import clock
 from runner.store.observe.pages import Page, page
-from runner.store.observe.pauses import Pause, Registered, registered
+from runner.store.observe.pauses import Pause, Pauses, Registered, pauses, registered
 from runner.store.observe.reports import Flow, MinuteFlow, Total, per_minute, totals
 from runner.store.observe.runners import RunnerRow, UnknownHandler, runner_of, runners, unknown_handlers
 from runner.store.observe.search import Found, Order, find
@@ -30,6 +30,7 @@ __all__ = [
     "Order",
     "Page",
     "Pause",
+    "Pauses",
     "QueueCounts",
     "Registered",
     "RunnerRow",
@@ -46,6 +47,7 @@ __all__ = [
     "forecast",
     "indexed",
     "page",
+    "pauses",
     "per_minute",
     "registered",
     "runner_of",

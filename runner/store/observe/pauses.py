@@ -54,6 +54,29 @@ class Registered:
     seen: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """What stands still.
+
+    Args:
+        queues: pauses that are in force, by queue.
+        handlers: the same by handler.
+    """
+
+    queues: Mapping[str, Pause]
+    handlers: Mapping[str, Pause]
+
+
+async def pauses(tx: Transaction) -> Pauses:
+    """Find the pauses that are in force."""
+    return Pauses(await _in_force(tx, tx.tables.queue), await _in_force(tx, tx.tables.handler))
+
+
+async def _in_force(tx: Transaction, registry: sa.Table) -> dict[str, Pause]:
+    entries = await _entries(tx, registry, is_paused(registry))
+    return {name: entry.pause for name, entry in entries.items() if entry.pause is not None}
+
+
 async def registered(tx: Transaction, registry: sa.Table) -> dict[str, Registered]:
     """Read a registry.
 
@@ -64,8 +87,12 @@ async def registered(tx: Transaction, registry: sa.Table) -> dict[str, Registere
     Returns:
         Its entries by name.
     """
+    return await _entries(tx, registry)
+
+
+async def _entries(tx: Transaction, registry: sa.Table, *only: sa.ColumnElement[bool]) -> dict[str, Registered]:
     paused = is_paused(registry).label("paused")
-    statement = sa.select(*legible(tx, registry.c), paused).order_by(registry.c.name).limit(MOST)
+    statement = sa.select(*legible(tx, registry.c), paused).where(*only).order_by(registry.c.name).limit(MOST)
     rows = (await tx.execute(statement)).mappings().all()
     return {words(row["name"]): _registered(row) for row in rows}
 

@@ -10,6 +10,7 @@ from runner.policy.retry import next_runs, parse_plan
 from runner.store.observe.audit import Audited, audit
 from runner.store.observe.evidence import MOST_ATTEMPTS, Attempt, attempts_of
 from runner.store.observe.legible import clock, legible, moment, number, text, texts, words
+from runner.store.observe.pauses import Pause, pauses
 from runner.store.observe.runners import RunnerRow, runner_of
 from runner.store.observe.tasks import TaskRow, shown_state, task_row
 from runner.store.transaction import Transaction
@@ -37,6 +38,8 @@ class Story:
         next_runs: when it will run again if every attempt fails at once; empty when its plan or its number of
             attempts is its handler's and not known here.
         runner: the runner that has it; None when none has, or when that one is gone.
+        queue_pause: that of its queue; None when it is not paused.
+        handler_pause: that of its handler; None when it is not paused.
         at: the database's time.
     """
 
@@ -56,6 +59,8 @@ class Story:
     next_runs: tuple[datetime, ...]
     runner: RunnerRow | None
     at: datetime
+    queue_pause: Pause | None = None
+    handler_pause: Pause | None = None
 
 
 async def story(tx: Transaction, id: int, default_retry: str | None = None) -> Story:
@@ -72,6 +77,7 @@ async def story(tx: Transaction, id: int, default_retry: str | None = None) -> S
     row = await _row(tx, id)
     task, now = task_row(row), await clock(tx)
     retry = text(row["retry"])
+    paused = await pauses(tx)
     return Story(
         task=task,
         error=text(row["error"]),
@@ -89,6 +95,8 @@ async def story(tx: Transaction, id: int, default_retry: str | None = None) -> S
         next_runs=forecast(task, retry or default_retry, now),
         runner=await runner_of(tx, task.runner_id) if task.state is State.RUNNING else None,
         at=now,
+        queue_pause=paused.queues.get(task.queue),
+        handler_pause=paused.handlers.get(task.handler),
     )
 
 
