@@ -59,13 +59,16 @@ class Heading(Static):
 
 
 def _first(status: Status, width: int) -> Content:
-    took = "" if status.took is None else f"db {status.took * 1000:.1f} ms  "
-    right = f"{took}our load {status.load} q/min  {status.clock} "
+    took = "" if status.took is None else f"db {status.took * 1000:.1f} ms"
     badge = " PRODUCTION " if status.production else ""
     lock = f" {status.lock} " if status.lock else ""
     name = f" tasktui  {line(status.name, 40)}  "
-    used = sum(map(cell_len, (name, badge, lock)))
-    rest = fitted(right, max(0, width - used), right=True)
+    room = max(0, width - sum(map(cell_len, (name, badge, lock))))
+    # What does not fit is left out from the left: the clock shows that the screen is alive.
+    told = [part for part in (f"our load {status.load} q/min", took, status.clock) if part]
+    while len(told) > 1 and len("  ".join(told)) + 2 > room:
+        told.pop(0)
+    rest = fitted("  ".join(told) + " ", room, right=True)
     return content((name, "bold"), (badge, "bold white on red"), (lock, "bold reverse"), (rest, "dim"))
 
 

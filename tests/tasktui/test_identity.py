@@ -39,6 +39,7 @@ async def disturb(database: Database, chance: random.Random, ids: list[int]) -> 
                 await add_past(database, id)
 
 
+@ON_ONE_DATABASE
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
 async def test_what_is_acted_upon_is_what_is_shown(seed: int, database: Database, watch: Watch) -> None:
     chance, asked = random.Random(seed), 0

@@ -1,5 +1,6 @@
 """What the screens show, at the sizes that terminals have, and when the database is away."""
 
+import re
 from typing import Any
 
 import pytest
@@ -38,16 +39,32 @@ async def task_id(database: Database) -> int:
     return id
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE], ids=["80x24", "120x40"])
-@pytest.mark.parametrize("mode", SEEN)
-async def test_a_screen_shows_what_matters(
-    mode: str, size: tuple[int, int], database: Database, task_id: int, watch: Watch
-) -> None:
+async def show_what_matters(watch: Watch, mode: str, size: tuple[int, int], task_id: int) -> None:
     async with watch(mode, size, task_id=task_id) as operator:
-        await operator.sees("tasktui", "our load", "? Help", *SEEN[mode])
+        await operator.sees("tasktui", "? Help", *SEEN[mode])
         lines = operator.text.splitlines()
         assert len(lines) == size[1]
         assert max(map(cell_len, lines)) <= size[0]
+
+
+@pytest.mark.parametrize("mode", SEEN)
+async def test_a_small_screen_shows_what_matters(mode: str, task_id: int, watch: Watch) -> None:
+    await show_what_matters(watch, mode, NARROW, task_id)
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("mode", SEEN)
+async def test_a_large_screen_shows_what_matters(mode: str, task_id: int, watch: Watch) -> None:
+    await show_what_matters(watch, mode, WIDE, task_id)
+
+
+@ON_ONE_DATABASE
+async def test_the_heading_leaves_out_what_does_not_fit(task_id: int, watch: Watch) -> None:
+    async with watch("tasks", NARROW, writable=False, production=True, profile="orders") as operator:
+        await operator.sees("orders", "PRODUCTION", "read-only, :write unlocks")
+        heading = operator.text.splitlines()[0]
+        assert re.search(r"\d\d:\d\d:\d\d$", heading)
+        assert "our load" not in heading
 
 
 @ON_ONE_DATABASE
