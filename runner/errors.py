@@ -200,7 +200,7 @@ class UnsafeFile(StoreError):
 
 
 class CountChanged(RunnerError):
-    """It would change {found} tasks now, not {confirmed}, so nothing was done. Look again with --dry-run."""
+    """The tasks that would be changed are {found} now, not {confirmed}: nothing was done. Look again with --dry-run."""
 
     exit_code = 6
 

@@ -52,7 +52,7 @@ async def prune(
         return Exit.OK
     for state, age in retention.items():
         verb = "would be deleted" if dry_run else "deleted"
-        print_line(f"{counts.get(state, Count())} {state} tasks older than {format_duration(age)} {verb}.")
+        print_line(f"{state} tasks older than {format_duration(age)} {verb}: {counts.get(state, Count())}")
     if not retention:
         print_line("All finished tasks are kept for ever.")
     return Exit.OK

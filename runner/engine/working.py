@@ -18,6 +18,7 @@ from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.settle import Settled, Settlement
 from runner.task import Claimed
+from runner.terminal import counted
 
 log = logging.getLogger("runner")
 
@@ -87,10 +88,10 @@ class Working:
         jobs = [running.job for running in self.in_hand.started() if running.job is not None]
         if not jobs:
             return True
-        log.info("draining: %d tasks are running, waiting up to %.0f s", len(jobs), limit)
+        log.info("draining: %s running, waiting up to %.0f s", counted(len(jobs), "task"), limit)
         _, unfinished = await asyncio.wait(jobs, timeout=limit)
         if unfinished:
-            log.warning("%d tasks did not end in time and are interrupted", len(unfinished))
+            log.warning("interrupting %s that did not end in time", counted(len(unfinished), "task"))
             for job in unfinished:
                 job.cancel()
             _, unfinished = await asyncio.wait(unfinished, timeout=INTERRUPT)
