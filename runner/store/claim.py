@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
@@ -151,7 +152,11 @@ def _open_lanes(tables: Tables, lane: sa.FromClause) -> sa.CTE:
 
 def _first_of_lane(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The first `limit` tasks of the only lane: what most claims of a busy runner ask for."""
-    return _taken(task, lane, lane, LIMIT) if dialect.isolates_rows else _first_in_need(task, lane, dialect)
+    if dialect.isolates_rows:
+        return _taken(task, lane, lane, LIMIT)
+    # Single values, where a join would hide from SQLite that the index has the order that is asked for.
+    only = {name: sa.select(lane.c[name]).scalar_subquery() for name in LANE_COLUMNS}
+    return _in_order(task, SimpleNamespace(**only)).with_only_columns(sa.literal_column("due.id")).limit(LIMIT)
 
 
 def _first_in_need(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
@@ -178,22 +183,26 @@ def _taken(task: sa.Table, lane: sa.CTE, source: sa.FromClause, tasks: Any) -> s
 
 
 def _due(task: sa.Table, lane: sa.CTE) -> sa.Select[Any]:
-    """The due tasks of a lane behind its place, in order: a walk along the index `ready`."""
+    """The due tasks of each lane behind its place, in order."""
+    return _in_order(task, lane.c).correlate(lane)
+
+
+def _in_order(task: sa.Table, lane: Any) -> sa.Select[Any]:
+    """The due tasks of a lane, given by its values, behind its place: a walk along the index `ready`."""
     row = task.alias("due")
     return (
         sa.select(row.c.id, row.c.priority, row.c.run_at)
         .where(
             is_state(row.c.state, State.WAITING),
-            row.c.queue == lane.c.queue,
-            row.c.handler == lane.c.handler,
-            row.c.priority == lane.c.priority,
+            row.c.queue == lane.queue,
+            row.c.handler == lane.handler,
+            row.c.priority == lane.priority,
             row.c.run_at <= db_now(),
-            sa.tuple_(row.c.run_at, row.c.id) > sa.tuple_(lane.c.since, lane.c.since_id),
+            sa.tuple_(row.c.run_at, row.c.id) > sa.tuple_(lane.since, lane.since_id),
             has_attempts_left(row),
             ~is_suspect(row),
         )
         .order_by(row.c.run_at, row.c.id)
-        .correlate(lane)
     )
 
 

@@ -21,6 +21,12 @@ WRITING: dict[str, dict[str, Any]] = {
 SINGLE: dict[str, dict[str, Any]] = {"postgresql": {"isolation_level": "AUTOCOMMIT"}, "sqlite": WRITING["sqlite"]}
 """Execution options by dialect: for a snapshot, for a transaction, for one statement."""
 
+CACHE_KIB = 32 * 1024
+"""What a SQLite connection keeps of the file in memory; the default of 2 MiB reads the same pages again and again."""
+
+CHECKPOINT_PAGES = 4_000
+"""So long SQLite's write-ahead log grows before its pages are carried over into the file."""
+
 BUSY_SECONDS = 10.0
 """How long a SQLite connection waits for another process's write."""
 
@@ -69,6 +75,8 @@ def _set_sqlite(cursor: Any, synchronous: str) -> None:
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
     cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    cursor.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     cursor.close()
 
 

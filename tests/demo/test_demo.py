@@ -217,7 +217,7 @@ def test_ctrl_c_reports_what_was_done_so_far_and_leaves_the_rest(migrated_url: s
 
 
 async def test_no_tasks_are_no_demo() -> None:
-    with pytest.raises(InvalidInput, match="0 tasks are too few"):
+    with pytest.raises(InvalidInput, match="0 tasks: too few"):
         await demo(Settings(), tasks=0)
 
 

@@ -56,8 +56,10 @@ async def take(database: Database, handler: str = "h", max_attempts: int = 3) ->
     start = Start(database.dialect.instant(datetime(1970, 1, 1, tzinfo=UTC)), 0)
     lanes = {head.lane: start for head in await database.read(survey) if head.lane.handler == handler}
     terms = {handler: Terms(max_attempts, None)}
-    (task,) = await database.write(claim, Claimant(runner_id, "web-1"), lanes, terms, 1)
-    return task
+    claimed: list[Claimed] = []
+    while not claimed:  # a claim passes by a row that somebody is changing at this moment
+        claimed = await database.write(claim, Claimant(runner_id, "web-1"), lanes, terms, 1)
+    return claimed[0]
 
 
 async def holder_of(database: Database, id: int) -> int:

@@ -218,8 +218,8 @@ class TestOddRowsInSqlite:
         await execute(
             database,
             "insert into task "
-            "(handler, key, error, attempt, timeout, host, runner_id, progress, version, submitted_at) values "
-            "('h', cast(x'ff41' as text), x'00ff', 'many', 1.5, x'fe', 'nine', 'half', 'v', x'01')",
+            "(handler, key, error, timeout, host, runner_id, progress, submitted_at) values "
+            "('h', cast(x'ff41' as text), x'00ff', 1.5, x'fe', 'nine', 'half', x'01')",
         )
         await execute(
             database,

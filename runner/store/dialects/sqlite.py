@@ -25,7 +25,7 @@ class SQLite:
             sa.func.json_extract(each.c.value, f"$[{place}]", type_=kind).label(column)
             for place, (column, kind) in enumerate(columns.items())
         ]
-        return sa.select(*values).order_by(each.c.key).subquery(name)
+        return sa.select(*values).subquery(name)
 
     def parameters(self, name: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         """Write the rows as JSON."""
