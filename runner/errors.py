@@ -11,7 +11,7 @@
     ├── StoreError              what the database said
     │   ├── DatabaseAway  DatabaseRefused (ContentRefused)
     │   ├── SchemaTooOld  SchemaTooNew  SchemaMissing
-    │   ├── TaskNotFound  TaskMovedOn  IllegalMove
+    │   ├── TaskNotFound  TaskMovedOn
     │   └── UnsafeFile
     ├── CountChanged            more or fewer tasks match than were confirmed
     └── BenchFailed             nothing could be measured
@@ -182,12 +182,6 @@ class TaskMovedOn(StoreError):
     Task {id} has changed since you saw version {seen}: it is {state} at version {found} now. Look again and
     retry.
     """
-
-    exit_code = 6
-
-
-class IllegalMove(StoreError):
-    """Cannot {verb} task {id}: it is {state}. {hint}"""
 
     exit_code = 6
 

@@ -62,11 +62,6 @@ MOVES: dict[str, Move] = {
 """Every legal transition by its verb. Whatever changes a state takes source and target from here."""
 
 
-def may(verb: str, state: State | None) -> bool:
-    """Tell whether `verb` is a legal move for a task in `state`."""
-    return state in MOVES[verb].sources
-
-
 class Priority:
     """The bounds of a priority: 9 goes first, 1 is what a task gets that asks for nothing."""
 

@@ -9,7 +9,7 @@ from runner.columns import db_later, db_now
 from runner.outcome import Retry
 from runner.store.claim import Terms
 from runner.store.database import Database
-from runner.store.rescue import CHUNK, LOST, OVERDUE, rescue
+from runner.store.rescue import CHUNK, LOST, OVERDUE, any_lost, rescue
 from runner.store.runners import leave
 from runner.task import Claimed
 from tests.store.conftest import ON_POSTGRESQL
@@ -189,3 +189,12 @@ async def test_what_waits_or_has_ended_is_never_rescued(database: Database, runn
     await change(database, sa.update(database.tables.task).values(deadline_at=db_later(db_now(), -60)))
     await expire(database, runner.id)
     assert await other.rescue() == {}
+
+
+async def test_a_runner_whose_own_lease_ran_out_judges_nobody(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    await lost(runner, database)
+    assert await database.state(any_lost, other.id, GRACE)
+    await expire(database, other.id)
+    assert not await database.state(any_lost, other.id, GRACE)
