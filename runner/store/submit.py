@@ -11,6 +11,7 @@ from runner.schema import Tables
 from runner.store.acceptance import check
 from runner.store.dialects import DIALECTS
 from runner.store.statement import Prepared
+from runner.store.steps import Frame, Step, Steps
 from runner.store.transaction import Transaction
 from runner.task import NewTask, Priority
 
@@ -67,31 +68,42 @@ async def submit_many(tx: Transaction, tasks: Sequence[NewTask], *, notify: bool
     Raises:
         InvalidTask: when a value cannot be stored; nothing of the batch has been written then.
     """
+    return await tx.follow(submission(tx, tasks, notify))
+
+
+def submission(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[list[int]]:
+    """The statements that submit tasks, for any connection to follow: shared by every door.
+
+    Args:
+        frame: what the statements are for.
+        tasks: any number of them.
+        notify: wake runners that listen.
+
+    Returns:
+        The tasks' ids, in the order of `tasks`.
+
+    Raises:
+        InvalidTask: when a value cannot be stored, before the first statement.
+    """
     for task in tasks:
         check(task)
     ids: list[int] = []
     for first in range(0, len(tasks), CHUNK):
-        prepared, parameters = insertion(tx, tasks[first : first + CHUNK], notify)
+        rows = yield _insertion(frame, tasks[first : first + CHUNK], notify)
         # Numbers are handed out in the order of the rows, but come back in any.
-        ids += sorted(row[0] for row in await tx.run(prepared, parameters))
+        ids += sorted(row[0] for row in rows)
     return ids
 
 
-def insertion(tx: Any, tasks: Sequence[NewTask], notify: bool) -> tuple[Prepared, dict[str, Any]]:
-    """The statement that inserts a batch and returns its ids, with its parameters: shared by every door.
-
-    Args:
-        tx: anything with `tables`, `dialect` and `driver`, the SQLAlchemy dialect to compile for.
-        tasks: at least one, at most CHUNK.
-        notify: wake runners that listen.
-    """
+def _insertion(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Step:
     said = {
         name: values
         for name, values in zip(NewTask._fields, zip(*tasks, strict=True), strict=True)
         if values.count(None) < len(values)
     }
     due = not said.keys() & {"run_at", "delay"} or any(task.run_at is None and task.delay is None for task in tasks)
-    return _prepared(tx.tables, tx.driver, tuple(said), notify and due), tx.dialect.parameters("new", said)
+    prepared = _prepared(frame.tables, frame.driver, tuple(said), notify and due)
+    return Step(prepared, frame.dialect.parameters("new", said))
 
 
 @lru_cache(maxsize=128)

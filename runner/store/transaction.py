@@ -1,7 +1,7 @@
 """Transaction: what every verb of the store takes first."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -9,7 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from runner.schema import Tables
 from runner.store.dialects import Dialect
 from runner.store.statement import Prepared
+from runner.store.steps import Steps
 
+T = TypeVar("T")
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
@@ -59,3 +61,14 @@ class Transaction:
         rows: list[Any] = await cursor.fetchall() if cursor.description else []
         await cursor.close()
         return rows
+
+    async def follow(self, steps: Steps[T]) -> T:
+        """Execute the statements of a verb, one after the other, and return what it returns."""
+        rows: list[Any] | None = None
+        while True:
+            try:
+                step = steps.send(rows) if rows is not None else next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            rows = await self.run(step.prepared, step.parameters)
