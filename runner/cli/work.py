@@ -25,6 +25,7 @@ class RunnerOptions:
         batch: Tasks claimed at most by one scan.
         slots: Async handlers running at once.
         threads: Threads for handlers that are plain functions.
+        ahead: Tasks claimed beyond the free slots at most; 0 leaves them to other runners.
         lease: Silence after which other runners take over: 15s.
         drain_timeout: How long to wait for running tasks when stopping.
         log_format: human on a terminal and json elsewhere, unless said here.
@@ -37,6 +38,7 @@ class RunnerOptions:
     batch: int | None = None
     slots: int | None = None
     threads: int | None = None
+    ahead: int | None = None
     lease: str | None = None
     drain_timeout: str | None = None
     log_format: Literal["auto", "human", "json"] | None = None

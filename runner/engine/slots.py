@@ -88,11 +88,12 @@ class InHand:
     Args:
         async_slots: for async handlers, on the event loop.
         thread_slots: for plain functions, in threads.
+        ahead: tasks of each kind that may be held ready for slots that will be free soon.
     """
 
-    def __init__(self, async_slots: int, thread_slots: int) -> None:
-        self.on_loop = Slots("async", async_slots)
-        self.in_threads = Slots("threads", thread_slots)
+    def __init__(self, async_slots: int, thread_slots: int, ahead: int) -> None:
+        self.on_loop = Slots("async", async_slots, ahead=LookAhead(most=ahead))
+        self.in_threads = Slots("threads", thread_slots, ahead=LookAhead(most=ahead))
         self.tasks: dict[int, Running] = {}
 
     def slots_of(self, handler: Handler) -> Slots:

@@ -46,7 +46,7 @@ class Working:
         """The runner's own: a task starts when another ends, and must not see what that one has set."""
         timeout = settings.timeout.total_seconds() if settings.timeout else None
         self.tally = Tally()
-        self.in_hand = InHand(settings.slots, settings.threads)
+        self.in_hand = InHand(settings.slots, settings.threads, settings.ahead)
         self.executor = Executor(settings.threads, timeout, int(settings.result_limit))
         linger = settings.flush_every.total_seconds()
         self.buffer = SettleBuffer(database, settings.flush_size, linger, self._settled)

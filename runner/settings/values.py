@@ -89,6 +89,7 @@ class Settings(BaseModel):
         batch: tasks claimed at most by one scan.
         slots: async handlers running at once.
         threads: threads for handlers that are ordinary functions.
+        ahead: tasks claimed beyond the free slots at most, while tasks end quickly; 0 takes only what can start.
         lease: time without a sign of life after which a runner's work is given to others.
         beat: period of signs of life; a fifth of the lease when left out.
         drain_timeout: how long a stopping runner waits for what it runs; less than what service managers commonly
@@ -127,6 +128,7 @@ class Settings(BaseModel):
     batch: Count = 500
     slots: Count = 100
     threads: Count = 10
+    ahead: Annotated[int, Ge(0)] = 2_000
     lease: Period = timedelta(seconds=15)
     beat: Period = Field(default_factory=lambda data: data["lease"] / 5)
     drain_timeout: Delay = timedelta(seconds=30)

@@ -50,7 +50,7 @@ def taken(
     """A task in hand, just claimed, with a time-out of its own and its handler's."""
     handler = Handler("work", function, Options(timeout=default, on_error=on_error))
     task = Claimed(7, "default", "work", "order-7", payload, 1, datetime.now(UTC), 2, 5, 12, timeout, 0, None)
-    running = InHand(1, 1).add(task, handler)
+    running = InHand(1, 1, 0).add(task, handler)
     assert running is not None
     return running
 

@@ -105,6 +105,24 @@ async def test_no_more_is_claimed_than_fits(workshop: Workshop) -> None:
     assert gauge.most == 3
 
 
+async def test_with_nothing_ahead_no_task_waits_in_hand_for_a_slot(workshop: Workshop) -> None:
+    most_waiting = 0
+
+    @workshop.handler("work")
+    async def work() -> None:
+        nonlocal most_waiting
+        most_waiting = max(most_waiting, len(slots.waiting))
+
+    for _ in range(MANY):
+        await workshop.submit("work")
+    async with workshop.running(slots=3, ahead=0) as runner:
+        slots = runner.working.in_hand.on_loop
+        for _ in range(100):  # as after a long while of quick work, which would have it look far ahead
+            slots.ahead.ended(1_000)
+        await until(lambda: runner.working.tally.verbs["succeed"] == MANY)
+    assert most_waiting == 0
+
+
 async def test_two_runners_share_and_start_nothing_twice(workshop: Workshop) -> None:
     started: list[int] = []
 
@@ -206,7 +224,7 @@ async def test_suspects_run_one_at_a_time_beside_others(workshop: Workshop) -> N
 def test_what_is_over_does_not_let_go_of_another_claim_of_the_same_task() -> None:
     def work() -> None: ...
 
-    in_hand, handler = InHand(1, 1), Handler("work", work)
+    in_hand, handler = InHand(1, 1, 0), Handler("work", work)
     task = Claimed(7, "default", "work", None, "{}", 1, None, 1, 5, 1, None, 0, None)
     first = in_hand.add(task, handler)
     assert first is not None
