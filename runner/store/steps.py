@@ -5,7 +5,7 @@ and is sent their rows. It does no I/O, so that any connection can follow it: ou
 not.
 """
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
@@ -50,3 +50,32 @@ class Frame(Protocol):
     def driver(self) -> sa.Dialect:
         """What statements are compiled for."""
         ...
+
+
+def follow(steps: Steps[T], execute: Callable[[Step], list[Any]]) -> T:
+    """Execute the statements of a verb, one after the other, and return what it returns.
+
+    Args:
+        steps: of the verb.
+        execute: executes one statement and returns its rows; what it raises ends the verb.
+    """
+    rows: list[Any] | None = None
+    while True:
+        try:
+            step = steps.send(rows) if rows is not None else next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        rows = execute(step)
+
+
+async def follow_async(steps: Steps[T], execute: Callable[[Step], Awaitable[list[Any]]]) -> T:
+    """Do what `follow` does on a connection whose statements are awaited."""
+    rows: list[Any] | None = None
+    while True:
+        try:
+            step = steps.send(rows) if rows is not None else next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        rows = await execute(step)

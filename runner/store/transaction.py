@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from runner.schema import Tables
 from runner.store.dialects import Dialect
 from runner.store.statement import Prepared
-from runner.store.steps import Steps
+from runner.store.steps import Step, Steps, follow_async
 
 T = TypeVar("T")
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -64,11 +64,7 @@ class Transaction:
 
     async def follow(self, steps: Steps[T]) -> T:
         """Execute the statements of a verb, one after the other, and return what it returns."""
-        rows: list[Any] | None = None
-        while True:
-            try:
-                step = steps.send(rows) if rows is not None else next(steps)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            rows = await self.run(step.prepared, step.parameters)
+        return await follow_async(steps, self._execute_step)
+
+    async def _execute_step(self, step: Step) -> list[Any]:
+        return await self.run(step.prepared, step.parameters)
