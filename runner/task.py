@@ -122,3 +122,17 @@ class NewTask(NamedTuple):
     tags: str | None = None
     trace: str | None = None
     submitted_by: str | None = None
+
+
+class Receipt(NamedTuple):
+    """What became of submitted tasks.
+
+    Args:
+        ids: one for each task, in their order; of a duplicate the id of the task that was there already.
+        duplicates: the places, from 0, of those that were duplicates: no task was made of them.
+        replaced: those of the duplicates whose values the task that was there has taken.
+    """
+
+    ids: list[int]
+    duplicates: frozenset[int] = frozenset()
+    replaced: frozenset[int] = frozenset()

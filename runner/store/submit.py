@@ -13,7 +13,7 @@ from runner.store.dialects import DIALECTS
 from runner.store.statement import Prepared
 from runner.store.steps import Frame, Step, Steps
 from runner.store.transaction import Transaction
-from runner.task import NewTask, Priority
+from runner.task import NewTask, Priority, Receipt
 
 COLUMNS: dict[str, Any] = {
     "handler": sa.Text,
@@ -68,10 +68,10 @@ async def submit_many(tx: Transaction, tasks: Sequence[NewTask], *, notify: bool
     Raises:
         InvalidTask: when a value cannot be stored; nothing of the batch has been written then.
     """
-    return await tx.follow(submission(tx, tasks, notify))
+    return (await tx.follow(submission(tx, tasks, notify))).ids
 
 
-def submission(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[list[int]]:
+def submission(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[Receipt]:
     """The statements that submit tasks, for any connection to follow: shared by every door.
 
     Args:
@@ -80,13 +80,17 @@ def submission(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[li
         notify: wake runners that listen.
 
     Returns:
-        The tasks' ids, in the order of `tasks`.
+        What became of each task.
 
     Raises:
         InvalidTask: when a value cannot be stored, before the first statement.
     """
     for task in tasks:
         check(task)
+    return Receipt((yield from _inserted(frame, tasks, notify)))
+
+
+def _inserted(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[list[int]]:
     ids: list[int] = []
     for first in range(0, len(tasks), CHUNK):
         rows = yield _insertion(frame, tasks[first : first + CHUNK], notify)
