@@ -4,5 +4,17 @@ from runner.door import connect, disconnect
 from runner.handlers import Context
 from runner.outcome import Dead, Retry, Snooze
 from runner.producer import Submission, TaskHandler, handler
+from runner.ticket import Ticket
 
-__all__ = ["Context", "Dead", "Retry", "Snooze", "Submission", "TaskHandler", "connect", "disconnect", "handler"]
+__all__ = [
+    "Context",
+    "Dead",
+    "Retry",
+    "Snooze",
+    "Submission",
+    "TaskHandler",
+    "Ticket",
+    "connect",
+    "disconnect",
+    "handler",
+]

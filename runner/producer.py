@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -14,14 +14,18 @@ from runner.handlers import REGISTRY, Context, Handler, OnError, Options
 from runner.outcome import Delay
 from runner.policy.retry import parse_plan
 from runner.task import NewTask
+from runner.ticket import Ticket
 from runner.times import parse_duration
 
 P = ParamSpec("P")
+C = TypeVar("C")
+"""What calling a handler returns: a coroutine, if it is async."""
 R = TypeVar("R")
+"""What its tasks result in."""
 
 
 @dataclass(frozen=True)
-class Submission(Generic[P]):
+class Submission(Generic[P, R]):
     """A call that is to be submitted: a handler, and options for its tasks.
 
     Args:
@@ -32,11 +36,11 @@ class Submission(Generic[P]):
     handler: Handler
     task: NewTask
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> int:
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Submit the call in a transaction of its own.
 
         Returns:
-            The task's id; the task is durable when this returns.
+            The task's id, as a ticket to its result; the task is durable when this returns.
 
         Raises:
             InvalidPayload: when the arguments do not fit the handler's signature.
@@ -44,27 +48,26 @@ class Submission(Generic[P]):
             DatabaseAway: when the database cannot be reached; whether the task exists is then unknown.
             WouldBlock: when called on an event loop.
         """
-        return _waited([self.filled(*args, **kwargs)])[0]
+        return self._tickets(_waited([self.filled(*args, **kwargs)]))[0]
 
-    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> int:
+    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Do what `submit` does without blocking the event loop."""
-        ids = await door().submit_async([self.filled(*args, **kwargs)])
-        return ids[0]
+        return self._tickets(await door().submit_async([self.filled(*args, **kwargs)]))[0]
 
-    def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
+    def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
         """Submit many calls in one transaction.
 
         Args:
             calls: the named arguments of each.
 
         Returns:
-            The tasks' ids, in the order of `calls`.
+            The tasks' ids as tickets, in the order of `calls`.
         """
-        return _waited([self._filled((), call) for call in calls])
+        return self._tickets(_waited([self._filled((), call) for call in calls]))
 
-    async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
+    async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
         """Do what `submit_many` does without blocking the event loop."""
-        return await door().submit_async([self._filled((), call) for call in calls])
+        return self._tickets(await door().submit_async([self._filled((), call) for call in calls]))
 
     def filled(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """The task that `submit` would submit, with its arguments checked and written as JSON."""
@@ -76,28 +79,31 @@ class Submission(Generic[P]):
             raise PayloadTooLarge(handler=self.handler.name, size=size, limit=limit)
         return self.task._replace(payload=payload)
 
+    def _tickets(self, ids: list[int]) -> list[Ticket[R]]:
+        return Ticket.each(self.handler, ids)
 
-class TaskHandler(Handler, Generic[P, R]):
+
+class TaskHandler(Handler, Generic[P, C, R]):
     """A handler as its decorator leaves it: call it to run it here and now, submit it to have it run."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> R:
+    def __call__(self, *args: Any, **kwargs: Any) -> C:
         """Call the function itself, as if it had not been decorated."""
-        result: R = self.function(*args, **kwargs)
+        result: C = self.function(*args, **kwargs)
         return result
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> int:
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Submit a call; see Submission.submit."""
         return self.options().submit(*args, **kwargs)
 
-    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> int:
+    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Submit a call; see Submission.submit_async."""
         return await self.options().submit_async(*args, **kwargs)
 
-    def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
+    def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
         """Submit many calls; see Submission.submit_many."""
         return self.options().submit_many(calls)
 
-    async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[int]:
+    async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
         """Submit many calls; see Submission.submit_many_async."""
         return await self.options().submit_many_async(calls)
 
@@ -113,7 +119,7 @@ class TaskHandler(Handler, Generic[P, R]):
         retry: str | None = None,
         timeout: Delay | None = None,
         tags: Iterable[str] = (),
-    ) -> Submission[P]:
+    ) -> Submission[P, R]:
         """Say something else than the handler does, for the calls submitted through what this returns.
 
         Args:
@@ -152,13 +158,21 @@ class _Decorator:
         self._defaults = defaults
 
     @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R]) -> TaskHandler[P, R]: ...
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]
+    ) -> TaskHandler[P, Coroutine[Any, Any, R], R]: ...
 
     @overload
-    def __call__(self, function: Callable[P, R]) -> TaskHandler[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[Context, P], R]) -> TaskHandler[P, R, R]: ...
 
-    def __call__(self, function: Callable[..., R]) -> TaskHandler[Any, R]:
-        entered: TaskHandler[Any, R] = TaskHandler(self._name, function, self._defaults)
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> TaskHandler[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R]) -> TaskHandler[P, R, R]: ...
+
+    def __call__(self, function: Callable[..., Any]) -> TaskHandler[Any, Any, Any]:
+        entered: TaskHandler[Any, Any, Any] = TaskHandler(self._name, function, self._defaults)
         REGISTRY.add(entered)
         return entered
 

@@ -28,7 +28,7 @@ def _connected(migrated_url: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def send_coupon() -> Iterator[TaskHandler[Any, Any]]:
+def send_coupon() -> Iterator[TaskHandler[Any, Any, Any]]:
     @handler("test.coupons", queue="mail", priority=3)
     async def send(ctx: Context, user_id: int, code: str = "WELCOME") -> str:
         return f"{code} to {user_id} by {ctx.id}"
@@ -43,20 +43,22 @@ async def stored(database: Database) -> list[dict[str, Any]]:
         return [dict(row._mapping) for row in await tx.rows(sa.select(table).order_by(table.c.id))]
 
 
-async def test_a_call_becomes_a_row(database: Database, send_coupon: TaskHandler[Any, Any]) -> None:
+async def test_a_call_becomes_a_row(database: Database, send_coupon: TaskHandler[Any, Any, Any]) -> None:
     task_id = await asyncio.to_thread(send_coupon.submit, user_id=7)
     (row,) = await stored(database)
     assert (row["id"], row["handler"], row["queue"], row["priority"]) == (task_id, "test.coupons", "mail", 3)
     assert row["payload"] == '{"user_id":7}'
 
 
-async def test_the_async_door_leads_to_the_same_place(database: Database, send_coupon: TaskHandler[Any, Any]) -> None:
+async def test_the_async_door_leads_to_the_same_place(
+    database: Database, send_coupon: TaskHandler[Any, Any, Any]
+) -> None:
     ids = [await send_coupon.submit_async(user_id=number) for number in (1, 2)]
     ids += await send_coupon.submit_many_async([{"user_id": 3}, {"user_id": 4, "code": "X"}])
     assert [row["id"] for row in await stored(database)] == ids
 
 
-async def test_options_are_those_of_one_task(database: Database, send_coupon: TaskHandler[Any, Any]) -> None:
+async def test_options_are_those_of_one_task(database: Database, send_coupon: TaskHandler[Any, Any, Any]) -> None:
     later = datetime(2100, 1, 1, tzinfo=UTC)
     chosen = send_coupon.options(
         run_at=later, priority=9, key="order-17", queue="slow", max_attempts=2, retry="30s", timeout="1m", tags=["red"]
@@ -67,7 +69,9 @@ async def test_options_are_those_of_one_task(database: Database, send_coupon: Ta
     assert (row["max_attempts"], row["retry"], row["timeout"], row["tags"]) == (2, "30s", 60.0, '["red"]')
 
 
-async def test_a_delay_counts_from_the_databases_now(database: Database, send_coupon: TaskHandler[Any, Any]) -> None:
+async def test_a_delay_counts_from_the_databases_now(
+    database: Database, send_coupon: TaskHandler[Any, Any, Any]
+) -> None:
     await send_coupon.options(delay="10m").submit_async(user_id=7)
     (row,) = await stored(database)
     assert abs(row["run_at"] - row["submitted_at"] - timedelta(minutes=10)) < timedelta(milliseconds=2)
@@ -75,27 +79,29 @@ async def test_a_delay_counts_from_the_databases_now(database: Database, send_co
 
 @pytest.mark.parametrize("call", [{}, {"user_id": "seven"}, {"user_id": 7, "unknown": 1}, {"user_id": 7, "ctx": 1}])
 async def test_a_call_that_does_not_fit_is_refused_and_nothing_is_written(
-    database: Database, send_coupon: TaskHandler[Any, Any], call: dict[str, Any]
+    database: Database, send_coupon: TaskHandler[Any, Any, Any], call: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidPayload):
         await send_coupon.submit_many_async([{"user_id": 1}, call])
     assert await stored(database) == []
 
 
-async def test_a_payload_beyond_the_limit_is_refused(database: Database, send_coupon: TaskHandler[Any, Any]) -> None:
+async def test_a_payload_beyond_the_limit_is_refused(
+    database: Database, send_coupon: TaskHandler[Any, Any, Any]
+) -> None:
     with pytest.raises(PayloadTooLarge, match="1000 allowed"):
         await send_coupon.submit_async(user_id=7, code="ü" * 600)
     assert await stored(database) == []
 
 
-async def test_what_no_database_holds_is_refused(database: Database, send_coupon: TaskHandler[Any, Any]) -> None:
+async def test_what_no_database_holds_is_refused(database: Database, send_coupon: TaskHandler[Any, Any, Any]) -> None:
     for text in ("\0", "\ud800"):
         with pytest.raises((InvalidTask, InvalidPayload)):
             await send_coupon.submit_async(user_id=7, code=text)
     assert await stored(database) == []
 
 
-async def test_waiting_on_an_event_loop_is_refused(send_coupon: TaskHandler[Any, Any]) -> None:
+async def test_waiting_on_an_event_loop_is_refused(send_coupon: TaskHandler[Any, Any, Any]) -> None:
     with pytest.raises(WouldBlock, match="submit_async"):
         send_coupon.submit(user_id=7)
 
@@ -118,7 +124,7 @@ def test_a_handler_can_be_called_as_if_it_were_undecorated() -> None:
     assert double(21) == 42
 
 
-def test_two_handlers_with_one_name_are_refused(send_coupon: TaskHandler[Any, Any]) -> None:
+def test_two_handlers_with_one_name_are_refused(send_coupon: TaskHandler[Any, Any, Any]) -> None:
     with pytest.raises(DuplicateHandler, match="other"):
 
         @handler(send_coupon.name)
@@ -132,7 +138,7 @@ def test_a_retry_plan_that_is_none_is_refused_at_once() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_child_opens_a_door_of_its_own(send_coupon: TaskHandler[Any, Any]) -> None:
+def test_a_forked_child_opens_a_door_of_its_own(send_coupon: TaskHandler[Any, Any, Any]) -> None:
     first, parents = send_coupon.submit(user_id=1), door()
     child = os.fork()
     if child == 0:
