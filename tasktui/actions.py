@@ -168,21 +168,3 @@ def undoable(entries: Sequence[Audited]) -> Audited | None:
     """
     taken_back = {entry.undo_of for entry in entries}
     return next((entry for entry in entries if entry.undo_of is None and entry.id not in taken_back), None)
-
-
-def summary(result: intervene.Result) -> str:
-    """What was done, in one sentence."""
-    counts = [f"{len(result.changed):,} changed"]
-    if result.moved_on:
-        counts.append(f"{len(result.moved_on):,} had moved on")
-    if result.refused:
-        counts.append(f"{len(result.refused):,} were left alone")
-    return ", ".join(counts)
-
-
-def left_alone(result: intervene.Result) -> list[str]:
-    """One sentence for each task that was not changed."""
-    moved = [
-        f"task {left.id} has changed: it is {left.state} at version {left.version} now" for left in result.moved_on
-    ]
-    return moved + [f"task {left.id}: {left.why}" for left in result.refused]

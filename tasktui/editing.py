@@ -6,12 +6,13 @@ from dataclasses import replace
 from datetime import datetime, tzinfo
 from typing import Any, NamedTuple
 
+from runner import cells
 from runner.errors import InvalidEdit, RunnerError
 from runner.redaction import redacted
 from runner.store.intervene import KEEP, Changes
 from runner.store.observe import Story, forecast
 from runner.times import parse_duration, parse_moment
-from tasktui.render import block, distance, exact, line
+from tasktui.render import block, line
 
 NONE = "none"
 """Typed to give a value back to the handler's, or to have no key."""
@@ -43,7 +44,7 @@ def entries(story: Story, zone: tzinfo) -> list[Entry]:
     task = story.task
     payload, closed = _payload(story.payload)
     return [
-        Entry("run_at", "Run at", "", f"{exact(task.run_at, story.at, zone)}; now, +15m, 14:30"),
+        Entry("run_at", "Run at", "", f"{cells.exact(task.run_at, story.at, zone)}; now, +15m, 14:30"),
         Entry("max_attempts", "Max attempts", str(task.max_attempts or NONE)),
         Entry("retry", "Retry plan", line(story.retry or NONE)),
         Entry("priority", "Priority", str(task.priority)),
@@ -92,13 +93,13 @@ def preview(typed: Mapping[str, str], story: Story, zone: tzinfo) -> list[str]:
     plan = story.retry if wanted.retry is KEEP else wanted.retry
     runs = forecast(task, plan, story.at)
     if runs:
-        shown = ", ".join(distance(run, story.at) for run in runs[:MOST_RUNS])
+        shown = ", ".join(cells.distance(run, story.at) for run in runs[:MOST_RUNS])
         told.append(f"runs, if every attempt fails: {shown}{' ...' if len(runs) > MOST_RUNS else ', then dead'}")
     return told
 
 
 def _value(value: Any, at: datetime, zone: tzinfo) -> str:
-    return exact(value, at, zone) if isinstance(value, datetime) else line(NONE if value is None else value)
+    return cells.exact(value, at, zone) if isinstance(value, datetime) else line(NONE if value is None else value)
 
 
 def _read(name: str, text: str, at: datetime, zone: tzinfo) -> Any:

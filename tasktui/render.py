@@ -5,19 +5,16 @@ markup in it means nothing.
 """
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
+from runner import cells
 from runner.store.observe import TaskRow
 from runner.task import Shown
-from runner.terminal import CUT, SIGNS, clean, one_line
-from runner.times import format_age, format_moment
-
-NOTHING = "-"
-"""Stands where there is no value."""
+from runner.terminal import CUT, clean, state_text
 
 LONGEST_LINE = 400
 
@@ -54,17 +51,12 @@ class Line(NamedTuple):
 
 def line(value: object, limit: int = LONGEST_LINE) -> str:
     """A value on one line, safe to show; NOTHING where there is none."""
-    return NOTHING if value is None or value == "" else clean(str(value), limit)
+    return clean(cells.text(value), limit)
 
 
 def block(text: str) -> str:
     """A text that has its lines to itself, safe to show."""
     return clean(text, newlines=True)
-
-
-def reason(error: str | None) -> str:
-    """The first line of an error."""
-    return one_line(error) if error else ""
 
 
 def content(*parts: str | tuple[str, str]) -> Content:
@@ -77,55 +69,9 @@ def lines(parts: Iterable[Content]) -> Content:
     return Content("\n").join(parts)
 
 
-def age(length: timedelta | float | None) -> str:
-    """A length of time for a glance.
-
-    Args:
-        length: seconds or timedelta; None for nothing.
-    """
-    if length is None:
-        return NOTHING
-    try:
-        return format_age(length if isinstance(length, timedelta) else timedelta(seconds=length))
-    except (OverflowError, ValueError):  # whoever wrote the row by hand may have written anything
-        return "?"
-
-
-def duration(length: timedelta | float | None) -> str:
-    """How long something took: an age, but telling apart what takes less than a second."""
-    seconds = length.total_seconds() if isinstance(length, timedelta) else length
-    if seconds is None or not 0 <= seconds < 1:
-        return age(seconds)
-    return f"{seconds * 1000:.{0 if seconds >= 0.01 else 1}f}ms"
-
-
-def since(moment: datetime | None, at: datetime) -> str:
-    """How long ago something was, at the time `at`."""
-    return NOTHING if moment is None else age(at - moment)
-
-
-def distance(moment: datetime | None, at: datetime) -> str:
-    """How far away a time is: `in 3m10s`, `now`, `2m ago`."""
-    if moment is None:
-        return NOTHING
-    if abs(moment - at) < timedelta(seconds=1):
-        return "now"
-    return f"in {age(moment - at)}" if moment > at else f"{age(at - moment)} ago"
-
-
-def exact(moment: datetime | None, at: datetime, zone: tzinfo) -> str:
-    """A time to the second in the operator's zone, and how far away it is."""
-    return NOTHING if moment is None else f"{format_moment(moment, zone)}  {distance(moment, at)}"
-
-
-def tries(task: TaskRow) -> str:
-    """Attempts used and allowed: `2/4`."""
-    return f"{task.attempt}/{task.max_attempts}" if task.max_attempts else str(task.attempt)
-
-
 def state(shown: Shown) -> Cell:
     """A state: sign and word, and a colour besides."""
-    return Cell(f"{SIGNS[shown]} {shown.value}", COLOURS.get(shown, ""))
+    return Cell(state_text(shown), COLOURS.get(shown, ""))
 
 
 def task_line(task: TaskRow, at: datetime, *, ended: bool = False, gone: bool = False) -> Line:
@@ -146,20 +92,13 @@ def task_line(task: TaskRow, at: datetime, *, ended: bool = False, gone: bool = 
             Cell(line(task.queue)),
             Cell(line(task.handler)),
             Cell(line(task.key)),
-            Cell(tries(task)),
-            Cell(distance(when(task), at)),
-            Cell(since(task.submitted_at, at)),
-            Cell(reason(task.error)),
+            Cell(cells.tries(task.attempt, task.max_attempts)),
+            Cell(cells.distance(task.telling, at)),
+            Cell(cells.since(task.submitted_at, at)),
+            Cell(cells.reason(task.error)),
         ),
         struck=ended or gone,
     )
-
-
-def when(task: TaskRow) -> datetime | None:
-    """The time that tells most about a task: its end, the start of its run, or when it is due."""
-    if task.state.final:
-        return task.finished_at
-    return task.claimed_at if task.shown in (Shown.RUNNING, Shown.LOST) else task.run_at
 
 
 def fitted(text: str, width: int, *, right: bool = False) -> str:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from runner.person import local_zone
 from runner.settings import Settings
 from runner.store.database import Database
-from runner.store.intervene import By
+from runner.store.intervene import By, who
 from runner.store.shield import shielded
 from runner.store.transaction import Transaction
-from tasktui.person import local_zone, who
 from tasktui.writing import ReadOnly, WriteLock
 
 P = ParamSpec("P")

@@ -16,14 +16,11 @@ from runner.errors import RunnerError, SchemaMissing
 from runner.migrations.revisions import HEAD, check
 from runner.settings import Settings
 from runner.store.database import Database
+from runner.store.threads import driver_threads_ended
 from runner.urls import DatabaseUrl
 from tasktui.arguments import Arguments
 from tasktui.session import Session
 from tasktui.writing import WriteLock
-
-DRIVER_THREAD = "_connection_worker_thread"
-LONGEST_FAREWELL = 0.5
-"""Seconds that a thread of the driver is waited for."""
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -71,7 +68,7 @@ async def opened(arguments: Arguments, settings: Settings) -> AsyncIterator[Sess
             await session.ended()
     finally:
         await database.dispose()
-        await _threads_ended()
+        await driver_threads_ended()
 
 
 def lock_of(arguments: Arguments, settings: Settings) -> WriteLock:
@@ -117,10 +114,3 @@ def forgive_bad_bytes() -> None:
     # The driver has no other door to its decoder; without this name it has been mended, and needs nothing.
     if hasattr(linux_driver, "getincrementaldecoder"):
         linux_driver.getincrementaldecoder = forgiving
-
-
-async def _threads_ended() -> None:
-    """Wait for threads of the SQLite driver, which still have something to say to the loop when they end."""
-    for thread in threading.enumerate():
-        if DRIVER_THREAD in thread.name:
-            await asyncio.to_thread(thread.join, LONGEST_FAREWELL)

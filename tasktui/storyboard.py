@@ -7,10 +7,11 @@ from typing import Any
 
 from textual.content import Content
 
+from runner import cells
 from runner.redaction import decoded
 from runner.store.observe import Attempt, Audited, Story
 from runner.times import format_age
-from tasktui.render import age, block, content, distance, duration, exact, line, reason, state, tries
+from tasktui.render import block, content, line, state
 
 TITLE = "bold underline"
 
@@ -38,7 +39,7 @@ def told(story: Story, zone: tzinfo, *, reveal: bool = False) -> Iterator[Conten
     if story.attempts and (trace := story.attempts[-1].traceback):
         yield from _titled("traceback of the last failure", block(trace))
     if story.next_runs:
-        runs = "\n".join(exact(run, story.at, zone) for run in story.next_runs)
+        runs = "\n".join(cells.exact(run, story.at, zone) for run in story.next_runs)
         yield from _titled("next runs, if every attempt fails at once", runs)
     if story.audit:
         yield content(("\nwhat operators did", TITLE))
@@ -56,7 +57,7 @@ def change(entry: Audited, at: datetime, *, reveal: bool = False) -> Iterator[Co
     why = f": {line(entry.reason)}" if entry.reason else ""
     undone = f" (takes back {entry.undo_of})" if entry.undo_of else ""
     who = f"{line(entry.verb)}{undone} by {line(entry.operator)}@{line(entry.host)}{why}"
-    yield content((f"{distance(entry.at, at):>13}  ", "dim"), who)
+    yield content((f"{cells.distance(entry.at, at):>13}  ", "dim"), who)
     for difference in differences(entry, reveal=reveal):
         yield content((f"{'':15}{difference}", "dim"))
 
@@ -80,20 +81,21 @@ def _facts(story: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
     task = story.task
     yield "task", f"{task.id}   version {task.version}"
     yield "handler", f"{line(task.handler)}   in queue {line(task.queue)}, priority {task.priority}"
-    yield "attempts", f"{tries(task)}{f'   rescued {task.rescues} times' if task.rescues else ''}"
+    rescued = f"   rescued {task.rescues} times" if task.rescues else ""
+    yield "attempts", f"{cells.tries(task.attempt, task.max_attempts)}{rescued}"
     times = {"run at": task.run_at, "submitted": task.submitted_at, "claimed": task.claimed_at}
     times |= {"deadline": story.deadline_at, "finished": task.finished_at}
-    yield from ((name, exact(moment, story.at, zone)) for name, moment in times.items() if moment)
+    yield from ((name, cells.exact(moment, story.at, zone)) for name, moment in times.items() if moment)
     runner = story.runner
     rest = {
         "key": task.key,
         "submitted by": story.submitted_by,
-        "took": duration(task.duration) if task.duration is not None else None,
+        "took": cells.duration(task.duration) if task.duration is not None else None,
         "progress": f"{task.progress:.0%}" if task.progress is not None else None,
-        "runner": f"{runner.id} on {runner.host}, silent for {age(runner.silent)}" if runner else task.runner_id,
+        "runner": f"{runner.id} on {runner.host}, silent for {cells.age(runner.silent)}" if runner else task.runner_id,
         "host": None if runner else task.host,
         "retry plan": story.retry,
-        "timeout": age(story.timeout) if story.timeout is not None else None,
+        "timeout": cells.age(story.timeout) if story.timeout is not None else None,
         "tags": ", ".join(story.tags),
         "trace": story.trace,
     }
@@ -105,13 +107,13 @@ def _evidence(story: Story) -> Iterator[Content]:
         yield content(("\nattempts that failed", TITLE))
     for attempt in story.attempts:
         yield content((f"{attempt.attempt:>5}  ", "bold"), _attempt(attempt, story.at))
-        yield content((f"{'':7}{reason(f'{attempt.error_type}: {attempt.message}')}", "red"))
+        yield content((f"{'':7}{cells.reason(f'{attempt.error_type}: {attempt.message}')}", "red"))
 
 
 def _attempt(attempt: Attempt, at: datetime) -> str:
     next_in = f", next in {format_age(attempt.delay)}" if attempt.delay is not None else ""
     where = f"runner {line(attempt.runner_id)} on {line(attempt.host)}"
-    took = f"{distance(attempt.ended_at, at)}, took {duration(attempt.duration)}"
+    took = f"{cells.distance(attempt.ended_at, at)}, took {cells.duration(attempt.duration)}"
     return f"{took}, {where}, led to {line(attempt.verb)}{next_in}"
 
 

@@ -23,11 +23,8 @@ def tell(verb: str, result: Result, *, json: bool) -> int:
     if json:
         print_json({"verb": verb, **plain(result)})
     else:
-        print_line(f"{verb}: {_counts(result)}")
-    lines = [f"task {left.id}: {left.why}" for left in result.refused]
-    lines += [
-        f"task {left.id} has changed: it is {left.state} at version {left.version} now" for left in result.moved_on
-    ]
+        print_line(f"{verb}: {result}")
+    lines = result.left_alone()
     for line in lines[:MOST_LINES]:
         complain(line)
     if len(lines) > MOST_LINES:
@@ -43,12 +40,3 @@ def code(result: Result) -> int:
         return Exit.PARTLY
     missing = not result.moved_on and all(left.why == MISSING for left in result.refused)
     return Exit.NOT_FOUND if missing else Exit.MOVED_ON
-
-
-def _counts(result: Result) -> str:
-    counts = [f"{len(result.changed):,} changed"]
-    if result.moved_on:
-        counts.append(f"{len(result.moved_on):,} had moved on")
-    if result.refused:
-        counts.append(f"{len(result.refused):,} were left alone")
-    return ", ".join(counts)

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from runner import cells
 from runner.bench import Plan, Report
 from runner.bench import bench as measure
 from runner.bench.plan import read_parts
 from runner.bench.report import UNITS, Cost, Summary
-from runner.cli import cells
 from runner.cli.connection import NOWHERE, Connection
 from runner.cli.ending import Exit, complain
 from runner.cli.printing import Column, print_json, print_line, print_table, print_title

@@ -12,13 +12,12 @@ from runner.cli.answer import tell
 from runner.cli.confirm import ask, confirm, show, spoken
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit, complain
-from runner.cli.person import by
 from runner.cli.targets import read_targets
 from runner.fields import Operator
 from runner.filters import Filter, Term
 from runner.store import intervene
 from runner.store.database import Database
-from runner.store.intervene import Operation, Preview, Result, Target
+from runner.store.intervene import Operation, Preview, Result, Target, who
 from runner.store.transaction import Transaction
 from runner.terminal import counted
 from runner.times import parse_duration
@@ -67,7 +66,7 @@ async def retry(
         connection: Which database.
     """
     seconds = parse_duration(over).total_seconds() if over else 0.0
-    operation = partial(intervene.retry_now, by=by(consent.reason), over=seconds)
+    operation = partial(intervene.retry_now, by=who(consent.reason), over=seconds)
     return await _change("retry_now", operation, targets, consent, connection)
 
 
@@ -81,7 +80,7 @@ async def terminate(*targets: Targets, consent: Consent = ASK, connection: Conne
         consent: Whether it is meant.
         connection: Which database.
     """
-    operation = partial(intervene.terminate, by=by(consent.reason))
+    operation = partial(intervene.terminate, by=who(consent.reason))
     return await _change("terminate", operation, targets, consent, connection)
 
 
@@ -102,7 +101,7 @@ async def delay(
         connection: Which database.
     """
     seconds = parse_duration(length).total_seconds()
-    operation = partial(intervene.delay, seconds=seconds, by=by(consent.reason))
+    operation = partial(intervene.delay, seconds=seconds, by=who(consent.reason))
     return await _change("delay", operation, targets, consent, connection)
 
 

@@ -7,8 +7,7 @@ from enum import StrEnum
 from shlex import quote
 from typing import NamedTuple
 
-from runner.cli import cells
-from runner.cli.clock import now
+from runner import cells
 from runner.cli.connection import NOWHERE, Connection, unopened
 from runner.cli.ending import Exit
 from runner.cli.handlers import Modules, load_handlers
@@ -16,6 +15,7 @@ from runner.cli.printing import Column, print_json, print_line, print_table, pri
 from runner.cli.stats import paused_line, unknown_line
 from runner.errors import ConfigurationError, StoreError
 from runner.migrations import check as check_schema
+from runner.person import now
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.observe import Pauses, UnknownHandler, clock, pauses, runners, unknown_handlers

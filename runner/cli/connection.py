@@ -1,7 +1,5 @@
 """Which database a command is about, and the way into it."""
 
-import asyncio
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from runner.errors import SchemaMissing
 from runner.migrations import HEAD, REVISIONS, ensure
 from runner.settings import Settings, load
 from runner.store.database import Database
+from runner.store.threads import driver_threads_ended
 from runner.urls import refuse_password
 
 
@@ -48,10 +47,6 @@ class Connection:
         return load(profile=self.profile, config=self.config, url=self.url, **overrides)
 
 
-DRIVER_THREAD = "_connection_worker_thread"
-LONGEST_FAREWELL = 0.5
-"""Seconds that a thread of the driver is waited for."""
-
 NOWHERE = Connection()
 """No option was given: the environment, the configuration file and the defaults decide."""
 
@@ -74,18 +69,7 @@ async def unopened(settings: Settings, *, must_exist: bool = False) -> AsyncIter
         yield database
     finally:
         await database.dispose()
-        await _threads_ended()
-
-
-async def _threads_ended() -> None:
-    """Wait for threads of the SQLite driver.
-
-    One whose connection could not be opened still has something to say to the event loop after it has said so; when
-    the loop is closed by then, it complains on standard error.
-    """
-    for thread in threading.enumerate():
-        if DRIVER_THREAD in thread.name:
-            await asyncio.to_thread(thread.join, LONGEST_FAREWELL)
+        await driver_threads_ended()
 
 
 @asynccontextmanager

@@ -6,18 +6,17 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from runner.cli import cells
+from runner import cells
 from runner.cli.answer import tell
-from runner.cli.clock import local_zone
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
-from runner.cli.person import by
 from runner.cli.printing import print_line
 from runner.cli.targets import TaskId
 from runner.errors import InvalidEdit, TaskMovedOn
+from runner.person import local_zone
 from runner.policy.retry import parse_plan
 from runner.store import intervene
-from runner.store.intervene import KEEP, Changes
+from runner.store.intervene import KEEP, Changes, who
 from runner.store.observe import clock
 from runner.times import format_moment, parse_duration, parse_moment
 
@@ -101,7 +100,7 @@ async def edit(
         at = await database.read(clock)
         changes = values.changes(at)
         limit = int(settings.payload_limit)
-        result = await database.write(intervene.edit, id, version, changes, by(reason), payload_limit=limit)
+        result = await database.write(intervene.edit, id, version, changes, who(reason), payload_limit=limit)
     for left in result.moved_on:
         raise TaskMovedOn(id=id, seen=version, state=left.state, found=left.version)
     code = tell("edit", result, json=json)

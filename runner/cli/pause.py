@@ -5,15 +5,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from runner.cli import cells
-from runner.cli.clock import local_zone
+from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
-from runner.cli.person import by
 from runner.cli.printing import print_json, print_line
 from runner.errors import InvalidInput
+from runner.person import local_zone
 from runner.store import intervene
-from runner.store.intervene import Kind, Paused, Place
+from runner.store.intervene import Kind, Paused, Place, who
 from runner.store.observe import clock
 from runner.times import parse_moment
 
@@ -45,7 +44,7 @@ async def pause(
     async with opened(connection.settings()) as database:
         at = await database.read(clock)
         end = parse_moment(until, at, local_zone()) if until is not None else None
-        done = await database.write(intervene.pause, place, by(reason), end)
+        done = await database.write(intervene.pause, place, who(reason), end)
     if json:
         print_json({"verb": "pause", "place": str(place), "until": done.until, "why": done.why, "replaced": done.again})
     else:
@@ -73,7 +72,7 @@ async def resume(
     """
     place = _place(queue, handler)
     async with opened(connection.settings()) as database:
-        done = await database.write(intervene.resume, place, by(reason))
+        done = await database.write(intervene.resume, place, who(reason))
     if json:
         print_json({"verb": "resume", "place": str(place), "changed": done})
     else:

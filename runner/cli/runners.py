@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from runner.cli import cells
+from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import Column, plain, print_json, print_line, print_table

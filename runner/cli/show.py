@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime, tzinfo
 from typing import Any
 
-from runner.cli import cells
-from runner.cli.clock import local_zone
+from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.handlers import Modules, load_handlers
@@ -23,6 +22,7 @@ from runner.cli.printing import (
 from runner.cli.stats import paused_line
 from runner.cli.targets import TaskId
 from runner.cli.tasks import listed
+from runner.person import local_zone
 from runner.redaction import decoded
 from runner.settings import Settings
 from runner.store.database import Database

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from runner.cli import cells
+from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import Column, print_json, print_line, print_table, print_title

@@ -9,16 +9,15 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from runner.cli.clock import local_zone, now
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.drafts import Drafts
 from runner.cli.ending import Exit, complain
 from runner.cli.handlers import Modules, load_handlers
 from runner.cli.intake import Intake, progress
 from runner.cli.lines import read_lines, reading
-from runner.cli.person import operator
 from runner.cli.printing import print_json, print_line
 from runner.errors import InvalidInput
+from runner.person import local_zone, now, operator
 from runner.settings import Settings
 from runner.store.submit import submit_many
 from runner.task import NewTask

@@ -6,9 +6,9 @@ from typing import Annotated, TypeAlias
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from runner.cli.clock import local_zone, now
 from runner.errors import InvalidInput
 from runner.filters import Filter, parse_filter
+from runner.person import local_zone, now
 
 HIGHEST_ID = 2**63 - 1
 

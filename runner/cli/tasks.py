@@ -5,18 +5,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from runner.cli import cells
-from runner.cli.clock import local_zone, now
+from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import Column, plain, print_json, print_line, print_table
 from runner.cli.targets import TaskId
 from runner.errors import InvalidInput
 from runner.filters import Filter, parse_filter
+from runner.person import local_zone, now
 from runner.store.observe.pages import Page, page
 from runner.store.observe.search import Order
 from runner.store.observe.tasks import TaskRow
-from runner.task import Shown
 from runner.terminal import counted
 
 MOST = 1_000
@@ -101,13 +100,6 @@ def row(task: TaskRow, at: datetime) -> list[str]:
         task.handler,
         cells.text(task.key),
         cells.tries(task.attempt, task.max_attempts),
-        cells.distance(_when(task), at),
+        cells.distance(task.telling, at),
         cells.reason(task.error),
     ]
-
-
-def _when(task: TaskRow) -> datetime | None:
-    """The time that tells most about a task: its end, the start of its run, or when it is due."""
-    if task.state.final:
-        return task.finished_at
-    return task.claimed_at if task.shown in (Shown.RUNNING, Shown.LOST) else task.run_at

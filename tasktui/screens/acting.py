@@ -8,14 +8,15 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
+from runner import cells
 from runner.errors import RunnerError
 from runner.store import observe
 from runner.store.intervene import Result
 from runner.store.observe import Audited, Pause, TaskRow
 from tasktui import interventions
-from tasktui.actions import ACTIONS, Action, Plan, Subject, demand, left_alone, plan, summary
+from tasktui.actions import ACTIONS, Action, Plan, Subject, demand, plan
 from tasktui.messages import Acted, Told
-from tasktui.render import content, exact, line
+from tasktui.render import content, line
 from tasktui.screens.confirm import ConfirmScreen, Consent, told
 from tasktui.screens.edit import EditScreen
 from tasktui.screens.live import LiveScreen
@@ -117,7 +118,7 @@ class ActingScreen(LiveScreen):
 
     def _do(self, made: Plan, consent: Consent) -> None:
         def progress(so_far: Result) -> None:
-            self.post_message(Told(f"{made.action.label}: {summary(so_far)} so far"))
+            self.post_message(Told(f"{made.action.label}: {so_far} so far"))
 
         async def doing() -> None:
             result = await interventions.carry_out(self.session, made, consent.answer, consent.reason, progress)
@@ -141,7 +142,7 @@ class ActingScreen(LiveScreen):
     def _about_pause(self, queue: str, found: Pause | None, at: Any) -> list[Content]:
         if found is None:
             return [content((f"Pause queue {line(queue)}: no more of its tasks start", "bold"))]
-        until = exact(found.until, at, self.session.zone) if found.until else "somebody ends it"
+        until = cells.exact(found.until, at, self.session.zone) if found.until else "somebody ends it"
         return [
             content((f"Resume queue {line(queue)}", "bold")),
             content(f"  paused by {line(found.by)} until {until}: {line(found.why)}"),
@@ -175,7 +176,7 @@ class ActingScreen(LiveScreen):
 
     @on(Acted)
     def _acted(self, message: Acted) -> None:
-        alone = left_alone(message.result)
+        alone = message.result.left_alone()
         more = [f"and {len(alone) - MOST_TOLD:,} more"] if len(alone) > MOST_TOLD else []
-        self.tell("\n".join([f"{message.what}: {summary(message.result)}", *alone[:MOST_TOLD], *more]), bad=bool(alone))
+        self.tell("\n".join([f"{message.what}: {message.result}", *alone[:MOST_TOLD], *more]), bad=bool(alone))
         self.feed.hurry()

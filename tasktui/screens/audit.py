@@ -10,12 +10,13 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
+from runner import cells
 from runner.store import observe
 from runner.store.observe import Audited
 from runner.store.transaction import Transaction
 from tasktui.actions import ACTIONS, Subject
 from tasktui.columns import Column
-from tasktui.render import Cell, Line, line, lines, since
+from tasktui.render import Cell, Line, line, lines
 from tasktui.screens.acting import ActingScreen
 from tasktui.storyboard import change, differences
 from tasktui.widgets.table import Table
@@ -107,7 +108,7 @@ def entry_line(entry: Audited, at: datetime, *, undone: bool) -> Line:
     return Line(
         (
             Cell(str(entry.id)),
-            Cell(since(entry.at, at)),
+            Cell(cells.since(entry.at, at)),
             Cell(line(entry.operator)),
             Cell(line(entry.host)),
             Cell(line(verb)),

@@ -11,8 +11,9 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
+from runner import cells
 from tasktui.actions import Action, Demand, Plan
-from tasktui.render import content, line, lines, reason, state
+from tasktui.render import content, line, lines, state
 
 
 class Consent(NamedTuple):
@@ -92,6 +93,6 @@ def told(plan: Plan, place: str) -> list[Content]:
         parts.append(content(f"  {number:>6,}  ", (f"{cell.text:12}", cell.style), f" {line(queue, 40)}"))
     parts += [content((f"  {number:,} left alone: {line(why)}", "yellow")) for why, number in plan.skipped.items()]
     for task in plan.samples:
-        texts = (str(task.id), line(task.handler, 20), line(task.key, 20), line(reason(task.error) or None, 40))
+        texts = (str(task.id), line(task.handler, 20), line(task.key, 20), line(cells.reason(task.error) or None, 40))
         parts.append(content((f"  {'  '.join(texts)}", "dim")))
     return parts

@@ -13,7 +13,7 @@ from runner.errors import RunnerError
 from runner.store import intervene
 from runner.store.intervene import Result
 from runner.store.observe import Story
-from tasktui.actions import demand, left_alone
+from tasktui.actions import demand
 from tasktui.editing import changes, entries, preview
 from tasktui.messages import Acted, Told
 from tasktui.render import block, content, line
@@ -113,7 +113,7 @@ class EditScreen(ModalScreen[Result | None]):
         if message.result.changed:
             self.dismiss(message.result)
         else:
-            self._object("\n".join(["Nothing was saved:", *left_alone(message.result)]))
+            self._object("\n".join(["Nothing was saved:", *message.result.left_alone()]))
 
     def _object(self, why: str) -> None:
         self.query_one("#preview", Static).update(content((block(why), "bold red")))

@@ -11,6 +11,7 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
+from runner import cells
 from runner.store import observe
 from runner.store.observe import Failures, TaskRow
 from runner.store.transaction import Transaction
@@ -18,7 +19,7 @@ from tasktui.actions import Action
 from tasktui.columns import Column
 from tasktui.messages import Told
 from tasktui.query import filter_of
-from tasktui.render import Cell, Line, block, content, line, reason, since
+from tasktui.render import Cell, Line, block, content, line
 from tasktui.screens.acting import ActingScreen
 from tasktui.widgets.table import Table
 
@@ -131,10 +132,10 @@ def group_line(group: Failures, at: datetime) -> Line:
             Cell(str(group.count)),
             Cell(str(group.tasks)),
             Cell(str(group.buried), "red" if group.buried else "dim"),
-            Cell(since(group.first, at)),
-            Cell(since(group.last, at)),
+            Cell(cells.since(group.first, at)),
+            Cell(cells.since(group.last, at)),
             Cell(line(group.handler)),
-            Cell(reason(f"{group.error_type}: {group.message}")),
+            Cell(cells.reason(f"{group.error_type}: {group.message}")),
         )
     )
 

@@ -11,10 +11,11 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 
+from runner import cells
 from runner.errors import RunnerError
 from tasktui.feed import Feed
 from tasktui.messages import Failed, Looked, Told
-from tasktui.render import age, block
+from tasktui.render import block
 from tasktui.session import Session
 from tasktui.widgets.heading import Heading, Status
 
@@ -131,7 +132,7 @@ class LiveScreen(Screen[None]):
 
     def _head(self) -> None:
         session, now = self.session, time.monotonic()
-        shown = f"shown is what was seen {age(now - self._seen)} ago: " if self._seen is not None else ""
+        shown = f"shown is what was seen {cells.age(now - self._seen)} ago: " if self._seen is not None else ""
         modes = cast("Mapping[str, type[LiveScreen]]", self.app.MODES)
         self.query_one(Heading).show(
             Status(

@@ -10,13 +10,14 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Static
 
+from runner import cells
 from runner.store import observe
 from runner.store.observe import Flow, MinuteFlow, QueueCounts, RunnerRow, UnknownHandler
 from runner.store.transaction import Transaction
 from tasktui.columns import Column
 from tasktui.plot import plot
 from tasktui.query import filter_of
-from tasktui.render import Cell, Line, age, content, distance, line, lines
+from tasktui.render import Cell, Line, content, line, lines
 from tasktui.screens.acting import ActingScreen
 from tasktui.widgets.table import Table
 
@@ -110,7 +111,7 @@ def queue_line(queue: QueueCounts) -> Line:
             Cell(str(queue.retrying), "yellow" if queue.retrying.number else "dim"),
             Cell(f"{queue.running}{limit}"),
             Cell(str(queue.dead), "red" if queue.dead.number else "dim"),
-            Cell(age(queue.oldest)),
+            Cell(cells.age(queue.oldest)),
             Cell(f"{queue.minute.succeeded:,}"),
             Cell(f"{failed:,}", "red" if failed else "dim"),
             Cell(str(queue.blocked), "dim"),
@@ -128,14 +129,14 @@ def alerts(glance: Glance) -> Iterable[str]:
     for runner in glance.runners:
         if not runner.alive:
             name = f"runner {runner.id} on {line(runner.host)}"
-            yield f" ! {name} is lost: silent for {age(runner.silent)}, {runner.holds} tasks in hand"
+            yield f" ! {name} is lost: silent for {cells.age(runner.silent)}, {runner.holds} tasks in hand"
     for unknown in glance.unknown:
         queues = line(", ".join(unknown.queues))
-        due = f"due for {age(unknown.due)}" if unknown.due >= 0 else f"due in {age(-unknown.due)}"
+        due = f"due for {cells.age(unknown.due)}" if unknown.due >= 0 else f"due in {cells.age(-unknown.due)}"
         yield f" ! no live runner knows handler {line(unknown.handler)} (queue {queues}, {due})"
     for queue in glance.queues:
         if queue.paused:
-            until = distance(queue.paused.until, glance.at) if queue.paused.until else "when somebody says so"
+            until = cells.distance(queue.paused.until, glance.at) if queue.paused.until else "when somebody says so"
             by, why = line(queue.paused.by), line(queue.paused.why)
             yield f" ⏸ {line(queue.queue)} paused by {by}: {why}; it resumes {until}"
 

@@ -9,11 +9,12 @@ from textual import on
 from textual.widget import Widget
 from textual.widgets import Static
 
+from runner import cells
 from runner.store import observe
 from runner.store.observe import RunnerRow
 from runner.store.transaction import Transaction
 from tasktui.columns import Column
-from tasktui.render import Cell, Line, age, content, line, since
+from tasktui.render import Cell, Line, content, line
 from tasktui.screens.live import LiveScreen
 from tasktui.widgets.table import Table
 
@@ -78,9 +79,9 @@ def runner_line(runner: RunnerRow, at: datetime) -> Line:
             Cell(line(runner.host)),
             Cell(str(runner.pid)),
             Cell(f"{state}, {line(runner.wish)}" if runner.wish else state, "green" if runner.alive else "bold red"),
-            Cell(age(runner.silent)),
+            Cell(cells.age(runner.silent)),
             Cell(f"{runner.holds}/{runner.capacity}"),
-            Cell(since(runner.started_at, at)),
+            Cell(cells.since(runner.started_at, at)),
             Cell(line(runner.version)),
             Cell(line(", ".join(runner.handlers))),
         )

@@ -10,6 +10,7 @@ from runner.store.intervene.delay import delay
 from runner.store.intervene.edit import edit
 from runner.store.intervene.eligibility import VERBS, objection
 from runner.store.intervene.pause import Kind, Paused, Place, pause, resume
+from runner.store.intervene.person import who
 from runner.store.intervene.preview import Preview, preview
 from runner.store.intervene.retry import requeue, retry_now
 from runner.store.intervene.terminate import terminate
@@ -44,5 +45,6 @@ __all__ = [
     "retry_now",
     "terminate",
     "undo",
+    "who",
     "wish",
 ]

@@ -66,3 +66,18 @@ class Result:
         self.changed += other.changed
         self.moved_on += other.moved_on
         self.refused += other.refused
+
+    def __str__(self) -> str:
+        counts = [f"{len(self.changed):,} changed"]
+        if self.moved_on:
+            counts.append(f"{len(self.moved_on):,} had moved on")
+        if self.refused:
+            counts.append(f"{len(self.refused):,} were left alone")
+        return ", ".join(counts)
+
+    def left_alone(self) -> list[str]:
+        """One sentence for each task that was not changed."""
+        moved = [
+            f"task {left.id} has changed: it is {left.state} at version {left.version} now" for left in self.moved_on
+        ]
+        return [f"task {left.id}: {left.why}" for left in self.refused] + moved

@@ -69,6 +69,13 @@ class TaskRow:
         """The stored state behind the one that is shown."""
         return STORED[self.shown]
 
+    @property
+    def telling(self) -> datetime | None:
+        """The time that tells most about it: its end, the start of its run, or when it is due."""
+        if self.state.final:
+            return self.finished_at
+        return self.claimed_at if self.state is State.RUNNING else self.run_at
+
 
 STORED = {shown: State(shown.value) for shown in Shown if shown.value in tuple(State)} | {
     Shown.READY: State.WAITING,

@@ -1,6 +1,9 @@
-"""The present and the place: what `14:30` means to the person at this terminal."""
+"""The person at this terminal: the name that changes are written down with, and what `14:30` means there."""
 
+import getpass
 import os
+import socket
+from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -8,12 +11,25 @@ from zoneinfo import ZoneInfo
 LOCAL_TIME = Path("/etc/localtime")
 
 
+def operator() -> str:
+    """The name of the user who runs this."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a process of a user without a name
+        return "unknown"
+
+
+def host() -> str:
+    """The machine that the person sits at."""
+    return socket.gethostname()
+
+
 def now() -> datetime:
     """The present, aware."""
     return datetime.now(UTC)
 
 
-def local_zone(environ: dict[str, str] | None = None, local_time: Path = LOCAL_TIME) -> tzinfo:
+def local_zone(environ: Mapping[str, str] | None = None, local_time: Path = LOCAL_TIME) -> tzinfo:
     """The zone of the person at this terminal, by its name where that can be found: its clocks may change meanwhile.
 
     Args:

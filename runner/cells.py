@@ -1,10 +1,10 @@
-"""What stands in the cells of tables: ages, counts and states, short enough for eighty columns."""
+"""What stands in the cells of tables, on the command line and in the console: short enough for eighty columns."""
 
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 
 from runner.task import Shown
 from runner.terminal import one_line, state_text
-from runner.times import format_age
+from runner.times import format_age, format_moment
 
 NOTHING = "-"
 """Stands where there is no value."""
@@ -32,8 +32,9 @@ def age(length: timedelta | float | None) -> str:
         return "?"
 
 
-def duration(seconds: float | None) -> str:
+def duration(length: timedelta | float | None) -> str:
     """How long something took: an age, but telling apart what takes less than a second."""
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
     if seconds is None or not 0 <= seconds < 1:
         return age(seconds)
     return f"{seconds * 1000:.{0 if seconds >= TEN_MILLISECONDS else 1}f}ms"
@@ -53,6 +54,11 @@ def distance(moment: datetime | None, at: datetime) -> str:
     return f"in {age(moment - at)}" if moment > at else f"{age(at - moment)} ago"
 
 
+def exact(moment: datetime | None, at: datetime, zone: tzinfo) -> str:
+    """A time to the second in the reader's zone, and how far away it is."""
+    return NOTHING if moment is None else f"{format_moment(moment, zone)}  {distance(moment, at)}"
+
+
 def tries(attempt: int, most: int | None) -> str:
     """Attempts used and allowed: `2/4`."""
     return f"{attempt}/{most}" if most else str(attempt)
@@ -64,5 +70,5 @@ def state(shown: Shown) -> str:
 
 
 def reason(error: str | None) -> str:
-    """The first line of an error."""
+    """The first line of an error, safe to show."""
     return one_line(error) if error else ""
