@@ -6,12 +6,18 @@ from runner.cli.printing import print_json, print_line
 from runner.errors import InvalidInput
 from runner.migrations import HEAD, upgrade
 from runner.migrations import check as check_schema
+from runner.migrations import roles as write_roles
 from runner.migrations import sql as write_sql
 from runner.settings import Settings
 
 
 async def migrate(
-    *, check: bool = False, sql: bool = False, json: bool = False, connection: Connection = NOWHERE
+    *,
+    check: bool = False,
+    sql: bool = False,
+    roles: bool = False,
+    json: bool = False,
+    connection: Connection = NOWHERE,
 ) -> int:
     """Create the tables of a database, or bring them up to date.
 
@@ -21,14 +27,17 @@ async def migrate(
     Args:
         check: Only tell whether the tables are as this program needs them.
         sql: Only print the statements that give an empty database its tables.
+        roles: Only print the statements that give a PostgreSQL database roles: a
+            producer, a runner, an operator and a reader, each with what it needs.
         json: Print one JSON document.
         connection: Which database.
     """
-    if check and sql:
-        raise InvalidInput(why="--check looks into the database and --sql does not, so only one of them makes sense")
+    if check + sql + roles > 1:
+        raise InvalidInput(why="--check looks into the database, --sql and --roles print: only one of them makes sense")
     settings = connection.settings()
-    if sql:
-        print(write_sql(settings.url, settings.table_prefix, settings.table_schema))
+    if sql or roles:
+        write = write_sql if sql else write_roles
+        print(write(settings.url, settings.table_prefix, settings.table_schema))
         return Exit.OK
     applied = await _checked(settings) if check else await _upgraded(settings)
     if json:

@@ -7,5 +7,6 @@ from runner.migrations.apply import ensure, upgrade
 from runner.migrations.installation import Installation
 from runner.migrations.offline import sql
 from runner.migrations.revisions import HEAD, REVISIONS, check, found
+from runner.migrations.roles import ROLES, role, roles
 
-__all__ = ["HEAD", "REVISIONS", "Installation", "check", "ensure", "found", "sql", "upgrade"]
+__all__ = ["HEAD", "REVISIONS", "ROLES", "Installation", "check", "ensure", "found", "role", "roles", "sql", "upgrade"]

@@ -170,3 +170,11 @@ def test_the_demo_reports_in_json(tmp_path: Path) -> None:
     told = program("demo", "--tasks", 5, "--json")
     assert told.returncode == Exit.OK, told.stderr
     assert json.loads(told.stdout)
+
+
+def test_the_roles_can_be_had_without_a_database(call: Call) -> None:
+    told = call("migrate", "--roles", "--url", "postgresql://nowhere.invalid/x")
+    assert told.code == Exit.OK
+    assert "CREATE ROLE shop LOGIN IN ROLE task_producer" in told.out
+    assert call("migrate", "--roles", "--url", "sqlite:///x.db").code == Exit.BAD_INPUT
+    assert call("migrate", "--roles", "--sql", "--url", "postgresql://nowhere.invalid/x").code == Exit.BAD_INPUT

@@ -1,0 +1,318 @@
+"""The roles of PostgreSQL: what each may and may not do, with logins of their own on a real server."""
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from psycopg import sql
+
+from runner.columns import EARLIEST, db_now
+from runner.errors import DatabaseRefused, InvalidInput
+from runner.migrations import ROLES, check, role, roles
+from runner.migrations.installation import version_table
+from runner.outcome import Done, Retry
+from runner.policy.selection import Lane, Place
+from runner.schema import tables
+from runner.settings import Settings
+from runner.store import intervene, observe
+from runner.store.claim import Claimant, Terms, claim
+from runner.store.database import Database
+from runner.store.intervene import By, Changes, Kind, Target
+from runner.store.intervene.changes import FIELDS
+from runner.store.prune import prune, retention_of
+from runner.store.rescue import rescue
+from runner.store.runners import Identity, beat, leave, register
+from runner.store.settle import Settlement, settle
+from runner.store.statistics import Minute, write_minutes
+from runner.store.submit import COLUMNS, submit
+from runner.store.transaction import Transaction
+from runner.task import NewTask, State
+from runner.urls import parse_url
+from tests.cli.conftest import program
+from tests.conftest import PostgresDatabases
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, filtered
+
+URL = parse_url("postgresql://app@db.example.org/app")
+BY = By("ana", "web-1", "relay is back")
+
+DUE, LATER, HELD, DEAD, OLD = range(1, 6)
+"""Tasks that are there: two that wait, one in the hands of RUNNER, a dead one, and one to be pruned."""
+
+RUNNER, LOST = 1, 2
+FAR = datetime(2099, 1, 1, tzinfo=UTC)
+EDITED = 1
+"""The number of an entry of the audit."""
+
+Verb = Callable[[Transaction], Awaitable[Any]]
+
+
+async def _arrange(url: str) -> None:
+    database = Database.open(url)
+    try:
+        await add_live(database, queue="mail")
+        await add_live(database, run_at=ahead(600))
+        await add_runner(database)
+        await add_runner(database, lease=-60)
+        held: dict[str, Any] = {
+            "state": State.RUNNING.value,
+            "runner_id": RUNNER,
+            "fence": 1,
+            "attempt": 1,
+            "claimed_at": db_now(),
+        }
+        await add_live(database, max_attempts=3, **held)
+        await add_past(database, DEAD, State.DEAD)
+        await add_past(database, OLD, finished_at=ahead(-400 * 86_400))
+        await add_attempt(database, DEAD, started_at=ahead(-2), ended_at=ahead(-1))
+        await database.write(intervene.edit, LATER, None, Changes(priority=5), BY)
+    finally:
+        await database.dispose()
+
+
+@dataclass(frozen=True)
+class Logins:
+    """URLs of one database, by the role of who logs in."""
+
+    owner: str
+    by_role: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def logins(postgresql: PostgresDatabases) -> Iterator[Logins]:
+    """A database with the roles of the script, and a login in each."""
+    owner = postgresql.migrated(Path())
+    asyncio.run(_arrange(owner))
+    names = {name: f"test_{name}_{uuid.uuid4().hex[:8]}" for name in ROLES}
+    with psycopg.connect(owner, autocommit=True) as connection:
+        for _ in range(2):  # running it again changes nothing
+            connection.execute(roles(parse_url(owner)).encode())
+        for name, login in names.items():
+            words = "CREATE ROLE {} LOGIN PASSWORD 'secret' IN ROLE {}"
+            connection.execute(sql.SQL(words).format(sql.Identifier(login), sql.Identifier(role(name))))
+    yield Logins(owner, {name: _as(owner, login) for name, login in names.items()})
+    postgresql.remove(owner)
+    with psycopg.connect(postgresql.empty(Path()), autocommit=True) as connection:
+        for name in (*names.values(), *map(role, ROLES)):
+            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+def _as(url: str, login: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=f"{login}:secret@{parts.netloc.rpartition('@')[2]}").geturl()
+
+
+@pytest.fixture
+async def database(request: pytest.FixtureRequest, logins: Logins) -> AsyncIterator[Database]:
+    """The database as the login of the role `who` sees it."""
+    opened = Database.open(logins.by_role[request.getfixturevalue("who")])
+    yield opened
+    await opened.dispose()
+
+
+def sent(statement: str) -> Verb:
+    async def execute(tx: Transaction) -> None:
+        await tx.execute(sa.text(statement))
+
+    return execute
+
+
+async def submits(tx: Transaction) -> None:
+    await submit(tx, NewTask("h", "{}", "mail", "order-17", 9, delay=60.0, max_attempts=3, retry="1m", tags='["a"]'))
+
+
+async def claims(tx: Transaction) -> None:
+    lanes = {Lane("mail", "h", 1): Place(tx.dialect.instant(EARLIEST), 0)}
+    assert await claim(tx, Claimant(RUNNER, "here"), lanes, {"h": Terms(3, None)}, 1)
+
+
+async def settles(tx: Transaction) -> None:
+    await settle(tx, RUNNER, [Settlement(HELD, 1, Done(), 0.1, "30s")])
+
+
+async def puts_off(tx: Transaction) -> None:
+    await settle(tx, RUNNER, [Settlement(HELD, 1, Retry("1h"), 0.1, "30s")])
+
+
+async def counts_minutes(tx: Transaction) -> None:
+    await write_minutes(tx, RUNNER, [Minute(await observe.clock(tx), "mail", "h")])
+
+
+async def looks(tx: Transaction) -> None:
+    """Everything that the screens of the console and the reading verbs of the command line ask for."""
+    await observe.counts(tx)
+    await observe.page(tx, filtered(""))
+    await observe.story(tx, DEAD)
+    await observe.failures(tx)
+    await observe.runners(tx)
+    await observe.audit(tx)
+    await observe.pauses(tx)
+    await observe.unknown_handlers(tx)
+    now = await observe.clock(tx)
+    await observe.totals(tx, now - timedelta(hours=1), now)
+
+
+RUNS = {
+    "claim": claims,
+    "put off": puts_off,
+    "register": lambda tx: register(tx, Identity("here", 1, "1", ("h",), 1), 60),
+    "beat": lambda tx: beat(tx, RUNNER, 60, 1),
+    "leave": lambda tx: leave(tx, RUNNER),
+    "rescue": lambda tx: rescue(tx, 5.0),
+    "count minutes": counts_minutes,
+    "prune": lambda tx: prune(tx, retention_of(Settings())),
+}
+INTERVENES = {
+    "retry what waits": lambda tx: intervene.retry_now(tx, [Target(LATER)], BY),
+    "retry what is dead": lambda tx: intervene.retry_now(tx, [Target(DEAD)], BY),
+    "terminate what waits": lambda tx: intervene.terminate(tx, [Target(LATER)], BY),
+    "terminate what runs": lambda tx: intervene.terminate(tx, [Target(HELD)], BY),
+    "delay": lambda tx: intervene.delay(tx, [Target(LATER)], seconds=60, by=BY),
+    "edit": lambda tx: intervene.edit(tx, LATER, None, Changes(FAR, 9, 9, "1m", 5.0, "{}", "k"), BY),
+    "undo": lambda tx: intervene.undo(tx, EDITED, BY),
+    "pause a queue": lambda tx: intervene.pause(tx, intervene.Place(Kind.QUEUE, "mail"), BY),
+    "pause a handler": lambda tx: intervene.pause(tx, intervene.Place(Kind.HANDLER, "h"), BY),
+    "ask a runner": lambda tx: intervene.wish(tx, RUNNER, "drain", BY),
+}
+NOBODY_MAY = {
+    "forge the audit": "UPDATE task_audit SET operator = 'somebody else'",
+    "empty the audit": "UPDATE task_audit SET before = NULL",
+    "raise the schema": "UPDATE task_schema SET version_num = '9999'",
+    "drop a table": "DROP TABLE task_audit",
+    "empty a table": "TRUNCATE task_audit",
+    "add a trigger": "CREATE TRIGGER t BEFORE INSERT ON task EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+}
+RUNNERS_AND_OPERATORS = ("runner", "operator")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something that can be done, and who may do it."""
+
+    name: str
+    verb: Any
+    allowed: tuple[str, ...]
+
+
+CASES = (
+    Case("submit", submits, ("producer", *RUNNERS_AND_OPERATORS)),
+    Case("ask what is unfinished", lambda tx: observe.unfinished(tx, "h", "k"), ROLES),
+    Case("look", looks, ("reader", *RUNNERS_AND_OPERATORS)),
+    Case("read payloads", sent("SELECT payload FROM task"), ("reader", *RUNNERS_AND_OPERATORS)),
+    Case("submit what runs", sent("INSERT INTO task(handler, state) VALUES ('h', 'running')"), RUNNERS_AND_OPERATORS),
+    # Whoever may terminate a task moves it to the history, which is what a settle does.
+    Case("settle", settles, RUNNERS_AND_OPERATORS),
+    Case("raise a fence", sent("UPDATE task SET fence = fence + 1"), ("runner",)),
+    Case("rewrite the history", sent("UPDATE task_history SET state = 'succeeded'"), ("runner",)),
+    Case("delete an attempt", sent("DELETE FROM task_attempt"), ("runner",)),
+    Case("delete the audit", sent("DELETE FROM task_audit"), ("runner",)),
+    Case("strike a runner out", sent("DELETE FROM task_runner"), ("runner",)),
+    *(Case(name, verb, ("runner",)) for name, verb in RUNS.items()),
+    *(Case(name, verb, ("operator",)) for name, verb in INTERVENES.items()),
+    *(Case(name, sent(statement), ()) for name, statement in NOBODY_MAY.items()),
+)
+
+
+class Undone(Exception):
+    """What was tried is rolled back, so that the next one finds everything as it was."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("who", ROLES)
+async def test_a_role_may_do_what_it_is_for_and_nothing_else(who: str, case: Case, database: Database) -> None:
+    if who in case.allowed:
+        with pytest.raises(Undone):
+            await tried(database, case.verb)
+    else:
+        with pytest.raises(DatabaseRefused, match=r"permission denied|must be owner"):
+            await tried(database, case.verb)
+
+
+async def tried(database: Database, verb: Verb) -> None:
+    async with database.writing() as tx:
+        done = await verb(tx)
+        if isinstance(done, intervene.Result):
+            assert done.changed
+        raise Undone
+
+
+@pytest.mark.parametrize("who", ROLES)
+async def test_every_role_can_tell_whether_the_tables_are_the_right_ones(who: str, database: Database) -> None:
+    await check(database)
+
+
+def test_a_runner_and_a_producer_work_with_their_own_logins(logins: Logins, tmp_path: Path) -> None:
+    (tmp_path / "own_handlers.py").write_text("import runner\n\n@runner.handler('a.b')\ndef ab() -> None: ...\n")
+    for who, command in {
+        "producer": ("submit", "a.b"),
+        "runner": ("work", "-H", "own_handlers", "--until-idle"),
+        "reader": ("tasks", "handler:a.b state:succeeded"),
+        "operator": ("retry", "handler:h state:dead", "--yes", "1"),
+    }.items():
+        done = program(*command, cwd=tmp_path, env=_environment(tmp_path, logins.by_role[who]))
+        assert done.returncode == 0, (who, done.stderr)
+
+
+def _environment(home: Path, url: str) -> dict[str, str]:
+    return {"RUNNER_URL": url, "HOME": str(home), "PATH": "/usr/bin:/bin"}
+
+
+def test_the_script_knows_every_table_with_prefix_and_schema() -> None:
+    written = roles(URL, "x_", "jobs")
+    names = [*tables("x_", "jobs").metadata.tables, f"jobs.{version_table('x_')}"]
+    for name in names:
+        schema, _, table = name.partition(".")
+        assert f'"{schema}"."{table}"' in written
+    assert 'GRANT USAGE ON SCHEMA "jobs" TO jobs_x_task_producer' in written
+    assert not re.search(r'(?<!\.)"x_task|ON task', written)
+
+
+def test_a_table_that_no_role_was_thought_of_for_is_found() -> None:
+    script = (Path(__file__).parent.parent / "runner" / "migrations" / "roles.sql").read_text()
+    assert {name for name in tables().metadata.tables if f"{{{name}}}" not in script} == set()
+
+
+def test_what_can_be_submitted_and_edited_is_granted() -> None:
+    written = roles(URL)
+    submitted, edited = re.findall(r"GRANT (?:INSERT|UPDATE) \(([^)]+)\) ON \"task\"", written)
+    assert set(COLUMNS) - {"delay"} == {name.strip() for name in submitted.split(",")}
+    assert {name.strip() for name in edited.split(",")} >= FIELDS
+
+
+def test_sqlite_knows_no_roles() -> None:
+    with pytest.raises(InvalidInput):
+        roles(parse_url("sqlite:///x.db"))
+
+
+def test_a_name_that_the_server_would_cut_off_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="longer than"):
+        roles(URL, "p" * 20, "s" * 50)
+
+
+def test_a_schema_of_its_own_gets_roles_of_its_own(postgresql: PostgresDatabases) -> None:
+    url = postgresql.empty(Path())
+    asyncio.run(_migrated_into(url, "x_", "jobs"))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(roles(parse_url(url), "x_", "jobs").encode())
+        may = connection.execute("SELECT has_table_privilege('jobs_x_task_reader', 'jobs.x_task', 'SELECT')")
+        assert may.fetchone() == (True,)
+        connection.execute("DROP SCHEMA jobs CASCADE")
+        for name in ROLES:
+            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role(name, "x_", "jobs"))))
+    postgresql.remove(url)
+
+
+async def _migrated_into(url: str, prefix: str, schema: str) -> None:
+    opened = Database.open(url, prefix=prefix, schema=schema)
+    try:
+        await opened.migrate()
+    finally:
+        await opened.dispose()
