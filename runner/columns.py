@@ -92,6 +92,13 @@ class SecondsUntil(sa.sql.functions.FunctionElement[float]):
     inherit_cache = True
 
 
+class MinuteNumber(sa.sql.functions.FunctionElement[float]):
+    """The minute in which a time lies, counted from 1970: `MinuteNumber(time)`."""
+
+    type = sa.Float()
+    inherit_cache = True
+
+
 @compiles(DbNow, "postgresql")
 def _now_postgresql(_element: DbNow, _compiler: SQLCompiler, **_: Any) -> str:
     return "statement_timestamp()"
@@ -124,6 +131,16 @@ def _until_sqlite(element: SecondsUntil, compiler: SQLCompiler, **kw: Any) -> st
     return f"((julianday({compiler.process(element.clauses, **kw)}) - julianday('now')) * 86400.0)"
 
 
+@compiles(MinuteNumber, "postgresql")
+def _minute_postgresql(element: MinuteNumber, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"floor(date_part('epoch', {compiler.process(element.clauses, **kw)}) / 60)"
+
+
+@compiles(MinuteNumber, "sqlite")
+def _minute_sqlite(element: MinuteNumber, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"(cast(strftime('%s', {compiler.process(element.clauses, **kw)}) as integer) / 60)"
+
+
 def db_now() -> DbNow:
     """The database's clock, as an expression."""
     return DbNow()
@@ -137,6 +154,11 @@ def db_later(moment: Any, seconds: Any) -> DbLater:
 def seconds_until(moment: Any) -> SecondsUntil:
     """Seconds from now, on the database's clock, until a time; negative when it has passed."""
     return SecondsUntil(moment)
+
+
+def minute_number(moment: Any) -> MinuteNumber:
+    """The minute in which a time lies, counted from 1970; it can be read whatever stands there, infinity included."""
+    return MinuteNumber(moment)
 
 
 def ctid(table: str) -> sa.Label[Any]:

@@ -88,6 +88,8 @@ class Claimed(NamedTuple):
     """Seconds; None stands for the handler's."""
     rescues: int
     checkpoint: str | None
+    submitted: float | None = None
+    """The minute in which it was submitted, counted from 1970; None where no time stands in the row."""
 
 
 class NewTask(NamedTuple):

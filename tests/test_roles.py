@@ -32,7 +32,7 @@ from runner.store.prune import prune, retention_of
 from runner.store.rescue import rescue
 from runner.store.runners import Identity, beat, leave, register
 from runner.store.settle import Settlement, settle
-from runner.store.statistics import Minute, write_minutes
+from runner.store.statistics import Minute, write_statistics
 from runner.store.submit import COLUMNS, submit
 from runner.store.transaction import Transaction
 from runner.task import NewTask, State
@@ -143,7 +143,8 @@ async def puts_off(tx: Transaction) -> None:
 
 
 async def counts_minutes(tx: Transaction) -> None:
-    await write_minutes(tx, RUNNER, [Minute(await observe.clock(tx), "mail", "h")])
+    minute = Minute(await observe.clock(tx), "mail", "h")
+    await write_statistics(tx, RUNNER, [minute], {(None, "mail", "h"): 1})
 
 
 async def looks(tx: Transaction) -> None:

@@ -35,6 +35,7 @@ class Claiming:
         queues: to claim from; empty for all.
         in_hand: what the runner has, and what fits.
         batch: tasks that one claim takes at most.
+        taken: told of what each claim took.
         may: tells whether this runner may claim now.
         start: called when tasks were taken in hand that wait for these slots.
         put_off: called with a task that was handed out while an earlier claim of it is still in hand.
@@ -49,6 +50,7 @@ class Claiming:
         in_hand: InHand,
         batch: int,
         *,
+        taken: Callable[[list[Claimed]], None],
         may: Callable[[], bool],
         start: Callable[[Slots], None],
         put_off: Callable[[Claimed], None],
@@ -59,6 +61,7 @@ class Claiming:
         self._queues = queues
         self._in_hand = in_hand
         self._batch = batch
+        self._taken = taken
         self._may = may
         self._start = start
         self._put_off = put_off
@@ -198,6 +201,7 @@ class Claiming:
                 self._take([task], self._slots(Lane(task.queue, task.handler, task.priority)))
 
     def _take(self, claimed: list[Claimed], slots: Slots) -> None:
+        self._taken(claimed)
         for task in claimed:
             if self._in_hand.add(task, self._handlers[task.handler]) is None:
                 log.warning("task %d was handed out while it is in hand; its lease must have run out", task.id)

@@ -26,7 +26,7 @@ from runner.store.pending import pending
 from runner.store.prune import prune, retention_of
 from runner.store.rescue import any_lost, rescue
 from runner.store.runners import Beat
-from runner.store.statistics import write_minutes
+from runner.store.statistics import write_statistics
 
 log = logging.getLogger("runner")
 
@@ -67,6 +67,7 @@ class Runner:
             in_hand,
             settings.batch,
             may=lambda: self.lease.held and not self.working.buffer.away and not self.working.buffer.full,
+            taken=self.tally.arrived,
             start=self.working.start,
             put_off=lambda task: self.working.put_off(task, handlers[task.handler]),
         )
@@ -228,12 +229,12 @@ class Runner:
                 await asyncio.sleep(PRUNE_PAUSE)
 
     async def _write_statistics(self) -> None:
-        minutes = self.tally.changed()
+        minutes, arrivals = self.tally.changed(), self.tally.arrivals()
         try:
-            if minutes:
-                await self.database.write(write_minutes, self.lease.id, minutes)
+            if minutes or arrivals:
+                await self.database.write(write_statistics, self.lease.id, minutes, arrivals)
         except StoreError:
-            self.tally.again(minutes)
+            self.tally.again(minutes, arrivals)
 
     async def _end_if_idle(self) -> None:
         if len(self.working.in_hand) or not self.claiming.idle:

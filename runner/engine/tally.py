@@ -2,11 +2,12 @@
 
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from runner.policy import histogram
-from runner.store.statistics import Minute
-from runner.task import State
+from runner.store.statistics import Arrival, Minute
+from runner.task import Claimed, State
 
 COUNTED: dict[str, str] = {
     "succeed": State.SUCCEEDED,
@@ -20,6 +21,9 @@ COUNTED: dict[str, str] = {
 EARLY = {1: "first_try", 2: "second_try"}
 """Under which name a success of an early attempt is counted besides."""
 
+FIRST = 1
+"""The fence that the first claim of a task hands out."""
+
 KEPT = 120.0
 """Seconds for which a minute is kept after it was last written to."""
 
@@ -31,6 +35,11 @@ class Tally:
         self.verbs: Counter[str] = Counter()
         self._minutes: dict[tuple[int, str, str], Minute] = {}
         self._changed: set[tuple[int, str, str]] = set()
+        self._arrivals: Counter[Arrival] = Counter()
+
+    def arrived(self, claimed: Iterable[Claimed]) -> None:
+        """Count as submitted what nobody has claimed before."""
+        self._arrivals.update([(task.submitted, task.queue, task.handler) for task in claimed if task.fence == FIRST])
 
     def add(self, verb: str, queue: str, handler: str, attempt: int, duration: float | None) -> None:
         """Count one move.
@@ -61,13 +70,19 @@ class Tally:
         self._minutes = {key: minute for key, minute in self._minutes.items() if key[0] >= oldest}
         return changed
 
+    def arrivals(self) -> Mapping[Arrival, int]:
+        """What was counted as submitted since the last call."""
+        arrivals, self._arrivals = self._arrivals, Counter()
+        return arrivals
+
     def forget_minutes(self) -> None:
         """Begin the minutes anew: as another incarnation, whose rows must not repeat those of the last one."""
         self._minutes.clear()
         self._changed.clear()
 
-    def again(self, minutes: list[Minute]) -> None:
-        """Keep minutes that could not be written for the next time."""
+    def again(self, minutes: list[Minute], arrivals: Mapping[Arrival, int]) -> None:
+        """Keep what could not be written for the next time."""
+        self._arrivals.update(arrivals)
         for minute in minutes:
             key = (int(minute.minute.timestamp() // 60), minute.queue, minute.handler)
             self._minutes.setdefault(key, minute)

@@ -50,6 +50,7 @@ GRANT INSERT ON {task_queue}, {task_handler} TO {operator};
 GRANT UPDATE (paused_at, paused_until, paused_by, paused_why) ON {task_queue}, {task_handler} TO {operator};
 GRANT UPDATE (wish) ON {task_runner} TO {operator};
 GRANT INSERT ON {task_audit} TO {operator};
+GRANT INSERT, UPDATE (submitted) ON {task_minute} TO {operator}; -- a task ended before its first claim still counts
 
 -- The reader looks at everything, and changes nothing.
 GRANT SELECT ON {every_table} TO {reader};

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from runner.schema import records, registries
 from runner.schema import task as tasks
-from runner.schema.records import MINUTE_COUNTS
+from runner.schema.records import MINUTE_COUNTS, SETTLED_COUNTS
 from runner.schema.states import is_state, state_literal
 from runner.task import State
 
@@ -91,4 +91,4 @@ def tables(prefix: str = "", schema: str | None = None) -> Tables:
     return Tables(prefix, schema)
 
 
-__all__ = ["MINUTE_COUNTS", "Tables", "is_state", "state_literal", "tables"]
+__all__ = ["MINUTE_COUNTS", "SETTLED_COUNTS", "Tables", "is_state", "state_literal", "tables"]

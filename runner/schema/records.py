@@ -41,7 +41,14 @@ def minute() -> list[sa.Column[Any]]:
     ]
 
 
-MINUTE_COUNTS = ("succeeded", "first_try", "second_try", "retried", "died", "cancelled", "rescued")
+SETTLED_COUNTS = ("succeeded", "first_try", "second_try", "retried", "died", "cancelled", "rescued")
+"""Counted when they happen; of the runner's own rows each holds the total of its minute."""
+
+MINUTE_COUNTS = ("submitted", *SETTLED_COUNTS)
+"""`submitted` is counted when a task is first claimed, or cancelled before that; in the minute of its submitted_at.
+
+Counting it when it is submitted would have all producers wait for each other at one row, and leave out plain INSERTs.
+What was never claimed yet stands in the live table with the fence 0."""
 
 
 def audit() -> list[sa.Column[Any]]:

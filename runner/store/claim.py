@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.columns import Instant, ctid, db_later, db_now
+from runner.columns import Instant, ctid, db_later, db_now, minute_number
 from runner.policy.selection import Lane, Place
 from runner.schema import Tables, is_state, state_literal
 from runner.store.dialects import DIALECTS, Dialect, by_column
@@ -139,8 +139,14 @@ def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes") ->
             deadline_at=db_later(db_now(), sa.func.coalesce(task.c.timeout, given["timeout"])),
             max_attempts=sa.func.coalesce(task.c.max_attempts, given["max_attempts"]),
         )
-        .returning(*(task.c[name] for name in Claimed._fields))
+        .returning(*_handed_out(task))
     )
+
+
+def _handed_out(task: sa.Table) -> list[sa.ColumnElement[Any]]:
+    """The columns of a claimed task."""
+    made: dict[str, sa.ColumnElement[Any]] = {"submitted": minute_number(task.c.submitted_at)}
+    return [made[name] if name in made else task.c[name] for name in Claimed._fields]
 
 
 def _open_lanes(tables: Tables, lane: sa.FromClause) -> sa.CTE:

@@ -193,6 +193,7 @@ async def test_the_minutes_add_up_to_the_history(workshop: Workshop) -> None:
     for name, state in (("succeeded", State.SUCCEEDED), ("died", State.DEAD), ("cancelled", State.CANCELLED)):
         assert counted[name] == await workshop.count(history, history.c.state == state.value), name
     assert (counted["first_try"], counted["second_try"], counted["retried"]) == (20, 5, 8)
+    assert counted["submitted"] == await workshop.count(history) == 29
 
 
 async def minutes(workshop: Workshop) -> dict[str, int]:

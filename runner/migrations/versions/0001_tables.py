@@ -291,6 +291,7 @@ def _task_minute(op: Operations) -> None:
         sa.Column("queue", Name, primary_key=True),
         sa.Column("handler", Name, primary_key=True),
         sa.Column("runner_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("submitted", sa.Integer, nullable=False, server_default="0"),
         sa.Column("succeeded", sa.Integer, nullable=False, server_default="0"),
         sa.Column("first_try", sa.Integer, nullable=False, server_default="0"),
         sa.Column("second_try", sa.Integer, nullable=False, server_default="0"),

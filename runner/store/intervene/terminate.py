@@ -9,6 +9,7 @@ from runner.store.intervene.answers import By, Result, Target
 from runner.store.intervene.locking import Held, change, hold
 from runner.store.intervene.record import REASON_LIMIT, Entry, record
 from runner.store.move import IN_NO_HANDS, NOBODY, Ending, finish
+from runner.store.statistics import count_unclaimed
 from runner.store.transaction import Transaction
 from runner.task import MOVES, State
 
@@ -34,6 +35,7 @@ async def terminate(tx: Transaction, targets: Iterable[Target], by: By) -> Resul
     if idle:
         # A foreign client may have left a runner's number in a row that no runner has in hand.
         await change(tx, [task.id for task in idle], **IN_NO_HANDS)
+        await count_unclaimed(tx, [task.id for task in idle])
         await finish(tx, "cancel", NOBODY, [Ending(task.id, task.fence, error=_why(by)) for task in idle])
     await record(tx, by, [_entry(task) for task in held])
     answer.changed = [task.id for task in held]

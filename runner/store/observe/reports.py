@@ -24,6 +24,7 @@ class Flow:
     """What happened to tasks in some time; see MINUTE_COUNTS.
 
     Args:
+        submitted: tasks that were submitted, as far as they have been claimed or have ended.
         succeeded: tasks that succeeded.
         first_try: of these, at the first attempt.
         second_try: of these, at the second attempt.
@@ -33,6 +34,7 @@ class Flow:
         rescued: tasks that were taken back from lost runners.
     """
 
+    submitted: int = 0
     succeeded: int = 0
     first_try: int = 0
     second_try: int = 0
