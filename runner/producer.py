@@ -14,7 +14,7 @@ from runner.handlers import REGISTRY, Context, Handler, OnError, Options
 from runner.outcome import Delay
 from runner.policy.retry import parse_plan
 from runner.task import NewTask
-from runner.ticket import Ticket
+from runner.ticket import Ticket, tickets
 from runner.times import parse_duration
 
 P = ParamSpec("P")
@@ -48,11 +48,11 @@ class Submission(Generic[P, R]):
             DatabaseAway: when the database cannot be reached; whether the task exists is then unknown.
             WouldBlock: when called on an event loop.
         """
-        return self._tickets(_waited([self.filled(*args, **kwargs)]))[0]
+        return tickets(_waited([self.filled(*args, **kwargs)]))[0]
 
     async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Do what `submit` does without blocking the event loop."""
-        return self._tickets(await door().submit_async([self.filled(*args, **kwargs)]))[0]
+        return tickets(await door().submit_async([self.filled(*args, **kwargs)]))[0]
 
     def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
         """Submit many calls in one transaction.
@@ -63,24 +63,24 @@ class Submission(Generic[P, R]):
         Returns:
             The tasks' ids as tickets, in the order of `calls`.
         """
-        return self._tickets(_waited([self._filled((), call) for call in calls]))
+        return tickets(_waited(self._filled_each(calls)))
 
     async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
         """Do what `submit_many` does without blocking the event loop."""
-        return self._tickets(await door().submit_async([self._filled((), call) for call in calls]))
+        return tickets(await door().submit_async(self._filled_each(calls)))
 
     def filled(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """The task that `submit` would submit, with its arguments checked and written as JSON."""
-        return self._filled(args, kwargs)
+        return self._with(self.handler.signature.encode(args, kwargs), door().payload_limit)
 
-    def _filled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> NewTask:
-        payload, limit = self.handler.signature.encode(args, kwargs), door().payload_limit
+    def _filled_each(self, calls: Iterable[Mapping[str, Any]]) -> list[NewTask]:
+        limit = door().payload_limit
+        return [self._with(payload, limit) for payload in self.handler.signature.encode_each(calls)]
+
+    def _with(self, payload: str, limit: int) -> NewTask:
         if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
             raise PayloadTooLarge(handler=self.handler.name, size=size, limit=limit)
-        return self.task._replace(payload=payload)
-
-    def _tickets(self, ids: list[int]) -> list[Ticket[R]]:
-        return Ticket.each(self.handler, ids)
+        return NewTask._make((self.task.handler, payload, *self.task[2:]))  # _replace takes twice as long
 
 
 class TaskHandler(Handler, Generic[P, C, R]):

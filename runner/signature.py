@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NotRequired, get_type_hints
 
@@ -39,11 +39,24 @@ class Signature:
             InvalidPayload: naming each argument that does not fit, without its value.
         """
         try:
-            given = self._calling.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise InvalidPayload(handler=self.name, why=str(error)) from None
-        flat = {name: value for name, value in given.items() if name != self._extra}
-        return self._written(self._validated(lambda: self._adapter.validate_python(flat | given.get(self._extra, {}))))
+            values = self._adapter.validator.validate_python(self._named(args, kwargs) if args else kwargs)
+        except ValidationError as error:
+            raise self._refused(error) from None
+        return self._written(values)
+
+    def encode_each(self, calls: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Write many calls as `encode` does, each given by its named arguments.
+
+        Raises:
+            InvalidPayload: as `encode`, with the place of the first call that does not fit, from 0.
+        """
+        payloads: list[str] = []
+        try:
+            for call in calls:
+                payloads.append(self.encode((), call))
+        except InvalidPayload as error:
+            raise InvalidPayload(handler=self.name, why=f"call {len(payloads)}: {error.fields['why']}") from None
+        return payloads
 
     def check(self, payload: str) -> str:
         """Check a payload written elsewhere, and write it in our form.
@@ -59,7 +72,20 @@ class Signature:
         Raises:
             InvalidPayload: as `encode`.
         """
-        return self._validated(lambda: self._adapter.validate_json(payload))
+        try:
+            values: dict[str, Any] = self._adapter.validator.validate_json(payload)
+        except ValidationError as error:
+            raise self._refused(error) from None
+        return values
+
+    def _named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Give every argument its name, as Python does; what was given by name needs none."""
+        try:
+            given = self._calling.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidPayload(handler=self.name, why=str(error)) from None
+        rest: dict[str, Any] = given.get(self._extra, {})
+        return {name: value for name, value in given.items() if name != self._extra} | rest
 
     @cached_property
     def _extra(self) -> str:
@@ -82,20 +108,18 @@ class Signature:
         rules = ConfigDict(extra=extra, allow_inf_nan=False, ser_json_inf_nan="constants")
         return TypeAdapter(with_config(rules)(shape))
 
-    def _validated(self, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        try:
-            return read()
-        except ValidationError as error:
-            raise InvalidPayload(handler=self.name, why=_reasons(error)) from None
-
     def _written(self, values: dict[str, Any]) -> str:
         try:
-            text = self._adapter.dump_json(values).decode()
+            # The adapter's own methods would first look up what nobody configures: as long as all the work takes.
+            text = self._adapter.serializer.to_json(values).decode()
             if "NaN" in text or "Infinity" in text:
                 json.loads(text, parse_constant=_refuse_constant)
         except ValueError as error:  # pydantic's own errors are of this kind too
             raise InvalidPayload(handler=self.name, why=f"it cannot be written as JSON: {error}") from None
         return text
+
+    def _refused(self, error: ValidationError) -> InvalidPayload:
+        return InvalidPayload(handler=self.name, why=_reasons(error))
 
 
 def _refuse_constant(constant: str) -> None:

@@ -1,9 +1,7 @@
 """Ticket: what a submit returns, the task's id and the way to its result."""
 
 from collections.abc import Collection, Iterable
-from typing import Any, Generic, Self, TypeVar
-
-from runner.handlers import Handler
+from typing import ClassVar, Generic, TypeVar
 
 R = TypeVar("R")
 
@@ -11,28 +9,28 @@ R = TypeVar("R")
 class Ticket(int, Generic[R]):
     """The id of a task that was submitted; a plain number to whoever wants no more."""
 
-    handler: Handler
-    """Of the task."""
+    __slots__ = ()  # so that the garbage collector has nothing to do with a hundred thousand of them
 
-    duplicate: bool = False
+    duplicate: ClassVar[bool] = False
     """True when the task was there already, and nothing was added."""
 
-    @classmethod
-    def each(cls, handler: Handler, ids: Iterable[int], duplicates: Collection[int] = ()) -> list[Self]:
-        """Make a ticket of each id.
 
-        Args:
-            handler: of all these tasks.
-            ids: theirs.
-            duplicates: the places, from 0, of those that were there already.
-        """
-        tickets = [*map(cls, ids)]  # a constructor of our own would take a microsecond for each
-        for ticket in tickets:
-            ticket.handler = handler
-        for place in duplicates:
-            tickets[place].duplicate = True
-        return tickets
+class DuplicateTicket(Ticket[R]):
+    """The id of a task that stood in the way of another with the same unique key."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to other processes as the number, since a handler does not."""
-        return int, (int(self),)
+    __slots__ = ()
+
+    duplicate = True
+
+
+def tickets(ids: Iterable[int], duplicates: Collection[int] = ()) -> list[Ticket[R]]:
+    """Make a ticket of each id.
+
+    Args:
+        ids: the tasks'.
+        duplicates: the places, from 0, of those that were there already.
+    """
+    made: list[Ticket[R]] = [*map(Ticket, ids)]
+    for place in duplicates:
+        made[place] = DuplicateTicket(made[place])
+    return made

@@ -81,7 +81,7 @@ async def test_a_delay_counts_from_the_databases_now(
 async def test_a_call_that_does_not_fit_is_refused_and_nothing_is_written(
     database: Database, send_coupon: TaskHandler[Any, Any, Any], call: dict[str, Any]
 ) -> None:
-    with pytest.raises(InvalidPayload):
+    with pytest.raises(InvalidPayload, match="call 1: "):
         await send_coupon.submit_many_async([{"user_id": 1}, call])
     assert await stored(database) == []
 

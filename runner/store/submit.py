@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from runner.columns import Instant, JsonText, db_later, db_now
 from runner.schema import Tables
-from runner.store.acceptance import check
+from runner.store.acceptance import check_each
 from runner.store.dialects import DIALECTS
 from runner.store.statement import Prepared
 from runner.store.steps import Frame, Step, Steps
@@ -85,8 +85,7 @@ def submission(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[Re
     Raises:
         InvalidTask: when a value cannot be stored, before the first statement.
     """
-    for task in tasks:
-        check(task)
+    check_each(tasks)
     return Receipt((yield from _inserted(frame, tasks, notify)))
 
 
