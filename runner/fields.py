@@ -135,6 +135,7 @@ FIELDS = {
         Field("state", Kind.STATE, _CHOICE, "its state, stored or derived", "state:dead,retrying"),
         Field("key", Kind.TEXT, _NAME, "its business key; a star alone is any", "key:order-17 key:* -key:*"),
         Field("error", Kind.TEXT, _MESSAGE, "its last error", "error~Timeout error:OSError*"),
+        Field("failure", Kind.TEXT, _CHOICE, "a kind of failure that it has had", "failure:3fa91c0a77e2b1d4"),
         Field("host", Kind.TEXT, _NAME, "the host that ran it last", "host:web-1 host:web-*"),
         Field("runner", Kind.WHOLE, _CHOICE, "the number of the runner that ran it last", "runner:7", 1, _ANY_ID),
         Field("tag", Kind.TEXT, _CHOICE, "one of its tags", "tag:slow -tag:nightly"),

@@ -63,3 +63,35 @@ def decoded(text: str | None, *, reveal: bool = False) -> Any:
         return redacted(json.loads(text), reveal=reveal)
     except (ValueError, RecursionError):
         return text if reveal else MASK
+
+
+def audited(text: str | None, *, reveal: bool = False) -> dict[str, Any]:
+    """Decode the values that an entry of the audit holds.
+
+    Args:
+        text: as it stands in the row; None for nothing.
+        reveal: leave the secrets in.
+
+    Returns:
+        The values by name, their secrets masked; a payload, which stands there as text, is decoded too.
+    """
+    try:
+        values = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(values, dict):
+        return {}
+    if isinstance(values.get("payload"), str):
+        values["payload"] = decoded(values["payload"], reveal=reveal)
+    found: dict[str, Any] = redacted(values, reveal=reveal)
+    return found
+
+
+def differences(before: str | None, after: str | None, *, reveal: bool = False) -> list[str]:
+    """The values that an entry of the audit changed, before and after: `priority: 1 -> 9`."""
+    old, new = (audited(text, reveal=reveal) for text in (before, after))
+    return [f"{name}: {_json(old, name)} -> {_json(new, name)}" for name in {**old, **new}]
+
+
+def _json(values: dict[str, Any], name: str) -> str:
+    return json.dumps(values[name], ensure_ascii=False) if name in values else "-"

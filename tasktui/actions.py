@@ -9,7 +9,7 @@ from functools import partial
 from runner.errors import InvalidInput
 from runner.store import intervene
 from runner.store.intervene import By, Operation, Target
-from runner.store.observe import Audited, TaskRow
+from runner.store.observe import TaskRow
 from runner.task import Shown
 from runner.times import parse_duration
 
@@ -158,13 +158,3 @@ def operation(action: Action, by: By, answer: str = "") -> Operation:
         case "delay":
             return partial(intervene.delay, seconds=parse_duration(answer).total_seconds(), by=by)
     raise InvalidInput(why=f"{action.name} is not done to tasks at once")
-
-
-def undoable(entries: Sequence[Audited]) -> Audited | None:
-    """The latest entry of a task's audit that was not taken back; None when there is none.
-
-    Args:
-        entries: the latest first.
-    """
-    taken_back = {entry.undo_of for entry in entries}
-    return next((entry for entry in entries if entry.undo_of is None and entry.id not in taken_back), None)

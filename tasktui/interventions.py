@@ -5,10 +5,10 @@ from collections.abc import Callable
 from runner.errors import RunnerError
 from runner.store import intervene, observe
 from runner.store.intervene import Kind, Place, Result
-from runner.store.observe import Audited, Pause
+from runner.store.observe import Audited, Pause, undoable
 from runner.store.transaction import Transaction
 from runner.times import parse_moment
-from tasktui.actions import Plan, operation, undoable
+from tasktui.actions import Plan, operation
 from tasktui.session import Session
 
 CHUNK = 200

@@ -8,7 +8,7 @@ from typing import Any
 from textual.content import Content
 
 from runner import cells
-from runner.redaction import decoded
+from runner.redaction import decoded, differences
 from runner.store.observe import Attempt, Audited, Story
 from runner.times import format_age
 from tasktui.render import block, content, line, state
@@ -58,18 +58,8 @@ def change(entry: Audited, at: datetime, *, reveal: bool = False) -> Iterator[Co
     undone = f" (takes back {entry.undo_of})" if entry.undo_of else ""
     who = f"{line(entry.verb)}{undone} by {line(entry.operator)}@{line(entry.host)}{why}"
     yield content((f"{cells.distance(entry.at, at):>13}  ", "dim"), who)
-    for difference in differences(entry, reveal=reveal):
-        yield content((f"{'':15}{difference}", "dim"))
-
-
-def differences(entry: Audited, *, reveal: bool = False) -> list[str]:
-    """The values that an entry of the audit changed, before and after."""
-    before, after = (_values(text, reveal) for text in (entry.before, entry.after))
-    return [f"{line(name)}: {line(_json(before, name))} -> {line(_json(after, name))}" for name in {**before, **after}]
-
-
-def _json(values: dict[str, Any], name: str) -> str | None:
-    return json.dumps(values[name], ensure_ascii=False) if name in values else None
+    for difference in differences(entry.before, entry.after, reveal=reveal):
+        yield content((f"{'':15}{line(difference)}", "dim"))
 
 
 def _titled(title: str, text: str) -> Iterator[Content]:
@@ -115,8 +105,3 @@ def _attempt(attempt: Attempt, at: datetime) -> str:
     where = f"runner {line(attempt.runner_id)} on {line(attempt.host)}"
     took = f"{cells.distance(attempt.ended_at, at)}, took {cells.duration(attempt.duration)}"
     return f"{took}, {where}, led to {line(attempt.verb)}{next_in}"
-
-
-def _values(text: str | None, reveal: bool) -> dict[str, Any]:
-    values = decoded(text, reveal=reveal)
-    return values if isinstance(values, dict) else {}

@@ -23,7 +23,7 @@ from runner.cli.stats import paused_line
 from runner.cli.targets import TaskId
 from runner.cli.tasks import listed
 from runner.person import local_zone
-from runner.redaction import decoded
+from runner.redaction import audited, decoded, differences
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.observe import Attempt, Audited, Story
@@ -78,7 +78,7 @@ def _document(told: Story, reveal: bool) -> dict[str, Any]:
     rest = plain(told)
     rest |= {name: decoded(getattr(told, name), reveal=reveal) for name in JSON_TEXTS}
     rest["audit"] = [
-        plain(entry) | {name: decoded(getattr(entry, name), reveal=reveal) for name in ("before", "after")}
+        plain(entry) | {name: audited(getattr(entry, name), reveal=reveal) for name in ("before", "after")}
         for entry in told.audit
     ]
     return {**listed(told.task), **{name: value for name, value in rest.items() if name != "task"}}
@@ -172,12 +172,5 @@ def _attempt(attempt: Attempt, at: datetime) -> list[str]:
 def _print_change(entry: Audited, at: datetime, reveal: bool) -> None:
     reason = f": {entry.reason}" if entry.reason else ""
     print_line(f"  {cells.distance(entry.at, at)}  {entry.verb} by {entry.operator}@{entry.host}{reason}")
-    before, after = (_values(text, reveal) for text in (entry.before, entry.after))
-    for name in {**before, **after}:
-        old, new = (jsons.dumps(values.get(name), ensure_ascii=False) for values in (before, after))
-        print_line(f"    {name}: {old} -> {new}")
-
-
-def _values(text: str | None, reveal: bool) -> dict[str, Any]:
-    values = decoded(text, reveal=reveal)
-    return values if isinstance(values, dict) else {}
+    for difference in differences(entry.before, entry.after, reveal=reveal):
+        print_line(f"    {difference}")

@@ -15,6 +15,12 @@ HIGHEST_ID = 2**63 - 1
 TaskId: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1, lte=HIGHEST_ID))]
 """The number of a task, as both databases can hold it."""
 
+EntryId: TypeAlias = TaskId
+"""The number of an entry of the audit."""
+
+RunnerId: TypeAlias = TaskId
+"""The number of a runner."""
+
 
 def read_targets(words: Sequence[str]) -> list[int] | Filter:
     """Tell numbers of tasks from a filter.

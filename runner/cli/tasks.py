@@ -47,7 +47,7 @@ async def tasks(
 
       runner tasks 'queue:mail state:dead,retrying error~Timeout since:1h'
 
-    Fields: id queue handler state key error host runner tag by attempts
+    Fields: id queue handler state key error failure host runner tag by attempts
     max_attempts priority due age since until. ! before a term negates it; a word
     alone is looked for in error, key and handler.
 

@@ -35,7 +35,7 @@ class Executor:
     """
 
     def __init__(self, threads: int, timeout: float | None, result_limit: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="runner-task")
+        self._pool = _threads(threads)
         self._timeout = timeout
         self._result_limit = result_limit
         self.stuck = 0
@@ -144,9 +144,18 @@ class Executor:
             task.id, task.key, task.attempt, task.max_attempts, task.fence, deadline, logger, stop=running.stop
         )
 
+    def resize(self, threads: int) -> None:
+        """Run so many plain functions at once from now on; what runs in the threads of before ends there."""
+        before, self._pool = self._pool, _threads(threads)
+        before.shutdown(wait=False)
+
     def close(self) -> None:
         """Start nothing more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _threads(number: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(number, thread_name_prefix="runner-task")
 
 
 INTERRUPTED = Failure("Interrupted", "its runner was stopped before it had ended")

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from runner.errors import StoreError
 from runner.store.database import Database
-from runner.store.runners import Beat, Identity, beat, leave, register
+from runner.store.runners import Beat, Identity, beat, heed, leave, register
 
 log = logging.getLogger("runner.lease")
 
@@ -82,6 +82,11 @@ class Lease:
         else:
             self.struck_out = True
         heard(answer)
+
+    async def heed(self, wish: str, capacity: int) -> None:
+        """Note that a wish has been carried out, and how many tasks run at once now."""
+        self.identity = self.identity._replace(capacity=capacity)
+        await self._database.write(heed, self.id, wish, capacity)
 
     async def end(self) -> None:
         """Deregister, with nothing in hand any more."""

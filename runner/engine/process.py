@@ -13,6 +13,7 @@ from runner.engine.lease import Lease
 from runner.engine.news import listen, watch
 from runner.engine.tally import Tally
 from runner.engine.ticks import Tick, Ticks
+from runner.engine.wishes import Wishes
 from runner.engine.working import Working
 from runner.errors import DatabaseAway, StoreError
 from runner.handlers import Handler
@@ -74,6 +75,7 @@ class Runner:
         self.later = 0
         """Tasks that were left because they are scheduled for later, when the runner ends by itself."""
         self._stop = asyncio.Event()
+        self.wishes = Wishes(self.lease, self.working, self.stop, self._look)
         self._rescuing = Pace(every=0.0)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -193,6 +195,7 @@ class Runner:
 
     async def _beat(self) -> None:
         await self.lease.renew(len(self.working.in_hand), self._heard)
+        await self.wishes.carry_out()
         if self.lease.struck_out and not self.stopping:
             await self._register()
         if self.lease.held:
@@ -204,8 +207,7 @@ class Runner:
             log.warning("runner %d was taken for lost; what it has in hand is not its own any more", self.lease.id)
             self.working.cancel(list(self.working.in_hand.tasks))
         self.working.cancel(answer.cancelled)
-        if answer.wish == "drain":
-            self.stop()
+        self.wishes.heard = answer.wish
 
     async def _rescue(self) -> None:
         started, grace = time.monotonic(), self.settings.lease.total_seconds()

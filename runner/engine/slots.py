@@ -126,6 +126,11 @@ class InHand:
         """The tasks whose body runs now."""
         return [running for running in self.tasks.values() if running.job is not None and not running.job.done()]
 
+    def resize(self, async_slots: int | None, thread_slots: int | None) -> None:
+        """Change how many tasks run at once; those that run in slots too many end in peace."""
+        self.on_loop.size = async_slots or self.on_loop.size
+        self.in_threads.size = thread_slots or self.in_threads.size
+
     @property
     def capacity(self) -> int:
         """How many tasks can run at once."""

@@ -62,6 +62,14 @@ class Working:
         finally:
             self._starting = False
 
+    def resize(self, slots: int | None, threads: int | None) -> None:
+        """Change how many tasks run at once, and start what waits for a slot; None leaves a number as it is."""
+        self.in_hand.resize(slots, threads)
+        if threads is not None:
+            self.executor.resize(threads)
+        for kind in (self.in_hand.on_loop, self.in_hand.in_threads):
+            self.start(kind)
+
     def cancel(self, ids: Iterable[int]) -> None:
         """Carry out terminate requests, or the loss of the lease, for tasks in hand."""
         for task_id in ids:

@@ -27,7 +27,7 @@ class Beat(NamedTuple):
 
     Args:
         alive: False when it was struck out and its tasks were taken: it must register anew.
-        wish: what an operator asks of it, e.g. "drain"; None for nothing.
+        wish: what an operator asks of it, as runner.policy.wish says; None for nothing.
         cancelled: ids of tasks in its hands that are to be terminated.
         late: True when its lease had run out before this beat: other runners' leases may have run out along with it.
     """
@@ -96,6 +96,21 @@ async def beat(tx: Transaction, runner_id: int, lease: float, running: int) -> B
     ours = (task.c.runner_id == runner_id) & is_state(task.c.state, State.RUNNING)
     asked = await tx.rows(sa.select(task.c.id).where(ours, task.c.cancel_requested))
     return Beat(True, row.wish, frozenset(found.id for found in asked), bool(late))
+
+
+async def heed(tx: Transaction, runner_id: int, wish: str, capacity: int) -> None:
+    """Note that a runner has carried out a wish, unless another one was uttered meanwhile.
+
+    Args:
+        tx: an open transaction.
+        runner_id: as `register` returned it.
+        wish: as `beat` returned it.
+        capacity: how many tasks it can run at once by now.
+    """
+    runner = tx.tables.runner
+    same = runner.c.wish == wish
+    values = {"capacity": capacity, "wish": sa.case((same, sa.null()), else_=runner.c.wish)}
+    await tx.execute(sa.update(runner).where(runner.c.id == runner_id).values(values))
 
 
 async def leave(tx: Transaction, runner_id: int) -> None:

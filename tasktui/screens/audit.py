@@ -11,6 +11,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from runner import cells
+from runner.redaction import differences
 from runner.store import observe
 from runner.store.observe import Audited
 from runner.store.transaction import Transaction
@@ -18,7 +19,7 @@ from tasktui.actions import ACTIONS, Subject
 from tasktui.columns import Column
 from tasktui.render import Cell, Line, line, lines
 from tasktui.screens.acting import ActingScreen
-from tasktui.storyboard import change, differences
+from tasktui.storyboard import change
 from tasktui.widgets.table import Table
 
 MOST = 200
@@ -113,7 +114,7 @@ def entry_line(entry: Audited, at: datetime, *, undone: bool) -> Line:
             Cell(line(entry.host)),
             Cell(line(verb)),
             Cell(line(target)),
-            Cell("; ".join(differences(entry))),
+            Cell(line("; ".join(differences(entry.before, entry.after)))),
             Cell(line(entry.reason)),
         ),
         struck=undone,

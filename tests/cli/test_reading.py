@@ -37,6 +37,7 @@ def test_no_text_of_the_database_reaches_the_terminal_raw(called: Call, store: S
     id = hostile(store)
     looks = [("tasks",), ("show", id), ("show", id, "--reveal"), ("stats",), ("runners",), ("check",)]
     looks += [("retry", f"id:{id}", "--dry-run"), ("terminate", "99"), ("tasks", "--json"), ("show", id, "--json")]
+    looks += [("failures",), ("failures", "--traceback"), ("failures", "--json"), ("audit",), ("audit", "--json")]
     looks += [("stats", "--json"), ("retry", f"id:{id}", "--dry-run", "--json")]
     for look in looks:
         told = called(*look)

@@ -200,13 +200,3 @@ async def minutes(workshop: Workshop) -> dict[str, int]:
     table = workshop.database.tables.minute
     (sums,) = await workshop.rows(sa.select(*(sa.func.sum(table.c[name]).label(name) for name in MINUTE_COUNTS)))
     return {name: int(getattr(sums, name)) for name in MINUTE_COUNTS}
-
-
-async def test_a_wish_to_drain_stops_it(workshop: Workshop) -> None:
-    table = workshop.database.tables.runner
-    runner = workshop.runner()
-    async with at_work(runner) as life:
-        await until(lambda: runner.lease.id != 0)
-        await workshop.change(sa.update(table).values(wish="drain"))
-        async with asyncio.timeout(PATIENCE):
-            assert await life

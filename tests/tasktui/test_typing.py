@@ -9,9 +9,9 @@ import pytest
 
 from runner.errors import InvalidEdit, InvalidInput, InvalidMoment
 from runner.filters import parse_filter
-from runner.store.observe import Audited, Story, TaskRow
+from runner.store.observe import Audited, Story, TaskRow, undoable
 from runner.task import Shown
-from tasktui.actions import ACTIONS, Demand, demand, plan, undoable
+from tasktui.actions import ACTIONS, Demand, demand, plan
 from tasktui.editing import changes, entries, preview
 from tasktui.query import Command, complete_command, complete_filter, filter_of, parse_command
 from tasktui.writing import ReadOnly, WriteLock

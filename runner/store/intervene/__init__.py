@@ -15,12 +15,11 @@ from runner.store.intervene.preview import Preview, preview
 from runner.store.intervene.retry import requeue, retry_now
 from runner.store.intervene.terminate import terminate
 from runner.store.intervene.undo import undo
-from runner.store.intervene.wish import WISHES, wish
+from runner.store.intervene.wish import wish
 
 __all__ = [
     "KEEP",
     "VERBS",
-    "WISHES",
     "By",
     "Changes",
     "Kind",

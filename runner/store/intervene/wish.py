@@ -2,13 +2,10 @@
 
 import sqlalchemy as sa
 
-from runner.errors import InvalidEdit
+from runner.policy.wish import parse_wish
 from runner.store.intervene.answers import By
 from runner.store.intervene.record import Entry, record
 from runner.store.transaction import Transaction
-
-WISHES = ("drain",)
-"""What a runner understands."""
 
 
 async def wish(tx: Transaction, runner_id: int, wanted: str | None, by: By) -> bool:
@@ -17,7 +14,7 @@ async def wish(tx: Transaction, runner_id: int, wanted: str | None, by: By) -> b
     Args:
         tx: a writing transaction.
         runner_id: the runner's number.
-        wanted: one of WISHES; None to take a wish back that was not heard yet.
+        wanted: as runner.policy.wish says; None to take a wish back that was not heard yet.
         by: who asks.
 
     Returns:
@@ -26,8 +23,8 @@ async def wish(tx: Transaction, runner_id: int, wanted: str | None, by: By) -> b
     Raises:
         InvalidEdit: runners do not understand that wish.
     """
-    if wanted is not None and wanted not in WISHES:
-        raise InvalidEdit(field="the wish", value=wanted, why=f"runners understand {', '.join(WISHES)}")
+    if wanted is not None:
+        wanted = str(parse_wish(wanted))
     runner = tx.tables.runner
     mine = runner.c.id == runner_id
     rows = await tx.rows(sa.select(runner.c.wish).where(mine).with_for_update())

@@ -3,7 +3,7 @@
 Every function takes an open transaction, counts up to a cap, and reads a row whatever a foreign client wrote into it.
 """
 
-from runner.store.observe.audit import Audited, audit
+from runner.store.observe.audit import Audited, audit, audited, undoable
 from runner.store.observe.counts import QueueCounts, counts
 from runner.store.observe.evidence import Attempt
 from runner.store.observe.failures import Failures, affected, failures
@@ -40,6 +40,7 @@ __all__ = [
     "UnknownHandler",
     "affected",
     "audit",
+    "audited",
     "clock",
     "counts",
     "failures",
@@ -55,6 +56,7 @@ __all__ = [
     "story",
     "task_rows",
     "totals",
+    "undoable",
     "unfinished",
     "unknown_handlers",
 ]

@@ -1,5 +1,6 @@
 """audit: who changed what, when, and why."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -40,8 +41,18 @@ class Audited:
     after: str | None
 
 
+STRETCH = 100_000
+"""Entries that are looked through at most for those of an operator."""
+
+
 async def audit(
-    tx: Transaction, task_id: int | None = None, after: int | None = None, limit: int = 50
+    tx: Transaction,
+    task_id: int | None = None,
+    after: int | None = None,
+    limit: int = 50,
+    *,
+    operator: str | None = None,
+    since: datetime | None = None,
 ) -> list[Audited]:
     """List what operators did, the latest first.
 
@@ -50,14 +61,39 @@ async def audit(
         task_id: only what was done to this task.
         after: the id of an entry behind which to go on; None to begin.
         limit: the most entries.
+        operator: only what this person did; looked for among STRETCH entries, unless a task is named.
+        since: only what was done from then on, aware; the same holds.
     """
     table = tx.tables.audit
-    statement = sa.select(*legible(tx, table.c)).order_by(table.c.id.desc()).limit(limit)
-    if task_id is not None:
-        statement = statement.where(table.c.task_id == task_id)
+    only = [table.c.task_id == task_id] if task_id is not None else []
     if after is not None:
-        statement = statement.where(table.c.id < after)
+        only.append(table.c.id < after)
+    if (operator is not None or since is not None) and task_id is None:
+        edge = sa.select(table.c.id).where(*only).order_by(table.c.id.desc()).offset(STRETCH - 1).limit(1)
+        only.append(table.c.id >= sa.func.coalesce(edge.scalar_subquery(), 0))
+    if operator is not None:
+        only.append(table.c.operator == operator)
+    if since is not None:
+        only.append(table.c.at >= since)
+    statement = sa.select(*legible(tx, table.c)).where(*only).order_by(table.c.id.desc()).limit(limit)
     return [_audited(row) for row in (await tx.execute(statement)).mappings().all()]
+
+
+async def audited(tx: Transaction, entry: int) -> Audited | None:
+    """Read one entry; None when there is no such number."""
+    table = tx.tables.audit
+    row = (await tx.execute(sa.select(*legible(tx, table.c)).where(table.c.id == entry))).mappings().one_or_none()
+    return _audited(row) if row else None
+
+
+def undoable(entries: Sequence[Audited]) -> Audited | None:
+    """The latest entry that was not taken back, and takes nothing back itself; None when there is none.
+
+    Args:
+        entries: the latest first.
+    """
+    taken_back = {entry.undo_of for entry in entries}
+    return next((entry for entry in entries if entry.undo_of is None and entry.id not in taken_back), None)
 
 
 def _audited(row: sa.RowMapping) -> Audited:

@@ -69,7 +69,7 @@ def _is_served(term: Term) -> bool:
     match term.field:
         case "id":
             return not term.negated
-        case "key":
+        case "key" | "failure":
             return not term.negated and term.operator in (Operator.EQ, Operator.IN)
         case "state":
             return not term.negated and RARE.issuperset(_values(term))
@@ -127,6 +127,15 @@ def _age(term: Term, subject: Subject, _dialect: Dialect) -> Condition:
     return _compared(_column(term, subject), TURNED[term.operator], moment)
 
 
+def _failure(term: Term, subject: Subject, dialect: Dialect) -> Condition:
+    """Look in the failed attempts; the index of their fingerprints finds them."""
+    if subject.failures is None:
+        return _plain(term, subject, dialect)
+    tried = subject.failures.c
+    of_kind = dialect.one_of(tried.fingerprint, _values(term))
+    return subject.table.c.id.in_(sa.select(tried.task_id).where(of_kind))
+
+
 def _tag(term: Term, subject: Subject, _dialect: Dialect) -> Condition:
     return sa.or_(*(_has_tag(_column(term, subject), tag) for tag in _values(term)))
 
@@ -142,5 +151,5 @@ def _has_tag(tags: Any, tag: str) -> Condition:
     return sa.or_(*(written != sa.func.replace(written, needle, "") for needle in sorted(needles)))
 
 
-_SPECIAL = {"text": _text, "state": _state, "due": _due, "age": _age, "tag": _tag}
+_SPECIAL = {"text": _text, "state": _state, "due": _due, "failure": _failure, "age": _age, "tag": _tag}
 """The fields whose terms are not simply about one column."""

@@ -37,6 +37,7 @@ ATTEMPT_COLUMNS = {
     "host": "host",
     "runner": "runner_id",
     "attempts": "attempt",
+    "failure": "fingerprint",
     "since": "ended_at",
     "until": "ended_at",
 }
@@ -50,11 +51,13 @@ class Subject:
         table: whose rows.
         columns: what each field means there.
         states: the condition behind each word for a state that its rows can be in.
+        failures: the table of failed attempts, which belong to its rows; None where it is that table itself.
     """
 
     table: sa.Table
     columns: Mapping[str, Any]
     states: Mapping[str, Condition]
+    failures: sa.Table | None = None
 
 
 @lru_cache
@@ -63,7 +66,7 @@ def live(tables: Tables) -> Subject:
     task = tables.task.c
     columns = {field: task[name] for field, name in TASK_COLUMNS.items()}
     times = {"since": task.submitted_at, "until": task.submitted_at, "due": task.run_at}
-    return Subject(tables.task, columns | times, live_states(tables))
+    return Subject(tables.task, columns | times, live_states(tables), tables.attempt)
 
 
 @lru_cache
@@ -72,7 +75,8 @@ def past(tables: Tables) -> Subject:
     history = tables.history.c
     columns = {field: history[name] for field, name in TASK_COLUMNS.items()}
     times = {"since": history.finished_at, "until": history.finished_at, "due": history.run_at}
-    return Subject(tables.history, columns | times, {state: ended(history.state, state) for state in FINAL})
+    states: dict[str, Condition] = {state: ended(history.state, state) for state in FINAL}
+    return Subject(tables.history, columns | times, states, tables.attempt)
 
 
 @lru_cache

@@ -1,0 +1,98 @@
+"""`runner audit`: who changed what, when, from where and why."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from runner import cells
+from runner.cli.connection import NOWHERE, Connection, opened
+from runner.cli.ending import Exit
+from runner.cli.printing import Column, plain, print_json, print_line, print_table
+from runner.cli.targets import EntryId, TaskId
+from runner.errors import InvalidInput
+from runner.person import local_zone
+from runner.redaction import audited, differences
+from runner.store.observe import Audited, clock
+from runner.store.observe import audit as read_audit
+from runner.terminal import counted
+from runner.times import parse_moment
+
+MOST = 1_000
+"""Entries that one call lists; the next call goes on behind them."""
+
+COLUMNS = (
+    Column("ENTRY", right=True, whole=True),
+    Column("AGO", right=True, whole=True),
+    Column("WHO"),
+    Column("WHAT", whole=True),
+    Column("OF"),
+    Column("CHANGE"),
+    Column("WHY"),
+)
+
+
+async def audit(
+    *,
+    task: TaskId | None = None,
+    operator: str | None = None,
+    since: str | None = None,
+    limit: int = 50,
+    after: EntryId | None = None,
+    json: bool = False,
+    connection: Connection = NOWHERE,
+) -> int:
+    """List what operators did, the latest first: with the console, with runner, and from where.
+
+    Args:
+        task: Only what was done to this task.
+        operator: Only what this person did.
+        since: Only what was done from then on: 1h, 9:00, yesterday.
+        limit: The most entries to list.
+        after: Go on behind this entry, as the last line of the call before said.
+        json: Print one JSON document.
+        connection: Which database.
+    """
+    if not 1 <= limit <= MOST:
+        raise InvalidInput(why=f"--limit goes from 1 to {MOST}, not {limit}; go on with --after")
+    async with opened(connection.settings()) as database:
+        at = await database.read(clock)
+        begin = None if since is None else past_moment(since, at)
+        found = await database.read(read_audit, task, after, limit, operator=operator, since=begin)
+    if json:
+        print_json({"entries": [document(entry) for entry in found], "next": _next(found, limit), "at": at})
+    else:
+        _print(found, at, _next(found, limit))
+    return Exit.OK
+
+
+def past_moment(text: str, at: datetime) -> datetime:
+    """Read a time that has passed; a length of time is how long ago it was."""
+    ago = text[:1].isdigit() and ":" not in text and "-" not in text
+    return parse_moment(f"-{text}" if ago else text, at, local_zone(), past=True)
+
+
+def document(entry: Audited) -> dict[str, Any]:
+    """An entry for JSON, its values decoded and its secrets masked."""
+    values = {"before": audited(entry.before), "after": audited(entry.after)}
+    return {**plain(entry), **values}
+
+
+def _next(found: list[Audited], limit: int) -> int | None:
+    return found[-1].id if len(found) == limit else None
+
+
+def _print(found: list[Audited], at: datetime, further: int | None) -> None:
+    if found:
+        print_table(COLUMNS, [list(_row(entry, at)) for entry in found])
+    more = f"; go on with --after {further}" if further is not None else ""
+    print_line(f"{counted(len(found), 'change')}{more}", style="dim")
+
+
+def _row(entry: Audited, at: datetime) -> Iterator[str]:
+    yield str(entry.id)
+    yield cells.since(entry.at, at)
+    yield f"{entry.operator}@{entry.host}"
+    yield f"undo of {entry.undo_of}" if entry.undo_of else entry.verb
+    yield f"task {entry.task_id}" if entry.task_id is not None else cells.text(entry.target)
+    yield "; ".join(differences(entry.before, entry.after))
+    yield entry.reason or ""

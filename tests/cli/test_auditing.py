@@ -1,0 +1,159 @@
+"""Who changed what, and taking it back."""
+
+import os
+import pty
+import subprocess
+
+import pytest
+
+from runner.cli.ending import Exit
+from runner.person import operator
+from runner.store import intervene
+from runner.store.intervene import By, Changes
+from runner.task import NewTask, State
+from tests.cli.conftest import PROGRAM, Call, Store, program
+
+
+def later(store: Store) -> int:
+    (id,) = store.submit(NewTask("a.b", delay=3600))
+    return id
+
+
+def edited_by(store: Store, name: str, id: int, priority: int) -> None:
+    store.write(lambda tx: intervene.edit(tx, id, None, Changes(priority=priority), By(name, "desk")))
+
+
+def test_what_operators_did_is_listed_the_latest_first(called: Call, store: Store) -> None:
+    id = later(store)
+    called("edit", id, "--priority", 7, "--reason", "it is urgent")
+    called("pause", "mail")
+    told = called("audit")
+    pause, edit = told.out.splitlines()[1:3]
+    assert "queue mail" in pause
+    assert f"task {id}" in edit
+    assert "priority: 1 -> 7" in edit
+    latest, first = called("audit", "--json").document["entries"]
+    assert (latest["verb"], latest["target"], first["verb"], first["reason"]) == (
+        "pause",
+        "queue mail",
+        "edit",
+        "it is urgent",
+    )
+    assert (first["before"], first["after"], first["operator"]) == ({"priority": 1}, {"priority": 7}, operator())
+
+
+def test_changes_are_found_by_task_by_operator_and_by_time(called: Call, store: Store) -> None:
+    one, other = later(store), later(store)
+    edited_by(store, "ana", one, 3)
+    edited_by(store, "bob", other, 3)
+
+    def found(*words: object) -> list[int]:
+        return [entry["task_id"] for entry in called("audit", *words, "--json").document["entries"]]
+
+    assert found() == [other, one]
+    assert found("--task", one) == [one]
+    assert found("--operator", "bob") == [other]
+    assert found("--operator", "eve") == []
+    assert found("--since", "1h") == [other, one]
+    assert found("--since", "now") == []
+    assert called("audit", "--since", "whenever").code == Exit.BAD_INPUT
+
+
+def test_a_long_audit_is_read_page_by_page(called: Call, store: Store) -> None:
+    id = later(store)
+    for priority in (2, 3, 4):
+        edited_by(store, "ana", id, priority)
+    first = called("audit", "--limit", 2, "--json").document
+    rest = called("audit", "--limit", 2, "--after", first["next"], "--json").document
+    assert [entry["after"]["priority"] for entry in first["entries"] + rest["entries"]] == [4, 3, 2]
+    assert rest["next"] is None
+    assert f"go on with --after {first['next']}" in called("audit", "--limit", 2).out
+
+
+def test_secrets_of_an_edited_payload_are_masked(called: Call, store: Store) -> None:
+    id = later(store)
+    called("edit", id, "--payload", '{"token": "geheim", "n": 1}')
+    for look in (("audit",), ("audit", "--json"), ("show", id), ("show", id, "--json")):
+        assert "geheim" not in called(*look).out
+    assert "geheim" in called("show", id, "--reveal").out
+
+
+def test_a_change_is_taken_back_by_its_number_once(called: Call, store: Store) -> None:
+    id = later(store)
+    called("edit", id, "--priority", 7)
+    (entry,) = called("audit", "--json").document["entries"]
+    assert "back to priority: 7 -> 1" in called("undo", entry["id"], "--dry-run").out
+    assert store.tasks()[0]["priority"] == 7
+    assert called("undo", entry["id"], "--reason", "by mistake").code == Exit.OK
+    assert store.tasks()[0]["priority"] == 1
+    undone = called("audit", "--json").document["entries"][0]
+    assert (undone["undo_of"], undone["reason"]) == (entry["id"], "by mistake")
+    assert called("undo", entry["id"]).code == Exit.MOVED_ON
+
+
+def test_what_cannot_be_taken_back_says_why(called: Call, store: Store) -> None:
+    id = later(store)
+    called("terminate", id)
+    (entry,) = called("audit", "--json").document["entries"]
+    told = called("undo", entry["id"])
+    assert told.code == Exit.MOVED_ON
+    assert "requeue" in told.err
+    assert called("undo", 999).code == Exit.BAD_INPUT
+    assert called("undo", 2**63 - 1).code == Exit.BAD_INPUT
+
+
+def test_without_a_number_ones_own_last_change_is_meant_and_only_shown(called: Call, store: Store) -> None:
+    id = later(store)
+    assert "has changed nothing lately" in called("undo").err
+    called("edit", id, "--max-attempts", 9)
+    edited_by(store, "somebody else", id, 3)
+    told = called("undo")
+    assert told.code == Exit.BAD_INPUT
+    assert "back to max_attempts: 9 -> null" in told.out
+    assert "say runner undo 1" in told.err
+    assert store.tasks()[0]["max_attempts"] == 9
+
+
+@pytest.mark.parametrize(("answer", "priority"), [(b"y\n", 1), (b"n\n", 7)])
+def test_a_person_at_a_terminal_is_asked(answer: bytes, priority: int) -> None:
+    program("submit", "a.b", "--delay", "1h")
+    program("edit", 1, "--priority", 7)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([str(PROGRAM), "undo"], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs) as asked:
+        os.close(theirs)
+        said = b""
+        while b"Type y" not in said:
+            said += os.read(ours, 1024)
+        os.write(ours, answer)
+        assert asked.wait(timeout=30) == (Exit.OK if priority == 1 else Exit.BAD_INPUT)
+    os.close(ours)
+    assert f'"priority": {priority}' in program("show", 1, "--json").stdout
+
+
+def test_a_runner_is_asked_to_drain_and_to_resize(called: Call, store: Store) -> None:
+    id = store.claim("a.b")
+    assert called("drain", id, "--dry-run").code == Exit.OK
+    assert called("runners", "--json").document["runners"][0]["wish"] is None
+    assert called("resize", id, "--slots", 50, "--threads", 4).code == Exit.OK
+    assert called("runners", "--json").document["runners"][0]["wish"] == "slots=50 threads=4"
+    assert called("drain", id, "--reason", "deploy", "--json").document["wish"] == "drain"
+    assert called("runners", "--json").document["runners"][0]["wish"] == "drain"
+    assert [entry["verb"] for entry in called("audit", "--json").document["entries"]] == ["wish", "wish"]
+
+
+@pytest.mark.parametrize("words", [("drain", 999), ("resize", 999, "--slots", 1)])
+def test_a_runner_that_is_not_there_is_asked_nothing(called: Call, words: tuple[object, ...]) -> None:
+    assert called(*words).code == Exit.NOT_FOUND
+
+
+@pytest.mark.parametrize("sizes", [(), ("--slots", 0), ("--threads", -1), ("--slots", 10**9)])
+def test_a_size_that_no_runner_has_is_refused(called: Call, store: Store, sizes: tuple[object, ...]) -> None:
+    id = store.claim("a.b")
+    assert called("resize", id, *sizes).code == Exit.BAD_INPUT
+
+
+def test_a_terminated_task_stays_terminated_when_undo_is_refused(called: Call, store: Store) -> None:
+    id = later(store)
+    called("terminate", id)
+    called("undo", 1)
+    assert called("show", id, "--json").document["state"] == State.CANCELLED
