@@ -24,6 +24,9 @@ Verb = Callable[Concatenate[Transaction, P], Awaitable[T]]
 DEADLINE = 5.0
 """Seconds after which the database breaks off a statement of ours: a console must not add to the trouble it shows."""
 
+LONGEST_CHANGE = 15.0
+"""The same for one that changes something, which may have to wait for a row that somebody else holds."""
+
 MINUTE = 60.0
 
 
@@ -31,8 +34,11 @@ MINUTE = 60.0
 class Session:
     """One operator at one database.
 
+    What is shown is read through connections on which nothing can be changed; one on which something can is opened for
+    a change and closed behind it.
+
     Args:
-        database: open.
+        database: open, to look only.
         settings: in force.
         lock: whether changes are allowed.
         zone: in which times are shown and read.
@@ -49,6 +55,7 @@ class Session:
     wanted: str = ""
     queues: tuple[str, ...] = ()
     _asked: deque[float] = field(default_factory=deque)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _under_way: set[asyncio.Task[Any]] = field(default_factory=set)
 
     @property
@@ -92,10 +99,15 @@ class Session:
         Raises:
             ReadOnly: changes are not allowed at this moment.
         """
-        if not self.writable:
-            raise ReadOnly(why=self.lock.told(time.monotonic()))
         with self._asking():
-            return await self.database.write(verb, *args, **kwargs)
+            async with self._turn:
+                if not self.writable:
+                    raise ReadOnly(why=self.lock.why(time.monotonic()))
+                database = Database.of(self.settings, deadline=LONGEST_CHANGE)
+                try:
+                    return await database.write(verb, *args, **kwargs)
+                finally:
+                    await shielded(database.dispose())
 
     async def ended(self) -> None:
         """Wait until nothing is under way any more: only then the database may be closed."""

@@ -15,12 +15,13 @@ from pathlib import Path
 from runner.errors import RunnerError, SchemaMissing
 from runner.migrations.revisions import HEAD, check
 from runner.settings import Settings
+from runner.store import observe
 from runner.store.database import Database
 from runner.store.threads import driver_threads_ended
 from runner.urls import DatabaseUrl
 from tasktui.arguments import Arguments
 from tasktui.session import Session
-from tasktui.writing import WriteLock
+from tasktui.writing import ASKED, FILE, LOGIN, Barrier, WriteLock
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -58,10 +59,12 @@ async def opened(arguments: Arguments, settings: Settings) -> AsyncIterator[Sess
     url = settings.url
     if url.kind == "sqlite" and not Path(url.database).exists():
         raise SchemaMissing(url=url, needed=HEAD)
-    database = Database.of(settings.model_copy(update={"url": named(url)}))
+    settings = settings.model_copy(update={"url": named(url)})
+    database = Database.of(settings, read_only=True)
     try:
         await check(database)
-        session = Session(database, settings, lock_of(arguments, settings))
+        barrier = await barrier_of(arguments, settings, database)
+        session = Session(database, settings, lock_of(arguments, settings, barrier))
         try:
             yield session
         finally:
@@ -71,10 +74,20 @@ async def opened(arguments: Arguments, settings: Settings) -> AsyncIterator[Sess
         await driver_threads_ended()
 
 
-def lock_of(arguments: Arguments, settings: Settings) -> WriteLock:
+def lock_of(arguments: Arguments, settings: Settings, barrier: Barrier | None = None) -> WriteLock:
     """Whether changes are allowed at the start, and whether they can be later."""
     closed = settings.read_only and not arguments.write
-    return WriteLock(-inf if closed else inf, forced=arguments.read_only)
+    return WriteLock(-inf if closed else inf, barrier)
+
+
+async def barrier_of(arguments: Arguments, settings: Settings, database: Database) -> Barrier | None:
+    """What keeps this operator from changing anything for good; None when nothing does."""
+    if arguments.read_only:
+        return ASKED
+    by_effect = os.access in os.supports_effective_ids
+    if settings.url.kind == "sqlite" and not os.access(settings.url.database, os.W_OK, effective_ids=by_effect):
+        return FILE
+    return None if await database.read(observe.may_intervene) else LOGIN
 
 
 def named(url: DatabaseUrl) -> DatabaseUrl:

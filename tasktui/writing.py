@@ -2,9 +2,27 @@
 
 from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from runner.errors import InvalidInput, RunnerError
 from runner.times import parse_duration
+
+
+class Barrier(NamedTuple):
+    """What nothing that is typed takes away.
+
+    Args:
+        told: what the heading says of it.
+        why: why nothing can be changed, for a sentence.
+    """
+
+    told: str
+    why: str
+
+
+ASKED = Barrier("read-only", "it was started with --read-only")
+LOGIN = Barrier("read-only login", "this login may only look; the role task_operator may change tasks")
+FILE = Barrier("read-only file", "you may only read the file of the database")
 
 LONGEST_UNLOCK = 3600.0
 """Seconds for which a production database stays unlocked at most."""
@@ -22,17 +40,17 @@ class WriteLock:
 
     Args:
         open_until: seconds on the clock that `now` is read from; -inf is closed, inf open for good.
-        forced: it was asked for by --read-only, so that nothing opens it.
+        barrier: keeps it closed for good; None when there is none.
         reason: given when it was opened; it goes into the audit where an action has none of its own.
     """
 
     open_until: float = inf
-    forced: bool = False
+    barrier: Barrier | None = None
     reason: str | None = None
 
     def is_open(self, now: float) -> bool:
         """Tell whether changes are allowed."""
-        return not self.forced and now < self.open_until
+        return self.barrier is None and now < self.open_until
 
     def open(self, now: float, words: tuple[str, ...]) -> None:
         """Allow changes for a time.
@@ -42,11 +60,11 @@ class WriteLock:
             words: how long, and why, as they were typed; without a time ten minutes.
 
         Raises:
-            ReadOnly: --read-only was asked for.
+            ReadOnly: there is a barrier.
             InvalidInput: the time is too long, or there is no reason.
         """
-        if self.forced:
-            raise ReadOnly(why="it was started with --read-only")
+        if self.barrier:
+            raise ReadOnly(why=self.barrier.why)
         length, reason = split_length(words)
         if length > LONGEST_UNLOCK:
             raise InvalidInput(why="an hour is the longest time to unlock for; it can be unlocked again")
@@ -58,10 +76,14 @@ class WriteLock:
         """Allow no changes from now on."""
         self.open_until = -inf
 
+    def why(self, now: float) -> str:
+        """Why no changes are allowed, for a sentence."""
+        return self.barrier.why if self.barrier else self.told(now)
+
     def told(self, now: float) -> str:
         """What the heading says of it."""
-        if self.forced:
-            return "read-only"
+        if self.barrier:
+            return self.barrier.told
         if not self.is_open(now):
             return "read-only, :write unlocks"
         left = self.open_until - now

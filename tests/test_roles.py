@@ -2,20 +2,18 @@
 
 import asyncio
 import re
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 from psycopg import sql
 
-from runner.columns import EARLIEST, db_now
+from runner.columns import EARLIEST
 from runner.errors import DatabaseRefused, InvalidInput
 from runner.migrations import ROLES, check, role, roles
 from runner.migrations.installation import version_table
@@ -26,7 +24,6 @@ from runner.settings import Settings
 from runner.store import intervene, observe
 from runner.store.claim import Claimant, Terms, claim
 from runner.store.database import Database
-from runner.store.intervene import By, Changes, Kind, Target
 from runner.store.intervene.changes import FIELDS
 from runner.store.prune import prune, retention_of
 from runner.store.rescue import rescue
@@ -35,85 +32,39 @@ from runner.store.settle import Settlement, settle
 from runner.store.statistics import Minute, write_statistics
 from runner.store.submit import COLUMNS, submit
 from runner.store.transaction import Transaction
-from runner.task import NewTask, State
+from runner.task import NewTask
 from runner.urls import parse_url
 from tests.cli.conftest import program
 from tests.conftest import PostgresDatabases
-from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, filtered
+from tests.postgres.logins import logins
+from tests.store.rows import filtered
+from tests.store.scene import DEAD, HELD, INTERVENES, RUNNER, Verb, arrange
 
 URL = parse_url("postgresql://app@db.example.org/app")
-BY = By("ana", "web-1", "relay is back")
-
-DUE, LATER, HELD, DEAD, OLD = range(1, 6)
-"""Tasks that are there: two that wait, one in the hands of RUNNER, a dead one, and one to be pruned."""
-
-RUNNER, LOST = 1, 2
-FAR = datetime(2099, 1, 1, tzinfo=UTC)
-EDITED = 1
-"""The number of an entry of the audit."""
-
-Verb = Callable[[Transaction], Awaitable[Any]]
 
 
-async def _arrange(url: str) -> None:
+@pytest.fixture(scope="module")
+def seen_by(postgresql: PostgresDatabases) -> Iterator[dict[str, str]]:
+    """The URL of a database as each role sees it."""
+    owner = postgresql.migrated(Path())
+    asyncio.run(_arranged(owner))
+    with logins(owner) as urls:
+        yield urls
+    postgresql.remove(owner)
+
+
+async def _arranged(url: str) -> None:
     database = Database.open(url)
     try:
-        await add_live(database, queue="mail")
-        await add_live(database, run_at=ahead(600))
-        await add_runner(database)
-        await add_runner(database, lease=-60)
-        held: dict[str, Any] = {
-            "state": State.RUNNING.value,
-            "runner_id": RUNNER,
-            "fence": 1,
-            "attempt": 1,
-            "claimed_at": db_now(),
-        }
-        await add_live(database, max_attempts=3, **held)
-        await add_past(database, DEAD, State.DEAD)
-        await add_past(database, OLD, finished_at=ahead(-400 * 86_400))
-        await add_attempt(database, DEAD, started_at=ahead(-2), ended_at=ahead(-1))
-        await database.write(intervene.edit, LATER, None, Changes(priority=5), BY)
+        await arrange(database)
     finally:
         await database.dispose()
 
 
-@dataclass(frozen=True)
-class Logins:
-    """URLs of one database, by the role of who logs in."""
-
-    owner: str
-    by_role: dict[str, str]
-
-
-@pytest.fixture(scope="module")
-def logins(postgresql: PostgresDatabases) -> Iterator[Logins]:
-    """A database with the roles of the script, and a login in each."""
-    owner = postgresql.migrated(Path())
-    asyncio.run(_arrange(owner))
-    names = {name: f"test_{name}_{uuid.uuid4().hex[:8]}" for name in ROLES}
-    with psycopg.connect(owner, autocommit=True) as connection:
-        for _ in range(2):  # running it again changes nothing
-            connection.execute(roles(parse_url(owner)).encode())
-        for name, login in names.items():
-            words = "CREATE ROLE {} LOGIN PASSWORD 'secret' IN ROLE {}"
-            connection.execute(sql.SQL(words).format(sql.Identifier(login), sql.Identifier(role(name))))
-    yield Logins(owner, {name: _as(owner, login) for name, login in names.items()})
-    postgresql.remove(owner)
-    with psycopg.connect(postgresql.empty(Path()), autocommit=True) as connection:
-        for name in (*names.values(), *map(role, ROLES)):
-            connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
-
-
-def _as(url: str, login: str) -> str:
-    parts = urlsplit(url)
-    return parts._replace(netloc=f"{login}:secret@{parts.netloc.rpartition('@')[2]}").geturl()
-
-
 @pytest.fixture
-async def database(request: pytest.FixtureRequest, logins: Logins) -> AsyncIterator[Database]:
+async def database(request: pytest.FixtureRequest, seen_by: dict[str, str]) -> AsyncIterator[Database]:
     """The database as the login of the role `who` sees it."""
-    opened = Database.open(logins.by_role[request.getfixturevalue("who")])
+    opened = Database.open(seen_by[request.getfixturevalue("who")])
     yield opened
     await opened.dispose()
 
@@ -170,18 +121,6 @@ RUNS = {
     "rescue": lambda tx: rescue(tx, 5.0),
     "count minutes": counts_minutes,
     "prune": lambda tx: prune(tx, retention_of(Settings())),
-}
-INTERVENES = {
-    "retry what waits": lambda tx: intervene.retry_now(tx, [Target(LATER)], BY),
-    "retry what is dead": lambda tx: intervene.retry_now(tx, [Target(DEAD)], BY),
-    "terminate what waits": lambda tx: intervene.terminate(tx, [Target(LATER)], BY),
-    "terminate what runs": lambda tx: intervene.terminate(tx, [Target(HELD)], BY),
-    "delay": lambda tx: intervene.delay(tx, [Target(LATER)], seconds=60, by=BY),
-    "edit": lambda tx: intervene.edit(tx, LATER, None, Changes(FAR, 9, 9, "1m", 5.0, "{}", "k"), BY),
-    "undo": lambda tx: intervene.undo(tx, EDITED, BY),
-    "pause a queue": lambda tx: intervene.pause(tx, intervene.Place(Kind.QUEUE, "mail"), BY),
-    "pause a handler": lambda tx: intervene.pause(tx, intervene.Place(Kind.HANDLER, "h"), BY),
-    "ask a runner": lambda tx: intervene.wish(tx, RUNNER, "drain", BY),
 }
 NOBODY_MAY = {
     "forge the audit": "UPDATE task_audit SET operator = 'somebody else'",
@@ -250,7 +189,7 @@ async def test_every_role_can_tell_whether_the_tables_are_the_right_ones(who: st
     await check(database)
 
 
-def test_a_runner_and_a_producer_work_with_their_own_logins(logins: Logins, tmp_path: Path) -> None:
+def test_a_runner_and_a_producer_work_with_their_own_logins(seen_by: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "own_handlers.py").write_text("import runner\n\n@runner.handler('a.b')\ndef ab() -> None: ...\n")
     for who, command in {
         "producer": ("submit", "a.b"),
@@ -258,7 +197,7 @@ def test_a_runner_and_a_producer_work_with_their_own_logins(logins: Logins, tmp_
         "reader": ("tasks", "handler:a.b state:succeeded"),
         "operator": ("retry", "handler:h state:dead", "--yes", "1"),
     }.items():
-        done = program(*command, cwd=tmp_path, env=_environment(tmp_path, logins.by_role[who]))
+        done = program(*command, cwd=tmp_path, env=_environment(tmp_path, seen_by[who]))
         assert done.returncode == 0, (who, done.stderr)
 
 

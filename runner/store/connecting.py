@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from operator import methodcaller
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from psycopg.types.string import TextLoader
@@ -51,28 +52,40 @@ def options(url: sa.URL) -> dict[str, Any]:
     return {"connect_args": given, "pool_size": 4, "max_overflow": 8, "pool_use_lifo": True}
 
 
+def read_only(url: sa.URL) -> sa.URL:
+    """The same SQLite file, opened without the right to write; a server is told anew with each transaction.
+
+    A setting of the session would do on a server too, but not behind a pooler that shares sessions.
+    """
+    if url.get_backend_name() != "sqlite":
+        return url
+    return url.set(database=f"file:{quote(url.database or '')}", query={**url.query, "mode": "ro", "uri": "true"})
+
+
 def prepare(engine: sa.Engine, synchronous: str) -> None:
     """Hook the set-up of each connection and of each transaction into an engine."""
     if engine.dialect.name == "sqlite":
-        sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, synchronous))
+        writes = "mode" not in engine.url.query
+        sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, synchronous, writes))
         sa.event.listen(engine, "begin", _begin_sqlite)
     else:
         sa.event.listen(engine, "connect", _prepare_postgresql)
 
 
-def _prepare_sqlite(connection: Any, synchronous: str) -> None:
+def _prepare_sqlite(connection: Any, synchronous: str, writes: bool) -> None:
     connection.isolation_level = None  # the driver would begin its transactions late, and lose updates
     # SQLite holds whatever bytes a foreign client wrote: one row that is no UTF-8 must not fail every claim and list.
     getattr(connection, "driver_connection", connection).text_factory = methodcaller("decode", errors="replace")
     try:
-        _set_sqlite(connection.cursor(), synchronous)
+        _set_sqlite(connection.cursor(), synchronous, writes)
     except Exception:
         connection.close()  # or its thread and its file would stay open, at each try while a disk is away
         raise
 
 
-def _set_sqlite(cursor: Any, synchronous: str) -> None:
-    cursor.execute("PRAGMA journal_mode = WAL")
+def _set_sqlite(cursor: Any, synchronous: str, writes: bool) -> None:
+    if writes:
+        cursor.execute("PRAGMA journal_mode = WAL")
     cursor.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.execute(f"PRAGMA cache_size = -{CACHE_KIB}")

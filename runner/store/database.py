@@ -36,22 +36,42 @@ class Database:
         url: the database as people may see it, without a password.
         prefix: goes before every table's name.
         schema: the PostgreSQL schema of the tables.
+        read_only: no transaction can change anything, whatever is asked of it.
+        deadline: seconds after which the database breaks a statement of a transaction that writes off; None for never.
     """
 
-    def __init__(self, engine: AsyncEngine, url: str, prefix: str = "", schema: str | None = None) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        url: str,
+        prefix: str = "",
+        schema: str | None = None,
+        *,
+        read_only: bool = False,
+        deadline: float | None = None,
+    ) -> None:
         self.engine = engine
         self.url = url
         self.dialect = DIALECTS[engine.dialect.name]
         self.tables = tables(prefix, schema if self.dialect.isolates_rows else None)
         self._reader = engine.execution_options(**connecting.READING[self.dialect.name])
-        self._writer = engine.execution_options(**connecting.WRITING[self.dialect.name])
+        writing = connecting.READING if read_only else connecting.WRITING
+        self._writer = engine.execution_options(**writing[self.dialect.name])
+        self._read_only, self._deadline = read_only, deadline
         single = engine.execution_options(**connecting.SINGLE[self.dialect.name])
         self._lines = Lines(single, commits=not self.dialect.isolates_rows)
         self._turn: asyncio.Lock | None = None if self.dialect.isolates_rows else asyncio.Lock()
 
     @classmethod
     def open(
-        cls, url: str | DatabaseUrl, *, prefix: str = "", schema: str | None = None, synchronous: str = "FULL"
+        cls,
+        url: str | DatabaseUrl,
+        *,
+        prefix: str = "",
+        schema: str | None = None,
+        synchronous: str = "FULL",
+        read_only: bool = False,
+        deadline: float | None = None,
     ) -> Self:
         """Prepare the way to a database, without connecting yet.
 
@@ -60,6 +80,9 @@ class Database:
             prefix: goes before every table's name.
             schema: the PostgreSQL schema of the tables.
             synchronous: SQLite's promise: FULL survives a power cut, NORMAL is faster and may lose the last commits.
+            read_only: let no transaction change anything, whatever is asked of it.
+            deadline: seconds after which the database breaks a statement of a transaction that writes off; None for
+                never.
 
         Raises:
             InvalidUrl: when the URL names nothing that we support.
@@ -68,15 +91,23 @@ class Database:
         target = async_url(url)
         if target.get_backend_name() == "sqlite":
             refuse_remote(target.database or "")
+        if read_only:
+            target = connecting.read_only(target)
         engine = create_async_engine(target, **connecting.options(target))
         connecting.prepare(engine.sync_engine, synchronous)
-        return cls(engine, redacted(url), prefix, schema)
+        return cls(engine, redacted(url), prefix, schema, read_only=read_only, deadline=deadline)
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Prepare the way to the database that the settings name."""
-        schema, prefix = settings.table_schema, settings.table_prefix
-        return cls.open(settings.url, prefix=prefix, schema=schema, synchronous=settings.synchronous)
+    def of(cls, settings: Settings, *, read_only: bool = False, deadline: float | None = None) -> Self:
+        """Prepare the way to the database that the settings name; see `open`."""
+        return cls.open(
+            settings.url,
+            prefix=settings.table_prefix,
+            schema=settings.table_schema,
+            synchronous=settings.synchronous,
+            read_only=read_only,
+            deadline=deadline,
+        )
 
     @asynccontextmanager
     async def reading(self, deadline: float | None = None) -> AsyncIterator[Transaction]:
@@ -96,7 +127,13 @@ class Database:
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Transaction]:
         """Open a transaction that may change things; it commits unless an exception leaves the block."""
-        async with self._translated(), self._writers_turn(), self._writer.connect() as connection, connection.begin():
+        async with (
+            self._translated(),
+            self._writers_turn(),
+            self._writer.connect() as connection,
+            connection.begin(),
+            connecting.deadline(connection, self._deadline),
+        ):
             yield self._transaction(connection)
 
     @asynccontextmanager
@@ -105,6 +142,10 @@ class Database:
 
         On PostgreSQL the statement commits by itself; on SQLite several make one transaction.
         """
+        if self._read_only:
+            async with self.reading() as tx:
+                yield tx
+            return
         async with self._translated(), self._writers_turn(), self._lines.taken() as line:
             yield Transaction(line.connection, self.tables, self.dialect, line.driver)
 

@@ -410,7 +410,7 @@ async def test_a_row_that_claims_to_run_is_rescued(database: Database, shell: Sh
 
 
 @pytest.mark.parametrize("place", [{"prefix": "jobs_"}, {"schema": "work"}, {"prefix": "jobs_", "schema": "user"}])
-async def test_a_prefix_and_a_schema_hold_from_submit_to_settle(database_url: str, place: dict[str, str]) -> None:
+async def test_a_prefix_and_a_schema_hold_from_submit_to_settle(database_url: str, place: dict[str, Any]) -> None:
     database, elsewhere = Database.open(database_url, **place), Database.open(database_url, prefix="other_")
     await database.migrate()
     await elsewhere.migrate()

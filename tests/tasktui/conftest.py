@@ -18,7 +18,7 @@ from tasktui import feed
 from tasktui.app import Console
 from tasktui.screens import live
 from tasktui.session import Session
-from tasktui.writing import WriteLock
+from tasktui.writing import Barrier, WriteLock
 
 PATIENCE = 20.0
 """Seconds after which what did not happen is taken to never happen."""
@@ -106,16 +106,22 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
         writable: bool = True,
         wanted: str = "",
         task_id: int | None = None,
+        url: str = migrated_url,
+        barrier: Barrier | None = None,
         **settings: Any,
     ) -> AsyncIterator[Operator]:
-        lock = WriteLock(inf if writable else -inf)
-        values = Settings(url=parse_url(migrated_url), **settings)
-        session = Session(database, values, lock, UTC, wanted=wanted, task_id=task_id)
+        lock = WriteLock(inf if writable else -inf, barrier)
+        values = Settings(url=parse_url(url), **settings)
+        seen = Database.of(values, read_only=True)
+        session = Session(seen, values, lock, UTC, wanted=wanted, task_id=task_id)
         console: Console = type("Begun", (Console,), {"DEFAULT_MODE": mode})(session)
-        async with console.run_test(size=size, notifications=True) as pilot:
-            operator = Operator(console, pilot)
-            await operator.until(lambda: operator.screen._seen is not None)
-            yield operator
-        await session.ended()
+        try:
+            async with console.run_test(size=size, notifications=True) as pilot:
+                operator = Operator(console, pilot)
+                await operator.until(lambda: operator.screen._seen is not None)
+                yield operator
+            await session.ended()
+        finally:
+            await seen.dispose()
 
     return watching

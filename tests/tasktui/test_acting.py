@@ -1,17 +1,11 @@
 """What keys change: asked first, compared with what was seen, written down, and never on anything else."""
 
-import pytest
-
-from runner.errors import StoreError
 from runner.store import intervene, observe
 from runner.store.database import Database
-from runner.store.intervene import By, Changes, Target
+from runner.store.intervene import By, Changes
 from runner.task import State
-from tasktui import interventions
-from tasktui.actions import ACTIONS, plan
 from tasktui.screens.confirm import ConfirmScreen
 from tasktui.screens.edit import EditScreen
-from tasktui.writing import ReadOnly
 from tests.store.rows import add_attempt, add_live, add_past, ahead, ended, stored
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 
@@ -187,57 +181,3 @@ async def test_production_wants_its_name_and_a_reason(database: Database, watch:
         await say_yes(operator, "orders", "asked by ana")
         await operator.is_told("1 changed")
     assert (await ended(database, id)).state == State.CANCELLED
-
-
-@ON_ONE_DATABASE
-@pytest.mark.parametrize("mode", ["overview", "tasks", "task", "failures", "audit"])
-async def test_no_action_does_anything_while_read_only(database: Database, watch: Watch, mode: str) -> None:
-    id = await add_live(database, run_at=ahead(60))
-    await database.write(intervene.edit, id, None, Changes(priority=5), SOMEBODY)
-    await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1))
-    before, entries = await stored(database, id), len(await audited(database))
-    async with watch(mode, writable=False, task_id=id) as operator:
-        await operator.sees("read-only, :write unlocks")
-        screen = operator.screen
-        for name, action in ACTIONS.items():
-            await operator.press(action.key)
-            assert screen.check_action("act", (name,)) is None
-        await operator.pilot.pause()
-        assert operator.screen is screen
-    assert await stored(database, id) == before
-    assert len(await audited(database)) == entries
-
-
-async def test_every_change_is_refused_where_it_would_be_made(database: Database, watch: Watch) -> None:
-    id = await add_live(database)
-    async with watch("tasks", writable=False) as operator:
-        session = operator.console.session
-        made = plan(ACTIONS["terminate"], await database.read(observe.task_rows, [id]))
-        with pytest.raises(ReadOnly):
-            await interventions.carry_out(session, made, "", None, print)
-        with pytest.raises(ReadOnly):
-            await interventions.pause(session, "mail", "", None)
-        with pytest.raises(ReadOnly):
-            await interventions.resume(session, "mail", None)
-        with pytest.raises(ReadOnly):
-            await interventions.take_back(session, 1, None)
-        with pytest.raises(StoreError):
-            await session.read(intervene.terminate, [Target(id)], SOMEBODY)
-    assert (await stored(database, id)).state == State.WAITING
-
-
-@ON_ONE_DATABASE
-async def test_writing_is_unlocked_by_command_with_a_reason(database: Database, watch: Watch) -> None:
-    await add_live(database)
-    async with watch("tasks", writable=False) as operator:
-        await operator.command("write 10m")
-        await operator.is_told("say why")
-        await operator.command("write 10m mend the mail queue")
-        await operator.sees("WRITE for 9m5")
-        await operator.press("T")
-        await say_yes(operator)
-        await operator.is_told("1 changed")
-        await operator.command("lock")
-        await operator.sees("read-only, :write unlocks")
-    (entry,) = await audited(database)
-    assert entry.reason == "mend the mail queue"

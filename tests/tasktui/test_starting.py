@@ -18,6 +18,7 @@ from runner.urls import parse_url
 from tasktui.app import crash_text
 from tasktui.arguments import Arguments
 from tasktui.starting import lock_of, named, opened
+from tasktui.writing import ASKED
 from tests.conftest import SqliteDatabases
 
 PATIENCE = 60.0
@@ -180,7 +181,7 @@ def test_production_starts_read_only_unless_writing_is_asked_for() -> None:
     assert not lock_of(Arguments(), production).is_open(0)
     assert lock_of(Arguments(write=True), production).is_open(0)
     assert lock_of(Arguments(), ordinary).is_open(0)
-    assert not lock_of(Arguments(read_only=True), ordinary).is_open(0)
+    assert not lock_of(Arguments(), ordinary, ASKED).is_open(0)
 
 
 def test_the_server_knows_its_console_by_name() -> None:

@@ -14,7 +14,7 @@ from runner.task import Shown
 from tasktui.actions import ACTIONS, Demand, demand, plan
 from tasktui.editing import changes, entries, preview
 from tasktui.query import Command, complete_command, complete_filter, filter_of, parse_command
-from tasktui.writing import ReadOnly, WriteLock
+from tasktui.writing import ASKED, ReadOnly, WriteLock
 
 NOW = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
 NAMES = {"queue": ["mail", "media"], "handler": ["smtp.send", "odd name"]}
@@ -163,4 +163,4 @@ def test_a_lock_does_not_open_for_nothing_or_for_long() -> None:
         with pytest.raises(InvalidInput):
             WriteLock(-inf).open(0, words)
     with pytest.raises(ReadOnly):
-        WriteLock(forced=True).open(0, ("10m", "because"))
+        WriteLock(barrier=ASKED).open(0, ("10m", "because"))

@@ -56,6 +56,10 @@ class Dialect(Protocol):
         """The condition that a text is these pieces with anything between them; upper and lower case differ."""
         ...
 
+    def may_intervene(self, tables: Tables) -> sa.ColumnElement[bool]:
+        """The condition that this login may change tasks, and write down that it did."""
+        ...
+
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """A time in a form that can always be fetched, whatever a foreign client wrote: see observe.legible."""
         ...

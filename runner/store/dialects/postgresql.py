@@ -58,9 +58,19 @@ class PostgreSQL:
         signs = str.maketrans({sign: f"/{sign}" for sign in "/%_"})
         return column.like("%".join(piece.translate(signs) for piece in pieces), escape="/")
 
+    def may_intervene(self, tables: Tables) -> sa.ColumnElement[bool]:
+        """The rights of the login, on a server that is no standby; rights on columns will do."""
+        task = sa.func.has_any_column_privilege(_regclass(tables.task), "UPDATE")
+        audit = sa.func.has_any_column_privilege(_regclass(tables.audit), "INSERT")
+        return sa.and_(task, audit, sa.not_(sa.func.pg_is_in_recovery()))
+
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Leave out what Python has no date for: infinity, and years that it does not know."""
         return sa.case((moment.between(EARLIEST, LATEST), moment))
+
+
+def _regclass(table: sa.Table) -> str:
+    return ".".join(f'"{name}"' for name in (table.schema, table.name) if name)
 
 
 def channel(tables: Tables) -> str:

@@ -12,6 +12,7 @@ from runner.store.observe.legible import clock
 from runner.store.observe.pages import Page, page
 from runner.store.observe.pauses import Pause, Pauses, Registered, pauses, registered
 from runner.store.observe.reports import Flow, MinuteFlow, Total, per_minute, totals
+from runner.store.observe.rights import may_intervene
 from runner.store.observe.runners import RunnerRow, UnknownHandler, runner_of, runners, unknown_handlers
 from runner.store.observe.search import Found, Order, find
 from runner.store.observe.story import Story, forecast, story
@@ -47,6 +48,7 @@ __all__ = [
     "find",
     "forecast",
     "indexed",
+    "may_intervene",
     "page",
     "pauses",
     "per_minute",

@@ -1,0 +1,234 @@
+"""Read-only is held three times: by the keys, by the session and its connections, and by the rights in the database."""
+
+import concurrent.futures.thread  # noqa: F401 - on demand it may lie where only root may look: see `somebody_else`
+import inspect
+import os
+import shutil
+import string
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from sqlite3 import connect
+from typing import Any
+
+import pytest
+
+from runner.errors import StoreError
+from runner.settings import Settings
+from runner.store import intervene, observe
+from runner.store.database import Database
+from runner.urls import parse_url
+from tasktui import interventions
+from tasktui.actions import ACTIONS, plan
+from tasktui.arguments import Arguments
+from tasktui.query import COMMANDS
+from tasktui.screens import MODES
+from tasktui.screens.acting import ActingScreen
+from tasktui.screens.confirm import ConfirmScreen
+from tasktui.starting import opened
+from tasktui.writing import FILE, LOGIN, Barrier, ReadOnly
+from tests.postgres.logins import logins
+from tests.store.rows import add_live, stored
+from tests.store.scene import INTERVENES, LATER, arrange, everything
+from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
+from tests.tasktui.test_acting import audited, say_yes
+
+LOCKED = "read-only, :write unlocks"
+
+
+@pytest.fixture
+async def scene(database: Database) -> dict[str, list[str]]:
+    """All rows of a database in which every action has something to be done to."""
+    await arrange(database)
+    return await everything(database)
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("mode", MODES)
+async def test_no_key_changes_anything(
+    mode: str, database: Database, scene: dict[str, list[str]], watch: Watch
+) -> None:
+    async with watch(mode, writable=False, task_id=LATER) as operator:
+        await operator.sees(LOCKED)
+        screen = operator.screen
+        assert {action.key for action in ACTIONS.values()} <= set(string.ascii_uppercase)
+        for key in string.ascii_uppercase:
+            await operator.press(key)
+            assert operator.screen is screen, key
+        for name in ACTIONS if isinstance(screen, ActingScreen) else ():
+            assert screen.check_action("act", (name,)) is None
+        await operator.pilot.pause()
+    assert await everything(database) == scene
+
+
+@ON_ONE_DATABASE
+async def test_no_command_changes_anything(database: Database, scene: dict[str, list[str]], watch: Watch) -> None:
+    async with watch(writable=False) as operator:
+        for name in COMMANDS.keys() - MODES.keys() - {"write", "q"}:
+            await operator.command(f"{name} {LATER} 10m because")
+            await operator.until(lambda: type(operator.screen).__name__ != "CommandScreen")
+            await operator.press("escape")
+        await operator.is_told("Nothing was changed: this console is read-only")
+    assert await everything(database) == scene
+
+
+DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
+    "carry_out": lambda session, made: interventions.carry_out(session, made, "", None, print),
+    "pause": lambda session, _: interventions.pause(session, "mail", "", None),
+    "resume": lambda session, _: interventions.resume(session, "slow", None),
+    "take_back": lambda session, _: interventions.take_back(session, 1, None),
+}
+LOOKS = ("pause_of", "last_change")
+
+
+def test_everything_that_carries_something_out_is_known_here() -> None:
+    verbs = {name for name, _ in inspect.getmembers(interventions, inspect.iscoroutinefunction)}
+    assert verbs - set(LOOKS) == set(DOES)
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("name", DOES)
+async def test_the_session_refuses_to(name: str, database: Database, scene: dict[str, list[str]], watch: Watch) -> None:
+    made = plan(ACTIONS["terminate"], await database.read(observe.task_rows, [LATER]))
+    async with watch(writable=False) as operator:
+        with pytest.raises(ReadOnly):
+            await DOES[name](operator.console.session, made)
+    assert await everything(database) == scene
+
+
+def test_every_intervention_of_the_store_is_known_to_these_tests() -> None:
+    verbs = {name for name in intervene.__all__ if "by" in _parameters(getattr(intervene, name))}
+    assert verbs == {name.split()[0] for name in INTERVENES}
+
+
+def _parameters(verb: Any) -> set[str]:
+    return set(inspect.signature(verb).parameters) if inspect.iscoroutinefunction(verb) else set()
+
+
+@pytest.mark.parametrize("name", INTERVENES)
+async def test_the_connections_of_a_console_refuse_to(
+    name: str, database: Database, scene: dict[str, list[str]], watch: Watch
+) -> None:
+    async with watch() as operator:
+        looking = operator.console.session.database
+        for door in (looking.write, looking.read, looking.state):
+            with pytest.raises(StoreError, match=r"read-?only"):
+                await door(INTERVENES[name])
+    assert await everything(database) == scene
+
+
+@ON_ONE_DATABASE
+async def test_writing_is_unlocked_by_command_with_a_reason(database: Database, watch: Watch) -> None:
+    await add_live(database)
+    async with watch("tasks", writable=False) as operator:
+        await operator.command("write 10m")
+        await operator.is_told("say why")
+        await operator.command("write 10m mend the mail queue")
+        await operator.sees("WRITE for 9m5")
+        await operator.press("T")
+        await say_yes(operator)
+        await operator.is_told("1 changed")
+        await operator.command("lock")
+        await operator.sees(LOCKED)
+    (entry,) = await audited(database)
+    assert entry.reason == "mend the mail queue"
+
+
+@ON_ONE_DATABASE
+async def test_the_lock_closes_by_itself_even_on_an_open_question(database: Database, watch: Watch) -> None:
+    id = await add_live(database)
+    async with watch("tasks", writable=False) as operator:
+        await operator.command("write 10m mend the mail queue")
+        await operator.sees("WRITE for 9m5")
+        await operator.press("T")
+        await operator.until(lambda: isinstance(operator.screen, ConfirmScreen))
+        operator.console.session.lock.open_until = time.monotonic()
+        await say_yes(operator)
+        await operator.is_told("Nothing was changed: this console is read-only")
+        await operator.sees(LOCKED)
+        assert operator.screen.check_action("act", ("terminate",)) is None
+    assert await stored(database, id) is not None
+
+
+@ON_ONE_DATABASE
+async def test_production_is_a_word_and_not_only_a_colour(database: Database, watch: Watch) -> None:
+    async with watch(production=True) as operator:
+        for mode in MODES:
+            await operator.press(MODES[mode].KEY)
+            await operator.until(lambda mode=mode: isinstance(operator.screen, MODES[mode]) and operator.screen._seen)
+            assert " PRODUCTION " in operator.text.splitlines()[0]
+
+
+async def refused_for_good(settings: Settings, barrier: Barrier) -> None:
+    """Open a console that may write if it is asked to, and find that it may not."""
+    async with opened(Arguments(write=True), settings) as session:
+        assert session.lock.barrier is barrier
+        assert not session.writable
+        with pytest.raises(ReadOnly, match=barrier.why):
+            session.lock.open(0, ("10m", "because"))
+        with pytest.raises(ReadOnly, match=barrier.why):
+            await interventions.pause(session, "mail", "", None)
+
+
+@pytest.fixture
+def reader_url(migrated_url: str) -> Iterator[str]:
+    with logins(migrated_url) as seen_by:
+        yield seen_by["reader"]
+
+
+@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+async def test_a_login_that_may_only_look_sees_every_screen_and_changes_nothing(
+    reader_url: str, scene: dict[str, list[str]], watch: Watch
+) -> None:
+    values = Settings(url=parse_url(reader_url))
+    await refused_for_good(values, LOGIN)
+    async with watch(task_id=LATER, url=reader_url, barrier=LOGIN) as operator:
+        for mode in MODES:
+            await operator.press(MODES[mode].KEY)
+            await operator.until(lambda mode=mode: isinstance(operator.screen, MODES[mode]) and operator.screen._seen)
+            await operator.sees("read-only login")
+            assert not operator.screen._trouble
+
+
+@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+async def test_a_login_that_may_intervene_does(migrated_url: str, scene: dict[str, list[str]]) -> None:
+    with logins(migrated_url) as seen_by:
+        async with opened(Arguments(), Settings(url=parse_url(seen_by["operator"]))) as session:
+            assert session.writable
+            assert await interventions.pause(session, "mail", "", None) == "paused"
+
+
+@pytest.fixture
+def somebody_else() -> Iterator[None]:
+    """Root may write any file: look at it as a user who may not."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+
+
+@pytest.fixture
+def protected(migrated_url: str) -> Iterator[str]:
+    """The URL of a file that its owner has open, and that nobody else may write."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    file = shutil.copy(parse_url(migrated_url).database, folder / "tasks.db")
+    with closing(connect(file)) as owner:
+        owner.execute("INSERT INTO task(handler) VALUES ('h')")
+        owner.commit()
+        for part in folder.iterdir():
+            part.chmod(0o444)
+        yield f"sqlite:///{file}"
+    shutil.rmtree(folder)
+
+
+@ON_ONE_DATABASE
+async def test_a_file_that_may_not_be_written_can_be_looked_at(protected: str, somebody_else: None) -> None:
+    settings = Settings(url=parse_url(protected))
+    await refused_for_good(settings, FILE)
+    async with opened(Arguments(), settings) as session:
+        assert (await session.read(observe.counts))[0].ready.number == 1
