@@ -11,7 +11,7 @@
     ├── StoreError              what the database said
     │   ├── DatabaseAway  DatabaseRefused (ContentRefused)
     │   ├── SchemaTooOld  SchemaTooNew  SchemaMissing
-    │   ├── TaskNotFound  TaskMovedOn
+    │   ├── TaskNotFound  TaskMovedOn  FencedOut  AlreadyDone  NoTransaction
     │   └── UnsafeFile
     ├── CountChanged            more or fewer tasks match than were confirmed
     └── BenchFailed             nothing could be measured
@@ -184,6 +184,21 @@ class TaskMovedOn(StoreError):
     """
 
     exit_code = 6
+
+
+class FencedOut(StoreError):
+    """
+    Task {id} is not this runner's any more (fence {fence} is void): it took longer than its time-out or its runner's
+    lease, or was terminated. What was written in this transaction is rolled back; whoever has the task now does it.
+    """
+
+
+class AlreadyDone(StoreError):
+    """Task {id} has ended in an earlier ctx.transaction(): one attempt can end its task once. Write all in one."""
+
+
+class NoTransaction(StoreError):
+    """Task {id} is executed by no runner, so there is no transaction that could end it."""
 
 
 class UnsafeFile(StoreError):

@@ -9,11 +9,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import entry_points
-from typing import Any, Literal, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from runner.errors import DuplicateHandler, HandlersNotFound, InvalidHandler, RunnerError, UnknownHandler
+from runner.errors import (
+    DuplicateHandler,
+    HandlersNotFound,
+    InvalidHandler,
+    NoTransaction,
+    RunnerError,
+    UnknownHandler,
+)
 from runner.outcome import Dead, Done, Outcome, Retry, Snooze
 from runner.signature import Signature
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 ENTRY_POINTS = "runner.handlers"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
@@ -22,6 +34,28 @@ OnError: TypeAlias = (
     Literal["retry", "dead"] | type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], Outcome | None]
 )
 """What an exception means: try again, give up, give up for these classes, or what a function says (None: try again)."""
+
+
+class OwnTransaction(Protocol):
+    """What `ctx.transaction()` returns: a transaction at whose commit the task is done.
+
+    `async with` gives SQLAlchemy's AsyncConnection to async handlers, `with` its Connection to plain functions. The
+    task's result is what stands in `result` at the end of the block.
+    """
+
+    result: Any
+
+    async def __aenter__(self) -> "AsyncConnection": ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    def __enter__(self) -> "Connection": ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +70,8 @@ class Context:
         fence: of this claim; give it to downstream systems that can refuse older ones.
         deadline: when this attempt times out; None when it never does.
         logger: puts the task's id and handler into each line.
+        stop: is set when the task was terminated or its time is up.
+        own: opens what `transaction` returns; None where no runner executes the task.
     """
 
     id: int
@@ -46,6 +82,30 @@ class Context:
     deadline: datetime | None
     logger: logging.LoggerAdapter[logging.Logger]
     stop: threading.Event = field(default_factory=threading.Event, repr=False)
+    own: Callable[[], OwnTransaction] | None = field(default=None, repr=False)
+
+    def transaction(self) -> OwnTransaction:
+        """Open a transaction of the database that holds the tasks, at whose commit this task is done.
+
+        What the handler writes in it and the end of the task are one: both or neither. When the task is not this
+        runner's any more, both are rolled back. When it is left with an exception, both are too, and the attempt has
+        failed as with any exception.
+
+        Returns:
+            For `async with` or `with`, giving SQLAlchemy's connection. Set its `result` for the task to have one.
+
+        Raises:
+            FencedOut: at the end of the block, when the task is not this runner's any more.
+            AlreadyDone: when an earlier transaction has ended the task.
+
+        Example:
+            >>> async def pay(ctx: Context, order: int) -> None:
+            ...     async with ctx.transaction() as tx:
+            ...         await tx.execute(sa.text("UPDATE orders SET paid = true WHERE id = :id"), {"id": order})
+        """
+        if self.own is None:
+            raise NoTransaction(id=self.id)
+        return self.own()
 
     @property
     def cancelled(self) -> bool:

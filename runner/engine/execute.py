@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import inspect
-import json
 import logging
 import threading
 import traceback
@@ -14,11 +13,10 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from pydantic_core import to_json
-
+from runner.engine.result import as_json
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload
-from runner.handlers import Context, Handler
+from runner.handlers import Context, Handler, OwnTransaction
 from runner.outcome import Cancelled, Dead, Done, Failure, Outcome, Retry, Snooze
 from runner.times import format_duration
 
@@ -32,12 +30,20 @@ class Executor:
         threads: how many plain functions run at once.
         timeout: seconds, for handlers and tasks that name none; None for no limit.
         result_limit: bytes of a result that is kept.
+        own: opens the transaction in which a handler ends its own task; None when there is no database.
     """
 
-    def __init__(self, threads: int, timeout: float | None, result_limit: int) -> None:
+    def __init__(
+        self,
+        threads: int,
+        timeout: float | None,
+        result_limit: int,
+        own: Callable[[Running], OwnTransaction] | None = None,
+    ) -> None:
         self._pool = _threads(threads)
         self._timeout = timeout
         self._result_limit = result_limit
+        self._own = own
         self.stuck = 0
         """Threads whose task was given up while its function still runs."""
 
@@ -124,7 +130,7 @@ class Executor:
         if inspect.iscoroutine(result):
             result.close()
             return Dead("it returned a coroutine, which nobody awaits: define the handler itself with async def")
-        kept = _as_json(result, self._result_limit)
+        kept = as_json(result, self._result_limit)
         if kept is None:
             log.warning("task %d of %s: its result is no JSON that can be kept", running.task.id, running.handler.name)
         return Done(kept)
@@ -140,8 +146,9 @@ class Executor:
         running.stop = threading.Event()
         deadline = None if limit is None else datetime.now(UTC) + timedelta(seconds=limit)
         logger = logging.LoggerAdapter(log, {"task": task.id, "handler": task.handler})
+        own = None if self._own is None else partial(self._own, running)
         return Context(
-            task.id, task.key, task.attempt, task.max_attempts, task.fence, deadline, logger, stop=running.stop
+            task.id, task.key, task.attempt, task.max_attempts, task.fence, deadline, logger, running.stop, own
         )
 
     def resize(self, threads: int) -> None:
@@ -181,21 +188,6 @@ def _cancelled(running: Running, error: asyncio.CancelledError) -> Outcome:
     job = asyncio.current_task()
     interrupted = job is not None and job.cancelling() > 0
     return Retry("0s", failure=INTERRUPTED) if interrupted else _judged(running.handler, error)
-
-
-def _as_json(result: Any, limit: int) -> str | None:
-    """A result as JSON text that both databases can hold, of at most `limit` bytes; None when there is no such text."""
-    try:
-        text = to_json(result, inf_nan_mode="constants").decode()
-        if "NaN" in text or "Infinity" in text:
-            json.loads(text, parse_constant=_refuse)
-    except Exception:  # a result may be any object, whose methods may do anything
-        return None
-    return None if "\\u0000" in text or len(text.encode()) > limit else text
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
 
 
 def _judged(handler: Handler, error: BaseException) -> Outcome:

@@ -6,10 +6,13 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 from runner.engine.buffer import SettleBuffer, Settling
+from runner.engine.concluding import Concluding
 from runner.engine.execute import Executor
+from runner.engine.result import as_json
 from runner.engine.slots import InHand, Running, Slots
 from runner.engine.tally import Tally
 from runner.handlers import Handler
@@ -39,6 +42,7 @@ class Working:
     """
 
     def __init__(self, settings: Settings, database: Database, room_again: Callable[[], None]) -> None:
+        self._database = database
         self._retry = settings.retry
         self._room_again = room_again
         self._starting = False
@@ -47,7 +51,9 @@ class Working:
         timeout = settings.timeout.total_seconds() if settings.timeout else None
         self.tally = Tally()
         self.in_hand = InHand(settings.slots, settings.threads, settings.ahead)
-        self.executor = Executor(settings.threads, timeout, int(settings.result_limit))
+        limit = int(settings.result_limit)
+        self._as_json = partial(as_json, limit=limit)
+        self.executor = Executor(settings.threads, timeout, limit, self._own_transaction)
         linger = settings.flush_every.total_seconds()
         self.buffer = SettleBuffer(database, settings.flush_size, linger, self._settled)
 
@@ -113,7 +119,26 @@ class Working:
             self._left(running.slots)
         else:
             outcome = await self.executor.execute(running, lambda: self._left(running.slots))
-        self._settle(running, outcome, time.monotonic() - running.started)
+        took = time.monotonic() - running.started
+        if running.concluded:
+            self._concluded(running, outcome, took)
+        else:
+            self._settle(running, outcome, took)
+
+    def _own_transaction(self, running: Running) -> Concluding:
+        return Concluding(self._database, self.buffer.holder, running, self._as_json)
+
+    def _concluded(self, running: Running, outcome: Outcome, took: float) -> None:
+        """Let go of a task that its handler has ended itself: what the handler does after that changes nothing."""
+        task = running.task
+        running.over = True
+        self.in_hand.drop(running)
+        self.tally.add("succeed", task.queue, task.handler, task.attempt, took)
+        failure = getattr(outcome, "failure", None)
+        if failure is not None:
+            why = " ".join(failure.reason[:300].split())
+            log.warning("task %d %s had ended in its own transaction, then failed: %s", task.id, task.handler, why)
+        self._room_again()
 
     def _left(self, slots: Slots) -> None:
         slots.give_back()

@@ -2,23 +2,23 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
-import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from runner.schema import tables
 from runner.settings import Settings
 from runner.store import connecting
+from runner.store.blocking import Blocking, BlockingTransaction
 from runner.store.dialects import DIALECTS
 from runner.store.faults import is_transient, translate
 from runner.store.filesystem import refuse_remote
 from runner.store.lines import Lines
 from runner.store.shield import shielded
 from runner.store.transaction import Transaction
-from runner.urls import DatabaseUrl, async_url, redacted
+from runner.urls import DatabaseUrl, async_url, redacted, sync_url
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,6 +33,7 @@ class Database:
 
     Args:
         engine: the connections.
+        blocking: those for plain functions in threads.
         url: the database as people may see it, without a password.
         prefix: goes before every table's name.
         schema: the PostgreSQL schema of the tables.
@@ -43,6 +44,7 @@ class Database:
     def __init__(
         self,
         engine: AsyncEngine,
+        blocking: Blocking,
         url: str,
         prefix: str = "",
         schema: str | None = None,
@@ -51,6 +53,7 @@ class Database:
         deadline: float | None = None,
     ) -> None:
         self.engine = engine
+        self._blocking = blocking
         self.url = url
         self.dialect = DIALECTS[engine.dialect.name]
         self.tables = tables(prefix, schema if self.dialect.isolates_rows else None)
@@ -95,7 +98,8 @@ class Database:
             target = connecting.read_only(target)
         engine = create_async_engine(target, **connecting.options(target))
         connecting.prepare(engine.sync_engine, synchronous)
-        return cls(engine, redacted(url), prefix, schema, read_only=read_only, deadline=deadline)
+        blocking = Blocking(sync_url(url), synchronous)
+        return cls(engine, blocking, redacted(url), prefix, schema, read_only=read_only, deadline=deadline)
 
     @classmethod
     def of(cls, settings: Settings, *, read_only: bool = False, deadline: float | None = None) -> Self:
@@ -127,14 +131,25 @@ class Database:
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Transaction]:
         """Open a transaction that may change things; it commits unless an exception leaves the block."""
+        async with self._translated(), self.lending() as tx:
+            yield tx
+
+    @asynccontextmanager
+    async def lending(self) -> AsyncIterator[Transaction]:
+        """Do what `writing` does for code that is not ours: errors leave the block as they are."""
         async with (
-            self._translated(),
             self._writers_turn(),
             self._writer.connect() as connection,
             connection.begin(),
             connecting.deadline(connection, self._deadline),
         ):
             yield self._transaction(connection)
+
+    @contextmanager
+    def lending_in_thread(self) -> Iterator[BlockingTransaction]:
+        """Do what `lending` does in a thread that may block."""
+        with self._blocking.connected() as connection:
+            yield BlockingTransaction(connection, self.tables, self.dialect)
 
     @asynccontextmanager
     async def stating(self) -> AsyncIterator[Transaction]:
@@ -180,6 +195,7 @@ class Database:
         """Close all connections; an open one to SQLite would keep the process from ending."""
         await self._lines.close()
         await self.engine.dispose()
+        self._blocking.dispose()
 
     async def migrate(self) -> None:
         """Create the tables, or bring them up to date."""
@@ -219,10 +235,3 @@ async def _until_won(transaction: Callable[[], Awaitable[T]]) -> T:
                 raise
             await asyncio.sleep(random.random() * 0.01 * 2**attempt)  # noqa: S311 - spreads rivals, guards nothing
     return await transaction()
-
-
-def sync_engine(url: sa.URL, synchronous: str = "FULL") -> sa.Engine:
-    """The same set-up for callers without an event loop."""
-    engine = sa.create_engine(url, **connecting.options(url))
-    connecting.prepare(engine, synchronous)
-    return engine

@@ -9,6 +9,7 @@ from runner.columns import JsonText, ctid, db_now
 from runner.schema import Tables, is_state, state_literal
 from runner.store.dialects import DIALECTS, Dialect, by_column
 from runner.store.statement import Prepared
+from runner.store.steps import Frame, Step, Steps
 from runner.store.transaction import Transaction
 from runner.task import MOVES, State
 
@@ -58,10 +59,15 @@ async def finish(tx: Transaction, verb: str, holder: int, endings: list[Ending])
         The ids of the tasks that were moved. On PostgreSQL a row that someone changes at this very moment may be
         missing though its fence still holds; ask again with the row locked.
     """
-    parameters = tx.dialect.parameters("ending", by_column(ENDING_COLUMNS, endings)) | {"holder": holder}
+    return await tx.follow(finishing(tx, verb, holder, endings))
+
+
+def finishing(frame: Frame, verb: str, holder: int, endings: list[Ending]) -> Steps[set[int]]:
+    """The statements of `finish`, for any connection to follow."""
+    parameters = frame.dialect.parameters("ending", by_column(ENDING_COLUMNS, endings)) | {"holder": holder}
     moved: list[Any] = []
-    for prepared in _prepared(tx.tables, tx.driver, verb):
-        moved = await tx.run(prepared, parameters)
+    for prepared in _prepared(frame.tables, frame.driver, verb):
+        moved = yield Step(prepared, parameters)
     return {row[0] for row in moved}
 
 

@@ -24,6 +24,7 @@ PROMISES = {
     8: "bounded recovery",
     14: "not early",
     15: "fidelity",
+    18: "effect exactly once in one's own transaction",
 }
 
 GRAIN = 0.005
@@ -31,6 +32,9 @@ GRAIN = 0.005
 
 OK, UNKNOWN, REFUSED = "ok", "unknown", "refused"
 """What a submitter heard: the task exists, it cannot know, the task does not exist."""
+
+PAYING = ("chaos.pay", "chaos.pay_thread")
+"""Handlers that write a payment in the transaction that ends their task."""
 
 Run = tuple[int, int]
 """A task's id and a fence."""
@@ -70,6 +74,7 @@ def check(history: Sequence[Event], dump: Dump, bound: float | None = None) -> l
         *_counts(case),
         *_early(case),
         *_changed(case),
+        *_payments(case),
     ]
     return found + list(_slow(case, bound)) if bound is not None else found
 
@@ -232,6 +237,14 @@ def _changed(case: Case) -> Iterator[Violation]:
         token = event.data["token"]
         if token in given and event.data.get("given") != given[token]:
             yield Violation(15, event.data["task"], "its handler was given something else than was submitted")
+
+
+def _payments(case: Case) -> Iterator[Violation]:
+    paid = Counter(case.dump.paid)
+    for row in case.dump.rows:
+        due = int(row.handler in PAYING and row.state == State.SUCCEEDED)
+        if paid[row.id] != due:
+            yield Violation(18, row.id, f"is {row.state} and has {paid[row.id]} payments")
 
 
 def _slow(case: Case, bound: float) -> Iterator[Violation]:

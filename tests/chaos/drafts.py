@@ -21,8 +21,16 @@ DATA: tuple[Any, ...] = (
 
 MIXES: dict[str, dict[str, float]] = {
     "plain": {"work": 1.0},
-    "gentle": {"work": 0.6, "thread": 0.2, "flaky": 0.15, "later": 0.05},
-    "rough": {"work": 0.596, "thread": 0.2, "flaky": 0.15, "later": 0.05, "kill": 0.004},
+    "gentle": {"work": 0.5, "thread": 0.1, "flaky": 0.15, "later": 0.05, "pay": 0.1, "pay_thread": 0.1},
+    "rough": {
+        "work": 0.496,
+        "thread": 0.1,
+        "flaky": 0.15,
+        "later": 0.05,
+        "pay": 0.1,
+        "pay_thread": 0.1,
+        "kill": 0.004,
+    },
 }
 """How often each kind of task is drawn."""
 
@@ -59,7 +67,7 @@ def draft(kind: str, token: str, data: Any = None, run_at: float | None = None, 
     return Draft(token, data, run_at, NewTask(f"chaos.{kind}", payload, run_at=due, max_attempts=ATTEMPTS[kind]))
 
 
-ATTEMPTS = {"work": 20, "thread": 20, "flaky": 20, "wait": 5, "kill": 3}
+ATTEMPTS = {"work": 20, "thread": 20, "flaky": 20, "wait": 5, "pay": 20, "pay_thread": 20, "kill": 3}
 """Enough for any storm, but for the tasks that kill their runner."""
 
 
@@ -68,7 +76,7 @@ def _of_kind(kind: str, token: str, draw: random.Random) -> Draft:
     match kind:
         case "flaky":
             return draft(kind, token, data, failures=draw.randint(1, 3))
-        case "kill":
+        case "kill" | "pay" | "pay_thread":
             return draft(kind, token, data)
         case "later":
             return draft("work", token, data, run_at=time.time() + draw.uniform(0.2, 2.0))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.store.database import Database
+from runner.store.transaction import Transaction
 
 
 class Row(NamedTuple):
@@ -24,6 +25,7 @@ class Row(NamedTuple):
     claimed_at: float | None
     finished_at: float | None
     """None while it lives."""
+    handler: str
 
 
 class Tried(NamedTuple):
@@ -47,11 +49,13 @@ class Dump:
         live: rows of the table of live tasks.
         ended: rows of the history.
         tried: failed attempts.
+        paid: the tasks of the payments that were written, one for each.
     """
 
     live: tuple[Row, ...] = ()
     ended: tuple[Row, ...] = ()
     tried: tuple[Tried, ...] = ()
+    paid: tuple[int, ...] = ()
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -65,11 +69,19 @@ async def take(database: Database) -> Dump:
         live = await tx.rows(_select(tables.task, Row))
         ended = await tx.rows(_select(tables.history, Row))
         tried = await tx.rows(_select(tables.attempt, Tried))
+        paid = await _paid(tx)
     return Dump(
         tuple(Row._make(map(plain, row)) for row in live),
         tuple(Row._make(map(plain, row)) for row in ended),
         tuple(Tried._make(map(plain, row)) for row in tried),
+        paid,
     )
+
+
+async def _paid(tx: Transaction) -> tuple[int, ...]:
+    if not await tx.connection.run_sync(lambda connection: sa.inspect(connection).has_table("payments")):
+        return ()
+    return tuple(row.task for row in await tx.rows(sa.text("SELECT task FROM payments")))
 
 
 def _select(table: sa.Table, kind: type[Row] | type[Tried]) -> sa.Select[Any]:

@@ -8,10 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from runner import Context, handler
 from tests.chaos.journal import FOLDER, Journal
 
 LOOK_EVERY = 0.01
+
+PAYMENTS = sa.table("payments", sa.column("task"))
+"""A table of the application, written to by handlers in the transactions that end their tasks."""
 
 
 @cache
@@ -50,6 +55,26 @@ async def wait(ctx: Context, token: str, data: Any, gate: str) -> None:
     while not Path(f"{gate}.{ctx.attempt}").exists():
         await asyncio.sleep(LOOK_EVERY)
     ended(ctx)
+
+
+@handler("chaos.pay")
+async def pay(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> None:
+    """Write a payment, in the transaction that ends the task."""
+    started(ctx, token, data)
+    async with ctx.transaction() as tx:
+        await tx.execute(sa.insert(PAYMENTS).values(task=ctx.id))
+        await asyncio.sleep(seconds)
+        ended(ctx)
+
+
+@handler("chaos.pay_thread")
+def pay_thread(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> None:
+    """Do what `pay` does, in a thread."""
+    started(ctx, token, data)
+    with ctx.transaction() as tx:
+        tx.execute(sa.insert(PAYMENTS).values(task=ctx.id))
+        time.sleep(seconds)
+        ended(ctx)
 
 
 @handler("chaos.flaky")

@@ -69,6 +69,10 @@ class Site:
         """Tell whether every task has ended."""
         return not self.dump().live
 
+    def has_paid(self, tasks: int) -> bool:
+        """Tell whether there are payments for so many tasks."""
+        return len(self.dump().paid) >= tasks
+
     def orders(self) -> int:
         """How many orders the application has."""
         return self._do(_count_orders)
@@ -102,6 +106,7 @@ async def _create_orders(database: Database) -> None:
     await database.migrate()
     async with database.writing() as tx:
         await tx.execute(sa.text("CREATE TABLE orders (token TEXT NOT NULL)"))
+        await tx.execute(sa.text("CREATE TABLE payments (task BIGINT NOT NULL)"))
 
 
 async def _count_orders(database: Database) -> int:

@@ -40,6 +40,7 @@ def row(id: int, token: str, state: str = "succeeded", **given: Any) -> Row:
         "run_at": 0.0,
         "claimed_at": 1.0,
         "finished_at": 3.0,
+        "handler": "chaos.work",
     }
     return Row(id=id, state=state, **usual | given)
 
@@ -77,7 +78,7 @@ HISTORY = [
 
 DUMP = Dump(
     ended=(
-        row(1, "a"),
+        row(1, "a", handler="chaos.pay"),
         row(2, "b", attempt=3, fence=4, rescues=1, claimed_at=8.0, finished_at=9.1),
         row(3, "c", "dead"),
         row(4, "f", run_at=1.0),
@@ -87,6 +88,7 @@ DUMP = Dump(
         tried(2, 2, "rescue", 3.5, 7.0, attempt=2, **LOST),
         tried(3, 1, "bury", 1.0, 1.5),
     ),
+    paid=(1,),
 )
 
 
@@ -186,6 +188,12 @@ DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
     "a handler was given something else": (
         15,
         lambda: ([*less(start(1.1, 1, 1, "a")), start(1.1, 1, 1, "a", given=2)], DUMP),
+    ),
+    "a payment is missing": (18, lambda: (HISTORY, replace(DUMP, paid=()))),
+    "a payment was made twice": (18, lambda: (HISTORY, replace(DUMP, paid=(1, 1)))),
+    "a task that died has a payment": (
+        18,
+        lambda: (HISTORY, replace(ended(DUMP, 3, handler="chaos.pay"), paid=(1, 3))),
     ),
 }
 

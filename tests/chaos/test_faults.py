@@ -1,6 +1,7 @@
 """Faults one by one, with real processes: what is killed, frozen or cut off breaks no promise."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.chaos.drafts import draft
@@ -37,6 +38,20 @@ def test_the_work_of_a_killed_runner_is_taken_over(site: Site, tmp_path: Path, r
     again = [row.id for row in site.dump().ended if (row.state, row.attempt, row.rescues) == ("succeeded", 2, 1)]
     assert sorted(again) == sorted(lost)
     report("seconds until the work was taken back:", (min(site.recoveries()), max(site.recoveries())))
+
+
+def test_killed_runners_leave_both_payment_and_ended_task_or_neither(site: Site) -> None:
+    fleet, kinds = site.fleet, ("pay", "pay_thread")
+    tasks = site.submit(*(draft(kind, f"{kind}-{number}", seconds=0.02) for kind in kinds for number in range(60)))
+    for paid in (5, 15, 25):
+        victim = fleet.start_runner()
+        fleet.until(partial(site.has_paid, paid))
+        fleet.kill(victim)
+    assert not site.ended(*tasks), "each was killed in the midst of it"
+    fleet.start_runner()
+    fleet.until(lambda: site.ended(*tasks))
+    assert site.violations() == []
+    assert sorted(site.dump().paid) == sorted(tasks)
 
 
 def test_a_runner_frozen_beyond_its_lease_is_fenced_out(site: Site, tmp_path: Path, report: Report) -> None:

@@ -22,7 +22,6 @@ from runner.demo import demo
 from runner.errors import InvalidInput, InvalidSettings, SchemaMissing
 from runner.schema import Tables, tables
 from runner.settings import Settings
-from runner.store.database import sync_engine
 from runner.urls import sync_url
 from sample_handlers.digest import LARGEST
 
@@ -84,7 +83,7 @@ class Look:
 
 @contextmanager
 def looking(url: str) -> Iterator[Look]:
-    engine = sync_engine(sync_url(url))
+    engine = sa.create_engine(sync_url(url))
     try:
         with engine.connect() as connection:
             yield Look(connection)

@@ -1,0 +1,81 @@
+"""Concluding: what `ctx.transaction()` opens. The task is done when it commits, and not otherwise."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from runner.engine.slots import Running
+from runner.errors import AlreadyDone, FencedOut
+from runner.store.conclude import conclude
+from runner.store.database import Database
+from runner.store.move import Ending
+
+
+class Concluding:
+    """One transaction in which a handler writes and its task ends, for `async with` and for `with`.
+
+    Args:
+        database: that holds the tasks, and what the handler writes.
+        holder: the runner's id.
+        running: the task in hand.
+        as_json: writes a result as JSON text; None when it cannot be kept.
+    """
+
+    def __init__(self, database: Database, holder: int, running: Running, as_json: Callable[[Any], str | None]) -> None:
+        if running.concluded:
+            raise AlreadyDone(id=running.task.id)
+        self.result: Any = None
+        self._database = database
+        self._holder = holder
+        self._running = running
+        self._as_json = as_json
+        self._awaited: AbstractAsyncContextManager[AsyncConnection] | None = None
+        self._blocking: AbstractContextManager[Connection] | None = None
+
+    async def __aenter__(self) -> AsyncConnection:
+        self._awaited = self._lent()
+        return await self._awaited.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._awaited is not None:
+            await self._awaited.__aexit__(kind, error, trace)
+
+    def __enter__(self) -> Connection:
+        self._blocking = self._lent_in_thread()
+        return self._blocking.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._blocking is not None:
+            self._blocking.__exit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncIterator[AsyncConnection]:
+        async with self._database.lending() as tx:
+            yield tx.connection
+            self._require(await tx.follow(conclude(tx, self._holder, self._ending())))
+        self._running.concluded = True
+
+    @contextmanager
+    def _lent_in_thread(self) -> Iterator[Connection]:
+        with self._database.lending_in_thread() as tx:
+            yield tx.connection
+            self._require(tx.follow(conclude(tx, self._holder, self._ending())))
+        self._running.concluded = True
+
+    def _ending(self) -> Ending:
+        task = self._running.task
+        result = None if self.result is None else self._as_json(self.result)
+        return Ending(task.id, task.fence, time.monotonic() - self._running.started, result)
+
+    def _require(self, concluded: bool) -> None:
+        if not concluded:
+            raise FencedOut(id=self._running.task.id, fence=self._running.task.fence)

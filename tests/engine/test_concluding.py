@@ -1,0 +1,177 @@
+"""A handler ends its own task in its own transaction: what it writes there and the end of its task are one."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner import Context
+from runner.errors import AlreadyDone, FencedOut, NoTransaction
+from tests.engine.workshop import PATIENCE, Workshop, heard
+
+PAY = sa.text("INSERT INTO payments (task) VALUES (:task)")
+
+
+@pytest.fixture
+async def payments(workshop: Workshop) -> Callable[[], Awaitable[int]]:
+    """A table of the application, and how many rows it has."""
+    await workshop.change(sa.text("CREATE TABLE payments (task INTEGER NOT NULL)"))
+
+    async def count() -> int:
+        return int((await workshop.rows(sa.text("SELECT count(*) FROM payments")))[0][0])
+
+    return count
+
+
+Payments = Callable[[], Awaitable[int]]
+
+
+async def test_what_an_async_handler_writes_commits_with_the_end_of_its_task(
+    workshop: Workshop, payments: Payments
+) -> None:
+    @workshop.handler("pay")
+    async def pay(ctx: Context) -> None:
+        own = ctx.transaction()
+        async with own as tx:
+            await tx.execute(PAY, {"task": ctx.id})
+            own.result = {"paid": 5}
+
+    task = await workshop.submit("pay")
+    runner = await workshop.work()
+    row = await workshop.row(task)
+    assert (row.state, row.result, row.attempt) == ("succeeded", '{"paid":5}', 1)
+    assert row.duration > 0
+    assert await payments() == 1
+    assert runner.tally.verbs == {"succeed": 1}
+
+
+async def test_what_a_plain_function_writes_commits_with_the_end_of_its_task(
+    workshop: Workshop, payments: Payments
+) -> None:
+    @workshop.handler("pay")
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as tx:
+            tx.execute(PAY, {"task": ctx.id})
+
+    task = await workshop.submit("pay")
+    runner = await workshop.work()
+    assert await workshop.state(task) == "succeeded"
+    assert await payments() == 1
+    assert runner.tally.verbs == {"succeed": 1}
+
+
+async def test_an_exception_rolls_both_back_and_is_a_failed_attempt(workshop: Workshop, payments: Payments) -> None:
+    @workshop.handler("pay")
+    async def pay(ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            await tx.execute(PAY, {"task": ctx.id})
+            if ctx.attempt == 1:
+                raise ConnectionError("no answer")
+
+    task = await workshop.submit("pay")
+    await workshop.work()
+    row = await workshop.row(task)
+    assert (row.state, row.attempt, row.error) == ("succeeded", 2, "ConnectionError: no answer")
+    assert await payments() == 1
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_fenced_out_handler_writes_nothing(workshop: Workshop, payments: Payments, kind: str) -> None:
+    raised: list[BaseException] = []
+    begun, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    async def on_loop(ctx: Context) -> None:
+        try:
+            own = ctx.transaction()
+            begun.set()
+            await asyncio.to_thread(go_on.wait, PATIENCE)
+            async with own as tx:
+                await tx.execute(PAY, {"task": ctx.id})
+        except FencedOut as error:
+            raised.append(error)
+            raise
+
+    def in_thread(ctx: Context) -> None:
+        try:
+            own = ctx.transaction()
+            loop.call_soon_threadsafe(begun.set)
+            go_on.wait(PATIENCE)
+            with own as tx:
+                tx.execute(PAY, {"task": ctx.id})
+        except FencedOut as error:
+            raised.append(error)
+            raise
+
+    workshop.handler("pay", max_attempts=1)(on_loop if kind == "async" else in_thread)
+    task = await workshop.submit("pay")
+    async with workshop.running() as runner:
+        await heard(begun)
+        table = workshop.database.tables.task
+        await workshop.change(sa.update(table).where(table.c.id == task).values(fence=table.c.fence + 1))
+        go_on.set()
+        await asyncio.wait_for(_forgotten(runner), PATIENCE)
+    assert [error.fields["id"] for error in raised if isinstance(error, FencedOut)] == [task]
+    assert await payments() == 0
+    assert await workshop.state(task) == "running", "whoever holds the new fence ends it"
+
+
+async def _forgotten(runner: Any) -> None:
+    while len(runner.working.in_hand):
+        await asyncio.sleep(0.01)
+
+
+async def test_a_task_ends_once(workshop: Workshop, payments: Payments) -> None:
+    @workshop.handler("pay")
+    async def pay(ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            await tx.execute(PAY, {"task": ctx.id})
+        with pytest.raises(AlreadyDone):
+            ctx.transaction()
+
+    task = await workshop.submit("pay")
+    await workshop.work()
+    assert await workshop.state(task) == "succeeded"
+    assert await payments() == 1
+
+
+async def test_what_fails_after_the_transaction_changes_nothing(
+    workshop: Workshop, payments: Payments, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "runner")
+
+    @workshop.handler("pay")
+    async def pay(ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            await tx.execute(PAY, {"task": ctx.id})
+        raise RuntimeError("the receipt was not printed")
+
+    task = await workshop.submit("pay")
+    await workshop.work()
+    assert await workshop.state(task) == "succeeded"
+    assert await payments() == 1
+    assert "had ended in its own transaction, then failed: RuntimeError: the receipt was not printed" in caplog.text
+
+
+async def test_a_time_out_within_the_transaction_rolls_both_back(workshop: Workshop, payments: Payments) -> None:
+    @workshop.handler("pay", timeout=0.05, max_attempts=1)
+    async def pay(ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            await tx.execute(PAY, {"task": ctx.id})
+            await asyncio.sleep(PATIENCE)
+
+    task = await workshop.submit("pay")
+    await workshop.work()
+    row = await workshop.row(task)
+    assert (row.state, row.error) == ("dead", "Timeout: it took longer than 50ms")
+    assert await payments() == 0
+
+
+def test_where_no_runner_is_there_is_no_transaction() -> None:
+    ctx = Context(7, None, 1, 5, 1, None, logging.LoggerAdapter(logging.getLogger("test")))
+    with pytest.raises(NoTransaction, match="Task 7 is executed by no runner"):
+        ctx.transaction()
