@@ -243,7 +243,10 @@ print(documented.charge.submit_many([{"order": 1, "cents": 5}, {"order": 2, "cen
 documented.import_file.submit(path="/tmp", item={"name": "x"}, since=datetime.now(UTC))
 documented.sync.submit("berlin")
 documented.crunch.options(key="last").submit(rows=3)
+documented.pay.submit(order=7)
 """
+
+ORDERS = "CREATE TABLE orders (id integer PRIMARY KEY, paid boolean); INSERT INTO orders VALUES (7, false)"
 
 
 @on_sqlite
@@ -251,16 +254,21 @@ def test_the_documented_handlers_work(tmp_path: Path, surroundings: dict[str, st
     module = "\n\n".join(block.text for block in blocks(DOCS / "handlers.md", "python"))
     (tmp_path / "documented.py").write_text(module)
     (tmp_path / "submit.py").write_text(HANDLED)
+    with closing(sqlite3.connect(tmp_path / "tasktui.db")) as shell:
+        shell.executescript(ORDERS)
     follow("python submit.py && runner work -H documented --until-idle", tmp_path, surroundings)
     with closing(sqlite3.connect(tmp_path / "tasktui.db")) as shell:
         ended = shell.execute("SELECT handler, state, result FROM task_history ORDER BY id").fetchall()
+        paid = shell.execute("SELECT paid FROM orders").fetchall()
     assert ended == [
         ("shop.charge", "succeeded", '"charged 5 for order 1"'),
         ("shop.charge", "dead", None),
         ("shop.import", "succeeded", '{"path":"/tmp","item":"x"}'),
         ("shop.sync", "dead", None),
         ("shop.crunch", "succeeded", "3"),
+        ("shop.pay", "succeeded", None),
     ]
+    assert paid == [(1,)]
 
 
 @pytest.fixture
