@@ -99,6 +99,13 @@ class MinuteNumber(sa.sql.functions.FunctionElement[float]):
     inherit_cache = True
 
 
+class RandomBelow(sa.sql.functions.FunctionElement[int]):
+    """A whole number at random, from 0 and less than another: `RandomBelow(literal)`."""
+
+    type = sa.SmallInteger()
+    inherit_cache = True
+
+
 @compiles(DbNow, "postgresql")
 def _now_postgresql(_element: DbNow, _compiler: SQLCompiler, **_: Any) -> str:
     return "statement_timestamp()"
@@ -139,6 +146,21 @@ def _minute_postgresql(element: MinuteNumber, compiler: SQLCompiler, **kw: Any) 
 @compiles(MinuteNumber, "sqlite")
 def _minute_sqlite(element: MinuteNumber, compiler: SQLCompiler, **kw: Any) -> str:
     return f"(cast(strftime('%s', {compiler.process(element.clauses, **kw)}) as integer) / 60)"
+
+
+@compiles(RandomBelow, "postgresql")
+def _random_postgresql(element: RandomBelow, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"floor(random() * {compiler.process(element.clauses, **kw)})::smallint"
+
+
+@compiles(RandomBelow, "sqlite")
+def _random_sqlite(element: RandomBelow, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"((random() & 9223372036854775807) % {compiler.process(element.clauses, **kw)})"
+
+
+def random_below(most: int) -> RandomBelow:
+    """A number of the database's choice from 0 to less than `most`, each as likely as another, as an expression."""
+    return RandomBelow(sa.literal_column(str(most)))
 
 
 def db_now() -> DbNow:

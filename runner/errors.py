@@ -11,7 +11,7 @@
     ├── StoreError              what the database said
     │   ├── DatabaseAway  DatabaseRefused (ContentRefused)
     │   ├── SchemaTooOld  SchemaTooNew  SchemaMissing
-    │   ├── TaskNotFound  TaskMovedOn  FencedOut  AlreadyDone  NoTransaction
+    │   ├── TaskNotFound  TaskMovedOn  DuplicateTask  FencedOut  AlreadyDone  NoTransaction
     │   └── UnsafeFile
     ├── CountChanged            more or fewer tasks match than were confirmed
     └── BenchFailed             nothing could be measured
@@ -199,6 +199,21 @@ class AlreadyDone(StoreError):
 
 class NoTransaction(StoreError):
     """Task {id} is executed by no runner, so there is no transaction that could end it."""
+
+
+class DuplicateTask(StoreError):
+    """
+    The unique key {key!r} of handler {handler!r} is held by {holder}: nothing was submitted. With on_duplicate skip or
+    replace that task is the answer.
+    """
+
+    exit_code = 6
+
+    @property
+    def id(self) -> int | None:
+        """Of the task that holds the key; None when it stands in the same batch."""
+        id: int | None = self.fields["id"]
+        return id
 
 
 class UnsafeFile(StoreError):

@@ -87,6 +87,23 @@ class Signature:
         rest: dict[str, Any] = given.get(self._extra, {})
         return {name: value for name, value in given.items() if name != self._extra} | rest
 
+    def takes(self, name: str) -> bool:
+        """Tell whether a call may hold an argument of this name."""
+        return bool(self._extra) or name in self._calling.parameters
+
+    def arguments(self, payload: str) -> dict[str, Any]:
+        """Read a payload into all the arguments that the function will see: with the defaults of those left out.
+
+        Raises:
+            InvalidPayload: as `encode`.
+        """
+        return self._defaults | self.decode(payload)
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        parameters = self._calling.parameters.values()
+        return {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}
+
     @cached_property
     def _extra(self) -> str:
         """The name of the parameter that takes all other names, or an empty text."""

@@ -92,6 +92,45 @@ class Claimed(NamedTuple):
     """The minute in which it was submitted, counted from 1970; None where no time stands in the row."""
 
 
+BUCKETS = 1_000
+"""A task's bucket is a number from 0 to one less than this."""
+
+
+class Scope(StrEnum):
+    """How long a unique key is held by the task that was submitted with it."""
+
+    FOREVER = "forever"
+    UNTIL_FINISHED = "until finished"
+    FOR_A_TIME = "for a time"
+
+
+class OnDuplicate(StrEnum):
+    """What becomes of a task whose unique key is held by another."""
+
+    SKIP = "skip"
+    """Nothing: the other one's id is the answer."""
+    REPLACE = "replace"
+    """While the other one waits it takes over the new values; when it runs or has ended, nothing."""
+    ERROR = "error"
+    """It is refused, and the batch that it stands in with it."""
+
+
+class Unique(NamedTuple):
+    """What makes a task the only one of its handler.
+
+    Args:
+        key: that no other task of the handler may hold at the same time.
+        scope: how long this task will hold it.
+        seconds: the length of time of Scope.FOR_A_TIME, from the submit; None for the other scopes.
+        on_duplicate: what to do when another task holds it; a task of the same batch counts.
+    """
+
+    key: str
+    scope: Scope = Scope.UNTIL_FINISHED
+    seconds: float | None = None
+    on_duplicate: OnDuplicate = OnDuplicate.SKIP
+
+
 class NewTask(NamedTuple):
     """A task to submit; None leaves a value to the table's or the handler's default.
 
@@ -109,6 +148,8 @@ class NewTask(NamedTuple):
         tags: a JSON array of texts, as text.
         trace: a W3C traceparent.
         submitted_by: who or what submitted it.
+        bucket: a number from 0 to BUCKETS - 1; one at random when None.
+        unique: what makes it the only one of its handler; None when nothing does.
     """
 
     handler: str
@@ -124,6 +165,8 @@ class NewTask(NamedTuple):
     tags: str | None = None
     trace: str | None = None
     submitted_by: str | None = None
+    bucket: int | None = None
+    unique: Unique | None = None
 
 
 class Receipt(NamedTuple):

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from psycopg import sql
 
 from runner.columns import EARLIEST
-from runner.errors import DatabaseRefused, InvalidInput
+from runner.errors import DatabaseRefused, DuplicateTask, InvalidInput
 from runner.migrations import ROLES, check, role, roles
 from runner.migrations.installation import version_table
 from runner.outcome import Done, Retry
@@ -32,7 +32,7 @@ from runner.store.settle import Settlement, settle
 from runner.store.statistics import Minute, write_statistics
 from runner.store.submit import COLUMNS, submit
 from runner.store.transaction import Transaction
-from runner.task import NewTask
+from runner.task import NewTask, OnDuplicate, Unique
 from runner.urls import parse_url
 from tests.cli.conftest import program
 from tests.conftest import PostgresDatabases
@@ -133,6 +133,13 @@ NOBODY_MAY = {
 RUNNERS_AND_OPERATORS = ("runner", "operator")
 
 
+async def submits_once(tx: Transaction) -> None:
+    for _ in range(2):
+        await submit(tx, NewTask("h", bucket=7, unique=Unique("k")))
+    with pytest.raises(DuplicateTask):
+        await submit(tx, NewTask("h", unique=Unique("k", on_duplicate=OnDuplicate.ERROR)))
+
+
 @dataclass(frozen=True)
 class Case:
     """Something that can be done, and who may do it."""
@@ -144,6 +151,7 @@ class Case:
 
 CASES = (
     Case("submit", submits, ("producer", *RUNNERS_AND_OPERATORS)),
+    Case("submit once", submits_once, ("producer", *RUNNERS_AND_OPERATORS)),
     Case("ask what is unfinished", lambda tx: observe.unfinished(tx, "h", "k"), ROLES),
     Case("look", looks, ("reader", *RUNNERS_AND_OPERATORS)),
     Case("read payloads", sent("SELECT payload FROM task"), ("reader", *RUNNERS_AND_OPERATORS)),

@@ -26,8 +26,12 @@ REVOKE ALL ON {every_table} FROM {producer}, {runner}, {operator}, {reader};
 GRANT SELECT ON {task_schema} TO {producer};
 GRANT SELECT (id, handler, key) ON {task} TO {producer};
 GRANT INSERT (
-    queue, handler, key, payload, priority, run_at, max_attempts, retry, timeout, tags, trace, submitted_by
+    queue, handler, key, payload, priority, run_at, max_attempts, retry, timeout, tags, trace, submitted_by, bucket,
+    unique_key
 ) ON {task} TO {producer};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {task_unique} TO {producer};
+-- Where a duplicate is to replace the task that is there (on_duplicate), the producer must be able to change tasks:
+--     GRANT SELECT, UPDATE ON {task} TO {producer};
 
 -- The runner claims, settles, rescues and prunes. It cannot make or change entries of the audit.
 GRANT SELECT ON {every_table} TO {runner};
@@ -46,6 +50,7 @@ GRANT UPDATE (
     version
 ) ON {task} TO {operator};
 GRANT UPDATE (version) ON {task_history} TO {operator}; -- so that rows can be locked
+GRANT INSERT, UPDATE ON {task_unique} TO {operator}; -- what is run again takes its unique key again
 GRANT INSERT ON {task_queue}, {task_handler} TO {operator};
 GRANT UPDATE (paused_at, paused_until, paused_by, paused_why) ON {task_queue}, {task_handler} TO {operator};
 GRANT UPDATE (wish) ON {task_runner} TO {operator};

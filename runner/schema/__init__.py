@@ -45,7 +45,7 @@ class Tables:
         self.task = self._table("task", *tasks.identity(), *tasks.live(), **STORAGE)
         self.history = self._table("task_history", *tasks.identity(False), *tasks.ended())
         self.attempt = self._table("task_attempt", *records.attempt())
-        self.unique = self._table("task_unique", *records.unique())
+        self.unique = self._table("task_unique", *records.unique(), postgresql_with={"fillfactor": 90})
         self.dependency = self._table("task_dependency", *records.dependency(), sqlite_autoincrement=True)
         self.queue = self._table("task_queue", *registries.queue())
         self.handler = self._table("task_handler", *registries.handler())
@@ -55,6 +55,8 @@ class Tables:
         self.audit = self._table("task_audit", *records.audit(), sqlite_autoincrement=True)
         self._index_live(self.task)
         self._index_past(self.history, self.attempt)
+        expires_at = self.unique.c.expires_at
+        self._index(self.unique, "expires", expires_at, where=expires_at.is_not(None))
 
     def _table(self, name: str, *items: Any, **options: Any) -> sa.Table:
         return sa.Table(f"{self.prefix}{name}", self.metadata, *items, **options)

@@ -5,6 +5,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.columns import BigId, Instant, JsonText, Name, db_now
+from runner.task import Scope
 
 
 def attempt() -> list[sa.Column[Any]]:
@@ -68,14 +69,20 @@ def audit() -> list[sa.Column[Any]]:
     ]
 
 
-def unique() -> list[sa.Column[Any]]:
-    """Which task holds a unique key."""
+def unique() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """Which task holds a unique key, or held it last."""
+    scopes = ", ".join(f"'{scope.value}'" for scope in Scope)
     return [
         sa.Column("handler", Name, primary_key=True),
-        sa.Column("unique_key", sa.Text, primary_key=True),
-        sa.Column("task_id", sa.BigInteger, nullable=False),
-        sa.Column("scope", sa.Text, nullable=False),
+        sa.Column("unique_key", Name, primary_key=True),
+        # A row that was only locked names nobody and holds nothing.
+        sa.Column("task_id", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("scope", sa.Text, nullable=False, server_default=Scope.UNTIL_FINISHED.value),
         sa.Column("expires_at", Instant),
+        sa.Column("duplicates", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("duplicate_at", Instant),
+        sa.CheckConstraint(f"scope in ({scopes})", name="scope"),
+        sa.CheckConstraint(f"(scope = '{Scope.FOR_A_TIME.value}') = (expires_at is not null)", name="expires_at"),
     ]
 
 

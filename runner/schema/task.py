@@ -4,8 +4,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.columns import BigId, Instant, JsonText, Name, db_now
-from runner.task import FINAL, LIVE, Priority, State
+from runner.columns import BigId, Instant, JsonText, Name, db_now, random_below
+from runner.task import BUCKETS, FINAL, LIVE, Priority, State
 
 
 def identity(generated: bool = True) -> list[sa.Column[Any]]:
@@ -26,7 +26,7 @@ def _plan() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("max_attempts", sa.Integer),
         sa.Column("retry", sa.Text),
         sa.Column("timeout", sa.Float),
-        sa.Column("bucket", sa.SmallInteger, nullable=False, server_default="0"),
+        sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(BUCKETS)),
         sa.Column("route_key", sa.Text),
         sa.Column("unique_key", sa.Text),
         sa.Column("host_rule", sa.Text),
@@ -86,6 +86,7 @@ def _live_rules() -> list[sa.CheckConstraint]:
         _one_of("state", LIVE),
         sa.CheckConstraint("priority between 1 and 9", name="priority"),
         sa.CheckConstraint("max_attempts >= 1", name="max_attempts"),
+        sa.CheckConstraint(f"bucket between 0 and {BUCKETS - 1}", name="bucket"),
         sa.CheckConstraint("attempt between 0 and 1000000000", name="attempt"),
         sa.CheckConstraint("rescues between 0 and 1000000000", name="rescues"),
         sa.CheckConstraint("releases between 0 and 1000000000", name="releases"),
@@ -109,7 +110,7 @@ def _live_rules() -> list[sa.CheckConstraint]:
             sa.CheckConstraint("json_valid(payload) and json_type(payload) = 'object'", name="payload"),
             # SQLite would keep a word in a column of numbers, and bytes in one of text.
             sa.CheckConstraint(
-                "typeof(priority + attempt + fence + version + rescues + releases) = 'integer'"
+                "typeof(priority + bucket + attempt + fence + version + rescues + releases) = 'integer'"
                 " and typeof(coalesce(max_attempts, 1)) = 'integer' and typeof(coalesce(timeout, 1.0)) = 'real'"
                 " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'",
                 name="types",

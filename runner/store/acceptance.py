@@ -10,7 +10,7 @@ from runner.columns import EARLIEST, LATEST, bounded
 from runner.errors import InvalidTask
 from runner.policy.retry import parse_plan
 from runner.storable import require_storable
-from runner.task import NewTask, Priority
+from runner.task import BUCKETS, NewTask, Priority, Scope, Unique
 
 LONGEST_NAME = 200
 LONGEST_KEY = 400
@@ -56,13 +56,21 @@ def _check_options(task: NewTask) -> None:
             require_storable(field, text)
     if task.tags is not None and not isinstance(_read("tags", task.tags), list):
         raise InvalidTask(field="tags", value=task.tags[:80], why="it is no JSON array")
+    _numbers(task)
+    if task.retry is not None:
+        parse_plan(task.retry)
+    if task.unique is not None:
+        _unique(task.unique)
+    _times(task)
+
+
+def _numbers(task: NewTask) -> None:
     if task.priority is not None and not Priority.LOWEST <= task.priority <= Priority.HIGHEST:
         raise InvalidTask(field="priority", value=task.priority, why="priorities go from 1 to 9, 9 goes first")
     if task.max_attempts is not None and not 1 <= task.max_attempts < 2**31:
         raise InvalidTask(field="max_attempts", value=task.max_attempts, why="a task is tried at least once")
-    if task.retry is not None:
-        parse_plan(task.retry)
-    _times(task)
+    if task.bucket is not None and not 0 <= task.bucket < BUCKETS:
+        raise InvalidTask(field="bucket", value=task.bucket, why=f"buckets go from 0 to {BUCKETS - 1}")
 
 
 def check_payload(payload: str) -> None:
@@ -116,6 +124,15 @@ def _name(field: str, text: str) -> None:
         require_storable(field, text)
         if not text.isprintable():
             raise InvalidTask(field=field, value=text[:80], why="it holds characters that cannot be shown")
+
+
+def _unique(unique: Unique) -> None:
+    if not unique.key:
+        raise InvalidTask(field="unique_key", value="", why="it is empty, which is most likely a mistake")
+    require_storable("unique_key", unique.key, LONGEST_KEY)
+    if unique.scope is Scope.FOR_A_TIME and not 0 < (unique.seconds or 0) < LONGEST_SECONDS:
+        why = f"it must be a number of seconds, more than 0 and up to {LONGEST_SECONDS:.0e}"
+        raise InvalidTask(field="unique", value=unique.seconds, why=why)
 
 
 def _times(task: NewTask) -> None:

@@ -6,14 +6,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.columns import Instant, JsonText, db_later, db_now
+from runner.columns import Instant, JsonText, db_later, db_now, random_below
 from runner.schema import Tables
 from runner.store.acceptance import check_each
 from runner.store.dialects import DIALECTS
 from runner.store.statement import Prepared
 from runner.store.steps import Frame, Step, Steps
 from runner.store.transaction import Transaction
-from runner.task import NewTask, Priority, Receipt
+from runner.store.unique import concluded, contested
+from runner.task import BUCKETS, NewTask, Priority, Receipt
 
 COLUMNS: dict[str, Any] = {
     "handler": sa.Text,
@@ -29,6 +30,8 @@ COLUMNS: dict[str, Any] = {
     "tags": sa.Text,
     "trace": sa.Text,
     "submitted_by": sa.Text,
+    "bucket": sa.SmallInteger,
+    "unique_key": sa.Text,
 }
 """What a submitted task may say, with the types in which it travels; what a batch does not use is not sent."""
 
@@ -49,6 +52,7 @@ async def submit(tx: Transaction, task: NewTask, *, notify: bool = True) -> int:
 
     Raises:
         InvalidTask: when a value cannot be stored; nothing has been written then.
+        DuplicateTask: when it is one that is not to be; nothing has been written then.
     """
     (task_id,) = await submit_many(tx, [task], notify=notify)
     return task_id
@@ -67,8 +71,20 @@ async def submit_many(tx: Transaction, tasks: Sequence[NewTask], *, notify: bool
 
     Raises:
         InvalidTask: when a value cannot be stored; nothing of the batch has been written then.
+        DuplicateTask: when a task is one that is not to be; nothing of the batch has been written then.
     """
-    return (await tx.follow(submission(tx, tasks, notify))).ids
+    return (await hand_in(tx, tasks, notify=notify)).ids
+
+
+async def hand_in(tx: Transaction, tasks: Sequence[NewTask], *, notify: bool = True) -> Receipt:
+    """Do what `submit_many` does, and tell which of the tasks were there already.
+
+    Args:
+        tx: the caller's transaction.
+        tasks: any number of them.
+        notify: wake runners that listen (PostgreSQL), once per statement.
+    """
+    return await tx.follow(submission(tx, tasks, notify))
 
 
 def submission(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[Receipt]:
@@ -84,9 +100,14 @@ def submission(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[Re
 
     Raises:
         InvalidTask: when a value cannot be stored, before the first statement.
+        DuplicateTask: when a task is one that is not to be; nothing of the batch has been written then.
     """
     check_each(tasks)
-    return Receipt((yield from _inserted(frame, tasks, notify)))
+    if all(task.unique is None for task in tasks):
+        return Receipt((yield from _inserted(frame, tasks, notify)))
+    outcome = yield from contested(frame, tasks)
+    inserted = yield from _inserted(frame, [tasks[place] for place in outcome.new], notify)
+    return (yield from concluded(frame, tasks, outcome, inserted, notify))
 
 
 def _inserted(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[list[int]]:
@@ -104,6 +125,8 @@ def _insertion(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Step:
         for name, values in zip(NewTask._fields, zip(*tasks, strict=True), strict=True)
         if values.count(None) < len(values)
     }
+    if unique := said.pop("unique", None):
+        said["unique_key"] = tuple(each and each.key for each in unique)
     due = not said.keys() & {"run_at", "delay"} or any(task.run_at is None and task.delay is None for task in tasks)
     prepared = _prepared(frame.tables, frame.driver, tuple(said), notify and due)
     return Step(prepared, frame.dialect.parameters("new", said))
@@ -132,5 +155,7 @@ def _value(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
             return sa.func.coalesce(column, sa.literal_column(str(Priority.DEFAULT)))
         case "run_at":
             return sa.func.coalesce(column, db_now())
+        case "bucket":
+            return sa.func.coalesce(column, random_below(BUCKETS))
         case _:
             return column

@@ -5,7 +5,7 @@ This is history: it says what databases were given then, and is not changed with
 
 import sqlalchemy as sa
 
-from runner.columns import BigId, Instant, JsonText, Name, db_now
+from runner.columns import BigId, Instant, JsonText, Name, db_now, random_below
 from runner.migrations.operations import Operations
 
 revision = "0001"
@@ -49,7 +49,7 @@ def _task(op: Operations) -> None:
         sa.Column("max_attempts", sa.Integer),
         sa.Column("retry", sa.Text),
         sa.Column("timeout", sa.Float),
-        sa.Column("bucket", sa.SmallInteger, nullable=False, server_default="0"),
+        sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(1_000)),
         sa.Column("route_key", sa.Text),
         sa.Column("unique_key", sa.Text),
         sa.Column("host_rule", sa.Text),
@@ -91,6 +91,7 @@ def _task_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("state in ('waiting', 'blocked', 'running')", name="state"),
         sa.CheckConstraint("priority between 1 and 9", name="priority"),
         sa.CheckConstraint("max_attempts >= 1", name="max_attempts"),
+        sa.CheckConstraint("bucket between 0 and 999", name="bucket"),
         sa.CheckConstraint("attempt between 0 and 1000000000", name="attempt"),
         sa.CheckConstraint("rescues between 0 and 1000000000", name="rescues"),
         sa.CheckConstraint("releases between 0 and 1000000000", name="releases"),
@@ -114,7 +115,7 @@ def _task_rules() -> list[sa.CheckConstraint]:
             # SQLite would keep a word in a column of numbers, and bytes in one of text.
             "sqlite",
             "types",
-            "typeof(priority + attempt + fence + version + rescues + releases) = 'integer'"
+            "typeof(priority + bucket + attempt + fence + version + rescues + releases) = 'integer'"
             " and typeof(coalesce(max_attempts, 1)) = 'integer' and typeof(coalesce(timeout, 1.0)) = 'real'"
             " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'",
         ),
@@ -139,7 +140,7 @@ def _task_history(op: Operations) -> None:
         sa.Column("max_attempts", sa.Integer),
         sa.Column("retry", sa.Text),
         sa.Column("timeout", sa.Float),
-        sa.Column("bucket", sa.SmallInteger, nullable=False, server_default="0"),
+        sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(1_000)),
         sa.Column("route_key", sa.Text),
         sa.Column("unique_key", sa.Text),
         sa.Column("host_rule", sa.Text),
@@ -197,11 +198,18 @@ def _task_unique(op: Operations) -> None:
     op.create_table(
         "task_unique",
         sa.Column("handler", Name, primary_key=True),
-        sa.Column("unique_key", sa.Text, primary_key=True),
-        sa.Column("task_id", sa.BigInteger, nullable=False),
-        sa.Column("scope", sa.Text, nullable=False),
+        sa.Column("unique_key", Name, primary_key=True),
+        # A row that was only locked names nobody and holds nothing.
+        sa.Column("task_id", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("scope", sa.Text, nullable=False, server_default="until finished"),
         sa.Column("expires_at", Instant),
+        sa.Column("duplicates", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("duplicate_at", Instant),
+        sa.CheckConstraint("scope in ('forever', 'until finished', 'for a time')", name="scope"),
+        sa.CheckConstraint("(scope = 'for a time') = (expires_at is not null)", name="expires_at"),
+        postgresql_with={"fillfactor": 90},
     )
+    op.create_index("task_unique", "expires", "expires_at", where="expires_at IS NOT NULL")
 
 
 def _task_dependency(op: Operations) -> None:

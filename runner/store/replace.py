@@ -1,0 +1,95 @@
+"""replace: let tasks that still wait take over the values of newer ones."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.columns import Instant, JsonText, db_later, db_now
+from runner.schema import Tables, is_state
+from runner.store.dialects import DIALECTS, by_column
+from runner.store.statement import Prepared
+from runner.store.steps import Frame, Step, Steps
+from runner.task import NewTask, State
+
+ID_COLUMNS: dict[str, Any] = {"id": sa.BigInteger}
+
+NEWER_COLUMNS: dict[str, Any] = ID_COLUMNS | {
+    "payload": sa.Text,
+    "queue": sa.Text,
+    "key": sa.Text,
+    "priority": sa.SmallInteger,
+    "run_at": Instant,
+    "delay": sa.Float,
+    "max_attempts": sa.Integer,
+    "retry": sa.Text,
+    "timeout": sa.Float,
+    "tags": sa.Text,
+    "trace": sa.Text,
+    "submitted_by": sa.Text,
+    "bucket": sa.SmallInteger,
+}
+
+MAY_STAY = [name for name in NEWER_COLUMNS if name not in ("id", "payload", "run_at", "delay")]
+"""What stays as it is where the newer task does not say it."""
+
+CHUNK = 2_000
+"""Tasks per statement."""
+
+
+def replaced(frame: Frame, newer: Mapping[int, NewTask], notify: bool) -> Steps[set[int]]:
+    """Give tasks the payload and the time of newer ones, and what else these say.
+
+    A task that has begun is left as it is, and so is what a task has behind it: its attempts and their errors.
+
+    Args:
+        frame: what the statements are for.
+        newer: the values, by the ids of the tasks that take them over.
+        notify: wake runners that listen.
+
+    Returns:
+        The ids of the tasks that still waited.
+    """
+    changed: set[int] = set()
+    ids = sorted(newer)
+    for first in range(0, len(ids), CHUNK):
+        some = [(id,) for id in ids[first : first + CHUNK]]
+        rows = yield Step(
+            _locking(frame.tables, frame.driver), frame.dialect.parameters("new", by_column(ID_COLUMNS, some))
+        )
+        waiting = [_values(row[0], newer[row[0]]) for row in rows]
+        if waiting:
+            values = frame.dialect.parameters("new", by_column(NEWER_COLUMNS, waiting))
+            rows = yield Step(_changing(frame.tables, frame.driver, notify), values)
+            changed.update(row[0] for row in rows)
+    return changed
+
+
+def _values(id: int, task: NewTask) -> tuple[Any, ...]:
+    return (id, *(getattr(task, name) for name in NEWER_COLUMNS if name != "id"))
+
+
+@lru_cache
+def _locking(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """In the order of ids, as whoever intervenes does it, so that no two wait for each other."""
+    task, new = tables.task, DIALECTS[driver.name].rows("new", ID_COLUMNS)
+    waiting = is_state(task.c.state, State.WAITING, State.BLOCKED)
+    chosen = sa.select(task.c.id).where(task.c.id.in_(sa.select(new.c.id)), waiting)
+    return Prepared(chosen.order_by(task.c.id).with_for_update(), driver)
+
+
+@lru_cache
+def _changing(tables: Tables, driver: sa.Dialect, notify: bool) -> Prepared:
+    dialect, task = DIALECTS[driver.name], tables.task
+    new = dialect.rows("new", NEWER_COLUMNS)
+    said = {name: new.c[name] for name in MAY_STAY} | {"tags": sa.cast(new.c.tags, JsonText)}
+    values = {name: sa.func.coalesce(value, task.c[name]) for name, value in said.items()} | {
+        "payload": sa.cast(new.c.payload, JsonText),
+        "run_at": db_later(sa.func.coalesce(new.c.run_at, db_now()), sa.func.coalesce(new.c.delay, 0)),
+        "checkpoint": sa.null(),  # it was made of other arguments
+        "progress": sa.null(),
+        "version": task.c.version + sa.literal_column("1"),
+    }
+    update = sa.update(task).where(task.c.id == new.c.id).values(values).returning(task.c.id)
+    return Prepared(dialect.announcing(update, tables) if notify else update, driver)

@@ -1,0 +1,131 @@
+"""Unique keys that many ask for at the same time."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+import sqlalchemy as sa
+
+from runner.errors import DuplicateTask
+from runner.store.database import Database
+from runner.store.submit import CHUNK, hand_in, submit
+from runner.task import NewTask, OnDuplicate
+from tests.store.conftest import ON_POSTGRESQL
+from tests.store.runners import Runner
+from tests.store.table import count, live
+from tests.store.uniques import key_row, once, put
+
+SKIP, REPLACE, ERROR = OnDuplicate
+
+
+@pytest.fixture
+async def crowd(migrated_url: str) -> AsyncIterator[Sequence[Database]]:
+    """The same database as fifty programs see it, or as many as there are connections for."""
+    opened = [Database.open(migrated_url) for _ in range(10)]
+    yield opened
+    for one in opened:
+        await one.dispose()
+
+
+@pytest.mark.parametrize("answer", [SKIP, REPLACE])
+async def test_of_fifty_at_once_one_task_is_made(crowd: Sequence[Database], answer: OnDuplicate) -> None:
+    submits = [
+        put(one, once(payload=f'{{"a": {number}}}', on_duplicate=answer)) for number, one in enumerate([*crowd] * 5)
+    ]
+    receipts = await asyncio.gather(*submits)
+    assert len({receipt.ids[0] for receipt in receipts}) == 1
+    assert sum(not receipt.duplicates for receipt in receipts) == 1
+    assert await count(crowd[0], crowd[0].tables.task) == 1
+    assert (await key_row(crowd[0])).duplicates == 49
+
+
+async def test_of_fifty_threads_one_is_not_refused(migrated_url: str) -> None:
+    start, made, refused = threading.Barrier(10), list[int](), list[int | None]()
+
+    async def submits() -> None:
+        database = Database.open(migrated_url)
+        await database.read(lambda tx: tx.scalar(sa.select(1)))
+        await asyncio.to_thread(start.wait)
+        for _ in range(5):
+            try:
+                made.extend((await put(database, once(on_duplicate=ERROR))).ids)
+            except DuplicateTask as duplicate:
+                refused.append(duplicate.id)
+        await database.dispose()
+
+    threads = [threading.Thread(target=asyncio.run, args=(submits(),)) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+    assert len(made) == 1
+    assert refused == made * 49
+
+
+async def test_a_key_that_ends_while_fifty_ask_for_it_is_taken_once(
+    crowd: Sequence[Database], runner: Runner, database: Database
+) -> None:
+    first = await put(database, once())
+    (claimed,) = await runner.claim()
+    ending = asyncio.create_task(runner.end(claimed))
+    receipts = await asyncio.gather(*(put(one, once()) for one in [*crowd] * 5))
+    await ending
+    later = {receipt.ids[0] for receipt in receipts} - set(first.ids)
+    assert len(later) <= 1
+    assert await count(database, database.tables.task) == len(later)
+    assert sum(not receipt.duplicates for receipt in receipts) == len(later)
+
+
+@ON_POSTGRESQL
+@pytest.mark.parametrize("commits", [True, False])
+async def test_who_waits_for_a_key_sees_what_became_of_it(database: Database, rival: Database, commits: bool) -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        async with database.writing() as tx:
+            first = await hand_in(tx, [once()])
+            second = asyncio.create_task(put(rival, once(on_duplicate=REPLACE, payload='{"a": 2}')))
+            await waited_for(database)
+            if not commits:
+                raise KeyboardInterrupt
+    receipt = await second
+    assert (receipt.ids == first.ids, receipt.replaced) == ((True, {0}) if commits else (False, frozenset()))
+
+
+@ON_POSTGRESQL
+async def test_a_duplicate_does_not_abort_the_callers_transaction(database: Database) -> None:
+    await put(database, once())
+    async with database.writing() as tx:
+        before = await submit(tx, NewTask("before"))
+        assert (await hand_in(tx, [once()])).duplicates
+        after = await submit(tx, NewTask("after"))
+    assert await live(database, before)
+    assert await live(database, after)
+
+
+@ON_POSTGRESQL
+async def test_batches_of_the_same_keys_in_any_order_do_not_wait_for_each_other_in_a_ring(
+    crowd: Sequence[Database],
+) -> None:
+    keys = [str(number) for number in range(CHUNK + 100)]
+    orders = [keys, keys[::-1], keys[1000:] + keys[:1000]] * 3
+
+    async def submits(database: Database, order: list[str]) -> None:
+        async with database.writing() as tx:  # which is not tried again
+            await hand_in(tx, [once(key, on_duplicate=REPLACE) for key in order])
+
+    await asyncio.gather(*(submits(one, order) for one, order in zip(crowd, orders, strict=False)))
+    assert await count(crowd[0], crowd[0].tables.task) == len(keys)
+
+
+async def waited_for(database: Database) -> None:
+    """Return when somebody waits for a lock."""
+    waits = sa.text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    async with asyncio.timeout(30):
+        while True:
+            async with database.reading() as tx:
+                if await tx.scalar(waits):
+                    return
+            await asyncio.sleep(0.01)
