@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from runner.bulk import Bulk
 from runner.door import door
 from runner.errors import PayloadTooLarge, WouldBlock
 from runner.handlers import REGISTRY, Context, Handler, OnError, Options
@@ -48,11 +49,11 @@ class Submission(Generic[P, R]):
             DatabaseAway: when the database cannot be reached; whether the task exists is then unknown.
             WouldBlock: when called on an event loop.
         """
-        return tickets(_waited([self.filled(*args, **kwargs)]))[0]
+        return tickets(_waited(self._filled(args, kwargs)))[0]
 
     async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Do what `submit` does without blocking the event loop."""
-        return tickets(await door().submit_async([self.filled(*args, **kwargs)]))[0]
+        return tickets(await door().submit_async(self._filled(args, kwargs)))[0]
 
     def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
         """Submit many calls in one transaction.
@@ -71,16 +72,20 @@ class Submission(Generic[P, R]):
 
     def filled(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """The task that `submit` would submit, with its arguments checked and written as JSON."""
-        return self._with(self.handler.signature.encode(args, kwargs), door().payload_limit)
+        return self._filled(args, kwargs)[0]
 
-    def _filled_each(self, calls: Iterable[Mapping[str, Any]]) -> list[NewTask]:
+    def _filled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bulk:
+        return self._bulk([self.handler.signature.encode(args, kwargs)])
+
+    def _filled_each(self, calls: Iterable[Mapping[str, Any]]) -> Bulk:
+        return self._bulk(self.handler.signature.encode_each(calls))
+
+    def _bulk(self, payloads: list[str]) -> Bulk:
         limit = door().payload_limit
-        return [self._with(payload, limit) for payload in self.handler.signature.encode_each(calls)]
-
-    def _with(self, payload: str, limit: int) -> NewTask:
-        if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
-            raise PayloadTooLarge(handler=self.handler.name, size=size, limit=limit)
-        return NewTask._make((self.task.handler, payload, *self.task[2:]))  # _replace takes twice as long
+        for payload in payloads:
+            if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
+                raise PayloadTooLarge(handler=self.handler.name, size=size, limit=limit)
+        return Bulk(self.task, payloads)
 
 
 class TaskHandler(Handler, Generic[P, C, R]):
@@ -214,7 +219,7 @@ def handler(
     return _Decorator(name, Options(queue, plan, _seconds(timeout), max_attempts, priority, on_error))
 
 
-def _waited(tasks: list[NewTask]) -> list[int]:
+def _waited(tasks: Sequence[NewTask]) -> list[int]:
     """Submit, and wait for it; not on an event loop, which could be the one that the wait is for."""
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()

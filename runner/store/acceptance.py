@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
+from runner.bulk import Bulk
 from runner.columns import EARLIEST, LATEST, bounded
 from runner.errors import InvalidTask
 from runner.policy.retry import parse_plan
@@ -31,18 +32,21 @@ def check(task: NewTask) -> None:
         InvalidTask: naming the value and what would do.
         InvalidRetryPlan: when the retry plan is not one.
     """
-    check_each([task])
+    _name("handler", task.handler)
+    check_payload(task.payload)
+    if task[2:] != NOTHING_SAID:
+        _check_options(task)
 
 
 def check_each(tasks: Iterable[NewTask]) -> None:
     """Refuse tasks, as `check` does, at the first that will not do."""
-    accepted = NOTHING_SAID
-    for task in tasks:
-        _name("handler", task.handler)
-        check_payload(task.payload)
-        if (said := task[2:]) != accepted:  # the tasks of a bulk mostly differ in their payload alone
-            _check_options(task)
-            accepted = said
+    if isinstance(tasks, Bulk):
+        check(tasks.like)
+        for payload in tasks.payloads:
+            check_payload(payload)
+    else:
+        for task in tasks:
+            check(task)
 
 
 def _check_options(task: NewTask) -> None:

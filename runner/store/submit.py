@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from runner.bulk import Bulk
 from runner.columns import Instant, JsonText, db_later, db_now, random_below
 from runner.schema import Tables
 from runner.store.acceptance import check_each
@@ -103,11 +104,16 @@ def submission(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[Re
         DuplicateTask: when a task is one that is not to be; nothing of the batch has been written then.
     """
     check_each(tasks)
-    if all(task.unique is None for task in tasks):
+    if not _is_contested(tasks):
         return Receipt((yield from _inserted(frame, tasks, notify)))
     outcome = yield from contested(frame, tasks)
     inserted = yield from _inserted(frame, [tasks[place] for place in outcome.new], notify)
     return (yield from concluded(frame, tasks, outcome, inserted, notify))
+
+
+def _is_contested(tasks: Sequence[NewTask]) -> bool:
+    alike: Sequence[NewTask] = [tasks.like] if isinstance(tasks, Bulk) else tasks
+    return any(task.unique is not None for task in alike)
 
 
 def _inserted(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[list[int]]:
@@ -120,26 +126,38 @@ def _inserted(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[lis
 
 
 def _insertion(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Step:
-    said = {
-        name: values
-        for name, values in zip(NewTask._fields, zip(*tasks, strict=True), strict=True)
-        if values.count(None) < len(values)
-    }
+    shared, rows = _columns(tasks)
+    said = shared.keys() | rows.keys()
+    due = not said & {"run_at", "delay"} or any(task.run_at is None and task.delay is None for task in tasks)
+    prepared = _prepared(frame.tables, frame.driver, tuple(rows), tuple(shared), notify and due)
+    values = {f"shared_{name}": frame.dialect.instant(value) for name, value in shared.items()}
+    return Step(prepared, values | frame.dialect.parameters("new", rows))
+
+
+def _columns(tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
+    """What the tasks say: the values that all of them share, and the columns of the others."""
+    if isinstance(tasks, Bulk):
+        shared = {name: value for name, value in tasks.like._asdict().items() if value is not None}
+        del shared["payload"]
+        return shared, {"payload": tasks.payloads}
+    columns = zip(NewTask._fields, zip(*tasks, strict=True), strict=True)
+    said: dict[str, Sequence[Any]] = {name: values for name, values in columns if values.count(None) < len(values)}
     if unique := said.pop("unique", None):
-        said["unique_key"] = tuple(each and each.key for each in unique)
-    due = not said.keys() & {"run_at", "delay"} or any(task.run_at is None and task.delay is None for task in tasks)
-    prepared = _prepared(frame.tables, frame.driver, tuple(said), notify and due)
-    return Step(prepared, frame.dialect.parameters("new", said))
+        said["unique_key"] = [each and each.key for each in unique]
+    return {}, said
 
 
 @lru_cache(maxsize=128)
-def _prepared(tables: Tables, driver: sa.Dialect, used: tuple[str, ...], notify: bool) -> Prepared:
+def _prepared(
+    tables: Tables, driver: sa.Dialect, rows: tuple[str, ...], shared: tuple[str, ...], notify: bool
+) -> Prepared:
     dialect = DIALECTS[driver.name]
-    new = dialect.rows("new", {name: COLUMNS[name] for name in used})
-    values = {name: _value(name, new.c[name]) for name in used if name != "delay"}
-    if "delay" in used:
-        start = sa.func.coalesce(new.c.run_at, db_now()) if "run_at" in used else db_now()
-        values["run_at"] = db_later(start, sa.func.coalesce(new.c.delay, 0))
+    new = dialect.rows("new", {name: COLUMNS[name] for name in rows})
+    said = dict(new.c) | {name: sa.bindparam(f"shared_{name}", type_=COLUMNS[name]) for name in shared}
+    values = {name: _value(name, column) for name, column in said.items() if name != "delay"}
+    if "delay" in said:
+        start = sa.func.coalesce(said["run_at"], db_now()) if "run_at" in said else db_now()
+        values["run_at"] = db_later(start, sa.func.coalesce(said["delay"], 0))
     insert = sa.insert(tables.task).from_select(list(values), sa.select(*values.values())).returning(tables.task.c.id)
     return Prepared(dialect.announcing(insert, tables) if notify else insert, driver)
 
