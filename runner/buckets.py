@@ -5,7 +5,6 @@ from typing import Any, TypeAlias
 
 from runner.derived import derive
 from runner.errors import InvalidPayload
-from runner.signature import Signature
 from runner.task import BUCKETS
 
 Bucket: TypeAlias = int | Callable[..., int]
@@ -13,12 +12,12 @@ Bucket: TypeAlias = int | Callable[..., int]
 remainder by BUCKETS is taken; arguments reach it as they do a unique_key."""
 
 
-def bucket_of(bucket: Bucket | None, signature: Signature, arguments: Callable[[], Mapping[str, Any]]) -> int | None:
+def bucket_of(bucket: Bucket | None, handler: str, arguments: Callable[[], Mapping[str, Any]]) -> int | None:
     """The bucket of one call; None for one at random.
 
     Args:
         bucket: as its author said it.
-        signature: of the handler.
+        handler: its name.
         arguments: gives the call's arguments, as the handler would get them.
 
     Raises:
@@ -26,8 +25,8 @@ def bucket_of(bucket: Bucket | None, signature: Signature, arguments: Callable[[
     """
     if not callable(bucket):
         return bucket
-    number = derive("bucket", bucket, signature, arguments())
+    number = derive("bucket", bucket, handler, arguments())
     if not isinstance(number, int):
         why = f"its bucket function returned {type(number).__name__}, and must return a whole number"
-        raise InvalidPayload(handler=signature.name, why=why)
+        raise InvalidPayload(handler=handler, why=why)
     return number % BUCKETS

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from runner.errors import InvalidHandler, InvalidPayload
@@ -30,17 +31,29 @@ def require_names(what: str, function: Callable[..., Any], signature: Signature)
             raise InvalidHandler(name=signature.name, why=why)
 
 
-def derive(what: str, function: Callable[..., Any], signature: Signature, arguments: Mapping[str, Any]) -> Any:
+def derive(what: str, function: Callable[..., Any], handler: str, arguments: Mapping[str, Any]) -> Any:
     """Ask the function, giving it those of the arguments that it takes.
+
+    Args:
+        what: the option that the function was given as.
+        function: of the handler's author.
+        handler: its name.
+        arguments: of the call, all of them.
 
     Raises:
         InvalidPayload: the function raised an exception, which is the cause of this one.
     """
-    wanted = inspect.signature(function).parameters.values()
-    everything = any(item.kind is ANY_NAME for item in wanted)
-    names = arguments.keys() if everything else arguments.keys() & {item.name for item in wanted}
+    names = _wanted(function)
+    given = arguments if names is None else {name: arguments[name] for name in names if name in arguments}
     try:
-        return function(**{name: arguments[name] for name in names})
+        return function(**given)
     except Exception as error:
         why = f"its {what} function raised {type(error).__name__}"  # not its text, which may hold what is secret
-        raise InvalidPayload(handler=signature.name, why=why) from error
+        raise InvalidPayload(handler=handler, why=why) from error
+
+
+@lru_cache(maxsize=256)
+def _wanted(function: Callable[..., Any]) -> tuple[str, ...] | None:
+    """The names that a function takes; None for all."""
+    parameters = inspect.signature(function).parameters.values()
+    return None if any(item.kind is ANY_NAME for item in parameters) else tuple(item.name for item in parameters)

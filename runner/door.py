@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.settings import Settings, load
-from runner.task import NewTask
+from runner.task import NewTask, Receipt
 
 if TYPE_CHECKING:
     from runner.store.database import Database
@@ -36,14 +36,14 @@ class Door:
         self._thread = threading.Thread(target=self._loop.run_forever, name="runner-door", daemon=True)
         self._thread.start()
 
-    def submit(self, tasks: Sequence[NewTask]) -> Future[list[int]]:
-        """Submit tasks in one transaction of their own; the result is their ids in order."""
-        from runner.store.submit import submit_many  # SQLAlchemy takes a quarter of a second to import
+    def submit(self, tasks: Sequence[NewTask]) -> Future[Receipt]:
+        """Submit tasks in one transaction of their own."""
+        from runner.store.submit import hand_in  # SQLAlchemy takes a quarter of a second to import
 
         notify = self.settings.notify
-        return self.run(lambda database: database.write(submit_many, tasks, notify=notify))
+        return self.run(lambda database: database.write(hand_in, tasks, notify=notify))
 
-    async def submit_async(self, tasks: Sequence[NewTask]) -> list[int]:
+    async def submit_async(self, tasks: Sequence[NewTask]) -> Receipt:
         """Do what `submit` does without blocking the caller's event loop."""
         return await asyncio.wrap_future(self.submit(tasks))
 

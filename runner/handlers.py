@@ -21,6 +21,7 @@ from runner.errors import (
     UnknownHandler,
 )
 from runner.outcome import Dead, Done, Outcome, Retry, Snooze
+from runner.rules import NO_RULES, Rules
 from runner.signature import Signature
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ class Options:
         max_attempts: how often a task may be tried; None takes the runner's.
         priority: 1 to 9; None takes the table's.
         on_error: what an exception means.
+        rules: what follows from a call's arguments: its unique key, its bucket.
     """
 
     queue: str | None = None
@@ -132,6 +134,7 @@ class Options:
     max_attempts: int | None = None
     priority: int | None = None
     on_error: OnError = "retry"
+    rules: Rules = NO_RULES
 
 
 class Handler:
@@ -156,6 +159,7 @@ class Handler:
         self.is_async = inspect.iscoroutinefunction(function)
         self.context = _context_parameter(function)
         self.signature = Signature(name, function, self.context)
+        self.defaults.rules.require(self.signature)
 
     @property
     def place(self) -> str:

@@ -76,22 +76,22 @@ class Once(NamedTuple):
         if self.key is None and (self.lasting or self.on_duplicate):
             raise InvalidTask(field="unique_key", value=None, why="how to be unique is said, but not by which key")
 
-    def of(self, signature: Signature, arguments: Callable[[], Mapping[str, Any]]) -> Unique | None:
+    def of(self, handler: str, arguments: Callable[[], Mapping[str, Any]]) -> Unique | None:
         """What makes one call unique; None when nothing does.
 
         Args:
-            signature: of the handler.
+            handler: its name.
             arguments: gives the call's arguments, as the handler would get them.
 
         Raises:
             InvalidPayload: no key can be made of the arguments.
         """
-        key = derive("unique_key", self.key, signature, arguments()) if callable(self.key) else self.key
+        key = derive("unique_key", self.key, handler, arguments()) if callable(self.key) else self.key
         if key is None:
             return None
         if not isinstance(key, str):
             why = f"its unique_key function returned {type(key).__name__}, and must return text, or None"
-            raise InvalidPayload(handler=signature.name, why=why)
+            raise InvalidPayload(handler=handler, why=why)
         lasting = self.lasting or Lasting(Scope.UNTIL_FINISHED)
         return Unique(key, *lasting, self.on_duplicate or OnDuplicate.SKIP)
 

@@ -6,15 +6,19 @@ import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from runner.buckets import Bucket
 from runner.bulk import Bulk
 from runner.door import door
 from runner.errors import PayloadTooLarge, WouldBlock
 from runner.handlers import REGISTRY, Context, Handler, OnError, Options
+from runner.once import Duplicate, UniqueKey
 from runner.outcome import Delay
 from runner.policy.retry import parse_plan
-from runner.task import NewTask
+from runner.rules import NO_RULES, Rules
+from runner.task import NewTask, Receipt
 from runner.ticket import Ticket, tickets
 from runner.times import parse_duration
 
@@ -32,10 +36,12 @@ class Submission(Generic[P, R]):
     Args:
         handler: what will execute it.
         task: the options, as a task still without its payload.
+        rules: what follows from the payload.
     """
 
     handler: Handler
     task: NewTask
+    rules: Rules = NO_RULES
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Submit the call in a transaction of its own.
@@ -48,12 +54,13 @@ class Submission(Generic[P, R]):
             PayloadTooLarge: when they are too large to be stored.
             DatabaseAway: when the database cannot be reached; whether the task exists is then unknown.
             WouldBlock: when called on an event loop.
+            DuplicateTask: when another task holds the unique key, and that is to be an error.
         """
-        return tickets(_waited(self._filled(args, kwargs)))[0]
+        return _tickets(_waited(self._filled(args, kwargs)))[0]
 
     async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Do what `submit` does without blocking the event loop."""
-        return tickets(await door().submit_async(self._filled(args, kwargs)))[0]
+        return _tickets(await door().submit_async(self._filled(args, kwargs)))[0]
 
     def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
         """Submit many calls in one transaction.
@@ -64,28 +71,32 @@ class Submission(Generic[P, R]):
         Returns:
             The tasks' ids as tickets, in the order of `calls`.
         """
-        return tickets(_waited(self._filled_each(calls)))
+        return _tickets(_waited(self._filled_each(calls)))
 
     async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
         """Do what `submit_many` does without blocking the event loop."""
-        return tickets(await door().submit_async(self._filled_each(calls)))
+        return _tickets(await door().submit_async(self._filled_each(calls)))
 
     def filled(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """The task that `submit` would submit, with its arguments checked and written as JSON."""
         return self._filled(args, kwargs)[0]
 
-    def _filled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Bulk:
-        return self._bulk([self.handler.signature.encode(args, kwargs)])
+    def _filled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[NewTask]:
+        return self._tasks([self.handler.signature.encode(args, kwargs)])
 
-    def _filled_each(self, calls: Iterable[Mapping[str, Any]]) -> Bulk:
-        return self._bulk(self.handler.signature.encode_each(calls))
+    def _filled_each(self, calls: Iterable[Mapping[str, Any]]) -> Sequence[NewTask]:
+        return self._tasks(self.handler.signature.encode_each(calls))
 
-    def _bulk(self, payloads: list[str]) -> Bulk:
+    def _tasks(self, payloads: list[str]) -> Sequence[NewTask]:
         limit = door().payload_limit
         for payload in payloads:
             if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
                 raise PayloadTooLarge(handler=self.handler.name, size=size, limit=limit)
-        return Bulk(self.task, payloads)
+        bulk = Bulk(self.task, payloads)
+        if self.rules == NO_RULES:
+            return bulk
+        arguments = self.handler.signature.arguments
+        return [self.rules.applied(task, partial(arguments, task.payload)) for task in bulk]
 
 
 class TaskHandler(Handler, Generic[P, C, R]):
@@ -124,6 +135,10 @@ class TaskHandler(Handler, Generic[P, C, R]):
         retry: str | None = None,
         timeout: Delay | None = None,
         tags: Iterable[str] = (),
+        bucket: Bucket | None = None,
+        unique_key: UniqueKey | None = None,
+        unique: str | None = None,
+        on_duplicate: Duplicate | None = None,
     ) -> Submission[P, R]:
         """Say something else than the handler does, for the calls submitted through what this returns.
 
@@ -137,7 +152,23 @@ class TaskHandler(Handler, Generic[P, C, R]):
             retry: the retry plan as text.
             timeout: how long an attempt may take: text ("30s"), seconds or timedelta.
             tags: words to find it by.
+            bucket: a number from 0 to 999 to spread tasks by, or a function that makes a whole number of the call's
+                arguments; at random when nobody says it.
+            unique_key: the task is to be the only one of its handler with this key; a function makes it of the call's
+                arguments.
+            unique: for how long it is: "until finished", "forever", or "for 1h" from its submit.
+            on_duplicate: what to do when another task holds the key: "skip" answers with that one; "replace" also gives
+                it the new values, while it waits; "error" raises DuplicateTask.
+
+        Raises:
+            InvalidTask: a value is not valid.
+            InvalidHandler: a function asks for arguments that the handler does not take.
         """
+        rules = self.defaults.rules
+        said = Rules.read(unique_key, unique, on_duplicate, bucket)
+        if said != NO_RULES:
+            rules = said.over(rules)
+            rules.require(self.signature)
         return Submission(
             self,
             NewTask(
@@ -152,6 +183,7 @@ class TaskHandler(Handler, Generic[P, C, R]):
                 timeout=_seconds(timeout),
                 tags=_json_list(tags),
             ),
+            rules,
         )
 
 
@@ -182,7 +214,7 @@ class _Decorator:
         return entered
 
 
-def handler(
+def handler(  # noqa: PLR0913 - they are what its tasks have
     name: str,
     *,
     queue: str | None = None,
@@ -191,6 +223,10 @@ def handler(
     max_attempts: int | None = None,
     priority: int | None = None,
     on_error: OnError = "retry",
+    bucket: Bucket | None = None,
+    unique_key: UniqueKey | None = None,
+    unique: str | None = None,
+    on_duplicate: Duplicate | None = None,
 ) -> _Decorator:
     """Register a function as the handler of that name.
 
@@ -203,12 +239,17 @@ def handler(
         priority: of its tasks, 1 to 9, 9 goes first.
         on_error: what an exception means: "retry", "dead", exception classes that mean dead, or a function that
             takes the exception and returns an outcome.
+        bucket: as in `options`.
+        unique_key: as in `options`.
+        unique: as in `options`.
+        on_duplicate: as in `options`.
 
     Returns:
         A decorator for an async function, or for a plain one, which will run in a thread.
 
     Raises:
         InvalidRetryPlan: when `retry` is not one.
+        InvalidTask: when `unique` or `on_duplicate` is not one.
         DuplicateHandler: when the name is taken.
 
     Example:
@@ -216,15 +257,20 @@ def handler(
         ... async def send_coupon(ctx: Context, user_id: int) -> None: ...
     """
     plan = str(parse_plan(retry)) if retry is not None else None
-    return _Decorator(name, Options(queue, plan, _seconds(timeout), max_attempts, priority, on_error))
+    rules = Rules.read(unique_key, unique, on_duplicate, bucket)
+    return _Decorator(name, Options(queue, plan, _seconds(timeout), max_attempts, priority, on_error, rules))
 
 
-def _waited(tasks: Sequence[NewTask]) -> list[int]:
+def _waited(tasks: Sequence[NewTask]) -> Receipt:
     """Submit, and wait for it; not on an event loop, which could be the one that the wait is for."""
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()
         raise WouldBlock
     return door().submit(tasks).result()
+
+
+def _tickets(receipt: Receipt) -> list[Ticket[R]]:
+    return tickets(receipt.ids, receipt.duplicates)
 
 
 def _seconds(delay: Delay | None) -> float | None:
