@@ -38,6 +38,7 @@ VERBS = (
     Verb("submit", START, "Put a task, or a file of tasks, into the queue.", "submit"),
     Verb("tasks", LOOK, "List the tasks that a filter lets through.", "tasks"),
     Verb("show", LOOK, "Tell the whole story of one task.", "show"),
+    Verb("why", LOOK, "Say why a task is not running, or what became of it.", "why"),
     Verb("stats", LOOK, "Sum up the queues: states, ages, rates.", "stats"),
     Verb("runners", LOOK, "List the live runners and what they have in hand.", "runners"),
     Verb("failures", LOOK, "Group failed attempts by what they have in common.", "failures"),

@@ -62,7 +62,7 @@ async def check(*, handlers: Modules = (), json: bool = False, connection: Conne
     """Find out whether all is well, and say what to do where it is not.
 
     Looks at the settings and where they come from, the handlers, the database,
-    its tables and its clock, the runners, the tasks that no runner knows, and what
+    its tables and its clock, the runners, the tasks that no runner takes, and what
     is paused.
     Nothing is changed. The exit code is 0 when nothing is wrong.
 

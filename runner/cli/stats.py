@@ -52,7 +52,7 @@ class Stats(NamedTuple):
 
 
 async def stats(*, json: bool = False, connection: Connection = NOWHERE) -> int:
-    """Sum up the queues: states, ages, rates, and tasks that no live runner knows.
+    """Sum up the queues: states, ages, rates, and tasks that no live runner takes.
 
     Counts stop at 10,000 (shown as 10,000+). DONE/m and FAIL/m are of the last
     full minute, FAIL with attempts that will be tried again.
@@ -84,11 +84,11 @@ def paused_line(place: str, pause: Pause, at: datetime) -> str:
 
 
 def unknown_line(found: UnknownHandler) -> str:
-    """Tell of tasks that no live runner knows, and since when they are due."""
+    """Tell of tasks that no live runner takes, and since when they are due."""
     where = ", ".join(found.queues)
     wait = f"due for {cells.age(found.due)}" if found.due >= 0 else f"due in {cells.age(-found.due)}"
     seen = f"last known {found.seen:%Y-%m-%d %H:%M} UTC" if found.seen else "never known to any"
-    return f"No live runner knows handler {found.handler} (queue {where}, {wait}, {seen})."
+    return f"No live runner takes handler {found.handler} (queue {where}, {wait}, {seen})."
 
 
 def _document(found: Stats) -> dict[str, object]:

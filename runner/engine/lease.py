@@ -4,10 +4,12 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
+from runner.engine.slots import InHand
 from runner.errors import StoreError
+from runner.handlers import Handler
 from runner.store.database import Database
 from runner.store.runners import Beat, Identity, beat, heed, leave, register
 
@@ -23,14 +25,13 @@ class Lease:
     Args:
         database: where it is entered.
         seconds: for which it is taken to live without a beat.
-        handlers: that it executes, by name.
-        capacity: how many tasks it runs at once.
+        identity: what it says of itself.
     """
 
-    def __init__(self, database: Database, seconds: float, handlers: Iterable[str], capacity: int) -> None:
+    def __init__(self, database: Database, seconds: float, identity: Identity) -> None:
         self._database = database
         self._seconds = seconds
-        self.identity = Identity(socket.gethostname(), os.getpid(), release(), sorted(handlers), capacity)
+        self.identity = identity
         self.id = 0
         self._renewed = 0.0
         self._trusts_from = 0.0
@@ -83,15 +84,24 @@ class Lease:
             self.struck_out = True
         heard(answer)
 
-    async def heed(self, wish: str, capacity: int) -> None:
+    async def heed(self, wish: str, capacity: int, threads: int) -> None:
         """Note that a wish has been carried out, and how many tasks run at once now."""
-        self.identity = self.identity._replace(capacity=capacity)
-        await self._database.write(heed, self.id, wish, capacity)
+        self.identity = self.identity._replace(capacity=capacity, threads=threads)
+        await self._database.write(heed, self.id, wish, capacity, threads)
 
     async def end(self) -> None:
         """Deregister, with nothing in hand any more."""
         await self._database.write(leave, self.id)
         self.id = 0
+
+
+def identity(handlers: Mapping[str, Handler], queues: Iterable[str], in_hand: InHand) -> Identity:
+    """What a runner in this process says of itself."""
+    threaded = [name for name, handler in handlers.items() if not handler.is_async]
+    known, served, threads = sorted(handlers), sorted(queues), in_hand.in_threads.size
+    return Identity(
+        socket.gethostname(), os.getpid(), release(), known, in_hand.capacity, served, threads, sorted(threaded)
+    )
 
 
 def release() -> str:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 from runner.engine.claiming import Claiming
-from runner.engine.lease import Lease
+from runner.engine.lease import Lease, identity
 from runner.engine.news import listen, watch
 from runner.engine.tally import Tally
 from runner.engine.ticks import Tick, Ticks
@@ -59,7 +59,8 @@ class Runner:
         self.database = Database.of(settings)
         self.working = Working(settings, self.database, self._room_again)
         in_hand = self.working.in_hand
-        self.lease = Lease(self.database, settings.lease.total_seconds(), handlers, in_hand.capacity)
+        told = identity(handlers, settings.queues, in_hand)
+        self.lease = Lease(self.database, settings.lease.total_seconds(), told)
         self.claiming = Claiming(
             self.database,
             handlers,

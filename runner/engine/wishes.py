@@ -43,9 +43,10 @@ class Wishes:
             self._drain()
             return
         self._working.resize(wish.slots, wish.threads)
-        capacity = self._working.in_hand.capacity
+        in_hand = self._working.in_hand
+        capacity, threads = in_hand.capacity, in_hand.in_threads.size
         try:
-            await self._lease.heed(text, capacity)
+            await self._lease.heed(text, capacity, threads)
         except StoreError as error:  # it is heard again with the next beat, and carried out again
             log.warning("could not note a wish as carried out: %s", error)
         else:

@@ -36,7 +36,10 @@ def runner() -> list[sa.Column[Any]]:
         sa.Column("beat_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("lease_until", Instant, nullable=False),
         sa.Column("handlers", JsonText, nullable=False, server_default="[]"),
+        sa.Column("queues", JsonText, nullable=False, server_default="[]"),
+        sa.Column("threaded", JsonText, nullable=False, server_default="[]"),
         sa.Column("capacity", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("threads", sa.Integer, nullable=False, server_default="0"),
         sa.Column("running", sa.Integer, nullable=False, server_default="0"),
         sa.Column("wish", sa.Text),
     ]

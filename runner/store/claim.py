@@ -9,12 +9,13 @@ import sqlalchemy as sa
 
 from runner.columns import Instant, ctid, db_later, db_now, minute_number
 from runner.policy.selection import Lane, Place
-from runner.schema import Tables, is_state, state_literal
+from runner.schema import Tables, state_literal
 from runner.store.dialects import DIALECTS, Dialect, by_column
+from runner.store.eligible import has_attempts_left, is_due, is_suspect
 from runner.store.statement import Prepared
 from runner.store.survey import is_paused
 from runner.store.transaction import Transaction
-from runner.task import MOVES, Claimed, State
+from runner.task import MOVES, Claimed
 
 LANE_COLUMNS: dict[str, Any] = {
     "number": sa.Integer,
@@ -199,11 +200,10 @@ def _in_order(task: sa.Table, lane: Any) -> sa.Select[Any]:
     return (
         sa.select(row.c.id, row.c.priority, row.c.run_at)
         .where(
-            is_state(row.c.state, State.WAITING),
+            is_due(row),
             row.c.queue == lane.queue,
             row.c.handler == lane.handler,
             row.c.priority == lane.priority,
-            row.c.run_at <= db_now(),
             sa.tuple_(row.c.run_at, row.c.id) > sa.tuple_(lane.since, lane.since_id),
             has_attempts_left(row),
             ~is_suspect(row),
@@ -220,25 +220,11 @@ def _first_suspect(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[
     ours = mine.offset(sa.literal_column("0")).exists()
     return (
         sa.select(ctid("due") if dialect.isolates_rows else row.c.id)
-        .where(is_state(row.c.state, State.WAITING), row.c.rescues > sa.literal_column("0"), is_suspect(row))
-        .where(row.c.run_at <= db_now(), has_attempts_left(row), ours)
+        .where(is_due(row), row.c.rescues > sa.literal_column("0"), is_suspect(row), has_attempts_left(row), ours)
         .order_by(row.c.run_at, row.c.id)
         .limit(LIMIT)
         .with_for_update(skip_locked=True, of=row)
     )
-
-
-def has_attempts_left(task: sa.FromClause) -> sa.ColumnElement[bool]:
-    """The condition that a task may be tried again."""
-    return task.c.max_attempts.is_(None) | (task.c.attempt < task.c.max_attempts)
-
-
-def is_suspect(task: sa.FromClause) -> sa.ColumnElement[bool]:
-    """The condition that a task is to be run apart: it saw two runners die, or one before its last attempt."""
-    twice = task.c.rescues > sa.literal_column("1")
-    last = task.c.attempt + sa.literal_column("1") >= task.c.max_attempts
-    # False and not unknown where there is no maximum: both claims would pass over such a row, for ever.
-    return twice | (task.c.rescues == sa.literal_column("1")) & task.c.max_attempts.is_not(None) & last
 
 
 def _alive(runner: sa.Table) -> sa.ColumnElement[bool]:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from runner.columns import db_now
 from runner.schema import is_state
-from runner.store.claim import has_attempts_left
+from runner.store.eligible import has_attempts_left
 from runner.store.survey import is_paused
 from runner.store.transaction import Transaction
 from runner.task import State

@@ -13,13 +13,27 @@ from runner.task import State
 
 
 class Identity(NamedTuple):
-    """What a runner says of itself."""
+    """What a runner says of itself.
+
+    Args:
+        host: where it runs.
+        pid: its process there.
+        version: of the program.
+        handlers: the names that it knows.
+        capacity: how many tasks it can run at once.
+        queues: that it claims from; empty for all.
+        threads: how many of its slots are threads.
+        threaded: those of its handlers that run in threads.
+    """
 
     host: str
     pid: int
     version: str
     handlers: Sequence[str]
     capacity: int
+    queues: Sequence[str] = ()
+    threads: int = 0
+    threaded: Sequence[str] = ()
 
 
 class Beat(NamedTuple):
@@ -56,7 +70,10 @@ async def register(tx: Transaction, identity: Identity, lease: float) -> int:
         pid=identity.pid,
         version=identity.version,
         handlers=json.dumps(sorted(identity.handlers)),
+        queues=json.dumps(sorted(identity.queues)),
+        threaded=json.dumps(sorted(identity.threaded)),
         capacity=identity.capacity,
+        threads=identity.threads,
         lease_until=db_later(db_now(), lease),
     )
     return int((await tx.execute(entered.returning(runner.c.id))).scalar_one())
@@ -98,7 +115,7 @@ async def beat(tx: Transaction, runner_id: int, lease: float, running: int) -> B
     return Beat(True, row.wish, frozenset(found.id for found in asked), bool(late))
 
 
-async def heed(tx: Transaction, runner_id: int, wish: str, capacity: int) -> None:
+async def heed(tx: Transaction, runner_id: int, wish: str, capacity: int, threads: int) -> None:
     """Note that a runner has carried out a wish, unless another one was uttered meanwhile.
 
     Args:
@@ -106,10 +123,11 @@ async def heed(tx: Transaction, runner_id: int, wish: str, capacity: int) -> Non
         runner_id: as `register` returned it.
         wish: as `beat` returned it.
         capacity: how many tasks it can run at once by now.
+        threads: how many of these in threads.
     """
     runner = tx.tables.runner
     same = runner.c.wish == wish
-    values = {"capacity": capacity, "wish": sa.case((same, sa.null()), else_=runner.c.wish)}
+    values = {"capacity": capacity, "threads": threads, "wish": sa.case((same, sa.null()), else_=runner.c.wish)}
     await tx.execute(sa.update(runner).where(runner.c.id == runner_id).values(values))
 
 

@@ -20,6 +20,7 @@ from tasktui.render import content, line
 from tasktui.screens.confirm import ConfirmScreen, Consent, told
 from tasktui.screens.edit import EditScreen
 from tasktui.screens.live import LiveScreen
+from tasktui.screens.why import WhyScreen
 
 MOST_TOLD = 8
 """Tasks that were left alone are told of one by one up to so many."""
@@ -50,6 +51,19 @@ class ActingScreen(LiveScreen):
         """The queue that an action is done to: that of the one task that is chosen."""
         chosen = self.chosen()
         return chosen[0].queue if len(chosen) == 1 else None
+
+    def looked_at(self) -> int | None:
+        """The one task that is looked at."""
+        chosen = self.chosen()
+        return chosen[0].id if len(chosen) == 1 else None
+
+    def action_why(self) -> None:
+        """Tell why the task that is looked at is not running."""
+        id = self.looked_at()
+        if id is None:
+            self.tell("Put the cursor on a task to be told why it is not running", bad=True)
+        else:
+            self.app.push_screen(WhyScreen(self.session, id))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Grey out what changes anything while that is not allowed."""

@@ -133,7 +133,7 @@ def alerts(glance: Glance) -> Iterable[str]:
     for unknown in glance.unknown:
         queues = line(", ".join(unknown.queues))
         due = f"due for {cells.age(unknown.due)}" if unknown.due >= 0 else f"due in {cells.age(-unknown.due)}"
-        yield f" ! no live runner knows handler {line(unknown.handler)} (queue {queues}, {due})"
+        yield f" ! no live runner takes handler {line(unknown.handler)} (queue {queues}, {due})"
     for queue in glance.queues:
         if queue.paused:
             until = cells.distance(queue.paused.until, glance.at) if queue.paused.until else "when somebody says so"

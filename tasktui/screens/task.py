@@ -22,7 +22,8 @@ class TaskScreen(ActingScreen):
     TITLE = "Task"
     ABOUT = "The task that was opened with enter, or with :task ID. Secrets are masked until v is pressed."
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("v", "reveal", "Reveal secrets"),
+        Binding("w", "why", "Why"),
+        Binding("v", "reveal", "Reveal"),
         Binding("escape", "back", "To the list", show=False),
     ]
 

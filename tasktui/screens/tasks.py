@@ -87,6 +87,7 @@ class TasksScreen(ActingScreen):
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("w", "why", "Why"),
         Binding("space", "mark", "Mark", show=False),
         Binding("asterisk", "mark_all", "Mark all", show=False, key_display="*"),
         Binding("backslash", "clear", "Clear marks", show=False, key_display="\\"),
@@ -160,6 +161,10 @@ class TasksScreen(ActingScreen):
     def chosen(self) -> Sequence[TaskRow]:
         """The marked tasks, or the one under the cursor."""
         return self.listing.chosen(self.table.cursor)
+
+    def looked_at(self) -> int | None:
+        """The task under the cursor, whatever is marked."""
+        return self.table.cursor
 
     def action_reload(self) -> None:
         """Load the list anew."""

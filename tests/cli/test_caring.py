@@ -84,7 +84,7 @@ def test_no_runner_is_missing_for_tasks_that_stand_still(called: Call, store: St
     called("pause", *place)
     told = called("check", "--json")
     assert told.code == Exit.OK
-    assert "No live runner knows" not in told.out
+    assert "No live runner takes" not in told.out
     assert [check["verdict"] for check in told.document["checks"] if check["topic"] == "pauses"] == ["note"]
 
 
@@ -93,7 +93,7 @@ def test_a_runner_is_missing_where_only_one_of_two_queues_stands_still(called: C
     called("pause", "mail")
     told = called("check")
     assert told.code != Exit.OK
-    assert "No live runner knows handler a.b" in told.out
+    assert "No live runner takes handler a.b" in told.out
 
 
 def test_a_check_names_settings_that_do_nothing(called: Call, monkeypatch: pytest.MonkeyPatch) -> None:

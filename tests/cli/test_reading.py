@@ -159,7 +159,7 @@ def test_sums_have_every_queue_and_handlers_that_nobody_knows(called: Call, stor
         ("mail", 3, 0),
     ]
     assert [unknown["handler"] for unknown in told["unknown_handlers"]] == ["a.b", "c.d"]
-    assert "No live runner knows handler a.b (queue mail, due for" in called("stats").out
+    assert "No live runner takes handler a.b (queue mail, due for" in called("stats").out
 
 
 @pytest.mark.parametrize("place", [("mail",), ("--handler", "a.b")])
@@ -207,3 +207,26 @@ def test_colours_are_only_for_those_who_want_them(tmp_path: Path) -> None:
     assert "\x1b[" not in program("tasks").stdout
     refused = program("tasks", env={**wanted, "NO_COLOR": "1"}).stdout
     assert not re.search("\x1b\\[[0-9;]*3[0-9]", refused)
+
+
+def test_why_says_what_keeps_a_task_and_what_to_do(called: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b", queue="mail", delay=3600))
+    called("pause", "mail", "--reason", "shop is closed")
+    told = called("why", id)
+    assert told.code == Exit.OK
+    lines = told.out.splitlines()
+    assert lines[0] == f"Task {id} a.b is not running because:"
+    assert lines[1].startswith("  1. It is due in ")
+    assert "     -> runner resume mail" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_why_as_a_document_names_the_kinds_of_causes(called: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b"))
+    document = called("why", id, "--json").document
+    assert (document["task"]["id"], document["task"]["shown"]) == (id, "ready")
+    assert [(cause["kind"], cause["advice"][:14]) for cause in document["causes"]] == [("unknown", "start a runner")]
+
+
+def test_why_of_a_task_that_is_not_there(called: Call) -> None:
+    assert called("why", 999).code == Exit.NOT_FOUND

@@ -4,8 +4,10 @@ import pytest
 
 from runner.engine.lease import MARGIN, Lease
 from runner.store.database import Database
+from runner.store.runners import Identity
 
 LEASE = 100.0
+ME = Identity("here", 1, "1", ["work"], 4)
 
 
 class Clock:
@@ -26,7 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 async def lease(database: Database, clock: Clock) -> Lease:
-    lease = Lease(database, LEASE, ["work"], 4)
+    lease = Lease(database, LEASE, ME)
     await lease.take()
     return lease
 
@@ -40,7 +42,7 @@ async def renewed(lease: Lease) -> None:
 
 
 def test_nobody_holds_a_lease_before_taking_it(database: Database) -> None:
-    assert not Lease(database, LEASE, [], 1).held
+    assert not Lease(database, LEASE, ME).held
 
 
 async def test_a_lease_is_held_for_a_little_less_than_it_lasts(lease: Lease, clock: Clock) -> None:

@@ -4,6 +4,7 @@ Every function takes an open transaction, counts up to a cap, and reads a row wh
 """
 
 from runner.store.observe.audit import Audited, audit, audited, undoable
+from runner.store.observe.cause import Cause
 from runner.store.observe.counts import QueueCounts, counts
 from runner.store.observe.evidence import Attempt
 from runner.store.observe.failures import Failures, affected, failures
@@ -19,10 +20,12 @@ from runner.store.observe.story import Story, forecast, story
 from runner.store.observe.tallies import Count
 from runner.store.observe.tasks import TaskRow, task_rows
 from runner.store.observe.unfinished import unfinished
+from runner.store.observe.why import Why, why
 
 __all__ = [
     "Attempt",
     "Audited",
+    "Cause",
     "Count",
     "Failures",
     "Flow",
@@ -39,6 +42,7 @@ __all__ = [
     "TaskRow",
     "Total",
     "UnknownHandler",
+    "Why",
     "affected",
     "audit",
     "audited",
@@ -61,4 +65,5 @@ __all__ = [
     "undoable",
     "unfinished",
     "unknown_handlers",
+    "why",
 ]

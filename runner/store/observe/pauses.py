@@ -90,6 +90,11 @@ async def registered(tx: Transaction, registry: sa.Table) -> dict[str, Registere
     return await _entries(tx, registry)
 
 
+async def entry(tx: Transaction, registry: sa.Table, name: str) -> Registered | None:
+    """Read what a registry says of one queue or handler; None when it does not know it."""
+    return next(iter((await _entries(tx, registry, registry.c.name == name)).values()), None)
+
+
 async def _entries(tx: Transaction, registry: sa.Table, *only: sa.ColumnElement[bool]) -> dict[str, Registered]:
     paused = is_paused(registry).label("paused")
     statement = sa.select(*legible(tx, registry.c), paused).where(*only).order_by(registry.c.name).limit(MOST)

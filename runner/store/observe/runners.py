@@ -1,6 +1,7 @@
 """runners: who works, what they know, and which work nobody knows."""
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -31,7 +32,10 @@ class RunnerRow:
         silent: seconds since its last sign of life.
         lease: seconds for which it still counts as alive; negative when its tasks may be taken back.
         handlers: the names that it knows.
+        queues: that it claims from; empty for all.
+        threaded: those of its handlers that run in threads.
         capacity: how many tasks it can run at once.
+        threads: how many of these in threads.
         running: how many tasks it said it had in hand.
         holds: how many tasks the table says it has in hand.
         wish: what an operator has asked of it.
@@ -45,7 +49,10 @@ class RunnerRow:
     silent: float
     lease: float
     handlers: tuple[str, ...]
+    queues: tuple[str, ...]
+    threaded: tuple[str, ...]
     capacity: int
+    threads: int
     running: int
     holds: int
     wish: str | None
@@ -55,14 +62,18 @@ class RunnerRow:
         """True while its lease holds."""
         return self.lease >= 0
 
+    def takes(self, queue: str, handler: str) -> bool:
+        """Tell whether it claims such tasks."""
+        return takes(self.handlers, self.queues, queue, handler)
+
 
 @dataclass(frozen=True, slots=True)
 class UnknownHandler:
-    """A handler with waiting tasks that no live runner knows.
+    """A handler with waiting tasks that no live runner takes.
 
     Args:
         handler: its name.
-        queues: where its tasks wait.
+        queues: where its tasks wait, and nobody claims them.
         due: seconds for which the first has been due; negative when it is not due yet.
         seen: when a runner last knew the handler; None for never.
     """
@@ -109,7 +120,10 @@ def _runner(row: sa.RowMapping) -> RunnerRow:
         silent=-(row["beat"] or 0.0),
         lease=row["lease"] or 0.0,
         handlers=texts(row["handlers"]),
+        queues=texts(row["queues"]),
+        threaded=texts(row["threaded"]),
         capacity=whole(row["capacity"]),
+        threads=whole(row["threads"]),
         running=whole(row["running"]),
         holds=row["holds"],
         wish=text(row["wish"]),
@@ -117,24 +131,32 @@ def _runner(row: sa.RowMapping) -> RunnerRow:
 
 
 async def unknown_handlers(tx: Transaction) -> list[UnknownHandler]:
-    """Find the handlers whose tasks wait for a runner that knows them, the longest due first."""
+    """Find the handlers whose tasks wait for a runner that takes them, the longest due first."""
     waits: dict[str, dict[str, float]] = defaultdict(dict)
     for head in await survey(tx):
         queues = waits[words(head.lane.handler)]
         queue = words(head.lane.queue)
         queues[queue] = min(queues.get(queue, head.wait), head.wait)
     runner = tx.tables.runner.c
-    rows = await tx.rows(sa.select(runner.handlers).where(runner.lease_until >= db_now()))
-    known = {name for row in rows for name in texts(row[0])}
+    rows = await tx.rows(sa.select(runner.handlers, runner.queues).where(runner.lease_until >= db_now()))
+    live = [(texts(row[0]), texts(row[1])) for row in rows]
     registry = await registered(tx, tx.tables.handler)
-    unknown = [
-        UnknownHandler(
-            handler,
-            tuple(sorted(queues)),
-            -min(queues.values()),
-            registry[handler].seen if handler in registry else None,
-        )
-        for handler, queues in waits.items()
-        if handler not in known
-    ]
+    unknown = []
+    for handler, queues in waits.items():
+        left = {queue: wait for queue, wait in queues.items() if not any(takes(*one, queue, handler) for one in live)}
+        if left:
+            seen = registry[handler].seen if handler in registry else None
+            unknown.append(UnknownHandler(handler, tuple(sorted(left)), -min(left.values()), seen))
     return sorted(unknown, key=lambda found: (-found.due, found.handler))
+
+
+def takes(handlers: Collection[str], queues: Collection[str], queue: str, handler: str) -> bool:
+    """Tell whether a runner claims tasks of a queue and a handler.
+
+    Args:
+        handlers: that it knows.
+        queues: that it claims from; empty for all.
+        queue: of the tasks.
+        handler: of the tasks.
+    """
+    return handler in handlers and (not queues or queue in queues)

@@ -1,0 +1,58 @@
+"""cause: one reason why a task is where it is, and the words that such reasons have in common."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+
+from runner.cells import distance, reason
+from runner.store.observe.runners import RunnerRow
+from runner.terminal import one_line
+from runner.times import format_moment
+
+MOST_NAMED = 4
+"""Handlers that are named in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One reason.
+
+    Args:
+        kind: its name for programs: due, paused, unknown, full and so on.
+        text: a sentence; texts from the database within it are safe to show.
+        advice: what to do about it; empty where there is nothing to be done.
+    """
+
+    kind: str
+    text: str
+    advice: str = ""
+
+
+def when(moment: datetime | None, at: datetime, zone: tzinfo) -> str:
+    """A time, and how far away it is."""
+    return (
+        "at a time that cannot be read" if moment is None else f"{distance(moment, at)} ({format_moment(moment, zone)})"
+    )
+
+
+def said(text: str | None) -> str:
+    """What somebody wrote, with the end of a sentence."""
+    words = reason(text) or "no reason was given"
+    return words if words.endswith((".", "!", "?", "…")) else f"{words}."
+
+
+def runner_of(runner: RunnerRow) -> str:
+    """A runner in a sentence."""
+    return f"runner {runner.id} ({one_line(runner.host)}, process {runner.pid})"
+
+
+def runners_of(found: Sequence[RunnerRow]) -> str:
+    """Runners that take something, at the beginning of a sentence."""
+    return f"R{runner_of(found[0])[1:]} takes" if len(found) == 1 else f"{len(found)} runners take"
+
+
+def named(names: Iterable[str]) -> str:
+    """The first of some names."""
+    listed = list(names)
+    more = f" and {len(listed) - MOST_NAMED} more" if len(listed) > MOST_NAMED else ""
+    return ", ".join(listed[:MOST_NAMED]) + more

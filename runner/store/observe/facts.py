@@ -1,0 +1,201 @@
+"""facts: everything that decides whether and when a task runs, read in one go; `why` draws the conclusions."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.errors import TaskNotFound
+from runner.policy.selection import Lane
+from runner.policy.wish import Wish
+from runner.schema import is_state
+from runner.store.eligible import has_attempts_left, is_due, is_suspect
+from runner.store.observe.ahead import ahead, pace, suspects_ahead
+from runner.store.observe.audit import Audited, audit
+from runner.store.observe.legible import clock, legible, moment, words
+from runner.store.observe.parents import Parent, parents
+from runner.store.observe.pauses import Registered, entry
+from runner.store.observe.runners import RunnerRow, runner_of, runners
+from runner.store.observe.tallies import Count
+from runner.store.observe.tasks import TaskRow, shown_state, task_row
+from runner.store.survey import survey
+from runner.store.transaction import Transaction
+from runner.task import State
+
+CAP = 10_000
+NONE = Count()
+DRAIN = str(Wish(drain=True))
+"""What a runner is asked to do that is to claim nothing more."""
+
+TERMINATE = "terminate"
+"""What stands in the audit when an operator has asked for the end of a task."""
+
+MOST_HELD = 10_000
+"""Tasks in runners' hands that are looked at, to tell by whom the slots are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """A live runner that claims such tasks.
+
+    Args:
+        runner: the runner.
+        threads: such tasks run in its threads, and not on its event loop.
+        size: its slots for such tasks.
+        held: what it has in hand for these slots, by handler.
+    """
+
+    runner: RunnerRow
+    threads: bool
+    size: int
+    held: Mapping[str, int]
+
+    @property
+    def full(self) -> bool:
+        """True while it has no slot for another one."""
+        return sum(self.held.values()) >= self.size
+
+    def serves(self, lane: Lane) -> bool:
+        """Tell whether these slots also serve the tasks of a lane."""
+        return self.runner.takes(lane.queue, lane.handler) and (lane.handler in self.runner.threaded) is self.threads
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known about a task and about what it needs.
+
+    Args:
+        task: the task.
+        at: the database's time.
+        due: True when its time has come.
+        attempts_left: False when a claim passes over it, for it has used up its attempts.
+        suspect: True when it is run apart from others.
+        deadline_at: when its present attempt has to be over.
+        queue: what the registry says of its queue; None when nothing.
+        handler: what the registry says of its handler; None when no runner has ever known it.
+        runners: all that are registered.
+        takers: the live ones that claim such tasks, and were not asked to drain.
+        ahead: due tasks that are claimed before it.
+        pace: attempts that ended in a second lately, of all that these slots serve.
+        parents: what it still waits for.
+        runner: the runner that has it in hand; None when none has, or that one is not registered any more.
+        terminated: who asked for its end; None when nobody did.
+    """
+
+    task: TaskRow
+    at: datetime
+    due: bool
+    attempts_left: bool
+    suspect: bool
+    deadline_at: datetime | None = None
+    queue: Registered | None = None
+    handler: Registered | None = None
+    runners: tuple[RunnerRow, ...] = ()
+    takers: tuple[Taker, ...] = ()
+    ahead: Count = NONE
+    pace: float = 0.0
+    parents: tuple[Parent, ...] = ()
+    runner: RunnerRow | None = None
+    terminated: Audited | None = None
+
+    @property
+    def alive(self) -> tuple[RunnerRow, ...]:
+        """The runners whose lease holds."""
+        return tuple(runner for runner in self.runners if runner.alive)
+
+
+async def facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
+    """Read everything that decides whether and when a task runs.
+
+    Args:
+        tx: an open transaction; about ten statements are executed, each along an index.
+        id: the task's.
+        cap: the most tasks to count.
+
+    Raises:
+        TaskNotFound: there is none with this id, neither live nor in the history.
+    """
+    row = await _row(tx, id)
+    known = Facts(
+        task_row(row),
+        await clock(tx),
+        bool(row["due"]),
+        bool(row["attempts_left"]),
+        bool(row["suspect"]),
+        moment(row.get("deadline_at")),
+    )
+    match known.task.state:
+        case State.WAITING:
+            return await _of_waiting(tx, known, cap)
+        case State.BLOCKED:
+            return replace(known, parents=await parents(tx, id))
+        case State.RUNNING:
+            known = replace(known, runner=await runner_of(tx, known.task.runner_id), runners=tuple(await runners(tx)))
+    return replace(known, terminated=await _terminated(tx, id))
+
+
+async def _row(tx: Transaction, id: int) -> sa.RowMapping:
+    for table in (tx.tables.task, tx.tables.history):
+        asked: dict[str, sa.ColumnElement[Any]] = {
+            "shown": shown_state(tx.tables, table),
+            "due": is_due(table),
+            "attempts_left": has_attempts_left(table),
+            "suspect": is_suspect(table),
+        }
+        columns = [*legible(tx, table.c), *(answer.label(name) for name, answer in asked.items())]
+        row = (await tx.execute(sa.select(*columns).where(table.c.id == id))).mappings().one_or_none()
+        if row is not None:
+            return row
+    raise TaskNotFound(id=id)
+
+
+async def _of_waiting(tx: Transaction, known: Facts, cap: int) -> Facts:
+    task = known.task
+    registered = tuple(await runners(tx))
+    known = replace(
+        known,
+        queue=await entry(tx, tx.tables.queue, task.queue),
+        handler=await entry(tx, tx.tables.handler, task.handler),
+        runners=registered,
+        takers=await _takers(tx, registered, task),
+    )
+    if not (known.due and known.attempts_left and known.takers):
+        return known
+    if known.suspect:
+        return replace(known, ahead=await suspects_ahead(tx, task.id, cap))
+    due = [head.lane for head in await survey(tx) if head.wait <= 0 and not head.paused]
+    lanes = [lane for lane in due if any(taker.serves(lane) for taker in known.takers)]
+    before = await ahead(tx, task.id, task.priority, lanes, cap)
+    return replace(known, ahead=before, pace=await pace(tx, lanes))
+
+
+async def _takers(tx: Transaction, registered: Sequence[RunnerRow], task: TaskRow) -> tuple[Taker, ...]:
+    takers = [one for one in registered if one.alive and one.wish != DRAIN and one.takes(task.queue, task.handler)]
+    held = await _held(tx, [runner.id for runner in takers])
+    return tuple(_taker(runner, task.handler, held[runner.id]) for runner in takers)
+
+
+def _taker(runner: RunnerRow, handler: str, held: Mapping[str, int]) -> Taker:
+    threads = handler in runner.threaded
+    alike = {name: number for name, number in held.items() if (name in runner.threaded) is threads}
+    return Taker(runner, threads, runner.threads if threads else runner.capacity - runner.threads, alike)
+
+
+async def _held(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str, int]]:
+    """Count what runners have in hand by handler, along the index of running tasks."""
+    task = tx.tables.task.c
+    mine = is_state(task.state, State.RUNNING) & tx.dialect.one_of(task.runner_id, ids)
+    window = sa.select(task.runner_id, task.handler).where(mine).limit(MOST_HELD).subquery()
+    groups = (window.c.runner_id, window.c.handler)
+    held: dict[int, dict[str, int]] = defaultdict(dict)
+    for runner_id, handler, number in await tx.rows(sa.select(*groups, sa.func.count()).group_by(*groups)):
+        held[runner_id][words(handler)] = number
+    return held
+
+
+async def _terminated(tx: Transaction, id: int) -> Audited | None:
+    entries = await audit(tx, task_id=id)
+    return next((entry for entry in entries if entry.verb == TERMINATE), None)

@@ -1,0 +1,142 @@
+"""why: what keeps a task from running, or what became of it, in plain sentences."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+
+from runner.cells import age, since
+from runner.store.observe.cause import Cause, runner_of, said, when
+from runner.store.observe.facts import Facts, facts
+from runner.store.observe.hindrances import hindrances
+from runner.store.observe.parents import Parent
+from runner.store.observe.tasks import TaskRow
+from runner.store.transaction import Transaction
+from runner.task import Shown, State
+from runner.terminal import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a task is where it is.
+
+    Args:
+        task: the task.
+        at: the database's time.
+        verdict: what all of it is about, in a sentence.
+        causes: the most decisive first.
+    """
+
+    task: TaskRow
+    at: datetime
+    verdict: str
+    causes: tuple[Cause, ...]
+
+
+async def why(tx: Transaction, id: int, zone: tzinfo) -> Why:
+    """Tell why a task is not running, or what became of it.
+
+    Args:
+        tx: an open transaction; see `facts`.
+        id: the task's.
+        zone: in which times are told.
+
+    Raises:
+        TaskNotFound: there is none with this id.
+    """
+    known = await facts(tx, id)
+    return Why(known.task, known.at, verdict(known), tuple(causes(known, zone)))
+
+
+def verdict(known: Facts) -> str:
+    """Say what the causes are causes of."""
+    task = known.task
+    name = f"Task {task.id} {one_line(task.handler)}"
+    match task.shown:
+        case Shown.RUNNING:
+            return f"{name} is running."
+        case Shown.LOST:
+            return f"{name} counts as running, but its runner is lost."
+        case Shown.SUCCEEDED | Shown.DEAD | Shown.CANCELLED:
+            return f"{name} has ended: it is {task.shown}."
+    return f"{name} is not running because:"
+
+
+def causes(known: Facts, zone: tzinfo) -> Iterator[Cause]:
+    """Draw the conclusions from what is known.
+
+    Args:
+        known: what `facts` read.
+        zone: in which times are told.
+    """
+    match known.task.state:
+        case State.WAITING:
+            yield from hindrances(known, zone)
+        case State.BLOCKED:
+            yield from _blocked(known)
+        case State.RUNNING:
+            yield from _running(known, zone)
+        case State.SUCCEEDED | State.DEAD | State.CANCELLED:
+            yield _ended(known)
+
+
+def _blocked(known: Facts) -> Iterator[Cause]:
+    for parent in known.parents:
+        yield _waits_for(parent)
+    if not known.parents:
+        text = "It is blocked, but nothing says by what: no row of task_dependency is open for it."
+        yield Cause(State.BLOCKED, text, f"runner terminate {known.task.id}")
+
+
+def _waits_for(parent: Parent) -> Cause:
+    if parent.task is not None:
+        task = parent.task
+        ended = task.state in (State.DEAD, State.CANCELLED)
+        advice = f"runner retry {task.id}" if ended else f"runner why {task.id}"
+        return Cause(
+            State.BLOCKED, f"It waits for task {task.id} {one_line(task.handler)}, which is {task.shown}.", advice
+        )
+    if parent.id is not None:
+        return Cause(State.BLOCKED, f"It waits for task {parent.id}, which is not there any more.")
+    name = f"{one_line(parent.handler or '?')} with key {one_line(parent.key or '?')}"
+    return Cause(State.BLOCKED, f"It waits for a task of {name}, which has not been submitted yet.")
+
+
+def _running(known: Facts, zone: tzinfo) -> Iterator[Cause]:
+    task, runner = known.task, known.runner
+    if task.shown is Shown.LOST:
+        yield _lost(known)
+    elif runner is not None:
+        done = f", {task.progress:.0%} done" if task.progress is not None else ""
+        limit = f"; it must end {when(known.deadline_at, known.at, zone)}" if known.deadline_at else ""
+        tried = f"attempt {task.attempt}{f' of {task.max_attempts}' if task.max_attempts else ''}"
+        text = f"It runs on {runner_of(runner)} since {since(task.claimed_at, known.at)}, {tried}{done}{limit}."
+        yield Cause(State.RUNNING, text)
+    if task.cancel_requested:
+        by = f" by {one_line(known.terminated.operator)}" if known.terminated else ""
+        yield Cause("terminate", f"Its end was asked for{by}; its runner carries that out with its next sign of life.")
+
+
+def _lost(known: Facts) -> Cause:
+    task, runner = known.task, known.runner
+    if runner is None:
+        gone = f"Its runner {task.runner_id if task.runner_id is not None else '?'} is not registered any more."
+    else:
+        ended = f"its lease ended {age(-runner.lease)} ago"
+        gone = f"Its {runner_of(runner)} has been silent for {age(runner.silent)}; {ended}."
+    if known.alive:
+        return Cause(Shown.LOST, f"{gone} A live runner takes the task back within seconds.")
+    return Cause(Shown.LOST, f"{gone} No runner is alive that could take the task back.", "start a runner")
+
+
+def _ended(known: Facts) -> Cause:
+    task = known.task
+    ago = f"{since(task.finished_at, known.at)} ago"
+    tried = f"attempt {task.attempt}{f' of {task.max_attempts}' if task.max_attempts else ''}"
+    match task.state:
+        case State.SUCCEEDED:
+            return Cause(State.SUCCEEDED, f"It succeeded {ago}, at {tried}.")
+        case State.CANCELLED:
+            asked = known.terminated
+            by = f" by {one_line(asked.operator)}: {said(asked.reason)}" if asked else f": {said(task.error)}"
+            return Cause(State.CANCELLED, f"It was terminated {ago}{by}", f"runner retry {task.id}")
+    return Cause(State.DEAD, f"It failed for good {ago}, at {tried}: {said(task.error)}", f"runner retry {task.id}")

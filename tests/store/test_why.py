@@ -1,0 +1,258 @@
+"""Why a task is not running: each cause that exists, found by the rules that claims follow."""
+
+from datetime import UTC, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.errors import TaskNotFound
+from runner.outcome import Dead, Done, Retry
+from runner.store.database import Database
+from runner.store.intervene import By, Kind, Place, Target, pause, terminate
+from runner.store.observe import Cause, Why, clock, why
+from runner.store.observe.facts import facts
+from runner.store.runners import Identity, register
+from runner.store.statistics import Minute, write_statistics
+from runner.task import Shown, State
+from tests.store.rows import add_live, add_past, add_runner, ahead
+from tests.store.runners import Runner
+from tests.store.table import change, expire, put, put_many
+
+BY = By("ana", "web-1", "restore of db-2")
+WORK = '["work"]'
+
+
+async def told(database: Database, id: int) -> Why:
+    return await database.read(why, id, UTC)
+
+
+async def kinds(database: Database, id: int) -> list[str]:
+    return [cause.kind for cause in (await told(database, id)).causes]
+
+
+async def only(database: Database, id: int) -> Cause:
+    (cause,) = (await told(database, id)).causes
+    return cause
+
+
+async def test_a_task_that_is_not_there_has_no_reasons(database: Database) -> None:
+    with pytest.raises(TaskNotFound, match="77"):
+        await told(database, 77)
+
+
+async def test_a_task_for_later_is_not_due(database: Database, runner: Runner) -> None:
+    cause = await only(database, await put(database, delay=3600.0))
+    assert cause.kind == "due"
+    assert cause.text.startswith("It is due in 59m59s (")
+    assert cause.advice.startswith("runner retry ")
+
+
+async def test_a_task_between_two_attempts_says_what_the_last_one_said(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    (task,) = await runner.claim()
+    await runner.end(task, Retry("1h", why="relay is down"))
+    cause = await only(database, id)
+    assert "since attempt 1 failed: " in cause.text
+    assert "relay is down" in cause.text
+
+
+async def test_a_pause_says_who_why_and_until_when(database: Database, runner: Runner) -> None:
+    id = await put(database, queue="mail")
+    until = await database.read(clock) + timedelta(minutes=10, seconds=1)
+    await database.write(pause, Place(Kind.QUEUE, "mail"), BY, until)
+    await database.write(pause, Place(Kind.HANDLER, "work"), BY)
+    queue, handler = (await told(database, id)).causes
+    assert queue.kind == handler.kind == "paused"
+    assert queue.text.startswith("Queue mail was paused by ana, ")
+    assert "restore of db-2. It goes on in 10m" in queue.text
+    assert handler.text.endswith("It goes on when somebody says so.")
+    assert (queue.advice, handler.advice) == ("runner resume mail", "runner resume --handler work")
+
+
+async def test_a_pause_that_is_over_when_the_task_is_due_is_no_reason(database: Database, runner: Runner) -> None:
+    id = await put(database, queue="mail", delay=3600.0)
+    await database.write(pause, Place(Kind.QUEUE, "mail"), BY, await database.read(clock) + timedelta(minutes=10))
+    assert await kinds(database, id) == ["due"]
+
+
+async def test_a_handler_that_nobody_takes_is_named(database: Database) -> None:
+    id = await put(database)
+    assert "(no runner is alive at all; none has ever known it)" in (await only(database, id)).text
+    known = await Runner.enter(database)
+    await expire(database, known.id)
+    await add_runner(database, handlers='["other"]')
+    cause = await only(database, id)
+    assert cause.kind == "unknown"
+    assert "No live runner takes handler work (1 runner alive; last known " in cause.text
+
+
+async def test_a_queue_that_no_runner_claims_from_is_named(database: Database) -> None:
+    id = await put(database, queue="mail")
+    await database.write(register, Identity("web-1", 1, "1", ["work"], 4, ["default", "reports"]), 60.0)
+    cause = await only(database, id)
+    assert cause.kind == "queue"
+    assert "serve default, reports only" in cause.text
+
+
+async def test_a_runner_that_drains_takes_nothing(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    await change(database, sa.update(database.tables.runner).values(wish="drain"))
+    assert await kinds(database, id) == ["draining"]
+
+
+async def test_attempts_that_are_used_up_are_the_first_reason(database: Database) -> None:
+    id = await add_live(database, "work", attempt=3, max_attempts=3, run_at=ahead(60))
+    found = await told(database, id)
+    assert [cause.kind for cause in found.causes] == ["attempts", "due", "unknown"]
+    assert found.causes[0].text == "It has used 3 attempts of 3, and is not tried again."
+    assert found.causes[0].advice == f"runner edit {id} --max-attempts 4"
+
+
+async def test_full_runners_say_by_what_they_are_full(database: Database) -> None:
+    busy = await add_runner(database, handlers='["work", "other"]', capacity=3)
+    for handler in ("other", "other", "work"):
+        await add_live(database, handler, state=State.RUNNING.value, runner_id=busy)
+    cause = await only(database, await put(database))
+    assert cause.kind == "full"
+    assert cause.text.endswith("with no room left: 2 other, 1 work in hand for 3 slots.")
+
+
+async def test_threads_are_full_though_slots_are_free(database: Database) -> None:
+    busy = await add_runner(database, handlers='["slow", "work"]', threaded='["slow", "work"]', capacity=102, threads=2)
+    for _ in range(2):
+        await add_live(database, "slow", state=State.RUNNING.value, runner_id=busy)
+    plain = await put(database)
+    assert (await only(database, plain)).text.endswith("2 slow in hand for 2 threads.")
+    await change(database, sa.update(database.tables.runner).values(threaded='["slow"]'))
+    assert await kinds(database, plain) == ["now"]
+
+
+async def test_what_goes_before_is_counted_as_claims_take_it(database: Database) -> None:
+    await add_runner(database, handlers='["work", "other"]', capacity=5)
+    await put_many(database, 3, handler="other", priority=9)
+    await put_many(database, 2, handler="foreign", priority=9)
+    await put_many(database, 2, priority=1)
+    await add_live(database, "work", run_at=ahead(-50), attempt=3, max_attempts=3)
+    id = await put(database)
+    await put_many(database, 4)
+    cause = await only(database, id)
+    assert cause.text == "5 tasks are ahead of it, and nothing of that kind has ended in the last ten minutes."
+
+
+async def test_the_claim_takes_exactly_what_is_said_to_be_ahead(database: Database, runner: Runner) -> None:
+    for number in range(30):
+        await add_live(database, "work", priority=1 + number % 3, run_at=ahead(-(number * 7 % 10)))
+    last = await add_live(database, "work", priority=2, run_at=ahead(-4.5))
+    before = (await database.read(facts, last)).ahead.number
+    claimed = [task.id for task in await runner.claim(before + 1)]
+    assert claimed[-1] == last
+    assert len(claimed) == before + 1
+
+
+async def test_the_count_stops_and_says_so(database: Database, runner: Runner) -> None:
+    await put_many(database, 5, priority=2)
+    await put_many(database, 5)
+    id = await put(database)
+    for cap, shown in ((3, "3+"), (7, "7+"), (10, "10")):
+        assert str((await database.read(facts, id, cap)).ahead) == shown
+
+
+async def test_the_wait_follows_from_the_rate_of_the_last_minutes(database: Database, runner: Runner) -> None:
+    now = await database.read(clock)
+    minute = Minute(now.replace(second=0, microsecond=0) - timedelta(minutes=9), "default", "work")
+    minute.counts |= {"succeeded": 40, "retried": 20}
+    other = Minute(minute.minute, "default", "foreign")
+    other.counts["succeeded"] = 10_000
+    await database.write(write_statistics, runner.id, [minute, other], {})
+    await put_many(database, 60)
+    text = (await only(database, await put(database))).text
+    assert text.startswith("60 tasks are ahead of it: about ")
+    assert (await database.read(facts, 61)).pace == pytest.approx(60 / 570, rel=0.1)
+
+
+async def test_a_suspect_is_said_to_be_run_apart(database: Database, runner: Runner) -> None:
+    await add_live(database, "work", rescues=2, run_at=ahead(-60))
+    await put_many(database, 5, priority=9)
+    id = await add_live(database, "work", rescues=2, run_at=ahead(-1))
+    apart, behind = (await told(database, id)).causes
+    assert apart.kind == "apart"
+    assert "(2 times); such tasks are run apart" in apart.text
+    assert behind.text == "1 task is ahead of it in that row."
+
+
+async def test_nothing_in_the_way_is_said_too(database: Database, runner: Runner) -> None:
+    fresh, old = await put(database), await add_live(database, "work", run_at=ahead(-600))
+    await change(database, sa.delete(database.tables.task).where(database.tables.task.c.id == fresh))
+    cause = await only(database, old)
+    assert cause.kind == "now"
+    assert "though it has been due for 10m" in cause.text
+
+
+async def test_what_a_blocked_task_waits_for_is_named(database: Database) -> None:
+    id = await add_live(database, "work", state=State.BLOCKED.value, blocked_by=3)
+    dead = await add_past(database, 900, State.DEAD, handler="fetch")
+    rows: list[dict[str, Any]] = [
+        {"parent_id": dead, "parent_handler": None, "parent_key": None, "satisfied_at": None},
+        {"parent_id": None, "parent_handler": "load", "parent_key": "day-1", "satisfied_at": None},
+        {"parent_id": 901, "parent_handler": None, "parent_key": None, "satisfied_at": None},
+    ]
+    for row in rows:
+        values = row | {"task_id": id, "on_failure": "block"}
+        await change(database, sa.insert(database.tables.dependency).values(**values))
+    texts = [cause.text for cause in (await told(database, id)).causes]
+    assert texts == [
+        "It waits for task 900 fetch, which is dead.",
+        "It waits for a task of load with key day-1, which has not been submitted yet.",
+        "It waits for task 901, which is not there any more.",
+    ]
+    await change(database, sa.delete(database.tables.dependency))
+    assert "nothing says by what" in (await only(database, id)).text
+
+
+async def test_a_running_task_says_where_and_since_when(database: Database, runner: Runner) -> None:
+    id = await put(database, timeout=600.0)
+    await runner.claim()
+    await database.write(terminate, [Target(id)], BY)
+    found = await told(database, id)
+    running, asked = found.causes
+    assert found.verdict == f"Task {id} work is running."
+    assert running.text.startswith(f"It runs on runner {runner.id} (here, process 1) since ")
+    assert "attempt 1 of 3; it must end in 9m59s" in running.text
+    assert asked.text.startswith("Its end was asked for by ana;")
+
+
+async def test_a_lost_task_says_whether_somebody_takes_it_back(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    await runner.claim()
+    await expire(database, runner.id)
+    cause = await only(database, id)
+    assert "No runner is alive that could take the task back." in cause.text
+    await Runner.enter(database)
+    assert (await only(database, id)).text.endswith("A live runner takes the task back within seconds.")
+    assert (await told(database, id)).task.shown is Shown.LOST
+
+
+async def test_an_ended_task_says_how(database: Database, runner: Runner) -> None:
+    for outcome in (Done(), Dead("no such address"), None):
+        id = await put(database)
+        if outcome is None:
+            await database.write(terminate, [Target(id)], BY)
+            assert (await only(database, id)).text.endswith(" by ana: restore of db-2.")
+        else:
+            (task,) = await runner.claim()
+            await runner.end(task, outcome)
+            said = "no such address." if isinstance(outcome, Dead) else "attempt 1 of 3."
+            assert (await only(database, id)).text.endswith(said)
+
+
+async def test_rows_of_foreign_clients_break_nothing(database: Database) -> None:
+    await add_runner(database, handlers=WORK, capacity=0, threaded="{}", queues="[5]")
+    hostile = "\x1b[31m\u202e'; drop"
+    id = await add_live(database, "work", queue=hostile, error=hostile)
+    (cause,) = (await told(database, id)).causes
+    assert "\x1b" not in cause.text
+    await change(
+        database, sa.insert(database.tables.queue).values(name=hostile, paused_at=ahead(0), paused_why=hostile)
+    )
+    assert all("\x1b" not in cause.text + cause.advice for cause in (await told(database, id)).causes)
