@@ -109,21 +109,24 @@ def connect(settings: Settings | None = None, **overrides: Any) -> None:
     Raises:
         InvalidSettings: when a value is not valid.
     """
-    global _door
-    opened = Door(settings or load(**overrides))
-    with _lock:
-        old, _door = _door, opened
+    old = replace(Door(settings or load(**overrides)))
     if old is not None:
         old.close()
 
 
 def disconnect() -> None:
     """Close the process's door; the next submit opens it again."""
-    global _door
-    with _lock:
-        old, _door = _door, None
+    old = replace(None)
     if old is not None:
         old.close()
+
+
+def replace(door: Door | None) -> Door | None:
+    """Put another door in the place of the process's, which is returned as it is."""
+    global _door
+    with _lock:
+        old, _door = _door, door
+    return old
 
 
 atexit.register(disconnect)

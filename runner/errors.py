@@ -125,7 +125,7 @@ class UnknownHandler(ConfigurationError):
 
 
 class WouldBlock(ConfigurationError):
-    """submit() would hold up the event loop that it is called on. Call it there as: await submit_async(...)."""
+    """{call}() would hold up the event loop that it is called on. Call it there as: await {instead}(...)."""
 
 
 class HandlersNotFound(ConfigurationError):

@@ -265,7 +265,7 @@ def _waited(tasks: Sequence[NewTask]) -> Receipt:
     """Submit, and wait for it; not on an event loop, which could be the one that the wait is for."""
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()
-        raise WouldBlock
+        raise WouldBlock(call="submit", instead="submit_async")
     return door().submit(tasks).result()
 
 

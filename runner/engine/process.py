@@ -12,6 +12,7 @@ from runner.engine.claiming import Claiming
 from runner.engine.lease import Lease, identity
 from runner.engine.news import listen, watch
 from runner.engine.tally import Tally
+from runner.engine.terms import terms
 from runner.engine.ticks import Tick, Ticks
 from runner.engine.wishes import Wishes
 from runner.engine.working import Working
@@ -19,9 +20,8 @@ from runner.errors import DatabaseAway, StoreError
 from runner.handlers import Handler
 from runner.migrations import ensure
 from runner.policy.polling import BackOff, Pace
-from runner.policy.retry import parse_plan
 from runner.settings import Settings
-from runner.store.claim import Claimant, Terms
+from runner.store.claim import Claimant
 from runner.store.database import Database
 from runner.store.pending import pending
 from runner.store.prune import prune, retention_of
@@ -64,7 +64,7 @@ class Runner:
         self.claiming = Claiming(
             self.database,
             handlers,
-            {name: _terms(handler, settings) for name, handler in handlers.items()},
+            {name: terms(handler, settings) for name, handler in handlers.items()},
             frozenset(settings.queues),
             in_hand,
             settings.batch,
@@ -284,10 +284,3 @@ async def _beside(*works: Coroutine[Any, Any, None], broken: Callable[[], None])
         for failure in await asyncio.gather(*running, return_exceptions=True):
             if isinstance(failure, Exception):
                 log.error("a part of the runner broke", exc_info=failure)
-
-
-def _terms(handler: Handler, settings: Settings) -> Terms:
-    given = handler.defaults
-    default = settings.timeout.total_seconds() if settings.timeout else None
-    parse_plan(given.retry or settings.retry)  # refused now rather than at the first failure
-    return Terms(given.max_attempts or settings.max_attempts, given.timeout if given.timeout is not None else default)

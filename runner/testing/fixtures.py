@@ -1,0 +1,15 @@
+"""Fixtures for pytest: write `pytest_plugins = ["runner.testing.fixtures"]` into conftest.py."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.testing.store import TaskStore
+
+
+@pytest.fixture
+def task_store(tmp_path: Path) -> Iterator[TaskStore]:
+    """An empty store in a temporary SQLite file: what the test submits goes there."""
+    with TaskStore.in_folder(tmp_path) as store:
+        yield store

@@ -1,0 +1,198 @@
+"""What applications test their tasks with."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import Context, Retry, TaskHandler, connect, disconnect, handler
+from runner.door import door
+from runner.errors import InvalidPayload, UnknownHandler, WouldBlock
+from runner.handlers import REGISTRY
+from runner.testing import Ran, TaskStore
+
+
+@pytest.fixture
+def store(migrated_url: str) -> Iterator[TaskStore]:
+    with TaskStore(migrated_url, retry="1m,5m") as store:
+        yield store
+
+
+@pytest.fixture(autouse=True)
+def _registry() -> Iterator[None]:
+    before = set(REGISTRY)
+    yield
+    for name in set(REGISTRY) - before:
+        REGISTRY._handlers.pop(name)
+
+
+@pytest.fixture
+def done() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def welcome(done: list[Any]) -> TaskHandler[Any, Any, Any]:
+    @handler("test.welcome")
+    async def welcome(name: str) -> str:
+        done.append(name)
+        return f"welcome {name}"
+
+    return welcome
+
+
+def test_nothing_runs_until_it_is_told_to(
+    store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]
+) -> None:
+    task = welcome.options(key="k").submit(name="ana")
+    (stored,) = store.tasks()
+    assert (stored.id, stored.handler, stored.key, stored.payload) == (task, "test.welcome", "k", {"name": "ana"})
+    assert (stored.state, stored.result, done) == ("waiting", None, [])
+
+
+def test_a_drain_runs_what_is_due_in_order(
+    store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]
+) -> None:
+    later, *tasks = (
+        welcome.options(delay="1h").submit(name="later"),
+        welcome.submit(name="second"),
+        welcome.options(priority=9).submit(name="first"),
+    )
+    assert store.drain() == [Ran(id, "test.welcome", "succeed", None) for id in reversed(tasks)]
+    assert done == ["first", "second"]
+    assert [(task.id, task.state, task.result) for task in store.tasks(welcome)] == [
+        (later, "waiting", None),
+        (tasks[0], "succeeded", "welcome second"),
+        (tasks[1], "succeeded", "welcome first"),
+    ]
+
+
+def test_a_drain_runs_what_its_tasks_submit(store: TaskStore, done: list[Any]) -> None:
+    @handler("test.count")
+    async def count(n: int) -> None:
+        done.append(n)
+        if n:
+            await count.submit_async(n - 1)
+
+    count.submit(3)
+    store.drain()
+    assert done == [3, 2, 1, 0]
+
+
+def test_plain_functions_are_drained_too(store: TaskStore, done: list[Any]) -> None:
+    @handler("test.plain")
+    def plain(ctx: Context, n: int) -> int:
+        done.append(ctx.attempt)
+        if n:
+            plain.submit(n - 1)
+        return n
+
+    plain.submit(1)
+    assert [ran.verb for ran in store.drain()] == ["succeed", "succeed"]
+    assert done == [1, 1]
+
+
+async def test_a_drain_on_an_event_loop_is_awaited(
+    store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]
+) -> None:
+    await welcome.submit_async(name="ana")
+    with pytest.raises(WouldBlock, match=r"await drain_async\(\.\.\.\)"):
+        store.drain()
+    assert [ran.verb for ran in await store.drain_async()] == ["succeed"]
+    assert done == ["ana"]
+
+
+def test_only_the_named_handlers_are_drained(
+    store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]
+) -> None:
+    @handler("test.other")
+    def other() -> None:
+        done.append("other")
+
+    welcome.submit(name="ana")
+    other.submit()
+    assert [ran.handler for ran in store.drain("test.other")] == ["test.other"]
+    assert [ran.handler for ran in store.drain(welcome)] == ["test.welcome"]
+    with pytest.raises(UnknownHandler, match=r"No handler is named 'test\.others'"):
+        store.drain("test.others")
+
+
+@pytest.fixture
+def flaky() -> TaskHandler[Any, Any, Any]:
+    @handler("test.flaky", max_attempts=3)
+    async def flaky(ctx: Context) -> Any:
+        return Retry(why=f"attempt {ctx.attempt}")
+
+    return flaky
+
+
+def test_retries_wait_until_time_passes(store: TaskStore, flaky: TaskHandler[Any, Any, Any]) -> None:
+    flaky.submit()
+    assert [(ran.verb, ran.reason) for ran in store.drain()] == [("retry", "attempt 1")]
+    assert store.drain() == []
+    store.advance("59s")
+    assert store.drain() == []
+    store.advance("2s")
+    assert [ran.verb for ran in store.drain()] == ["retry"]
+    store.advance("5m")
+    assert [ran.verb for ran in store.drain()] == ["bury"]
+    assert [(task.state, task.attempt, task.error) for task in store.tasks()] == [("dead", 3, "Retry: attempt 3")]
+
+
+def test_a_drain_may_advance_the_time_itself(store: TaskStore, flaky: TaskHandler[Any, Any, Any]) -> None:
+    flaky.submit()
+    assert [ran.verb for ran in store.drain(ahead="2m")] == ["retry", "retry"]
+    assert [ran.verb for ran in store.drain(ahead="5m")] == ["bury"]
+
+
+def test_time_passes_for_what_is_scheduled(
+    store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]
+) -> None:
+    welcome.options(run_at=datetime.now(UTC) + timedelta(days=1)).submit(name="ana")
+    store.advance("23h")
+    assert store.drain() == []
+    store.advance("1h")
+    assert [ran.verb for ran in store.drain()] == ["succeed"]
+    assert done == ["ana"]
+
+
+def test_inline_runs_as_it_submits(store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]) -> None:
+    with store.inline():
+        welcome.submit(name="ana")
+        assert done == ["ana"]
+        welcome.submit_many([{"name": "bo"}, {"name": "cy"}])
+        assert done == ["ana", "bo", "cy"]
+        with pytest.raises(InvalidPayload):
+            welcome.submit(nme="di")
+    welcome.submit(name="ed")
+    assert done == ["ana", "bo", "cy"]
+
+
+async def test_inline_runs_on_the_event_loop_of_the_caller(
+    store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]
+) -> None:
+    with store.inline():
+        await welcome.submit_async(name="ana")
+    assert done == ["ana"]
+
+
+def test_what_fails_inline_stands_in_the_store(store: TaskStore, flaky: TaskHandler[Any, Any, Any]) -> None:
+    with store.inline():
+        flaky.submit()
+    assert [(task.state, task.error) for task in store.tasks()] == [("waiting", "Retry: attempt 1")]
+
+
+def test_the_way_to_the_application_s_store_is_kept(tmp_path: Path, welcome: TaskHandler[Any, Any, Any]) -> None:
+    connect(url=f"sqlite:///{tmp_path / 'app.db'}")
+    before = door()
+    try:
+        with TaskStore.in_folder(tmp_path) as store:
+            assert door() is not before
+            welcome.submit(name="ana")
+            assert len(store.tasks()) == 1
+        assert door() is before
+    finally:
+        disconnect()
+    assert not (tmp_path / "app.db").exists()
