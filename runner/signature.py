@@ -2,11 +2,13 @@
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import Any, NotRequired, get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from runner.errors import InvalidHandler, InvalidPayload
@@ -115,12 +117,12 @@ class Signature:
         """Built at first use: annotations may name what is defined after the handler."""
         make: Any = TypedDict  # its static meaning has no place for fields that are known only now
         hints = get_type_hints(self._function, include_extras=True)
-        fields: dict[str, Any] = {}
+        annotated: dict[str, Any] = {}
         for item in self._calling.parameters.values():
             if item.name != self._extra:
                 hint = hints.get(item.name, Any)
-                fields[item.name] = hint if item.default is inspect.Parameter.empty else NotRequired[hint]
-        shape = make("Arguments", fields)
+                annotated[item.name] = hint if item.default is inspect.Parameter.empty else NotRequired[hint]
+        shape = make("Arguments", annotated)
         extra: Any = "allow" if self._extra else "forbid"
         rules = ConfigDict(extra=extra, allow_inf_nan=False, ser_json_inf_nan="constants")
         return TypeAdapter(with_config(rules)(shape))
@@ -131,12 +133,31 @@ class Signature:
             text = self._adapter.serializer.to_json(values).decode()
             if "NaN" in text or "Infinity" in text:
                 json.loads(text, parse_constant=_refuse_constant)
+            if "null" in text:
+                _require_finite(values)
         except ValueError as error:  # pydantic's own errors are of this kind too
             raise InvalidPayload(handler=self.name, why=f"it cannot be written as JSON: {error}") from None
         return text
 
     def _refused(self, error: ValidationError) -> InvalidPayload:
         return InvalidPayload(handler=self.name, why=_reasons(error))
+
+
+def _require_finite(value: Any) -> None:
+    """Refuse what pydantic writes as null where no annotation of ours forbids it: NaN and infinity."""
+    match value:
+        case float():
+            if not math.isfinite(value):
+                _refuse_constant(str(value))
+        case dict():
+            _require_finite([*value.values()])
+        case list() | tuple() | set() | frozenset():
+            for item in value:
+                _require_finite(item)
+        case BaseModel():
+            _require_finite(vars(value))
+        case _ if is_dataclass(value):
+            _require_finite([getattr(value, field.name) for field in fields(value)])
 
 
 def _refuse_constant(constant: str) -> None:
