@@ -12,6 +12,7 @@ from runner.settings import Settings, load
 from runner.task import NewTask, Receipt
 
 if TYPE_CHECKING:
+    from runner.borrowed import Verb
     from runner.store.database import Database
 
 T = TypeVar("T")
@@ -46,6 +47,24 @@ class Door:
     async def submit_async(self, tasks: Sequence[NewTask]) -> Receipt:
         """Do what `submit` does without blocking the caller's event loop."""
         return await asyncio.wrap_future(self.submit(tasks))
+
+    def submit_within(self, tx: object, tasks: Sequence[NewTask]) -> Receipt:
+        """Submit tasks in the transaction of an application's connection; no other connection is used."""
+        from runner.borrowed import follow
+
+        return follow(tx, self._submission(tasks))
+
+    async def submit_within_async(self, tx: object, tasks: Sequence[NewTask]) -> Receipt:
+        """Do what `submit_within` does with a connection that is awaited."""
+        from runner.borrowed import follow_async
+
+        return await follow_async(tx, self._submission(tasks))
+
+    def _submission(self, tasks: Sequence[NewTask]) -> "Verb[Receipt]":
+        from runner.borrowed import Borrowing
+        from runner.store.submit import submission
+
+        return lambda driver: submission(Borrowing.of(self.settings, driver), tasks, self.settings.notify)
 
     def run(self, work: "Callable[[Database], Coroutine[Any, Any, T]]") -> Future[T]:
         """Run something with the database on the door's loop."""

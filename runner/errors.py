@@ -7,7 +7,8 @@
     │   └── InvalidEdit
     ├── ConfigurationError      how the program was set up
     │   ├── InvalidSettings  InvalidUrl  PasswordInArguments  UnknownProfile
-    │   └── DuplicateHandler  InvalidHandler  UnknownHandler  HandlersNotFound  WouldBlock
+    │   ├── DuplicateHandler  InvalidHandler  UnknownHandler  HandlersNotFound
+    │   └── WouldBlock  UnknownConnection  NoTransaction  WrongForm
     ├── StoreError              what the database said
     │   ├── DatabaseAway  DatabaseRefused (ContentRefused)
     │   ├── SchemaTooOld  SchemaTooNew  SchemaMissing
@@ -126,6 +127,24 @@ class UnknownHandler(ConfigurationError):
 
 class WouldBlock(ConfigurationError):
     """{call}() would hold up the event loop that it is called on. Call it there as: await {instead}(...)."""
+
+
+class UnknownConnection(ConfigurationError):
+    """
+    A {kind} cannot be given as tx. Give a connection or a session of SQLAlchemy, or a connection of psycopg, psycopg2,
+    asyncpg, sqlite3 or aiosqlite; with Django give connection.connection.
+    """
+
+
+class NoTransaction(ConfigurationError):
+    """
+    The {kind} given as tx has no transaction open: the task would be stored whatever becomes of your own rows.
+    {remedy}.
+    """
+
+
+class WrongForm(ConfigurationError):
+    """The {kind} given as tx {why}. Call {form} with it."""
 
 
 class HandlersNotFound(ConfigurationError):

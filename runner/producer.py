@@ -37,33 +37,37 @@ class Submission(Generic[P, R]):
         handler: what will execute it.
         task: the options, as a task still without its payload.
         rules: what follows from the payload.
+        tx: the application's connection, whose transaction the tasks are to be part of; None for one of their own.
     """
 
     handler: Handler
     task: NewTask
     rules: Rules = NO_RULES
+    tx: object = None
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
-        """Submit the call in a transaction of its own.
+        """Submit the call, in a transaction of its own unless `tx` was given.
 
         Returns:
-            The task's id, as a ticket to its result; the task is durable when this returns.
+            The task's id, as a ticket to its result; the task is durable when this returns, or when the transaction
+            of `tx` has been committed.
 
         Raises:
             InvalidPayload: when the arguments do not fit the handler's signature.
             PayloadTooLarge: when they are too large to be stored.
             DatabaseAway: when the database cannot be reached; whether the task exists is then unknown.
-            WouldBlock: when called on an event loop.
+            WouldBlock: when called on an event loop, without `tx`.
+            CommitsByItself: when `tx` has no transaction open; see UnknownConnection and WrongForm as well.
             DuplicateTask: when another task holds the unique key, and that is to be an error.
         """
-        return _tickets(_waited(self._filled(args, kwargs)))[0]
+        return _tickets(self._handed_in(self._filled(args, kwargs)))[0]
 
     async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
         """Do what `submit` does without blocking the event loop."""
-        return _tickets(await door().submit_async(self._filled(args, kwargs)))[0]
+        return _tickets(await self._handed_in_async(self._filled(args, kwargs)))[0]
 
     def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
-        """Submit many calls in one transaction.
+        """Submit many calls in one transaction: that of `tx`, or one of their own.
 
         Args:
             calls: the named arguments of each.
@@ -71,11 +75,11 @@ class Submission(Generic[P, R]):
         Returns:
             The tasks' ids as tickets, in the order of `calls`.
         """
-        return _tickets(_waited(self._filled_each(calls)))
+        return _tickets(self._handed_in(self._filled_each(calls)))
 
     async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
         """Do what `submit_many` does without blocking the event loop."""
-        return _tickets(await door().submit_async(self._filled_each(calls)))
+        return _tickets(await self._handed_in_async(self._filled_each(calls)))
 
     def filled(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """The task that `submit` would submit, with its arguments checked and written as JSON."""
@@ -97,6 +101,12 @@ class Submission(Generic[P, R]):
             return bulk
         arguments = self.handler.signature.arguments
         return [self.rules.applied(task, partial(arguments, task.payload)) for task in bulk]
+
+    def _handed_in(self, tasks: Sequence[NewTask]) -> Receipt:
+        return _waited(tasks) if self.tx is None else door().submit_within(self.tx, tasks)
+
+    async def _handed_in_async(self, tasks: Sequence[NewTask]) -> Receipt:
+        return await (door().submit_async(tasks) if self.tx is None else door().submit_within_async(self.tx, tasks))
 
 
 class TaskHandler(Handler, Generic[P, C, R]):
@@ -139,6 +149,7 @@ class TaskHandler(Handler, Generic[P, C, R]):
         unique_key: UniqueKey | None = None,
         unique: str | None = None,
         on_duplicate: Duplicate | None = None,
+        tx: object = None,
     ) -> Submission[P, R]:
         """Say something else than the handler does, for the calls submitted through what this returns.
 
@@ -159,6 +170,8 @@ class TaskHandler(Handler, Generic[P, C, R]):
             unique: for how long it is: "until finished", "forever", or "for 1h" from its submit.
             on_duplicate: what to do when another task holds the key: "skip" answers with that one; "replace" also gives
                 it the new values, while it waits; "error" raises DuplicateTask.
+            tx: your connection or session, whose open transaction the task is to be part of: both are stored, or
+                neither. Nothing is committed or tried again in it. See docs/transactions.md for what it may be.
 
         Raises:
             InvalidTask: a value is not valid.
@@ -184,6 +197,7 @@ class TaskHandler(Handler, Generic[P, C, R]):
                 tags=_json_list(tags),
             ),
             rules,
+            tx,
         )
 
 

@@ -10,16 +10,21 @@ ARRAY = re.compile(r"%\((\w+)\)s(?=::[A-Z ]+\[\])")
 
 
 class Prepared:
-    """A statement as text for one database, with the order in which the driver wants its parameters.
+    """A statement as text for one driver, with the order in which the driver wants its parameters.
 
     Compiling costs more than running a batch of tasks, so it is done once; literal parts (states, limits that are
     constants) are already inside.
+
+    Args:
+        statement: kept, for connections of SQLAlchemy's, which execute nothing else.
+        dialect: of the driver.
     """
 
     def __init__(self, statement: sa.ClauseElement, dialect: sa.Dialect) -> None:
+        self.statement = statement
         compiled = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
         # Arrays in binary cost psycopg a tenth of what arrays as text do.
-        self.sql = ARRAY.sub(r"%(\1)b", str(compiled))
+        self.sql = ARRAY.sub(r"%(\1)b", str(compiled)) if dialect.driver == "psycopg" else str(compiled)
         self._order: list[str] | None = getattr(compiled, "positiontup", None)
         self._constants = {name: value for name, value in compiled.params.items() if value is not None}
 

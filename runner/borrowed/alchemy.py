@@ -1,0 +1,69 @@
+"""Connections and sessions of SQLAlchemy, with whatever driver of the two databases."""
+
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from runner.borrowed.frame import Verb
+from runner.borrowed.postgresql import PSYCOPG
+from runner.borrowed.sqlite import SQLITE, beginning
+from runner.errors import NoTransaction, UnknownConnection
+from runner.store.steps import Step, follow
+
+T = TypeVar("T")
+
+STANDARD = {"postgresql": PSYCOPG, "sqlite": SQLITE}
+"""SQLAlchemy compiles again for the connection's driver: here only the database counts."""
+
+
+def follow_connection(connection: sa.Connection, verb: Verb[T]) -> T:
+    """Follow a verb on a Connection, which begins its transaction as with any first statement."""
+    driver = STANDARD.get(connection.dialect.name)
+    if driver is None:
+        raise UnknownConnection(kind=f"connection to {connection.dialect.name}")
+    if not connection.in_transaction():
+        connection.begin()
+    _hold(connection)
+
+    def execute(step: Step) -> list[Any]:
+        statement: Any = step.prepared.statement
+        result = connection.execute(statement, step.parameters)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    return follow(verb(driver), execute)
+
+
+def follow_session(session: Any, verb: Verb[T]) -> T:
+    """Follow a verb on the connection of a Session, without flushing what the session holds."""
+    return follow_connection(session.connection(), verb)
+
+
+async def follow_async_connection(connection: Any, verb: Verb[T]) -> T:
+    """Follow a verb on an AsyncConnection."""
+    result: T = await connection.run_sync(follow_connection, verb)
+    return result
+
+
+async def follow_async_session(session: Any, verb: Verb[T]) -> T:
+    """Follow a verb on an AsyncSession."""
+    result: T = await session.run_sync(follow_session, verb)
+    return result
+
+
+async def follow_async_scoped_session(session: Any, verb: Verb[T]) -> T:
+    """Follow a verb on the AsyncSession that an async_scoped_session stands for."""
+    return await follow_async_session(session(), verb)
+
+
+def _hold(connection: sa.Connection) -> None:
+    """See to it that the next statement does not commit by itself."""
+    raw = connection.connection
+    if connection.dialect.name == "sqlite":
+        if begin := beginning(raw.driver_connection):
+            connection.exec_driver_sql(begin)
+        return
+    with suppress(NotImplementedError):  # not every driver tells
+        if connection.dialect.detect_autocommit_setting(raw.dbapi_connection):  # type: ignore[arg-type]
+            remedy = "Leave AUTOCOMMIT out of the connection's and the engine's isolation_level"
+            raise NoTransaction(kind="connection of SQLAlchemy", remedy=remedy)

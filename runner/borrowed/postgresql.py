@@ -1,0 +1,92 @@
+"""Connections to PostgreSQL: of psycopg, psycopg2 and asyncpg."""
+
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from runner.borrowed.frame import Verb
+from runner.errors import NoTransaction
+from runner.store.steps import Step, follow, follow_async
+
+T = TypeVar("T")
+
+_untyped: Any = postgresql
+PSYCOPG: sa.Dialect = _untyped.psycopg.dialect()
+PSYCOPG2: sa.Dialect = _untyped.psycopg2.dialect()
+ASYNCPG: sa.Dialect = _untyped.asyncpg.dialect()
+
+IDLE = 0
+"""What libpq calls a connection without a transaction."""
+
+
+def follow_psycopg(connection: Any, verb: Verb[T]) -> T:
+    """Follow a verb on a `psycopg.Connection`."""
+    from psycopg import Cursor
+    from psycopg.rows import tuple_row
+
+    _refuse_autocommit(connection, "with connection.transaction()")
+
+    def execute(step: Step) -> list[Any]:
+        _send(cursor, step)
+        return cursor.fetchall() if cursor.description else []
+
+    # The application's cursors and rows may be of other kinds, with other marks for parameters.
+    cursor: Any
+    with Cursor(connection, row_factory=tuple_row) as cursor:
+        return follow(verb(PSYCOPG), execute)
+
+
+async def follow_psycopg_async(connection: Any, verb: Verb[T]) -> T:
+    """Follow a verb on a `psycopg.AsyncConnection`."""
+    from psycopg import AsyncCursor
+    from psycopg.rows import tuple_row
+
+    _refuse_autocommit(connection, "async with connection.transaction()")
+
+    async def execute(step: Step) -> list[Any]:
+        await _send(cursor, step)
+        return await cursor.fetchall() if cursor.description else []
+
+    cursor: Any
+    async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
+        return await follow_async(verb(PSYCOPG), execute)
+
+
+def _send(cursor: Any, step: Step) -> Any:
+    # A prepared statement would stay in a session that a pooler gives to somebody else.
+    return cursor.execute(step.prepared.sql, step.prepared.arguments(step.parameters), prepare=False)
+
+
+def follow_psycopg2(connection: Any, verb: Verb[T]) -> T:
+    """Follow a verb on a connection of psycopg2."""
+    from psycopg2.extensions import cursor as plain
+
+    _refuse_autocommit(connection, "Set connection.autocommit to False")
+
+    def execute(step: Step) -> list[Any]:
+        cursor.execute(step.prepared.sql, step.prepared.arguments(step.parameters))
+        return cursor.fetchall() if cursor.description else []
+
+    cursor: Any
+    with connection.cursor(cursor_factory=plain) as cursor:
+        return follow(verb(PSYCOPG2), execute)
+
+
+async def follow_asyncpg(connection: Any, verb: Verb[T]) -> T:
+    """Follow a verb on a connection of asyncpg, its own or a pool's."""
+    if not connection.is_in_transaction():
+        raise NoTransaction(kind="connection of asyncpg", remedy="Open one: async with connection.transaction()")
+
+    async def execute(step: Step) -> list[Any]:
+        # Without a name nothing stays in the session, whatever its cache of statements is set to.
+        statement = await connection.prepare(step.prepared.sql, name="")
+        rows = await statement.fetch(*step.prepared.arguments(step.parameters))
+        return [tuple(row) for row in rows]
+
+    return await follow_async(verb(ASYNCPG), execute)
+
+
+def _refuse_autocommit(connection: Any, remedy: str) -> None:
+    if connection.autocommit and connection.info.transaction_status == IDLE:
+        raise NoTransaction(kind="connection with autocommit", remedy=remedy)

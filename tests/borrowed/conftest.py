@@ -1,0 +1,78 @@
+"""Applications that submit in transactions of their own, beside a database that tells what came of it."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner import TaskHandler, connect, disconnect, handler
+from runner.handlers import REGISTRY
+from runner.store.database import Database
+from runner.urls import parse_url
+from tests.borrowed.applications import KINDS, Application
+from tests.store.conftest import migrated_url, own_database, spare
+
+__all__ = ["migrated_url", "own_database", "spare"]
+
+
+def kinds(*databases: str) -> pytest.MarkDecorator:
+    """Run a test with every kind of connection to these databases."""
+    named = [(database, kind) for database in databases for kind in KINDS[database]]
+    ids = [kind for _, kind in named]
+    return pytest.mark.parametrize(("databases", "kind"), named, ids=ids, indirect=["databases"])
+
+
+EACH_KIND = kinds("sqlite", "postgresql")
+ON_POSTGRESQL = kinds("postgresql")
+
+
+@pytest.fixture(autouse=True)
+def no_door_opens(migrated_url: str) -> Iterator[None]:
+    """Whatever a test submits must go through its own connection: the door leads nowhere."""
+    connect(url=parse_url("postgresql://nowhere.invalid/none?sslmode=disable"))
+    yield
+    disconnect()
+
+
+@pytest.fixture
+async def application(kind: str, migrated_url: str, books: "Books") -> AsyncIterator[Application]:
+    """The application, connected, with its transaction open."""
+    async with KINDS[migrated_url.partition(":")[0]][kind](migrated_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def send() -> Iterator[TaskHandler[[int], Any, Any]]:
+    @handler("test.send", queue="mail")
+    def send(number: int) -> int:
+        return number
+
+    yield send
+    REGISTRY._handlers.pop(send.name)
+
+
+class Books:
+    """What is stored of the application's own rows, and of the tasks that belong to them."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    async def business(self) -> list[int]:
+        return await self._numbers(sa.text("SELECT number FROM business ORDER BY number"))
+
+    async def tasks(self) -> list[int]:
+        task = self.database.tables.task
+        return await self._numbers(sa.select(task.c.id).order_by(task.c.id))
+
+    async def _numbers(self, question: Any) -> list[int]:
+        async with self.database.reading() as tx:
+            return [row[0] for row in await tx.rows(question)]
+
+
+@pytest.fixture
+async def books(database: Database) -> Books:
+    async with database.writing() as tx:
+        await tx.execute(sa.text("CREATE TABLE IF NOT EXISTS business (number INTEGER PRIMARY KEY)"))
+        await tx.execute(sa.text("DELETE FROM business"))
+    return Books(database)
