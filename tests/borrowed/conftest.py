@@ -1,6 +1,7 @@
 """Applications that submit in transactions of their own, beside a database that tells what came of it."""
 
-from collections.abc import AsyncIterator, Iterator
+import json
+from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Any
 
 import pytest
@@ -16,21 +17,41 @@ from tests.store.conftest import migrated_url, own_database, spare
 __all__ = ["migrated_url", "own_database", "spare"]
 
 
-def kinds(*databases: str) -> pytest.MarkDecorator:
-    """Run a test with every kind of connection to these databases."""
-    named = [(database, kind) for database in databases for kind in KINDS[database]]
+NOWHERE = parse_url("postgresql://nowhere.invalid/none?sslmode=disable")
+
+
+def kinds(*databases: str, only: Collection[str] = ()) -> pytest.MarkDecorator:
+    """Run a test with every kind of connection to these databases, or with some of them."""
+    named = [(database, kind) for database in databases for kind in KINDS[database] if not only or kind in only]
     ids = [kind for _, kind in named]
     return pytest.mark.parametrize(("databases", "kind"), named, ids=ids, indirect=["databases"])
 
 
 EACH_KIND = kinds("sqlite", "postgresql")
 ON_POSTGRESQL = kinds("postgresql")
+EACH_WAY = kinds(
+    "sqlite",
+    "postgresql",
+    only=[
+        "sqlite3",
+        "aiosqlite",
+        "Session over pysqlite",
+        "AsyncConnection over aiosqlite",
+        "psycopg",
+        "psycopg, awaited",
+        "psycopg2",
+        "asyncpg",
+        "Connection over psycopg",
+        "AsyncSession over asyncpg",
+    ],
+)
+"""One kind for each way in which we follow; the others differ in what the application has set up."""
 
 
 @pytest.fixture(autouse=True)
 def no_door_opens(migrated_url: str) -> Iterator[None]:
     """Whatever a test submits must go through its own connection: the door leads nowhere."""
-    connect(url=parse_url("postgresql://nowhere.invalid/none?sslmode=disable"))
+    connect(url=NOWHERE)
     yield
     disconnect()
 
@@ -65,14 +86,24 @@ class Books:
         task = self.database.tables.task
         return await self._numbers(sa.select(task.c.id).order_by(task.c.id))
 
+    async def numbers(self) -> list[int]:
+        """What the tasks are about: the argument of `test.send`."""
+        async with self.database.reading() as tx:
+            return [json.loads(row[0])["number"] for row in await tx.rows(sa.select(tx.tables.task.c.payload))]
+
     async def _numbers(self, question: Any) -> list[int]:
         async with self.database.reading() as tx:
             return [row[0] for row in await tx.rows(question)]
 
 
-@pytest.fixture
-async def books(database: Database) -> Books:
+async def make_business(database: Database) -> None:
+    """Give the application a table of its own, without rows."""
     async with database.writing() as tx:
         await tx.execute(sa.text("CREATE TABLE IF NOT EXISTS business (number INTEGER PRIMARY KEY)"))
         await tx.execute(sa.text("DELETE FROM business"))
+
+
+@pytest.fixture
+async def books(database: Database) -> Books:
+    await make_business(database)
     return Books(database)
