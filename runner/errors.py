@@ -8,7 +8,7 @@
     ├── ConfigurationError      how the program was set up
     │   ├── InvalidSettings  InvalidUrl  PasswordInArguments  UnknownProfile
     │   ├── DuplicateHandler  InvalidHandler  UnknownHandler  HandlersNotFound
-    │   └── WouldBlock  UnknownConnection  NoTransaction  WrongForm
+    │   └── WouldBlock  UnknownConnection  CommitsByItself  WrongForm
     ├── StoreError              what the database said
     │   ├── DatabaseAway  DatabaseRefused (ContentRefused)
     │   ├── SchemaTooOld  SchemaTooNew  SchemaMissing
@@ -136,10 +136,10 @@ class UnknownConnection(ConfigurationError):
     """
 
 
-class NoTransaction(ConfigurationError):
+class CommitsByItself(ConfigurationError):
     """
-    The {kind} given as tx has no transaction open: the task would be stored whatever becomes of your own rows.
-    {remedy}.
+    The {kind} given as tx commits each statement by itself: the task would be stored whatever becomes of your own
+    rows. {remedy}.
     """
 
 

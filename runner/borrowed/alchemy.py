@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from runner.borrowed.frame import Verb
 from runner.borrowed.postgresql import PSYCOPG
 from runner.borrowed.sqlite import SQLITE, beginning
-from runner.errors import NoTransaction, UnknownConnection
+from runner.errors import CommitsByItself, UnknownConnection
 from runner.store.steps import Step, follow
 
 T = TypeVar("T")
@@ -66,4 +66,4 @@ def _hold(connection: sa.Connection) -> None:
     with suppress(NotImplementedError):  # not every driver tells
         if connection.dialect.detect_autocommit_setting(raw.dbapi_connection):  # type: ignore[arg-type]
             remedy = "Leave AUTOCOMMIT out of the connection's and the engine's isolation_level"
-            raise NoTransaction(kind="connection of SQLAlchemy", remedy=remedy)
+            raise CommitsByItself(kind="connection of SQLAlchemy", remedy=remedy)

@@ -43,7 +43,7 @@ def follow(tx: object, verb: Verb[T]) -> T:
 
     Raises:
         UnknownConnection: when it is none of those listed above.
-        NoTransaction: when each statement would commit by itself.
+        CommitsByItself: when each statement would commit by itself.
         WrongForm: when it has to be awaited.
     """
     name = _known(tx)

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from runner.borrowed.frame import Verb
-from runner.errors import NoTransaction
+from runner.errors import CommitsByItself
 from runner.store.steps import Step, follow, follow_async
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ def follow_psycopg2(connection: Any, verb: Verb[T]) -> T:
 async def follow_asyncpg(connection: Any, verb: Verb[T]) -> T:
     """Follow a verb on a connection of asyncpg, its own or a pool's."""
     if not connection.is_in_transaction():
-        raise NoTransaction(kind="connection of asyncpg", remedy="Open one: async with connection.transaction()")
+        raise CommitsByItself(kind="connection of asyncpg", remedy="Open one: async with connection.transaction()")
 
     async def execute(step: Step) -> list[Any]:
         # Without a name nothing stays in the session, whatever its cache of statements is set to.
@@ -89,4 +89,4 @@ async def follow_asyncpg(connection: Any, verb: Verb[T]) -> T:
 
 def _refuse_autocommit(connection: Any, remedy: str) -> None:
     if connection.autocommit and connection.info.transaction_status == IDLE:
-        raise NoTransaction(kind="connection with autocommit", remedy=remedy)
+        raise CommitsByItself(kind="connection with autocommit", remedy=remedy)

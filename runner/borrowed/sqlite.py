@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 from sqlalchemy.dialects.sqlite import pysqlite
 
 from runner.borrowed.frame import Verb
-from runner.errors import NoTransaction
+from runner.errors import CommitsByItself
 from runner.store.steps import Step, follow
 
 T = TypeVar("T")
@@ -38,13 +38,13 @@ def beginning(connection: Any) -> str | None:
     """What begins the transaction, if none is open: what sqlite3 itself executes before an INSERT.
 
     Raises:
-        NoTransaction: when an INSERT would be a transaction of its own.
+        CommitsByItself: when an INSERT would be a transaction of its own.
     """
     control, level = getattr(connection, "autocommit", LEGACY), connection.isolation_level
     if connection.in_transaction or control is False:
         return None
     if control is True or level is None:
-        raise NoTransaction(kind="SQLite connection", remedy="Execute BEGIN first")
+        raise CommitsByItself(kind="SQLite connection", remedy="Execute BEGIN first")
     return f"BEGIN {level}"
 
 

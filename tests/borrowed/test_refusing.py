@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from runner import TaskHandler, connect
 from runner.door import door
 from runner.errors import (
+    CommitsByItself,
     InvalidPayload,
     InvalidRetryPlan,
     InvalidTask,
-    NoTransaction,
     RunnerError,
     UnknownConnection,
     WrongForm,
@@ -40,7 +40,7 @@ async def test_psycopg_with_autocommit_is_refused_outside_of_a_block(
     migrated_url: str, books: Books, send: Send
 ) -> None:
     with closing(psycopg.connect(migrated_url, autocommit=True)) as connection:
-        with pytest.raises(NoTransaction, match=r"with connection.transaction\(\)"):
+        with pytest.raises(CommitsByItself, match=r"with connection.transaction\(\)"):
             send.options(tx=connection).submit(1)
         with connection.transaction():
             send.options(tx=connection).submit(1)
@@ -54,9 +54,9 @@ async def test_awaited_connections_with_autocommit_are_refused_outside_of_a_bloc
     modern = await psycopg.AsyncConnection.connect(migrated_url, autocommit=True)
     fast = await asyncpg.connect(migrated_url)
     for connection in (modern, fast):
-        with pytest.raises(NoTransaction, match=r"async with connection.transaction\(\)"):
+        with pytest.raises(CommitsByItself, match=r"async with connection.transaction\(\)"):
             await send.options(tx=connection).submit_async(1)
-        with pytest.raises(NoTransaction):
+        with pytest.raises(CommitsByItself):
             await send.options(tx=connection).submit_many_async([{"number": 1}])
         await connection.close()
     assert await books.tasks() == []
@@ -66,7 +66,7 @@ async def test_awaited_connections_with_autocommit_are_refused_outside_of_a_bloc
 async def test_psycopg2_with_autocommit_is_refused(migrated_url: str, books: Books, send: Send) -> None:
     with closing(psycopg2.connect(migrated_url)) as connection:
         connection.autocommit = True
-        with pytest.raises(NoTransaction, match="autocommit to False"):
+        with pytest.raises(CommitsByItself, match="autocommit to False"):
             send.options(tx=connection).submit(1)
     assert await books.tasks() == []
 
@@ -76,7 +76,7 @@ async def test_sqlite3_without_transactions_is_refused_before_begin(
     migrated_url: str, books: Books, send: Send
 ) -> None:
     with closing(sqlite3.connect(path(migrated_url), isolation_level=None)) as connection:
-        with pytest.raises(NoTransaction, match="Execute BEGIN first"):
+        with pytest.raises(CommitsByItself, match="Execute BEGIN first"):
             send.options(tx=connection).submit(1)
         connection.execute("BEGIN")
         send.options(tx=connection).submit(1)
@@ -93,7 +93,7 @@ async def test_sqlite3_with_autocommit_is_refused_before_begin(
     options: dict[str, Any] = {"autocommit": autocommit}
     with closing(sqlite3.connect(path(migrated_url), **options)) as connection:
         if autocommit:
-            with pytest.raises(NoTransaction):
+            with pytest.raises(CommitsByItself):
                 send.options(tx=connection).submit(1)
             connection.execute("BEGIN")
         send.options(tx=connection).submit(1)
@@ -106,7 +106,7 @@ async def test_aiosqlite_without_transactions_is_refused_before_begin(
     migrated_url: str, books: Books, send: Send
 ) -> None:
     async with aiosqlite.connect(path(migrated_url), isolation_level=None) as connection:
-        with pytest.raises(NoTransaction):
+        with pytest.raises(CommitsByItself):
             await send.options(tx=connection).submit_async(1)
         await connection.execute("BEGIN")
         await send.options(tx=connection).submit_async(1)
@@ -121,7 +121,7 @@ async def test_aiosqlite_without_transactions_is_refused_before_begin(
 )
 async def test_sqlalchemy_with_autocommit_is_refused(migrated_url: str, books: Books, send: Send, driver: str) -> None:
     engine = sa.create_engine(with_driver(migrated_url, driver), isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection, pytest.raises(NoTransaction):
+    with engine.connect() as connection, pytest.raises(CommitsByItself):
         send.options(tx=connection).submit(1)
     engine.dispose()
     assert await books.tasks() == []
@@ -136,7 +136,7 @@ async def test_awaited_sqlalchemy_with_autocommit_is_refused(
     engine = create_async_engine(with_driver(migrated_url, driver))
     async with engine.connect() as connection:
         alone = await connection.execution_options(isolation_level="AUTOCOMMIT")
-        with pytest.raises(NoTransaction):
+        with pytest.raises(CommitsByItself):
             await send.options(tx=alone).submit_async(1)
     await engine.dispose()
     assert await books.tasks() == []
