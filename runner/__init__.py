@@ -3,7 +3,8 @@
 from runner.door import connect, disconnect
 from runner.handlers import Context
 from runner.outcome import Dead, Retry, Snooze
-from runner.producer import Submission, TaskHandler, handler
+from runner.producer import TaskHandler, handler
+from runner.submission import Submission
 from runner.ticket import Ticket
 
 __all__ = [

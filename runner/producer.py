@@ -1,25 +1,19 @@
 """The applications' door: @handler, and submitting by calling."""
 
-import asyncio
-import contextlib
 import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
-from functools import partial
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from runner.buckets import Bucket
-from runner.bulk import Bulk
-from runner.door import door
-from runner.errors import PayloadTooLarge, WouldBlock
 from runner.handlers import REGISTRY, Context, Handler, OnError, Options
 from runner.once import Duplicate, UniqueKey
 from runner.outcome import Delay
 from runner.policy.retry import parse_plan
 from runner.rules import NO_RULES, Rules
-from runner.task import NewTask, Receipt
-from runner.ticket import Ticket, tickets
+from runner.submission import Submission
+from runner.task import NewTask
+from runner.ticket import Ticket
 from runner.times import parse_duration
 
 P = ParamSpec("P")
@@ -27,86 +21,6 @@ C = TypeVar("C")
 """What calling a handler returns: a coroutine, if it is async."""
 R = TypeVar("R")
 """What its tasks result in."""
-
-
-@dataclass(frozen=True)
-class Submission(Generic[P, R]):
-    """A call that is to be submitted: a handler, and options for its tasks.
-
-    Args:
-        handler: what will execute it.
-        task: the options, as a task still without its payload.
-        rules: what follows from the payload.
-        tx: the application's connection, whose transaction the tasks are to be part of; None for one of their own.
-    """
-
-    handler: Handler
-    task: NewTask
-    rules: Rules = NO_RULES
-    tx: object = None
-
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
-        """Submit the call, in a transaction of its own unless `tx` was given.
-
-        Returns:
-            The task's id, as a ticket to its result; the task is durable when this returns, or when the transaction
-            of `tx` has been committed.
-
-        Raises:
-            InvalidPayload: when the arguments do not fit the handler's signature.
-            PayloadTooLarge: when they are too large to be stored.
-            DatabaseAway: when the database cannot be reached; whether the task exists is then unknown.
-            WouldBlock: when called on an event loop, without `tx`.
-            CommitsByItself: when `tx` has no transaction open; see UnknownConnection and WrongForm as well.
-            DuplicateTask: when another task holds the unique key, and that is to be an error.
-        """
-        return _tickets(self._handed_in(self._filled(args, kwargs)))[0]
-
-    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> Ticket[R]:
-        """Do what `submit` does without blocking the event loop."""
-        return _tickets(await self._handed_in_async(self._filled(args, kwargs)))[0]
-
-    def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
-        """Submit many calls in one transaction: that of `tx`, or one of their own.
-
-        Args:
-            calls: the named arguments of each.
-
-        Returns:
-            The tasks' ids as tickets, in the order of `calls`.
-        """
-        return _tickets(self._handed_in(self._filled_each(calls)))
-
-    async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
-        """Do what `submit_many` does without blocking the event loop."""
-        return _tickets(await self._handed_in_async(self._filled_each(calls)))
-
-    def filled(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
-        """The task that `submit` would submit, with its arguments checked and written as JSON."""
-        return self._filled(args, kwargs)[0]
-
-    def _filled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[NewTask]:
-        return self._tasks([self.handler.signature.encode(args, kwargs)])
-
-    def _filled_each(self, calls: Iterable[Mapping[str, Any]]) -> Sequence[NewTask]:
-        return self._tasks(self.handler.signature.encode_each(calls))
-
-    def _tasks(self, payloads: list[str]) -> Sequence[NewTask]:
-        limit = door().payload_limit
-        for payload in payloads:
-            if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
-                raise PayloadTooLarge(handler=self.handler.name, size=size, limit=limit)
-        bulk = Bulk(self.task, payloads)
-        if self.rules == NO_RULES:
-            return bulk
-        arguments = self.handler.signature.arguments
-        return [self.rules.applied(task, partial(arguments, task.payload)) for task in bulk]
-
-    def _handed_in(self, tasks: Sequence[NewTask]) -> Receipt:
-        return _waited(tasks) if self.tx is None else door().submit_within(self.tx, tasks)
-
-    async def _handed_in_async(self, tasks: Sequence[NewTask]) -> Receipt:
-        return await (door().submit_async(tasks) if self.tx is None else door().submit_within_async(self.tx, tasks))
 
 
 class TaskHandler(Handler, Generic[P, C, R]):
@@ -170,35 +84,32 @@ class TaskHandler(Handler, Generic[P, C, R]):
             unique: for how long it is: "until finished", "forever", or "for 1h" from its submit.
             on_duplicate: what to do when another task holds the key: "skip" answers with that one; "replace" also gives
                 it the new values, while it waits; "error" raises DuplicateTask.
-            tx: your connection or session, whose open transaction the task is to be part of: both are stored, or
-                neither. Nothing is committed or tried again in it. See docs/transactions.md for what it may be.
+            tx: your connection or session, whose open transaction the task is to be part of: see docs/transactions.md.
 
         Raises:
             InvalidTask: a value is not valid.
             InvalidHandler: a function asks for arguments that the handler does not take.
         """
-        rules = self.defaults.rules
-        said = Rules.read(unique_key, unique, on_duplicate, bucket)
-        if said != NO_RULES:
-            rules = said.over(rules)
-            rules.require(self.signature)
-        return Submission(
-            self,
-            NewTask(
-                handler=self.name,
-                run_at=run_at,
-                delay=_seconds(delay),
-                priority=priority if priority is not None else self.defaults.priority,
-                key=key,
-                queue=queue or self.defaults.queue,
-                max_attempts=max_attempts,
-                retry=str(parse_plan(retry)) if retry is not None else None,
-                timeout=_seconds(timeout),
-                tags=_json_list(tags),
-            ),
-            rules,
-            tx,
+        task = NewTask(
+            handler=self.name,
+            run_at=run_at,
+            delay=_seconds(delay),
+            priority=priority if priority is not None else self.defaults.priority,
+            key=key,
+            queue=queue or self.defaults.queue,
+            max_attempts=max_attempts,
+            retry=str(parse_plan(retry)) if retry is not None else None,
+            timeout=_seconds(timeout),
+            tags=_json_list(tags),
         )
+        return Submission(self, task, self._rules(Rules.read(unique_key, unique, on_duplicate, bucket)), tx)
+
+    def _rules(self, said: Rules) -> Rules:
+        if said == NO_RULES:
+            return self.defaults.rules
+        rules = said.over(self.defaults.rules)
+        rules.require(self.signature)
+        return rules
 
 
 class _Decorator:
@@ -273,18 +184,6 @@ def handler(  # noqa: PLR0913 - they are what its tasks have
     plan = str(parse_plan(retry)) if retry is not None else None
     rules = Rules.read(unique_key, unique, on_duplicate, bucket)
     return _Decorator(name, Options(queue, plan, _seconds(timeout), max_attempts, priority, on_error, rules))
-
-
-def _waited(tasks: Sequence[NewTask]) -> Receipt:
-    """Submit, and wait for it; not on an event loop, which could be the one that the wait is for."""
-    with contextlib.suppress(RuntimeError):
-        asyncio.get_running_loop()
-        raise WouldBlock(call="submit", instead="submit_async")
-    return door().submit(tasks).result()
-
-
-def _tickets(receipt: Receipt) -> list[Ticket[R]]:
-    return tickets(receipt.ids, receipt.duplicates)
 
 
 def _seconds(delay: Delay | None) -> float | None:

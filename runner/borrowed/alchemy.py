@@ -6,32 +6,33 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from runner.borrowed.frame import Verb
-from runner.borrowed.postgresql import PSYCOPG
+from runner.borrowed.postgresql import ASYNCPG, PSYCOPG, PSYCOPG2
 from runner.borrowed.sqlite import SQLITE, beginning
 from runner.errors import CommitsByItself, UnknownConnection
+from runner.store.dialects import DIALECTS
 from runner.store.steps import Step, follow
 
 T = TypeVar("T")
 
-STANDARD = {"postgresql": PSYCOPG, "sqlite": SQLITE}
-"""SQLAlchemy compiles again for the connection's driver: here only the database counts."""
+DRIVERS = {"psycopg": PSYCOPG, "psycopg2": PSYCOPG2, "asyncpg": ASYNCPG, "pysqlite": SQLITE, "aiosqlite": SQLITE}
+"""Every engine has a dialect of its own: with one for all of a driver's, a statement is compiled once."""
 
 
 def follow_connection(connection: sa.Connection, verb: Verb[T]) -> T:
     """Follow a verb on a Connection, which begins its transaction as with any first statement."""
-    driver = STANDARD.get(connection.dialect.name)
-    if driver is None:
-        raise UnknownConnection(kind=f"connection to {connection.dialect.name}")
+    dialect = connection.dialect
+    if dialect.name not in DIALECTS:
+        raise UnknownConnection(kind=f"connection to {dialect.name}")
     if not connection.in_transaction():
         connection.begin()
     _hold(connection)
+    return follow(verb(DRIVERS.get(dialect.driver, dialect)), lambda step: _execute(connection, step))
 
-    def execute(step: Step) -> list[Any]:
-        statement: Any = step.prepared.statement
-        result = connection.execute(statement, step.parameters)
-        return [tuple(row) for row in result] if result.returns_rows else []
 
-    return follow(verb(driver), execute)
+def _execute(connection: sa.Connection, step: Step) -> list[Any]:
+    # The values are as the driver takes them: SQLAlchemy's types would convert them once more.
+    result = connection.exec_driver_sql(step.prepared.sql, step.prepared.arguments(step.parameters))
+    return [tuple(row) for row in result] if result.returns_rows else []
 
 
 def follow_session(session: Any, verb: Verb[T]) -> T:

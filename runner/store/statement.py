@@ -14,14 +14,9 @@ class Prepared:
 
     Compiling costs more than running a batch of tasks, so it is done once; literal parts (states, limits that are
     constants) are already inside.
-
-    Args:
-        statement: kept, for connections of SQLAlchemy's, which execute nothing else.
-        dialect: of the driver.
     """
 
     def __init__(self, statement: sa.ClauseElement, dialect: sa.Dialect) -> None:
-        self.statement = statement
         compiled = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
         # Arrays in binary cost psycopg a tenth of what arrays as text do.
         self.sql = ARRAY.sub(r"%(\1)b", str(compiled)) if dialect.driver == "psycopg" else str(compiled)

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from runner import TaskHandler, connect
+from runner.errors import DuplicateTask
 from runner.store.database import Database
 from runner.store.submit import CHUNK
 from runner.urls import parse_url
@@ -43,6 +44,26 @@ async def test_many_are_submitted_in_their_order(application: Application, books
     assert await books.tasks() == []
     await application.commit()
     assert await books.tasks() == tickets == sorted(tickets)
+
+
+@EACH_KIND
+async def test_a_duplicate_does_not_end_the_transaction(
+    application: Application, database: Database, books: Books, send: Send
+) -> None:
+    once = send.options(tx=application.tx, unique_key="k", unique="forever", delay="1h")
+    again = send.options(tx=application.tx, unique_key="k", unique="forever", run_at=LATER, on_duplicate="replace")
+    refused = send.options(tx=application.tx, unique_key="k", unique="forever", on_duplicate="error")
+    first = await application.submit(once, 1)
+    assert await application.submit(once, 2) == first
+    assert (await application.submit(again, 3)).duplicate
+    with pytest.raises(DuplicateTask):
+        await application.submit(refused, 4)
+    await application.execute("INSERT INTO business VALUES (1)")
+    await application.commit()
+    async with database.reading() as tx:
+        (row,) = await tx.rows(sa.select(tx.tables.task))
+    assert (row.id, row.payload, row.run_at) == (first, '{"number":3}', LATER)
+    assert await books.business() == [1]
 
 
 @EACH_WAY
