@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from runner.gathering import Gathering
 from runner.settings import Settings, load
 from runner.task import NewTask, Receipt
 
@@ -33,20 +34,27 @@ class Door:
         self.payload_limit = int(settings.payload_limit)
         self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
+        self._gathering = Gathering(self._submit, self._loop) if settings.coalesce else None
         self._database: asyncio.Future[Database] | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="runner-door", daemon=True)
         self._thread.start()
 
     def submit(self, tasks: Sequence[NewTask]) -> Future[Receipt]:
         """Submit tasks in one transaction of their own."""
-        from runner.store.submit import hand_in  # SQLAlchemy takes a quarter of a second to import
-
-        notify = self.settings.notify
-        return self.run(lambda database: database.write(hand_in, tasks, notify=notify))
+        if self._gathering is not None and len(tasks) == 1 and tasks[0].independent:
+            return self._gathering.put(tasks[0])
+        return asyncio.run_coroutine_threadsafe(self._submit(tasks), self._loop)
 
     async def submit_async(self, tasks: Sequence[NewTask]) -> Receipt:
         """Do what `submit` does without blocking the caller's event loop."""
         return await asyncio.wrap_future(self.submit(tasks))
+
+    async def _submit(self, tasks: Sequence[NewTask]) -> Receipt:
+        from runner.store.submit import hand_in, takes_one_statement  # SQLAlchemy takes a quarter of a second to import
+
+        database = await self._opened()
+        transact = database.state if takes_one_statement(tasks) else database.write
+        return await transact(hand_in, tasks, notify=self.settings.notify)
 
     def submit_within(self, tx: object, tasks: Sequence[NewTask]) -> Receipt:
         """Submit tasks in the transaction of an application's connection; no other connection is used."""
@@ -101,6 +109,8 @@ class Door:
         self._loop.close()
 
     async def _dispose(self) -> None:
+        if self._gathering is not None:
+            await self._gathering.end()
         if self._database is not None and self._database.done() and not self._database.exception():
             await self._database.result().dispose()
 

@@ -168,6 +168,11 @@ class NewTask(NamedTuple):
     bucket: int | None = None
     unique: Unique | None = None
 
+    @property
+    def independent(self) -> bool:
+        """True when submitting it asks for no other task, and so waits for nobody's transaction."""
+        return self.unique is None
+
 
 class Receipt(NamedTuple):
     """What became of submitted tasks.

@@ -239,7 +239,7 @@ HANDLED = """
 import documented
 from datetime import datetime, UTC
 
-print(documented.charge.submit_many([{"order": 1, "cents": 5}, {"order": 2, "cents": 0}]))
+print(documented.charge_each([1]), documented.charge.submit(order=2, cents=0))
 documented.import_file.submit(path="/tmp", item={"name": "x"}, since=datetime.now(UTC))
 documented.sync.submit("berlin")
 documented.crunch.options(key="last").submit(rows=3)

@@ -97,6 +97,8 @@ class Settings(BaseModel):
         flush_size: outcomes written together at most.
         flush_every: how long an outcome waits for company.
         notify: PostgreSQL runners are woken by submits.
+        coalesce: submits of single tasks that come at the same time, from threads or coroutines of one process, share
+            a transaction.
         watch_every: how often SQLite is asked whether something changed.
         keep_succeeded: age at which succeeded tasks are pruned; None keeps them.
         keep_dead: the same for dead tasks.
@@ -135,6 +137,7 @@ class Settings(BaseModel):
     flush_size: Count = 500
     flush_every: Delay = timedelta(milliseconds=5)
     notify: bool = True
+    coalesce: bool = False
     watch_every: Period = timedelta(milliseconds=50)
 
     keep_succeeded: Kept = timedelta(days=7)

@@ -1,10 +1,14 @@
 """Lines: connections that stay open for the statements that run often, used without ceremony."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+MOST = 6
+"""Lines of one engine, whose pool must keep some connections for transactions."""
 
 
 class Line:
@@ -39,22 +43,26 @@ class Lines:
         self._engine = engine
         self._commits = commits
         self._idle: list[Line] = []
+        self._room = asyncio.Semaphore(MOST)
 
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[Line]:
         """Take a line for one transaction; one on which something failed is not laid back."""
-        line = self._idle.pop() if self._idle else await self._open()
-        try:
-            if line.commits:
-                await line.driver.execute("BEGIN IMMEDIATE")
-            yield line
-            if line.commits:
-                await line.driver.commit()
-        except BaseException:
-            await line.connection.invalidate()
-            await line.connection.close()
-            raise
-        self._idle.append(line)
+        async with self._room:
+            line = self._idle.pop() if self._idle else await self._open()
+            try:
+                if line.commits:
+                    await line.driver.execute("BEGIN IMMEDIATE")
+                yield line
+                if line.commits:
+                    await line.driver.commit()
+            except BaseException:
+                if getattr(line.driver, "closed", False):
+                    await self.close()  # the server went away, and with it the others
+                await line.connection.invalidate()
+                await line.connection.close()
+                raise
+            self._idle.append(line)
 
     async def close(self) -> None:
         """Close the lines that are not in use."""

@@ -111,9 +111,14 @@ def submission(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[Re
     return (yield from concluded(frame, tasks, outcome, inserted, notify))
 
 
+def takes_one_statement(tasks: Sequence[NewTask]) -> bool:
+    """Tell whether submitting these tasks is one statement, which needs no transaction around it."""
+    return len(tasks) <= CHUNK and not _is_contested(tasks)
+
+
 def _is_contested(tasks: Sequence[NewTask]) -> bool:
     alike: Sequence[NewTask] = [tasks.like] if isinstance(tasks, Bulk) else tasks
-    return any(task.unique is not None for task in alike)
+    return not all(task.independent for task in alike)
 
 
 def _inserted(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[list[int]]:
