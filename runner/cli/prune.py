@@ -33,7 +33,8 @@ async def prune(
     """Delete finished tasks that are older than the settings, or the options, keep them.
 
     Their attempts and the changes made to them go with them, and statistics that
-    are older than all of them. Runners do the same from time to time.
+    are older than all of them; unique keys too, but those held forever. Runners do
+    the same from time to time.
 
     Args:
         keep_succeeded: How long to keep succeeded tasks: 7d, 12h, or never to delete any.
@@ -60,7 +61,7 @@ async def prune(
 
 async def _prune(database: Database, retention: Mapping[State, timedelta]) -> Mapping[State, Count]:
     counts: Counter[State] = Counter()
-    more = bool(retention)
+    more = True
     while more:
         pruned = await database.write(prune_some, retention)
         counts.update(pruned.tasks)

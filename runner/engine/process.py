@@ -228,7 +228,7 @@ class Runner:
         """Delete some of what is old; a large backlog goes a little at a time, between other work."""
         kept = retention_of(self.settings)
         with contextlib.suppress(DatabaseAway):
-            while kept and not self.stopping and (await self.database.write(prune, kept)).more:
+            while not self.stopping and (await self.database.write(prune, kept)).more:
                 await asyncio.sleep(PRUNE_PAUSE)
 
     async def _write_statistics(self) -> None:

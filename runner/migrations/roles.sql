@@ -50,7 +50,7 @@ GRANT UPDATE (
     version
 ) ON {task} TO {operator};
 GRANT UPDATE (version) ON {task_history} TO {operator}; -- so that rows can be locked
-GRANT INSERT, UPDATE ON {task_unique} TO {operator}; -- what is run again takes its unique key again
+GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- what is run again takes its unique key again
 GRANT INSERT ON {task_queue}, {task_handler} TO {operator};
 GRANT UPDATE (paused_at, paused_until, paused_by, paused_why) ON {task_queue}, {task_handler} TO {operator};
 GRANT UPDATE (wish) ON {task_runner} TO {operator};

@@ -100,6 +100,23 @@ def _duplicate(handler: str, key: str, id: int | None) -> DuplicateTask:
     return DuplicateTask(handler=handler, key=key, id=id, holder=holder)
 
 
+def losers(keys: Mapping[int, Key], holders: Mapping[Key, int]) -> dict[int, int]:
+    """Of finished tasks that are to be run again, those whose keys others have.
+
+    Args:
+        keys: of the finished tasks, by their ids.
+        holders: the ids of the tasks that hold these keys; one that holds its own still does so.
+
+    Returns:
+        Who has the key, by the id of the task that cannot come back. Of several that ask for one free key the latest
+        task gets it.
+    """
+    takers = dict(holders)
+    for id in sorted(keys, reverse=True):
+        takers.setdefault(keys[id], id)
+    return {id: takers[key] for id, key in keys.items() if takers[key] != id}
+
+
 def replacements(tasks: Sequence[NewTask], outcome: Contest, ids: Sequence[int]) -> dict[int, NewTask]:
     """The duplicates whose values another task is to take over, by its id; of several the last.
 

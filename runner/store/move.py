@@ -157,7 +157,8 @@ async def requeue(tx: Transaction, ids: list[int]) -> set[int]:
 
     Args:
         tx: an open transaction.
-        ids: of tasks whose state allows it (see MOVES); others stay where they are.
+        ids: of tasks whose state allows it (see MOVES); others stay where they are. Whoever calls this has made sure
+            that no other tasks hold their unique keys.
 
     Returns:
         The ids of the tasks that were moved.

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from runner.columns import db_later, db_now
 from runner.settings import Settings
+from runner.store.expire import forget_expired, forget_finished
 from runner.store.observe.subjects import ended
 from runner.store.transaction import Transaction
 from runner.task import State
@@ -21,11 +22,13 @@ class Pruned:
         tasks: finished tasks, by their state; their attempts and their audit went with them.
         minutes: rows of statistics.
         more: True when there may be more to delete; prune again, in another transaction.
+        keys: unique keys whose time was over.
     """
 
     tasks: Mapping[State, int] = field(default_factory=dict)
     minutes: int = 0
     more: bool = False
+    keys: int = 0
 
 
 def retention_of(settings: Settings) -> dict[State, timedelta]:
@@ -47,7 +50,7 @@ async def prune(tx: Transaction, retention: Mapping[State, timedelta], limit: in
         tx: a writing transaction; it is short when `limit` is small.
         retention: how long to keep tasks of a final state; a state that is not named is kept for ever. Statistics are
             kept as long as the longest of these.
-        limit: the most tasks, and the most rows of statistics, to delete at once.
+        limit: the most tasks, the most rows of statistics, and the most keys, to delete at once.
 
     Returns:
         What was deleted.
@@ -56,17 +59,20 @@ async def prune(tx: Transaction, retention: Mapping[State, timedelta], limit: in
     for state, age in retention.items():
         tasks[state] = await _prune_tasks(tx, state, age, limit - sum(tasks.values()))
     minutes = await _prune_minutes(tx, max(retention.values()), limit) if retention else 0
-    return Pruned(tasks, minutes, sum(tasks.values()) >= limit or minutes >= limit)
+    keys = await forget_expired(tx, limit)
+    return Pruned(tasks, minutes, limit <= max(sum(tasks.values()), minutes, keys), keys)
 
 
 async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int) -> int:
     history, attempt, audit = tx.tables.history, tx.tables.attempt, tx.tables.audit
     old = history.c.finished_at < db_later(db_now(), -age.total_seconds())
     # The latest of the old ones first: what lies before them has mostly been deleted, but for other states' tasks.
-    chosen = sa.select(history.c.id).where(ended(history.c.state, state), old).order_by(history.c.finished_at.desc())
+    columns = (history.c.id, history.c.handler, history.c.unique_key)
+    chosen = sa.select(*columns).where(ended(history.c.state, state), old).order_by(history.c.finished_at.desc())
     rows = await tx.rows(chosen.limit(limit).with_for_update(skip_locked=True))
     ids = [row.id for row in rows]
     if ids:
+        await forget_finished(tx, [((row.handler, row.unique_key), row.id) for row in rows if row.unique_key])
         for column in (attempt.c.task_id, audit.c.task_id, history.c.id):
             await tx.execute(sa.delete(column.table).where(tx.dialect.one_of(column, ids)))
     return len(ids)

@@ -49,7 +49,7 @@ def contested(frame: Frame, tasks: Sequence[NewTask]) -> Steps[Contest]:
     try:
         return contest(tasks, holders)
     except DuplicateTask:
-        yield from _each(frame, _forgetting, KEY_COLUMNS, fresh)
+        yield from forgotten(frame, fresh)
         raise
 
 
@@ -98,6 +98,11 @@ def held(frame: Frame, keys: Iterable[Key]) -> Steps[dict[Key, int]]:
 def kept(frame: Frame, changed: Mapping[Key, Change]) -> Steps[None]:
     """Write down what has become of keys that are locked."""
     yield from _each(frame, _keeping, CHANGE_COLUMNS, [(*key, *change) for key, change in changed.items()])
+
+
+def forgotten(frame: Frame, keys: Iterable[Key]) -> Steps[None]:
+    """Delete what is known of keys that are locked and that nobody holds."""
+    yield from _each(frame, _forgetting, KEY_COLUMNS, keys)
 
 
 def is_held(unique: sa.FromClause, task: sa.Table) -> sa.ColumnElement[bool]:
@@ -155,13 +160,14 @@ def _looking(tables: Tables, driver: sa.Dialect) -> Prepared:
 def _keeping(tables: Tables, driver: sa.Dialect) -> Prepared:
     unique, new = tables.unique, DIALECTS[driver.name].rows("new", CHANGE_COLUMNS)
     taken = new.c.task_id.is_not(None)
+    other = taken & (new.c.task_id != unique.c.task_id)
     repeated = new.c.duplicates > sa.literal_column("0")
     values = {
         "task_id": sa.func.coalesce(new.c.task_id, unique.c.task_id),
         "scope": sa.func.coalesce(new.c.scope, unique.c.scope),
         "expires_at": sa.case((taken, db_later(db_now(), new.c.seconds)), else_=unique.c.expires_at),
-        "duplicates": sa.case((taken, new.c.duplicates), else_=unique.c.duplicates + new.c.duplicates),
-        "duplicate_at": sa.case((repeated, db_now()), (taken, sa.null()), else_=unique.c.duplicate_at),
+        "duplicates": sa.case((other, new.c.duplicates), else_=unique.c.duplicates + new.c.duplicates),
+        "duplicate_at": sa.case((repeated, db_now()), (other, sa.null()), else_=unique.c.duplicate_at),
     }
     mine = (unique.c.handler == new.c.handler) & (unique.c.unique_key == new.c.unique_key)
     return Prepared(sa.update(unique).where(mine).values(values), driver)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from runner.outcome import Cancelled, Dead, Done, Outcome, Release, Retry, Snooze
-from runner.task import State
+from runner.task import Scope, State
 from tests.store.runners import TERMS
 
 KNOWN = "work"
@@ -25,6 +25,7 @@ class Task:
     rescues: int = 0
     terminated: bool = False
     runner: int | None = None
+    unique_key: str | None = None
     granted: list[int] = field(default_factory=list)
     """Every fence that a claim handed out."""
 
@@ -50,6 +51,12 @@ class Task:
         self.attempt += 1
         self.max_attempts = self.max_attempts or TERMS.max_attempts
         assert self.attempt <= self.max_attempts
+
+    def replace(self, payload: str, due: bool) -> bool:
+        """Take over what a duplicate says, if that is not too late."""
+        if self.state is State.WAITING:
+            self.payload, self.due = payload, due
+        return self.state is State.WAITING
 
     def settle(self, outcome: Outcome) -> None:
         """The outcome of a settle that is accepted."""
@@ -85,11 +92,41 @@ class Task:
 
 
 @dataclass
+class Holding:
+    """Who took a unique key last, and with what scope."""
+
+    id: int
+    scope: Scope
+    over: bool = False
+    """Its time has passed."""
+
+
+@dataclass
 class Model:
-    """All tasks by id, and all runners that have an entry: True while the lease holds."""
+    """All tasks by id, all runners that have an entry (True while the lease holds), and all unique keys."""
 
     tasks: dict[int, Task] = field(default_factory=dict)
     runners: dict[int, bool] = field(default_factory=dict)
+    keys: dict[str, Holding] = field(default_factory=dict)
+
+    def holder(self, key: str | None) -> int | None:
+        """The task that keeps others from a key."""
+        known = self.keys.get(key) if key is not None else None
+        if known is None:
+            return None
+        ended = known.scope is Scope.UNTIL_FINISHED and self.tasks[known.id].state.final
+        return None if known.over or ended else known.id
+
+    def requeue(self, id: int) -> bool:
+        """Run a task again, unless it cannot be or another has its key."""
+        task = self.tasks[id]
+        holder = self.holder(task.unique_key)
+        if task.state not in (State.DEAD, State.CANCELLED) or holder not in (None, id):
+            return False
+        task.requeue()
+        if task.unique_key is not None and holder is None:
+            self.keys[task.unique_key] = Holding(id, Scope.UNTIL_FINISHED)
+        return True
 
     def claimable(self, runner: int, suspects: bool) -> set[int]:
         """What a claim of this runner may take."""

@@ -17,15 +17,19 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from runner.errors import DuplicateTask
 from runner.outcome import Cancelled, Dead, Done, Outcome, Release, Retry, Snooze
 from runner.store.database import Database
-from runner.store.move import NOBODY, Ending, finish, requeue
+from runner.store.intervene import By, Target, requeue
+from runner.store.move import NOBODY, Ending, finish
+from runner.store.prune import prune
 from runner.store.runners import beat, leave
-from runner.store.submit import submit
-from runner.task import NewTask, State
-from tests.store.model import KNOWN, Model, Task
+from runner.store.submit import hand_in, submit
+from runner.task import NewTask, OnDuplicate, Receipt, Scope, State, Unique
+from tests.store.model import KNOWN, Holding, Model, Task
 from tests.store.runners import LEASE, Runner, ended
 from tests.store.table import edit, expire, make_due
+from tests.store.uniques import let_time_pass
 
 T = TypeVar("T")
 
@@ -33,7 +37,6 @@ picks = st.integers(0, 999)
 outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
     [Done(), Done('{"a": 1}'), Retry("0s"), Retry("0s"), Retry("1h"), Dead(), Snooze("1h"), Release(), Cancelled()]
 )
-FINAL = (State.DEAD, State.CANCELLED)
 
 
 class Histories(RuleBasedStateMachine):
@@ -74,6 +77,41 @@ class Histories(RuleBasedStateMachine):
         task_id = self.do(self.database.write(submit, new))
         assert task_id not in self.model.tasks
         self.model.tasks[task_id] = Task(handler, priority, payload, most, not later)
+
+    @rule(
+        key=st.sampled_from("ab"),
+        scope=st.sampled_from([*Scope, Scope.UNTIL_FINISHED]),
+        answer=st.sampled_from(OnDuplicate),
+        payload=st.sampled_from(["{}", '{"c": 1}']),
+        later=st.booleans(),
+    )
+    def submit_once(self, key: str, scope: Scope, answer: OnDuplicate, payload: str, later: bool) -> None:
+        unique = Unique(key, scope, 3_600.0 if scope is Scope.FOR_A_TIME else None, answer)
+        new = NewTask(KNOWN, payload, priority=1, delay=3_600.0 if later else None, unique=unique)
+        holder = self.model.holder(key)
+        if holder is not None and answer is OnDuplicate.ERROR:
+            with pytest.raises(DuplicateTask):
+                self.do(self.database.write(hand_in, [new]))
+            return
+        receipt = self.do(self.database.write(hand_in, [new]))
+        (task_id,) = receipt.ids
+        if holder is not None:
+            replaced = answer is OnDuplicate.REPLACE and self.model.tasks[holder].replace(payload, not later)
+            assert receipt == Receipt([holder], frozenset({0}), frozenset({0} if replaced else ()))
+            return
+        assert task_id not in self.model.tasks
+        self.model.tasks[task_id] = Task(KNOWN, 1, payload, None, not later, unique_key=key)
+        self.model.keys[key] = Holding(task_id, scope)
+
+    @rule()
+    def let_keys_run_out(self) -> None:
+        self.do(let_time_pass(self.database))
+        for holding in self.model.keys.values():
+            holding.over |= holding.scope is Scope.FOR_A_TIME
+
+    @rule()
+    def prune_keys(self) -> None:
+        self.do(self.database.write(prune, {}))
 
     @precondition(lambda self: len(self.runners) < 5)
     @rule()
@@ -161,11 +199,9 @@ class Histories(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def requeue(self, pick: int) -> None:
-        task_id, task = self._task(pick)
-        moved = self.do(self.database.write(requeue, [task_id]))
-        assert moved == ({task_id} if task.state in FINAL else set())
-        if moved:
-            task.requeue()
+        task_id, _ = self._task(pick)
+        answer = self.do(self.database.write(requeue, [Target(task_id)], By("ana", "desk")))
+        assert answer.changed == ([task_id] if self.model.requeue(task_id) else [])
 
     @invariant()
     def every_task_is_one_row_that_stands_as_it_should(self) -> None:
@@ -226,7 +262,7 @@ class Histories(RuleBasedStateMachine):
     async def _empty(self) -> None:
         tables = self.database.tables
         async with self.database.writing() as tx:
-            for table in (tables.task, tables.history, tables.attempt, tables.runner):
+            for table in (tables.task, tables.history, tables.attempt, tables.runner, tables.unique):
                 await tx.execute(sa.delete(table))
 
 

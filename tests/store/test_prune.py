@@ -3,10 +3,13 @@ from datetime import timedelta
 import sqlalchemy as sa
 
 from runner.store.database import Database
-from runner.store.intervene import By, Changes, edit
+from runner.store.intervene import By, Changes, Target, edit, terminate
 from runner.store.prune import Pruned, prune
-from runner.task import State
+from runner.store.submit import hand_in
+from runner.task import Scope, State
 from tests.store.rows import add_attempt, add_live, add_past, ahead, ended
+from tests.store.table import change
+from tests.store.uniques import let_time_pass, once
 
 DAY = timedelta(days=1)
 KEEPING = {State.SUCCEEDED: 7 * DAY, State.DEAD: 180 * DAY}
@@ -88,3 +91,32 @@ async def test_without_a_retention_everything_stays(database: Database) -> None:
     await add_past(database, 1, finished_at=days_ago(9_000))
     assert await database.write(prune, {}) == Pruned()
     assert await number_of(database, "history") == 1
+
+
+async def test_keys_go_with_their_tasks_or_with_their_time_but_not_those_held_forever(database: Database) -> None:
+    hour = once("hour", scope=Scope.FOR_A_TIME, seconds=3_600.0)
+    batch = [once("finished"), once("forever", scope=Scope.FOREVER), hour, once("live")]
+    ids = (await database.write(hand_in, batch)).ids
+    await database.write(terminate, [Target(id) for id in ids[:3]], By("ana", "desk-1"))
+    (newer,) = (await database.write(hand_in, [once("finished")])).ids
+    gone = {State.CANCELLED: timedelta(0)}
+    await change(database, sa.update(database.tables.history).values(finished_at=days_ago(1)))
+
+    pruned = await database.write(prune, gone)
+    assert (pruned.tasks[State.CANCELLED], pruned.keys) == (3, 0)
+    assert await keys(database) == {"finished": newer, "forever": ids[1], "hour": ids[2], "live": ids[3]}
+    await let_time_pass(database)
+    assert (await database.write(prune, {}, 1)) == Pruned({}, 0, True, 1)
+    assert await keys(database) == {"finished": newer, "forever": ids[1], "live": ids[3]}
+
+    await database.write(terminate, [Target(newer)], By("ana", "desk-1"))
+    await change(database, sa.update(database.tables.history).values(finished_at=days_ago(1)))
+    await database.write(prune, gone)
+    assert await keys(database) == {"forever": ids[1], "live": ids[3]}
+    assert (await database.write(hand_in, [once("forever")])).ids == [ids[1]]
+
+
+async def keys(database: Database) -> dict[str, int]:
+    unique = database.tables.unique
+    async with database.reading() as tx:
+        return {row.unique_key: row.task_id for row in await tx.rows(sa.select(unique))}

@@ -36,6 +36,7 @@ class Held(NamedTuple):
     timeout: float | None
     payload: str
     key: str | None
+    unique_key: str | None
 
 
 async def hold(tx: Transaction, verb: str, targets: Iterable[Target]) -> tuple[list[Held], Result]:
@@ -102,6 +103,7 @@ def _held(row: sa.RowMapping) -> Held:
         timeout=number(row["timeout"]),
         payload=words(row["payload"]),
         key=text(row["key"]),
+        unique_key=text(row["unique_key"]),
     )
 
 

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from runner.filters import Filter
 from runner.store.intervene.eligibility import objection
+from runner.store.intervene.keys import ANOTHER, keyless
 from runner.store.observe.legible import whole, words
 from runner.store.observe.search import find
 from runner.store.observe.tallies import Count
@@ -56,6 +57,8 @@ async def preview(tx: Transaction, wanted: Filter, verb: str, cap: int = CAP) ->
     ids, more = await _ids(tx, wanted, cap)
     outlines = await _outlines(tx, ids)
     objections = {outline.id: objection(verb, outline) for outline in outlines}
+    returning = [outline.id for outline in outlines if outline.state.final and objections[outline.id] is None]
+    objections |= dict.fromkeys(await keyless(tx, returning), ANOTHER)
     eligible = [id for id in ids if id in objections and objections[id] is None]
     return Preview(
         verb=verb,

@@ -7,6 +7,7 @@ from typing import Any
 
 from runner.store import move
 from runner.store.intervene.answers import By, Result, Target
+from runner.store.intervene.keys import keep_apart, lock_keys
 from runner.store.intervene.locking import Held, hold, reschedule
 from runner.store.intervene.record import Entry, record
 from runner.store.observe.legible import clock
@@ -16,6 +17,8 @@ from runner.task import MOVES
 
 async def retry_now(tx: Transaction, targets: Iterable[Target], by: By, over: float = 0.0) -> Result:
     """Make waiting tasks due now, and take dead and cancelled ones back with all their attempts.
+
+    One whose unique key another task has by now is left alone; the others hold theirs again until they are finished.
 
     Args:
         tx: a writing transaction.
@@ -27,7 +30,7 @@ async def retry_now(tx: Transaction, targets: Iterable[Target], by: By, over: fl
 
 
 async def requeue(tx: Transaction, targets: Iterable[Target], by: By, over: float = 0.0) -> Result:
-    """Take dead and cancelled tasks back, with all their attempts.
+    """Take dead and cancelled tasks back, with all their attempts; see `retry_now` for unique keys.
 
     Args:
         tx: a writing transaction.
@@ -39,7 +42,10 @@ async def requeue(tx: Transaction, targets: Iterable[Target], by: By, over: floa
 
 
 async def _again(tx: Transaction, verb: str, targets: Iterable[Target], by: By, over: float) -> Result:
-    held, answer = await hold(tx, verb, targets)
+    chosen = list(targets)
+    keys = await lock_keys(tx, [target.id for target in chosen])
+    locked, answer = await hold(tx, verb, chosen)
+    held = await keep_apart(tx, keys, locked, answer)
     past = [task.id for task in held if task.state.final]
     if past:
         await move.requeue(tx, past)
