@@ -72,3 +72,20 @@ def state(shown: Shown) -> str:
 def reason(error: str | None) -> str:
     """The first line of an error, safe to show."""
     return one_line(error) if error else ""
+
+
+def progress(done: int, total: int | None, took: float) -> str:
+    """How far something has come: `1,200 of 4,120 (29 %), 350 a second, 8s left`.
+
+    Args:
+        done: so many.
+        total: of so many; None when that is not known.
+        took: seconds until now.
+    """
+    rate = done / took if took > 0 else 0.0
+    parts = [f"{done:,} of {total:,} ({done / total:.0%})" if total else f"{done:,}"]
+    if rate:
+        parts.append(f"{rate:,.0f} a second")
+        if total:
+            parts.append(f"{age(max(total - done, 0) / rate)} left")
+    return ", ".join(parts)

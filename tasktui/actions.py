@@ -7,17 +7,13 @@ from enum import Enum
 from functools import partial
 
 from runner.errors import InvalidInput
+from runner.filters import Filter
+from runner.policy.consent import MANY
 from runner.store import intervene
-from runner.store.intervene import By, Operation, Target
-from runner.store.observe import TaskRow
+from runner.store.intervene import By, Operation, Preview, Target
+from runner.store.observe import Count, TaskRow
 from runner.task import Shown
 from runner.times import parse_duration
-
-FEW = 20
-"""Up to so many tasks a plain y is enough; for more the number has to be typed."""
-
-MANY = 1_000
-"""For more tasks than that the name of the database has to be typed, and a reason."""
 
 SAMPLES = 5
 
@@ -85,17 +81,26 @@ class Plan:
 
     Args:
         action: which.
-        targets: the tasks that it will be done to, each with the version that was seen.
-        groups: how many of them are in each state and queue.
+        eligible: how many tasks it will be done to; more when there were too many to count.
+        groups: how many of the chosen ones are in each state and queue.
         skipped: how many of the chosen ones it cannot be done to, by the reason.
         samples: the first of those that it will be done to.
+        chosen: the tasks that it will be done to, each with the version that was seen; or
+        wanted: a filter that lets them through.
     """
 
     action: Action
-    targets: tuple[Target, ...]
+    eligible: Count
     groups: Mapping[tuple[Shown, str], int]
     skipped: Mapping[str, int]
     samples: tuple[TaskRow, ...]
+    chosen: tuple[Target, ...] = ()
+    wanted: Filter | None = None
+
+    @property
+    def weight(self) -> int:
+        """How many tasks it will be done to, for judging how much has to be said before."""
+        return MANY + 1 if self.eligible.more else self.eligible.number
 
 
 def plan(action: Action, chosen: Sequence[TaskRow]) -> Plan:
@@ -104,37 +109,24 @@ def plan(action: Action, chosen: Sequence[TaskRow]) -> Plan:
     eligible = [task for task in chosen if objections[task.id] is None]
     return Plan(
         action=action,
-        targets=tuple(Target(task.id, task.version) for task in eligible),
-        groups=dict(Counter((task.shown, task.queue) for task in eligible).most_common()),
+        eligible=Count(len(eligible)),
+        groups=dict(Counter((task.shown, task.queue) for task in chosen).most_common()),
         skipped=dict(Counter(why for why in objections.values() if why).most_common()),
         samples=tuple(eligible[:SAMPLES]),
+        chosen=tuple(Target(task.id, task.version) for task in eligible),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What has to be typed before an action is done: the more it touches, the more.
-
-    Args:
-        word: that has to be typed.
-        reason: a reason has to be given.
-    """
-
-    word: str
-    reason: bool = False
-
-
-def demand(count: int, *, production: bool, name: str) -> Demand:
-    """Tell what has to be typed.
-
-    Args:
-        count: how many things would be changed.
-        production: the database is one where a mistake hurts.
-        name: what the database is called.
-    """
-    if production or count > MANY:
-        return Demand(name, reason=True)
-    return Demand(str(count) if count > FEW else "y")
+def plan_of(action: Action, wanted: Filter, seen: Preview) -> Plan:
+    """What an action will be done to when it is done to all that a filter lets through, as the store previewed it."""
+    return Plan(
+        action=action,
+        eligible=Count(seen.eligible, seen.total.more),
+        groups=seen.groups,
+        skipped=seen.skipped,
+        samples=tuple(seen.samples),
+        wanted=intervene.bounded(wanted, seen.newest),
+    )
 
 
 def operation(action: Action, by: By, answer: str = "") -> Operation:

@@ -1,46 +1,42 @@
 """Carrying out what an operator said yes to, in transactions of the store."""
 
-from collections.abc import Callable
-
-from runner.errors import RunnerError
+from runner.filters import Filter
 from runner.store import intervene, observe
-from runner.store.intervene import Kind, Place, Result
+from runner.store.intervene import Course, Kind, Place, Result
 from runner.store.observe import Audited, Pause, undoable
 from runner.store.transaction import Transaction
 from runner.times import parse_moment
-from tasktui.actions import Plan, operation
+from tasktui.actions import Action, Plan, operation, plan_of
+from tasktui.consent import Consent
 from tasktui.session import Session
+from tasktui.work import Work
 
 CHUNK = 200
-"""Tasks that are changed in one transaction."""
+"""Tasks that are changed in one transaction at most, so that progress is seen and nobody waits for us for long."""
 
 LATEST = 100
 """Entries of a task's audit among which one to take back is looked for."""
 
 
-async def carry_out(
-    session: Session, made: Plan, answer: str, reason: str | None, on_progress: Callable[[Result], object]
-) -> Result:
-    """Do to tasks what was planned, each only if it is still as it was seen.
+async def preview(session: Session, action: Action, wanted: Filter) -> Plan:
+    """Ask the database what an action would do to all that a filter lets through."""
+    return plan_of(action, wanted, await session.read(intervene.preview, wanted, action.verb))
+
+
+async def carry_out(session: Session, made: Plan, consent: Consent, work: Work) -> Result:
+    """Do to tasks what was planned, chunk by chunk, each only if it is still as it was seen.
 
     Args:
         session: of the operator.
         made: the plan that was said yes to.
-        answer: to what its action asks.
-        reason: why; None when none was given.
-        on_progress: told the result so far after each transaction but the last.
+        consent: the answers of the operator.
+        work: told how far it has come; it tells when to stop.
     """
-    doing = operation(made.action, session.by(reason), answer)
-    result = Result()
-    for first in range(0, len(made.targets), CHUNK):
-        try:
-            result.add(await session.write(doing, made.targets[first : first + CHUNK]))
-        except RunnerError:
-            on_progress(result)
-            raise
-        if first + CHUNK < len(made.targets):
-            on_progress(result)
-    return result
+    doing = operation(made.action, session.by(consent.reason), consent.answer)
+    course = Course(CHUNK, most=work.total, on_progress=work.went_on, stop=lambda: work.stopping)
+    if made.wanted is not None:
+        return await intervene.to_all(session, doing, made.wanted, course)
+    return await intervene.to_each(session, doing, made.chosen, course)
 
 
 async def pause_of(session: Session, queue: str) -> Pause | None:

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from runner.store.observe import Page, TaskRow
+from runner.filters import Filter
+from runner.store.observe import Count, Page, TaskRow
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """All tasks that a filter lets through, as many as there were when they were counted."""
+
+    wanted: Filter
+    count: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,7 @@ class Listing:
         live: ids of those that had not ended when they were loaded.
         marks: marked tasks as they were seen last, in the list or not.
         newer: tasks that were submitted since it was loaded.
+        all: that all are marked which a filter lets through, more than can be named; None when they are not.
     """
 
     ids: tuple[int, ...] = ()
@@ -37,13 +47,16 @@ class Listing:
     live: frozenset[int] = frozenset()
     marks: Mapping[int, TaskRow] = field(default_factory=dict)
     newer: int = 0
+    all: "Everything | None" = None
 
     def loaded(self, page: Page) -> "Listing":
         """Begin anew with a first page; marks stay, also those of tasks that are not in it."""
         tasks = {task.id: task for task in page.tasks}
         marks = {id: tasks.get(id, task) for id, task in self.marks.items()}
         live = _live(page.tasks)
-        return Listing(tuple(tasks), tasks, page.at, page.next, page.capped, page.indexed, live=live, marks=marks)
+        return Listing(
+            tuple(tasks), tasks, page.at, page.next, page.capped, page.indexed, live=live, marks=marks, all=self.all
+        )
 
     def extended(self, page: Page) -> "Listing":
         """Go on with the next page."""
@@ -81,11 +94,15 @@ class Listing:
 
     def marked(self, tasks: Iterable[TaskRow]) -> "Listing":
         """Mark tasks, in the list or not."""
-        return replace(self, marks={**self.marks, **{task.id: task for task in tasks}})
+        return replace(self, marks={**self.marks, **{task.id: task for task in tasks}}, all=None)
+
+    def with_all(self, wanted: Filter, count: Count) -> "Listing":
+        """Mark all that a filter lets through, without naming each."""
+        return replace(self, marks={}, all=Everything(wanted, count))
 
     def cleared(self) -> "Listing":
         """Take all marks away."""
-        return replace(self, marks={})
+        return replace(self, marks={}, all=None)
 
     def chosen(self, cursor: int | None) -> tuple[TaskRow, ...]:
         """What an action is done to: the marked tasks, or else the one under the cursor, as they were seen last."""

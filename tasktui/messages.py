@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from textual.message import Message
 
 from runner.errors import RunnerError
+from runner.filters import Filter
 from runner.store.intervene import Result
-from runner.store.observe import TaskRow
+from runner.store.observe import Count, TaskRow
 
 
 class Looked(Message):
@@ -48,16 +49,18 @@ class Acted(Message):
 
 
 class Matched(Message):
-    """Tasks that a filter lets through.
+    """What a filter lets through at this moment.
 
     Args:
-        rows: the first of them.
-        more: there are more.
+        wanted: the filter, bounded by the newest of them.
+        count: how many.
+        rows: the tasks; None when there are too many to name each.
     """
 
-    def __init__(self, rows: Sequence[TaskRow], *, more: bool) -> None:
+    def __init__(self, wanted: Filter, count: Count, rows: Sequence[TaskRow] | None) -> None:
+        self.wanted = wanted
+        self.count = count
         self.rows = rows
-        self.more = more
         super().__init__()
 
 

@@ -15,6 +15,7 @@ from runner.store.database import Database
 from runner.store.intervene import By, who
 from runner.store.shield import shielded
 from runner.store.transaction import Transaction
+from tasktui.work import Work
 from tasktui.writing import ReadOnly, WriteLock
 
 P = ParamSpec("P")
@@ -45,6 +46,7 @@ class Session:
         task_id: the task whose story is told.
         wanted: the filter of the list, as text.
         queues: names that were seen, to complete what is typed.
+        work: something long that is under way; one at a time.
     """
 
     database: Database
@@ -54,6 +56,7 @@ class Session:
     task_id: int | None = None
     wanted: str = ""
     queues: tuple[str, ...] = ()
+    work: Work | None = None
     _asked: deque[float] = field(default_factory=deque)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _under_way: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -61,7 +64,7 @@ class Session:
     @property
     def name(self) -> str:
         """What the database is called: its profile, or the last part of its URL."""
-        return self.settings.profile or self.settings.url.database.rpartition("/")[2] or self.settings.url.kind
+        return self.settings.called
 
     @property
     def writable(self) -> bool:

@@ -9,21 +9,20 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from runner.cli.answer import tell
-from runner.cli.confirm import ask, confirm, show, spoken
+from runner.cli.bar import Bar
+from runner.cli.confirm import ask, confirm, demanded, need_reason, show, spoken
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit, complain
 from runner.cli.targets import read_targets
+from runner.errors import InvalidInput
 from runner.fields import Operator
 from runner.filters import Filter, Term
+from runner.settings import Settings
 from runner.store import intervene
 from runner.store.database import Database
-from runner.store.intervene import Operation, Preview, Result, Target, who
-from runner.store.transaction import Transaction
+from runner.store.intervene import Course, Operation, Preview, Result, Target, who
 from runner.terminal import counted
 from runner.times import parse_duration
-
-CHUNK = 500
-"""Tasks that are changed in one transaction."""
 
 Targets = Annotated[str, Parameter(name="TASKS")]
 
@@ -36,12 +35,14 @@ class Consent:
     Args:
         dry_run: Only show what would be changed.
         yes: The number of tasks that the preview says would be changed.
+        first: Change only so many of them, the newest: 1 to try it.
         reason: Why; it is kept with the change.
         json: Print one JSON document.
     """
 
     dry_run: bool = False
     yes: str | None = None
+    first: int | None = None
     reason: str | None = None
     json: bool = False
 
@@ -108,28 +109,35 @@ async def delay(
 async def _change(
     verb: str, operation: Operation, words: Sequence[str], consent: Consent, connection: Connection
 ) -> int:
-    chosen = read_targets(words)
-    async with opened(connection.settings()) as database:
+    if consent.first is not None and consent.first < 1:
+        raise InvalidInput(why=f"--first takes a number of tasks from 1 on, not {consent.first}")
+    chosen, settings = read_targets(words), connection.settings()
+    async with opened(settings) as database:
         if consent.dry_run:
             show(await _preview(database, verb, chosen), json=consent.json)
             return Exit.OK
         if isinstance(chosen, Filter):
-            most = await _confirmed(database, verb, chosen, consent.yes)
-            result = await _by_filter(database, operation, chosen, most)
+            chosen, most = await _confirmed(database, verb, chosen, consent, settings)
         else:
-            result = await _by_number(database, operation, chosen)
+            most = len(chosen)
+        result = await _carried_out(database, operation, chosen, most, consent, spoken(verb))
     return tell(spoken(verb), result, json=consent.json)
 
 
-async def _confirmed(database: Database, verb: str, wanted: Filter, yes: str | None) -> int | None:
-    """How many tasks may be changed; None for more than were counted."""
+async def _confirmed(
+    database: Database, verb: str, wanted: Filter, consent: Consent, settings: Settings
+) -> tuple[Filter, int | None]:
+    """Which tasks may be changed, and how many; None for more than were counted."""
     seen = await _preview(database, verb, wanted)
+    yes = consent.yes
     if yes is None:
         show(seen, json=False)
-        yes = ask(seen)
+    need_reason(demanded(seen, settings), consent.reason)
+    if yes is None:
+        yes = ask(seen, demanded(seen, settings))
         seen = await _preview(database, verb, wanted)  # a person thinks for longer than a queue stands still
     confirm(seen, yes)
-    return None if seen.total.more else seen.eligible
+    return intervene.bounded(wanted, seen.newest), None if seen.total.more else seen.eligible
 
 
 async def _preview(database: Database, verb: str, chosen: list[int] | Filter) -> Preview:
@@ -139,38 +147,23 @@ async def _preview(database: Database, verb: str, chosen: list[int] | Filter) ->
     return await database.read(intervene.preview, chosen, verb)
 
 
-async def _by_number(database: Database, operation: Operation, ids: Sequence[int]) -> Result:
-    result = Result()
-    for first in range(0, len(ids), CHUNK):
-        result.add(await database.write(operation, [Target(id) for id in ids[first : first + CHUNK]]))
-    return result
-
-
-async def _by_filter(database: Database, operation: Operation, wanted: Filter, most: int | None) -> Result:
+async def _carried_out(
+    database: Database,
+    operation: Operation,
+    chosen: list[int] | Filter,
+    most: int | None,
+    consent: Consent,
+    what: str,
+) -> Result:
     """Do it chunk by chunk, and to no more tasks than were confirmed, though more may match by now."""
-    done = Result()
-
-    def committed(result: Result) -> None:
-        nonlocal done
-        done = result
-
-    async def limited(tx: Transaction, targets: Sequence[Target]) -> Result:
-        left = len(targets) if most is None else most - len(done.changed)
-        return await _at_most(left, tx, operation, targets)
-
+    bar = Bar(what, most if consent.first is None else min(consent.first, most or consent.first))
+    course = Course(most=bar.total, on_progress=bar.show)
     try:
-        return await intervene.in_chunks(
-            database, limited, wanted, CHUNK, committed, stop=lambda: most is not None and len(done.changed) >= most
-        )
+        if isinstance(chosen, Filter):
+            return await intervene.to_all(database, operation, chosen, course)
+        return await intervene.to_each(database, operation, [Target(id) for id in chosen], course)
     except asyncio.CancelledError:
-        complain(f"stopped: {counted(len(done.changed), 'task')} changed until then")
+        complain(f"stopped: {counted(bar.done, 'task')} changed until then")
         raise
-
-
-async def _at_most(most: int, tx: Transaction, operation: Operation, targets: Sequence[Target]) -> Result:
-    result, tried = Result(), 0
-    while tried < len(targets) and len(result.changed) < most:
-        part = targets[tried : tried + most - len(result.changed)]
-        result.add(await operation(tx, part))
-        tried += len(part)
-    return result
+    finally:
+        bar.end()

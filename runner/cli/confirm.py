@@ -9,10 +9,9 @@ from runner.cli.printing import Column, print_json, print_line, print_table
 from runner.cli.tasks import COLUMNS, listed, row
 from runner.errors import CountChanged, InvalidInput
 from runner.person import now
+from runner.policy.consent import MANY, Demand, demand
+from runner.settings import Settings
 from runner.store.intervene import Preview
-
-FEW = 20
-"""Up to so many tasks a plain y is enough; for more the number has to be typed."""
 
 GROUPS = (Column("STATE", whole=True), Column("QUEUE"), Column("TASKS", right=True, whole=True))
 
@@ -56,7 +55,24 @@ def show(seen: Preview, *, json: bool) -> None:
         print_table(COLUMNS, [row(task, now()) for task in seen.samples])
 
 
-def ask(seen: Preview) -> str:
+def demanded(seen: Preview, settings: Settings) -> Demand:
+    """What has to be said before it is done."""
+    count = MANY + 1 if seen.total.more else seen.eligible
+    return demand(count, production=settings.production, name=settings.called)
+
+
+def need_reason(wanted: Demand, reason: str | None) -> None:
+    """Make sure that there is a reason where one is needed.
+
+    Raises:
+        InvalidInput: there is none.
+    """
+    if wanted.reason and not reason:
+        why = f"so many tasks, or any on production, need a reason: --reason '...'; this is {wanted.word}"
+        raise InvalidInput(why=why)
+
+
+def ask(seen: Preview, wanted: Demand) -> str:
     """Ask the person at the terminal whether what was shown is meant.
 
     Returns:
@@ -65,14 +81,12 @@ def ask(seen: Preview) -> str:
     Raises:
         InvalidInput: nobody can be asked, or the answer was no.
     """
-    wanted = number(seen)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidInput(why=f"nothing was done; to do it, say --yes {wanted}")
-    answer = "y" if seen.eligible <= FEW and not seen.total.more else wanted
-    complain(f"Type {answer} to go on, anything else to leave all as it is.")
-    if sys.stdin.readline().strip().lower() != answer:
+        raise InvalidInput(why=f"nothing was done; to do it, say --yes {number(seen)}")
+    complain(f"Type {wanted.word} to go on, anything else to leave all as it is.")
+    if sys.stdin.readline().strip().lower() != wanted.word.lower():
         raise InvalidInput(why="nothing was done, as it was not confirmed")
-    return wanted
+    return number(seen)
 
 
 def confirm(seen: Preview, yes: str) -> None:

@@ -176,6 +176,11 @@ class Settings(BaseModel):
             )
         return beat
 
+    @property
+    def called(self) -> str:
+        """What the database is called: its profile, or the last part of its URL."""
+        return self.profile or self.url.database.rpartition("/")[2] or self.url.kind
+
     def describe(self) -> list[Row]:
         """List every setting for people; names in the environment that do nothing come last."""
         rows = [

@@ -1,5 +1,6 @@
 """ActingScreen: a screen whose keys change things, each from the table of actions and each confirmed."""
 
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -10,17 +11,21 @@ from textual.content import Content
 
 from runner import cells
 from runner.errors import RunnerError
+from runner.filters import Filter
+from runner.policy.consent import demand
 from runner.store import observe
 from runner.store.intervene import Result
 from runner.store.observe import Audited, Pause, TaskRow
 from tasktui import interventions
-from tasktui.actions import ACTIONS, Action, Plan, Subject, demand, plan
+from tasktui.actions import ACTIONS, Action, Plan, Subject, plan
+from tasktui.consent import Consent
 from tasktui.messages import Acted, Told
 from tasktui.render import content, line
-from tasktui.screens.confirm import ConfirmScreen, Consent, told
+from tasktui.screens.confirm import ConfirmScreen, told
 from tasktui.screens.edit import EditScreen
 from tasktui.screens.live import LiveScreen
 from tasktui.screens.why import WhyScreen
+from tasktui.work import Work
 
 MOST_TOLD = 8
 """Tasks that were left alone are told of one by one up to so many."""
@@ -89,14 +94,26 @@ class ActingScreen(LiveScreen):
 
     def ask_for_tasks(self, action: Action, chosen: Sequence[TaskRow]) -> None:
         """Ask whether an action on these tasks is meant."""
-        if not chosen:
-            self.tell("No task is chosen", bad=True)
-            return
-        made = plan(action, chosen)
-        if made.targets:
-            self.ask(action, told(made, self.session.name), len(made.targets), partial(self._do, made))
+        if chosen:
+            self._ask_for_plan(plan(action, chosen))
         else:
-            self.tell("\n".join(f"{action.label}: {why}" for why in made.skipped), bad=True)
+            self.tell("No task is chosen", bad=True)
+
+    def ask_for_all(self, action: Action, wanted: Filter) -> None:
+        """Ask whether an action on all that a filter lets through is meant; the database counts them first."""
+
+        async def asking() -> None:
+            self.call_later(self._ask_for_plan, await interventions.preview(self.session, action, wanted))
+
+        self.work(asking())
+
+    def _ask_for_plan(self, made: Plan) -> None:
+        if made.eligible.number:
+            many = made.eligible.number > 1
+            self.ask(made.action, told(made, self.session.name), made.weight, partial(self._do, made), many=many)
+        else:
+            nobody = ["nothing matches any more"] if not made.skipped else list(made.skipped)
+            self.tell("\n".join(f"{made.action.label}: {why}" for why in nobody), bad=True)
 
     def ask_for_entry(self, action: Action, entry: Audited) -> None:
         """Ask whether taking back a change is meant."""
@@ -109,7 +126,7 @@ class ActingScreen(LiveScreen):
         ]
         self.ask(action, about, 1, lambda consent: self._undo(entry.id, consent))
 
-    def ask(self, action: Action, about: Sequence[Content], count: int, then: Then) -> None:
+    def ask(self, action: Action, about: Sequence[Content], count: int, then: Then, *, many: bool = False) -> None:
         """Put the question; `then` is called with the consent when there is one."""
         wanted = demand(count, production=self.session.settings.production, name=self.session.name)
 
@@ -117,7 +134,7 @@ class ActingScreen(LiveScreen):
             if consent is not None:
                 then(consent)
 
-        self.app.push_screen(ConfirmScreen(action, about, wanted), answered)
+        self.app.push_screen(ConfirmScreen(action, about, wanted, many=many), answered)
 
     def work(self, doing: Coroutine[Any, Any, object]) -> None:
         """Do something in a worker; what goes wrong is told."""
@@ -131,12 +148,25 @@ class ActingScreen(LiveScreen):
         self.run_worker(working(), group="act")
 
     def _do(self, made: Plan, consent: Consent) -> None:
-        def progress(so_far: Result) -> None:
-            self.post_message(Told(f"{made.action.label}: {so_far} so far"))
+        session = self.session
+        if session.work is not None:
+            self.tell(f"{session.work.what} is still under way: wait for it, or stop it with x", bad=True)
+            return
+        eligible = None if made.eligible.more else made.eligible.number
+        total = eligible if consent.amount is None else min(consent.amount, eligible or consent.amount)
+        session.work = work = Work(made.action.label, total, time.monotonic())
 
         async def doing() -> None:
-            result = await interventions.carry_out(self.session, made, consent.answer, consent.reason, progress)
-            self.post_message(Acted(made.action.label, result))
+            try:
+                result = await interventions.carry_out(session, made, consent, work)
+            except RunnerError as error:
+                self.post_message(Told(f"{work.what}: {work.done:,} changed, then it failed. {error}", bad=True))
+                return
+            finally:
+                session.work = None
+                self.feed.hurry()
+            what = f"{work.what}, stopped" if work.stopping else work.what
+            self.post_message(Acted(what, result))
 
         self.work(doing())
 

@@ -1,7 +1,7 @@
 """ConfirmScreen: what will be done, before it is done; it is said yes to by typing what its size demands."""
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -12,15 +12,14 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
 from runner import cells
-from tasktui.actions import Action, Demand, Plan
+from runner.errors import InvalidInput
+from runner.policy.consent import Demand
+from tasktui.actions import Action, Plan
+from tasktui.consent import ALL, Consent, amount_of
 from tasktui.render import content, line, lines, state
 
-
-class Consent(NamedTuple):
-    """The answers of an operator who said yes."""
-
-    answer: str
-    reason: str | None
+MOST_GROUPS = 6
+"""States and queues that are listed, so that the question fits a small screen."""
 
 
 class ConfirmScreen(ModalScreen[Consent | None]):
@@ -30,12 +29,14 @@ class ConfirmScreen(ModalScreen[Consent | None]):
         action: what will be done.
         about: what it will be done to.
         demanded: what has to be typed.
+        many: it is done to several tasks, so that it can be tried on some of them first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
 
-    def __init__(self, action: Action, about: Sequence[Content], demanded: Demand) -> None:
+    def __init__(self, action: Action, about: Sequence[Content], demanded: Demand, *, many: bool = False) -> None:
         super().__init__()
+        self._many = many
         self._action = action
         self._about = about
         self._demanded = demanded
@@ -48,6 +49,8 @@ class ConfirmScreen(ModalScreen[Consent | None]):
             action, word = self._action, line(self._demanded.word)
             if action.asks:
                 yield from _entry("answer", action.asks, action.example, action.example)
+            if self._many:
+                yield from _entry("amount", "How many", ALL, f"{ALL}, or 1 to try it on one first")
             yield from _entry("reason", "Reason", hint="needed" if self._demanded.reason else "may be left empty")
             yield from _entry("word", f"Type {word}")
             yield Static("", id="objection")
@@ -72,7 +75,13 @@ class ConfirmScreen(ModalScreen[Consent | None]):
         elif self._demanded.reason and not given["reason"]:
             self._object("Nothing was done: a reason is needed")
         else:
-            self.dismiss(Consent(given.get("answer", ""), given["reason"] or None))
+            self._agree(given.get("answer", ""), given["reason"], given.get("amount", ""))
+
+    def _agree(self, answer: str, reason: str, amount: str) -> None:
+        try:
+            self.dismiss(Consent(answer, reason or None, amount_of(amount)))
+        except InvalidInput as error:
+            self._object(line(str(error)))
 
     def _object(self, why: str) -> None:
         self.query_one("#objection", Static).update(content((why, "bold red")))
@@ -86,11 +95,17 @@ def _entry(name: str, label: str, value: str = "", hint: str = "") -> ComposeRes
 
 def told(plan: Plan, place: str) -> list[Content]:
     """What a plan will do, in lines."""
-    count = len(plan.targets)
-    parts = [content((f"{plan.action.label}: {count:,} task{'' if count == 1 else 's'} of {line(place)}", "bold"))]
-    for (shown, queue), number in plan.groups.items():
+    count, groups = plan.eligible, list(plan.groups.items())
+    noun = "task" if str(count) == "1" else "tasks"
+    chosen = sum(plan.groups.values())
+    of = "" if chosen == count.number and not count.more else f" of {chosen:,}{'+' if count.more else ''} chosen"
+    parts = [content((f"{plan.action.label}: {count} {noun}{of}, in {line(place)}", "bold"))]
+    for (shown, queue), number in groups[:MOST_GROUPS]:
         cell = state(shown)
         parts.append(content(f"  {number:>6,}  ", (f"{cell.text:12}", cell.style), f" {line(queue, 40)}"))
+    if len(groups) > MOST_GROUPS:
+        rest = sum(number for _, number in groups[MOST_GROUPS:])
+        parts.append(content(f"  {rest:>6,}  in other states and queues"))
     parts += [content((f"  {number:,} left alone: {line(why)}", "yellow")) for why, number in plan.skipped.items()]
     for task in plan.samples:
         texts = (str(task.id), line(task.handler, 20), line(task.key, 20), line(cells.reason(task.error) or None, 40))

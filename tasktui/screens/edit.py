@@ -10,10 +10,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
 from runner.errors import RunnerError
+from runner.policy.consent import demand
 from runner.store import intervene
 from runner.store.intervene import Result
 from runner.store.observe import Story
-from tasktui.actions import demand
 from tasktui.editing import changes, entries, preview
 from tasktui.messages import Acted, Told
 from tasktui.render import block, content, line

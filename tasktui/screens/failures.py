@@ -12,21 +12,18 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from runner import cells
+from runner.fields import Operator
+from runner.filters import Filter, Term
 from runner.store import observe
 from runner.store.observe import Failures, TaskRow
 from runner.store.transaction import Transaction
 from tasktui.actions import Action
 from tasktui.columns import Column
-from tasktui.messages import Told
-from tasktui.query import filter_of
 from tasktui.render import Cell, Line, block, content, line
 from tasktui.screens.acting import ActingScreen
 from tasktui.widgets.table import Table
 
 SPANS = (timedelta(hours=1), timedelta(days=1), timedelta(days=30))
-
-MOST_TASKS = 1_000
-"""Tasks of a group that an action is done to at once."""
 
 COLUMNS = (
     Column("COUNT", 7, right=True),
@@ -53,8 +50,8 @@ class FailuresScreen(ActingScreen):
     KEY = "4"
     TITLE = "Failures"
     ABOUT = (
-        "Failed attempts with numbers, ids and quotes masked, the most frequent first. Enter lists such tasks; R and T "
-        "act on the tasks of the group."
+        "Failed attempts with numbers, ids and quotes masked, the most frequent first. Enter lists the tasks of a "
+        "group; R, T and D act on all of them."
     )
     BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "span", "Span")]
 
@@ -89,12 +86,12 @@ class FailuresScreen(ActingScreen):
         self._example()
 
     def ask_for_tasks(self, action: Action, chosen: Sequence[TaskRow]) -> None:
-        """Ask about the tasks of the group under the cursor, which have to be read first."""
+        """Ask about the tasks of the group under the cursor, however many."""
         group = self._group()
-        if chosen or group is None:
+        if group is None:
             super().ask_for_tasks(action, chosen)
         else:
-            self.work(self._read_tasks(action, group.fingerprint))
+            self.ask_for_all(action, of_kind(group))
 
     def action_span(self) -> None:
         """Look at another span of time."""
@@ -104,7 +101,7 @@ class FailuresScreen(ActingScreen):
     @on(Table.Chosen)
     def _chosen(self, event: Table.Chosen) -> None:
         group = self._groups[event.key]
-        self.session.wanted = filter_of(handler=group.handler, error=group.error_type)
+        self.session.wanted = str(of_kind(group))
         self.app.switch_mode("tasks")
 
     @on(Table.Moved)
@@ -117,12 +114,10 @@ class FailuresScreen(ActingScreen):
     def _group(self) -> Failures | None:
         return self._groups.get(self.query_one("#groups", Table).cursor or "")
 
-    async def _read_tasks(self, action: Action, fingerprint: str) -> None:
-        rows = await self.session.read(_tasks, fingerprint)
-        if rows:
-            self.call_later(self.ask_for_tasks, action, rows)
-        else:
-            self.post_message(Told("The tasks of this group have been pruned", bad=True))
+
+def of_kind(group: Failures) -> Filter:
+    """The tasks that had a failure of this kind."""
+    return Filter((Term("failure", Operator.EQ, group.fingerprint),))
 
 
 def group_line(group: Failures, at: datetime) -> Line:
@@ -143,7 +138,3 @@ def group_line(group: Failures, at: datetime) -> Line:
 async def _groups(tx: Transaction, span: timedelta) -> Groups:
     at = await observe.clock(tx)
     return Groups(at, tuple(await observe.failures(tx, since=at - span)))
-
-
-async def _tasks(tx: Transaction, fingerprint: str) -> list[TaskRow]:
-    return await observe.task_rows(tx, await observe.affected(tx, fingerprint, MOST_TASKS))

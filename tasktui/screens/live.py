@@ -36,7 +36,10 @@ class LiveScreen(Screen[None]):
     ABOUT: ClassVar[str] = ""
     """What it is for, in a few lines of help."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("r", "reload", "Load")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("r", "reload", "Load"),
+        Binding("x", "stop", "Stop"),
+    ]
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +47,7 @@ class LiveScreen(Screen[None]):
         self._seen: float | None = None
         self._took: float | None = None
         self._trouble = ""
-        self._writable: bool | None = None
+        self._keys: tuple[bool, bool] | None = None
 
     @property
     def session(self) -> Session:
@@ -86,6 +89,16 @@ class LiveScreen(Screen[None]):
         """Look now."""
         self.feed.hurry()
         self._tick()
+
+    def action_stop(self) -> None:
+        """Let what is under way end after its present chunk."""
+        if self.session.work is not None:
+            self.session.work.stop()
+            self._head()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Show the key that stops only while there is something to stop."""
+        return self.session.work is not None if action == "stop" else super().check_action(action, parameters)
 
     def _tick(self) -> None:
         if not self.is_active:
@@ -144,9 +157,11 @@ class LiveScreen(Screen[None]):
                 clock=session.now().astimezone(session.zone).strftime("%H:%M:%S"),
                 places=[(screen.KEY, screen.TITLE or "") for screen in modes.values()],
                 here=self.TITLE or "",
+                work=session.work.told(now) if session.work is not None else "",
                 trouble=f"{shown}{self._trouble}" if self._trouble else "",
             )
         )
-        if session.writable is not self._writable:
-            self._writable = session.writable
+        keys = (session.writable, session.work is not None)
+        if keys != self._keys:
+            self._keys = keys
             self.refresh_bindings()

@@ -13,11 +13,12 @@ from textual.widgets import Input, Static
 from runner.errors import RunnerError
 from runner.filters import Filter, parse_filter
 from runner.store import intervene, observe
-from runner.store.observe import Order, Page, TaskRow
+from runner.store.observe import Count, Order, Page, TaskRow
 from runner.store.transaction import Transaction
+from tasktui.actions import Action
 from tasktui.columns import Column
 from tasktui.listing import Listing
-from tasktui.messages import Matched, Told
+from tasktui.messages import Matched
 from tasktui.query import complete_filter
 from tasktui.render import Line, content, line, task_line
 from tasktui.screens.acting import ActingScreen
@@ -37,7 +38,7 @@ NEWEST = 100
 """Newer tasks are counted up to so many."""
 
 MOST_MARKED = 1_000
-"""Tasks that are marked at once."""
+"""Tasks that are marked one by one; of more it is noted that all are meant that match."""
 
 COLUMNS = (
     Column("ID", 8, right=True),
@@ -166,6 +167,13 @@ class TasksScreen(ActingScreen):
         """The task under the cursor, whatever is marked."""
         return self.table.cursor
 
+    def ask_for_tasks(self, action: Action, chosen: Sequence[TaskRow]) -> None:
+        """Ask about the marked tasks, or about all that match."""
+        if self.listing.all is not None:
+            self.ask_for_all(action, self.listing.all.wanted)
+        else:
+            super().ask_for_tasks(action, chosen)
+
     def action_reload(self) -> None:
         """Load the list anew."""
         self._begin()
@@ -193,7 +201,7 @@ class TasksScreen(ActingScreen):
 
     def action_mark_all(self) -> None:
         """Mark what the filter lets through, whether it is loaded or not."""
-        self.run_worker(self._mark_all(self._wanted), group="mark")
+        self.work(self._mark_all(self._wanted))
 
     def action_order(self) -> None:
         """Turn the order around."""
@@ -235,19 +243,16 @@ class TasksScreen(ActingScreen):
         self.table.cursor = None
 
     async def _mark_all(self, wanted: Filter) -> None:
-        try:
-            rows, more = await self.session.read(_matching, wanted)
-        except RunnerError as error:
-            self.post_message(Told(str(error), bad=True))
-        else:
-            self.post_message(Matched(rows, more=more))
+        self.post_message(await self.session.read(_matching, wanted))
 
     @on(Matched)
     def _matched(self, message: Matched) -> None:
-        self.listing = self.listing.marked(message.rows)
+        if message.rows is None:
+            self.listing = self.listing.with_all(message.wanted, message.count)
+        else:
+            self.listing = self.listing.marked(message.rows)
         self._draw()
-        first = "the first " if message.more else ""
-        self.tell(f"Marked {first}{len(message.rows):,} tasks{', and more match' if first else ''}")
+        self.tell(f"Marked {message.count} tasks")
 
     def _draw(self) -> None:
         listing = self.listing
@@ -267,6 +272,8 @@ class TasksScreen(ActingScreen):
         short = ", stopped after looking at many rows" if listing.capped else ""
         hidden = f" ({listing.hidden} not in this list)" if listing.hidden else ""
         marked = f"   {len(listing.marks):,} marked{hidden}" if listing.marks else ""
+        if listing.all is not None:
+            marked = f"   all {listing.all.count} that match {line(listing.all.wanted)} marked"
         capped = "+" if listing.newer >= NEWEST else ""
         newer = f"   +{listing.newer:,}{capped} newer, r to load " if listing.newer else ""
         found = f" {len(listing.ids):,}{more} tasks{oldest}   {way}{short}"
@@ -289,6 +296,8 @@ async def _refresh(tx: Transaction, asked: tuple[int, ...], wanted: Filter | Non
     return Refreshed(asked, rows, newer, await observe.clock(tx))
 
 
-async def _matching(tx: Transaction, wanted: Filter) -> tuple[list[TaskRow], bool]:
-    found = await intervene.matching(tx, wanted, MOST_MARKED)
-    return await observe.task_rows(tx, [target.id for target in found.targets]), found.next is not None
+async def _matching(tx: Transaction, wanted: Filter) -> Matched:
+    ids, more = await intervene.gathered(tx, wanted)
+    count = Count(len(ids), more)
+    rows = await observe.task_rows(tx, ids) if len(ids) <= MOST_MARKED and not more else None
+    return Matched(wanted=intervene.bounded(wanted, ids[0] if ids else None), count=count, rows=rows)

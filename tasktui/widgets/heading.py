@@ -24,6 +24,7 @@ class Status:
         places: keys and titles of the screens.
         here: the title of this one.
         trouble: what is wrong with the database, with the age of what is shown; empty when nothing is.
+        work: how far something long has come; empty when nothing is under way.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Status:
     places: Sequence[tuple[str, str]]
     here: str
     trouble: str = ""
+    work: str = ""
 
 
 class Heading(Static):
@@ -53,6 +55,8 @@ class Heading(Static):
             return
         self._status = (status, width)
         parts = [_first(status, width), _second(status, width)]
+        if status.work:
+            parts.append(content((fitted(f" ▸ {line(status.work)}", width), "bold reverse")))
         if status.trouble:
             parts.append(content((fitted(f" ! {line(status.trouble)}", width), "bold reverse red")))
         self.update(lines(parts))

@@ -93,10 +93,29 @@ def test_a_dry_run_changes_nothing(called: Call, store: Store) -> None:
 def test_chunks_reach_every_task_and_what_cannot_be_changed_is_passed_over(called: Call, store: Store) -> None:
     ids = later(store, 1_201)
     called("terminate", *ids[100:300])
-    assert called("delay", "handler:a.b", "--by", "1h", "--yes", 1_001).code == Exit.PARTLY
+    assert "need a reason" in called("delay", "handler:a.b", "--by", "1h", "--yes", 1_001).err
+    assert called("delay", "handler:a.b", "--by", "1h", "--yes", 1_001, "--reason", "why").code == Exit.PARTLY
     soon = datetime.now(UTC) + timedelta(minutes=90)
     assert all(task["run_at"] > soon for task in store.tasks())
     assert len(store.tasks()) == 1_001
+
+
+def test_some_are_tried_before_the_others(called: Call, store: Store) -> None:
+    ids = later(store, 4)
+    words = ("delay", "handler:a.b", "--by", "1h", "--yes", 4, "--first", 1)
+    assert called(*words, "--json").document["changed"] == [ids[-1]]
+    soon = datetime.now(UTC) + timedelta(minutes=90)
+    assert [task["run_at"] > soon for task in store.tasks()] == [False, False, False, True]
+    assert called("delay", *ids, "--by", "1h", "--first", 2, "--json").document["changed"] == ids[:2]
+    assert called(*words[:-1], 0).code == Exit.BAD_INPUT
+
+
+def test_production_wants_a_reason(called: Call, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    later(store, 1)
+    monkeypatch.setenv("RUNNER_PRODUCTION", "on")
+    assert called("terminate", "handler:a.b", "--yes", 1).code == Exit.BAD_INPUT
+    assert called("terminate", "handler:a.b", "--dry-run").code == Exit.OK
+    assert called("terminate", "handler:a.b", "--yes", 1, "--reason", "asked by ana").code == Exit.OK
 
 
 @pytest.mark.parametrize("words", [(), ("12", "state:dead"), ("0",), ("9" * 30,), ("stat:x",)])

@@ -18,6 +18,7 @@ from runner.store.intervene import (
     VERBS,
     By,
     Changes,
+    Course,
     Kind,
     MovedOn,
     Paused,
@@ -25,9 +26,9 @@ from runner.store.intervene import (
     Refused,
     Result,
     Target,
+    bounded,
     delay,
     edit,
-    in_chunks,
     matching,
     pause,
     preview,
@@ -35,6 +36,8 @@ from runner.store.intervene import (
     resume,
     retry_now,
     terminate,
+    to_all,
+    to_each,
     undo,
     wish,
 )
@@ -552,9 +555,8 @@ class TestBulk:
         await database.write(submit_many, [NewTask("h", delay=60) for _ in range(5)])
         seen: list[int] = []
         terminating = partial(terminate, by=ANA)
-        result = await in_chunks(
-            database, terminating, filtered("queue:mail"), 5, lambda so_far: seen.append(len(so_far.changed))
-        )
+        course = Course(5, on_progress=lambda so_far: seen.append(len(so_far.changed)))
+        result = await to_all(database, terminating, filtered("queue:mail"), course)
         assert (len(result.changed), result.moved_on, result.refused) == (23, [], [])
         assert seen == [5, 10, 15, 20, 23]
         assert (await database.read(page, filtered("queue:mail state:cancelled"), limit=100)).next is None
@@ -563,16 +565,31 @@ class TestBulk:
     async def test_what_is_put_back_is_not_met_again(self, database: Database) -> None:
         for id in range(1_000, 1_012):
             await add_past(database, id, State.DEAD)
-        result = await in_chunks(database, partial(retry_now, by=ANA), filtered("state:dead,ready"), 5)
+        result = await to_all(database, partial(retry_now, by=ANA), filtered("state:dead,ready"), Course(5))
         assert sorted(result.changed) == list(range(1_000, 1_012))
 
     async def test_it_stops_midway_when_it_is_told_to(self, database: Database) -> None:
         await database.write(submit_many, [NewTask("h", delay=60) for _ in range(20)])
-        done = Result()
-        result = await in_chunks(
-            database, partial(terminate, by=ANA), Filter(), 5, done.add, stop=lambda: len(done.changed) >= 10
-        )
-        assert 0 < len(result.changed) < 20
+        done: list[int] = []
+        course = Course(5, on_progress=lambda so_far: done.append(len(so_far.changed)), stop=lambda: 10 in done)
+        assert len((await to_all(database, partial(terminate, by=ANA), Filter(), course)).changed) == 10
+        targets = (await database.read(matching, filtered("state:waiting"), 100)).targets
+        done.clear()
+        assert len((await to_each(database, partial(delay, seconds=60.0, by=ANA), targets, course)).changed) == 10
+
+    async def test_no_more_are_changed_than_were_said_yes_to(self, database: Database) -> None:
+        ids = await database.write(submit_many, [NewTask("h", delay=60) for _ in range(20)])
+        await database.write(terminate, [Target(id) for id in ids[-4:]], ANA)
+        result = await to_all(database, partial(delay, seconds=60.0, by=ANA), Filter(), Course(3, most=7))
+        assert sorted(result.changed) == ids[9:16]
+        assert len(result.refused) == 4
+
+    async def test_what_was_submitted_after_a_preview_is_left_alone(self, database: Database) -> None:
+        seen_ids = await database.write(submit_many, [NewTask("h", delay=60) for _ in range(3)])
+        seen = await database.read(preview, Filter(), "terminate")
+        await add_live(database)
+        result = await to_all(database, partial(terminate, by=ANA), bounded(Filter(), seen.newest))
+        assert sorted(result.changed) == seen_ids
 
     async def test_a_task_that_changes_between_being_found_and_being_changed_is_reported(
         self, database: Database
@@ -583,7 +600,7 @@ class TestBulk:
             await edit(tx, second, None, Changes(priority=5), BEN)
             return await terminate(tx, targets, ANA)
 
-        result = await in_chunks(database, rival, Filter())
+        result = await to_all(database, rival, Filter())
         assert result == Result([first], [MovedOn(second, State.WAITING, 1)])
 
     async def test_targets_carry_the_versions_of_the_moment(self, database: Database) -> None:
@@ -633,7 +650,7 @@ class TestPreview:
             "terminate": partial(terminate, by=ANA),
             "edit": _edit_each,
         }
-        result = await in_chunks(database, acts[verb], Filter())
+        result = await to_all(database, acts[verb], Filter())
         assert (len(result.changed), len(result.refused)) == (seen.eligible, sum(seen.skipped.values()))
         assert {refused.why for refused in result.refused} == set(seen.skipped)
 

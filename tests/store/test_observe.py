@@ -17,7 +17,6 @@ from runner.store.observe import (
     Flow,
     Order,
     QueueCounts,
-    affected,
     audit,
     counts,
     failures,
@@ -335,8 +334,8 @@ class TestFailures:
         await database.write(settling.settle, runner_id, batch)
         (group,) = await database.read(failures)
         assert (group.count, group.tasks, group.error_type) == (Count(2), 2, "OSError")
-        assert await database.read(affected, group.fingerprint, 10) == [task.id for task in taken]
-        assert await database.read(affected, group.fingerprint, 10, after=taken[0].id) == [taken[1].id]
+        found = await database.read(page, filtered(f"failure:{group.fingerprint}"))
+        assert [task.id for task in found.tasks] == [task.id for task in reversed(taken)]
 
     async def test_only_the_latest_attempts_are_looked_at(self, database: Database) -> None:
         for task_id in range(10):

@@ -23,11 +23,13 @@ from runner.urls import parse_url
 from tasktui import interventions
 from tasktui.actions import ACTIONS, plan
 from tasktui.arguments import Arguments
+from tasktui.consent import Consent
 from tasktui.query import COMMANDS
 from tasktui.screens import MODES
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.confirm import ConfirmScreen
 from tasktui.starting import opened
+from tasktui.work import Work
 from tasktui.writing import FILE, LOGIN, Barrier, ReadOnly
 from tests.postgres.logins import logins
 from tests.store.rows import add_live, stored
@@ -75,7 +77,7 @@ async def test_no_command_changes_anything(database: Database, scene: dict[str, 
 
 
 DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
-    "carry_out": lambda session, made: interventions.carry_out(session, made, "", None, print),
+    "carry_out": lambda session, made: interventions.carry_out(session, made, Consent(), Work("Terminate", 1, 0.0)),
     "pause": lambda session, _: interventions.pause(session, "mail", "", None),
     "resume": lambda session, _: interventions.resume(session, "slow", None),
     "take_back": lambda session, _: interventions.take_back(session, 1, None),

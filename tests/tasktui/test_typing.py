@@ -9,11 +9,13 @@ import pytest
 
 from runner.errors import InvalidEdit, InvalidInput, InvalidMoment
 from runner.filters import parse_filter
-from runner.store.observe import Audited, Story, TaskRow, undoable
+from runner.store.observe import Audited, Count, Story, TaskRow, undoable
 from runner.task import Shown
-from tasktui.actions import ACTIONS, Demand, demand, plan
+from tasktui.actions import ACTIONS, plan
+from tasktui.consent import amount_of
 from tasktui.editing import changes, entries, preview
 from tasktui.query import Command, complete_command, complete_filter, filter_of, parse_command
+from tasktui.work import Work
 from tasktui.writing import ASKED, ReadOnly, WriteLock
 
 NOW = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
@@ -86,14 +88,6 @@ def test_a_filter_for_any_value_reads_back() -> None:
     assert (handler.value, error.value) == ('a "b" *', "x, y")
 
 
-def test_more_is_demanded_of_more() -> None:
-    assert demand(1, production=False, name="db") == Demand("y")
-    assert demand(20, production=False, name="db") == Demand("y")
-    assert demand(21, production=False, name="db") == Demand("21")
-    assert demand(1_001, production=False, name="db") == Demand("db", reason=True)
-    assert demand(1, production=True, name="db") == Demand("db", reason=True)
-
-
 def test_every_action_has_a_key_of_its_own_in_upper_case() -> None:
     keys = [action.key for action in ACTIONS.values()]
     assert len(set(keys)) == len(keys)
@@ -102,9 +96,30 @@ def test_every_action_has_a_key_of_its_own_in_upper_case() -> None:
 
 def test_a_plan_sorts_out_what_an_action_cannot_be_done_to() -> None:
     made = plan(ACTIONS["delay"], [row(1), row(2, Shown.DEAD), row(3, Shown.SCHEDULED, version=7)])
-    assert [tuple(target) for target in made.targets] == [(1, 0), (3, 7)]
-    assert made.groups == {(Shown.READY, "mail"): 1, (Shown.SCHEDULED, "mail"): 1}
+    assert [tuple(target) for target in made.chosen] == [(1, 0), (3, 7)]
+    assert made.groups == {(Shown.READY, "mail"): 1, (Shown.DEAD, "mail"): 1, (Shown.SCHEDULED, "mail"): 1}
+    assert made.eligible == Count(2)
     assert made.skipped == {"it is dead, and must be waiting": 1}
+
+
+@pytest.mark.parametrize(("typed", "amount"), [("", None), ("all", None), ("1", 1), ("4,120", 4120)])
+def test_how_many_is_a_number_or_all(typed: str, amount: int | None) -> None:
+    assert amount_of(typed) == amount
+
+
+@pytest.mark.parametrize("typed", ["0", "-1", "some", "1.5", "9" * 20])
+def test_another_amount_is_refused(typed: str) -> None:
+    with pytest.raises(InvalidInput, match="number of tasks"):
+        amount_of(typed)
+
+
+def test_work_tells_how_far_it_has_come() -> None:
+    work = Work("Retry", 4_120, began=100.0)
+    assert work.told(100.0) == "Retry: 0 of 4,120 (0%); x stops it"
+    work.done = 1_030
+    assert work.told(102.0) == "Retry: 1,030 of 4,120 (25%), 515 a second, 6s left; x stops it"
+    work.stop()
+    assert Work("Retry", None, 0.0, 500, stopping=True).told(1.0) == "Retry: 500, 500 a second; stopping"
 
 
 def test_what_was_taken_back_is_not_taken_back_again() -> None:

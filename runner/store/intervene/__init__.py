@@ -4,14 +4,14 @@ Every function takes a writing transaction; the change and the entry that tells 
 """
 
 from runner.store.intervene.answers import By, MovedOn, Refused, Result, Target
-from runner.store.intervene.bulk import Matching, Operation, in_chunks, matching
+from runner.store.intervene.bulk import Course, Doors, Matching, Operation, matching, to_all, to_each
 from runner.store.intervene.changes import KEEP, Changes
 from runner.store.intervene.delay import delay
 from runner.store.intervene.edit import edit
 from runner.store.intervene.eligibility import VERBS, objection
 from runner.store.intervene.pause import Kind, Paused, Place, pause, resume
 from runner.store.intervene.person import who
-from runner.store.intervene.preview import Preview, preview
+from runner.store.intervene.preview import Preview, bounded, gathered, preview
 from runner.store.intervene.retry import requeue, retry_now
 from runner.store.intervene.terminate import terminate
 from runner.store.intervene.undo import undo
@@ -22,6 +22,8 @@ __all__ = [
     "VERBS",
     "By",
     "Changes",
+    "Course",
+    "Doors",
     "Kind",
     "Matching",
     "MovedOn",
@@ -32,9 +34,10 @@ __all__ = [
     "Refused",
     "Result",
     "Target",
+    "bounded",
     "delay",
     "edit",
-    "in_chunks",
+    "gathered",
     "matching",
     "objection",
     "pause",
@@ -43,6 +46,8 @@ __all__ = [
     "resume",
     "retry_now",
     "terminate",
+    "to_all",
+    "to_each",
     "undo",
     "who",
     "wish",

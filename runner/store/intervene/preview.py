@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.filters import Filter
+from runner.fields import Operator
+from runner.filters import Filter, Term
 from runner.store.intervene.eligibility import objection
 from runner.store.intervene.keys import ANOTHER, keyless
 from runner.store.observe.legible import whole, words
@@ -35,6 +36,7 @@ class Preview:
         eligible: how many of these it would be done to.
         skipped: how many of these it would not be done to, by the reason.
         samples: the newest ones that it would be done to.
+        newest: the highest id among all of them; None when there are none.
     """
 
     verb: str
@@ -43,6 +45,7 @@ class Preview:
     eligible: int
     skipped: Mapping[str, int]
     samples: list[TaskRow]
+    newest: int | None = None
 
 
 async def preview(tx: Transaction, wanted: Filter, verb: str, cap: int = CAP) -> Preview:
@@ -54,7 +57,7 @@ async def preview(tx: Transaction, wanted: Filter, verb: str, cap: int = CAP) ->
         verb: a key of eligibility.VERBS.
         cap: the most tasks to look at.
     """
-    ids, more = await _ids(tx, wanted, cap)
+    ids, more = await gathered(tx, wanted, cap)
     outlines = await _outlines(tx, ids)
     objections = {outline.id: objection(verb, outline) for outline in outlines}
     returning = [outline.id for outline in outlines if outline.state.final and objections[outline.id] is None]
@@ -67,7 +70,13 @@ async def preview(tx: Transaction, wanted: Filter, verb: str, cap: int = CAP) ->
         eligible=len(eligible),
         skipped=dict(Counter(why for why in objections.values() if why).most_common()),
         samples=await task_rows(tx, eligible[:SAMPLES]),
+        newest=ids[0] if ids else None,
     )
+
+
+def bounded(wanted: Filter, newest: int | None) -> Filter:
+    """The filter, for what had been submitted when a preview was made: nobody has seen what came later."""
+    return wanted if newest is None else Filter((*wanted.terms, Term("id", Operator.LE, newest)))
 
 
 class Outline(NamedTuple):
@@ -86,7 +95,8 @@ class Outline(NamedTuple):
         return STORED[self.shown]
 
 
-async def _ids(tx: Transaction, wanted: Filter, cap: int) -> tuple[list[int], bool]:
+async def gathered(tx: Transaction, wanted: Filter, cap: int = CAP) -> tuple[list[int], bool]:
+    """Find all ids that a filter lets through, the highest first, up to a cap; and tell whether there may be more."""
     ids: list[int] = []
     after: int | None = None
     for _ in range(MOST_STRETCHES):

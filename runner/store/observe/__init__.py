@@ -7,7 +7,7 @@ from runner.store.observe.audit import Audited, audit, audited, undoable
 from runner.store.observe.cause import Cause
 from runner.store.observe.counts import QueueCounts, counts
 from runner.store.observe.evidence import Attempt
-from runner.store.observe.failures import Failures, affected, failures
+from runner.store.observe.failures import Failures, failures
 from runner.store.observe.filtering import indexed
 from runner.store.observe.legible import clock
 from runner.store.observe.pages import Page, page
@@ -43,7 +43,6 @@ __all__ = [
     "Total",
     "UnknownHandler",
     "Why",
-    "affected",
     "audit",
     "audited",
     "clock",

@@ -75,25 +75,6 @@ async def failures(
     return [_failures(row) for row in (await tx.execute(statement)).mappings().all()]
 
 
-async def affected(tx: Transaction, fingerprint: str, limit: int, after: int | None = None) -> list[int]:
-    """Find the tasks with failures of one kind, so that the group can be acted upon.
-
-    Args:
-        tx: an open transaction.
-        fingerprint: of the group.
-        limit: the most tasks.
-        after: an id behind which to go on; None to begin.
-
-    Returns:
-        Ids of live and finished tasks, the lowest first.
-    """
-    tried = tx.tables.attempt.c
-    statement = sa.select(tried.task_id).distinct().where(tried.fingerprint == fingerprint)
-    if after is not None:
-        statement = statement.where(tried.task_id > after)
-    return [row.task_id for row in await tx.rows(statement.order_by(tried.task_id).limit(limit))]
-
-
 def _recent(tx: Transaction, wanted: Filter, since: datetime | None, window: int) -> tuple[sa.CTE, Any]:
     """The latest attempts that the filter lets through, numbered from the last; and where the window ends, if it does.
 
