@@ -109,7 +109,7 @@ async def test_a_failure_leads_to_its_tasks(task_id: int, watch: Watch) -> None:
     async with watch("failures") as operator:
         await operator.sees("ConnectionError")
         await operator.press("enter")
-        await operator.sees("handler:smtp.send error~ConnectionError", f"{task_id + 1} ✖ dead")
+        await operator.sees("failure:", f"{task_id + 1} ✖ dead")
 
 
 async def test_the_rows_of_a_foreign_client_break_no_screen(database: Database, watch: Watch) -> None:

@@ -82,7 +82,7 @@ DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
     "resume": lambda session, _: interventions.resume(session, "slow", None),
     "take_back": lambda session, _: interventions.take_back(session, 1, None),
 }
-LOOKS = ("pause_of", "last_change")
+LOOKS = ("preview", "pause_of", "last_change")
 
 
 def test_everything_that_carries_something_out_is_known_here() -> None:
