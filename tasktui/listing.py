@@ -96,6 +96,18 @@ class Listing:
         """Mark tasks, in the list or not."""
         return replace(self, marks={**self.marks, **{task.id: task for task in tasks}}, all=None)
 
+    def between(self, one: int | None, other: int) -> tuple[TaskRow, ...]:
+        """The tasks of the list from one to the other, both included, whichever comes first.
+
+        Args:
+            one: an id; when it does not stand in the list, only the other is meant.
+            other: an id in the list.
+        """
+        if other not in self.tasks:
+            return ()
+        places = [self.ids.index(id) for id in (one, other) if id is not None and id in self.tasks]
+        return tuple(self.tasks[id] for id in self.ids[min(places) : max(places) + 1])
+
     def with_all(self, wanted: Filter, count: Count) -> "Listing":
         """Mark all that a filter lets through, without naming each."""
         return replace(self, marks={}, all=Everything(wanted, count))

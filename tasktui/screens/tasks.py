@@ -1,7 +1,6 @@
 """Tasks: the list. Filter, mark, act."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from textual import on
@@ -12,16 +11,13 @@ from textual.widgets import Input, Static
 
 from runner.errors import RunnerError
 from runner.filters import Filter, parse_filter
-from runner.store import intervene, observe
-from runner.store.observe import Count, Order, Page, TaskRow
-from runner.store.transaction import Transaction
-from tasktui.actions import Action
+from runner.store import observe
+from runner.store.observe import Order
 from tasktui.columns import Column
-from tasktui.listing import Listing
-from tasktui.messages import Matched
+from tasktui.loading import NEWEST, Loaded, More, Refreshed, names, refresh
 from tasktui.query import complete_filter
 from tasktui.render import Line, content, line, task_line
-from tasktui.screens.acting import ActingScreen
+from tasktui.screens.marking import MarkingScreen
 from tasktui.widgets.table import Table
 from tasktui.widgets.typed import Typed
 
@@ -33,12 +29,6 @@ EDGE = 50
 
 MOST_LOADED = 5_000
 """Tasks that are loaded at most; further down a filter leads faster."""
-
-NEWEST = 100
-"""Newer tasks are counted up to so many."""
-
-MOST_MARKED = 1_000
-"""Tasks that are marked one by one; of more it is noted that all are meant that match."""
 
 COLUMNS = (
     Column("ID", 8, right=True),
@@ -53,31 +43,7 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A first page."""
-
-    page: Page
-
-
-@dataclass(frozen=True, slots=True)
-class More:
-    """A further page."""
-
-    page: Page
-
-
-@dataclass(frozen=True, slots=True)
-class Refreshed:
-    """Tasks that are in sight, as they are now, and how many newer ones there are."""
-
-    asked: tuple[int, ...]
-    rows: Sequence[TaskRow]
-    newer: int
-    at: Any
-
-
-class TasksScreen(ActingScreen):
+class TasksScreen(MarkingScreen):
     """The list of tasks."""
 
     KEY = "2"
@@ -89,16 +55,12 @@ class TasksScreen(ActingScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("w", "why", "Why"),
-        Binding("space", "mark", "Mark", show=False),
-        Binding("asterisk", "mark_all", "Mark all", show=False, key_display="*"),
-        Binding("backslash", "clear", "Clear marks", show=False, key_display="\\"),
         Binding("o", "order", "Order", show=False),
         Binding("escape", "list", "To the list", show=False),
     ]
 
     def __init__(self) -> None:
         super().__init__()
-        self.listing = Listing()
         self._wanted = Filter()
         self._typed = ""
         self._order = Order.NEWEST
@@ -129,6 +91,10 @@ class TasksScreen(ActingScreen):
             self.query_one("#filter", Input).value = self.session.wanted
             self._apply(self.session.wanted)
 
+    def wanted(self) -> Filter:
+        """The filter of the list."""
+        return self._wanted
+
     def question(self) -> object:
         """The filter, the order, and how often the list was begun anew."""
         return (self._typed, self._order, self._loads)
@@ -136,14 +102,14 @@ class TasksScreen(ActingScreen):
     async def look(self) -> object:
         """Load, go on, or refresh what is in sight."""
         if self._load:
-            self._names = await self.session.read(_names)
+            self._names = await self.session.read(names)
             return Loaded(await self.session.read(observe.page, self._wanted, None, PAGE, self._order))
         if self._more and self.listing.next is not None:
             return More(await self.session.read(observe.page, self._wanted, self.listing.next, PAGE, self._order))
         asked = tuple(dict.fromkeys((*self.table.in_sight, *list(self.listing.marks)[:NEWEST])))
         newest = max(self.listing.ids, default=0)
         count = self.listing.indexed and self._order is Order.NEWEST
-        return await self.session.read(_refresh, asked, self._wanted if count else None, newest)
+        return await self.session.read(refresh, asked, self._wanted if count else None, newest)
 
     def show(self, snapshot: Any) -> None:
         """Put what was read into the list; only a load changes the order."""
@@ -155,24 +121,13 @@ class TasksScreen(ActingScreen):
             case Refreshed(asked, rows, newer, at):
                 self.listing = self.listing.refreshed(asked, rows, at, newer)
                 self._load = bool(newer) and not self.listing.ids
-        self._draw()
+        self.draw()
         if isinstance(snapshot, Loaded) and self.table.cursor is None:
             self.table.action_first()
-
-    def chosen(self) -> Sequence[TaskRow]:
-        """The marked tasks, or the one under the cursor."""
-        return self.listing.chosen(self.table.cursor)
 
     def looked_at(self) -> int | None:
         """The task under the cursor, whatever is marked."""
         return self.table.cursor
-
-    def ask_for_tasks(self, action: Action, chosen: Sequence[TaskRow]) -> None:
-        """Ask about the marked tasks, or about all that match."""
-        if self.listing.all is not None:
-            self.ask_for_all(action, self.listing.all.wanted)
-        else:
-            super().ask_for_tasks(action, chosen)
 
     def action_reload(self) -> None:
         """Load the list anew."""
@@ -186,22 +141,6 @@ class TasksScreen(ActingScreen):
         """Go back to the list; what was typed and not sent is dropped."""
         self.query_one("#filter", Input).value = self._typed
         self.table.focus()
-
-    def action_mark(self) -> None:
-        """Mark the task under the cursor, or take its mark away, and go on."""
-        if self.table.cursor is not None:
-            self.listing = self.listing.toggled(self.table.cursor)
-            self.table.action_move(1)
-            self._draw()
-
-    def action_clear(self) -> None:
-        """Take all marks away."""
-        self.listing = self.listing.cleared()
-        self._draw()
-
-    def action_mark_all(self) -> None:
-        """Mark what the filter lets through, whether it is loaded or not."""
-        self.work(self._mark_all(self._wanted))
 
     def action_order(self) -> None:
         """Turn the order around."""
@@ -242,19 +181,8 @@ class TasksScreen(ActingScreen):
         self.table.scroll_home(animate=False)
         self.table.cursor = None
 
-    async def _mark_all(self, wanted: Filter) -> None:
-        self.post_message(await self.session.read(_matching, wanted))
-
-    @on(Matched)
-    def _matched(self, message: Matched) -> None:
-        if message.rows is None:
-            self.listing = self.listing.with_all(message.wanted, message.count)
-        else:
-            self.listing = self.listing.marked(message.rows)
-        self._draw()
-        self.tell(f"Marked {message.count} tasks")
-
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        """Show the list as it is now."""
         listing = self.listing
         self.table.show(listing.ids, self._line, listing.marks)
         self.query_one("#about", Static).update(self._about())
@@ -278,26 +206,3 @@ class TasksScreen(ActingScreen):
         newer = f"   +{listing.newer:,}{capped} newer, r to load " if listing.newer else ""
         found = f" {len(listing.ids):,}{more} tasks{oldest}   {way}{short}"
         return content((found, "dim"), (marked, "bold"), (newer, "bold reverse"))
-
-
-async def _names(tx: Transaction) -> dict[str, Sequence[str]]:
-    """Names that exist, for completing; a name that is not harmless is not offered."""
-    found = {"queue": tx.tables.queue, "handler": tx.tables.handler}
-    names = {field: await observe.registered(tx, table) for field, table in found.items()}
-    return {field: [name for name in known if line(name) == name] for field, known in names.items()}
-
-
-async def _refresh(tx: Transaction, asked: tuple[int, ...], wanted: Filter | None, newest: int) -> Refreshed:
-    rows = await observe.task_rows(tx, asked)
-    newer = 0
-    if wanted is not None:
-        found = await observe.find(tx, wanted, NEWEST)
-        newer = sum(id > newest for id in found.ids)
-    return Refreshed(asked, rows, newer, await observe.clock(tx))
-
-
-async def _matching(tx: Transaction, wanted: Filter) -> Matched:
-    ids, more = await intervene.gathered(tx, wanted)
-    count = Count(len(ids), more)
-    rows = await observe.task_rows(tx, ids) if len(ids) <= MOST_MARKED and not more else None
-    return Matched(wanted=intervene.bounded(wanted, ids[0] if ids else None), count=count, rows=rows)

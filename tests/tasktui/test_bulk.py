@@ -9,8 +9,7 @@ import sqlalchemy as sa
 from runner.store.database import Database
 from runner.store.intervene import bulk
 from runner.task import State
-from tasktui import interventions
-from tasktui.screens import tasks
+from tasktui import interventions, loading
 from tests.store.rows import add_attempt, add_live, add_past, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, PATIENCE, Operator, Watch
 from tests.tasktui.test_acting import audited, say_yes
@@ -19,7 +18,7 @@ from tests.tasktui.test_acting import audited, say_yes
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let twelve tasks be many."""
-    monkeypatch.setattr(tasks, "MOST_MARKED", 5)
+    monkeypatch.setattr(loading, "MOST_MARKED", 5)
 
 
 async def many(database: Database, number: int, **values: Any) -> list[int]:

@@ -101,6 +101,20 @@ async def test_marks_outlive_the_filter_and_are_counted(database: Database, watc
 
 
 @ON_ONE_DATABASE
+async def test_a_range_is_marked_from_the_last_mark_to_the_cursor(database: Database, watch: Watch) -> None:
+    ids = [await add_live(database) for _ in range(6)]
+    async with watch("tasks") as operator:
+        await operator.until(lambda: len(operator.screen.listing.ids) == 6)
+        await operator.press("down", "space", "down", "down", "v")
+        assert sorted(operator.screen.listing.marks) == ids[1:5]
+        await operator.press("home", "v")
+        assert sorted(operator.screen.listing.marks) == ids[1:]
+        await operator.press("backslash", "v")
+        assert list(operator.screen.listing.marks) == [ids[-1]]
+        await operator.sees("1 marked")
+
+
+@ON_ONE_DATABASE
 async def test_a_star_marks_all_that_match(database: Database, watch: Watch) -> None:
     ids = {await add_live(database, run_at=ahead(60)) for _ in range(3)}
     async with watch("tasks") as operator:

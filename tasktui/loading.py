@@ -1,0 +1,74 @@
+"""What the list of tasks asks the database for, and the frozen answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from runner.filters import Filter
+from runner.store import intervene, observe
+from runner.store.observe import Count, Page, TaskRow
+from runner.store.transaction import Transaction
+from tasktui.messages import Matched
+from tasktui.render import line
+
+NEWEST = 100
+"""Newer tasks are counted up to so many."""
+
+MOST_MARKED = 1_000
+"""Tasks that are marked one by one; of more it is noted that all are meant that match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A first page."""
+
+    page: Page
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """A further page."""
+
+    page: Page
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """Tasks that are in sight, as they are now, and how many newer ones there are."""
+
+    asked: tuple[int, ...]
+    rows: Sequence[TaskRow]
+    newer: int
+    at: datetime
+
+
+async def names(tx: Transaction) -> dict[str, Sequence[str]]:
+    """Names that exist, for completing; a name that is not harmless is not offered."""
+    found = {"queue": tx.tables.queue, "handler": tx.tables.handler}
+    known = {field: await observe.registered(tx, table) for field, table in found.items()}
+    return {field: [name for name in entries if line(name) == name] for field, entries in known.items()}
+
+
+async def refresh(tx: Transaction, asked: tuple[int, ...], wanted: Filter | None, newest: int) -> Refreshed:
+    """Read tasks again, and count those that came since.
+
+    Args:
+        tx: an open transaction.
+        asked: ids of the tasks.
+        wanted: the filter that newer ones must pass; None to count none.
+        newest: the highest id that is in the list.
+    """
+    rows = await observe.task_rows(tx, asked)
+    newer = 0
+    if wanted is not None:
+        found = await observe.find(tx, wanted, NEWEST)
+        newer = sum(id > newest for id in found.ids)
+    return Refreshed(asked, rows, newer, await observe.clock(tx))
+
+
+async def matching(tx: Transaction, wanted: Filter) -> Matched:
+    """Count what a filter lets through, and name it if that is not too much."""
+    ids, more = await intervene.gathered(tx, wanted)
+    count = Count(len(ids), more)
+    rows = await observe.task_rows(tx, ids) if len(ids) <= MOST_MARKED and not more else None
+    return Matched(wanted=intervene.bounded(wanted, ids[0] if ids else None), count=count, rows=rows)
