@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 
 class State(StrEnum):
@@ -48,6 +48,7 @@ class Move(NamedTuple):
 
 MOVES: dict[str, Move] = {
     "submit": Move((None,), State.WAITING),
+    "block": Move((None,), State.BLOCKED),
     "claim": Move((State.WAITING,), State.RUNNING),
     "succeed": Move((State.RUNNING,), State.SUCCEEDED),
     "retry": Move((State.RUNNING,), State.WAITING),
@@ -131,6 +132,31 @@ class Unique(NamedTuple):
     on_duplicate: OnDuplicate = OnDuplicate.SKIP
 
 
+OnFailure: TypeAlias = Literal["wait", "cancel", "run"]
+"""What a parent that is dead or cancelled means for a task that waits for it.
+
+"wait": it goes on waiting, until the parent is run again and succeeds, or an operator lets it go; "cancel": it is
+cancelled too; "run": it runs anyway."""
+
+
+class After(NamedTuple):
+    """That a task waits until another one has ended.
+
+    Args:
+        parent: the other's id; or its handler's name and its business key, which stand for the task that was submitted
+            last with them, and may be submitted later than the one that waits.
+        on_failure: what it means when the other one is dead or cancelled.
+    """
+
+    parent: int | tuple[str, str]
+    on_failure: OnFailure = "wait"
+
+    @property
+    def told(self) -> str:
+        """The parent, as people call it."""
+        return f"task {self.parent}" if isinstance(self.parent, int) else " ".join(self.parent)
+
+
 class NewTask(NamedTuple):
     """A task to submit; None leaves a value to the table's or the handler's default.
 
@@ -150,6 +176,7 @@ class NewTask(NamedTuple):
         submitted_by: who or what submitted it.
         bucket: a number from 0 to BUCKETS - 1; one at random when None.
         unique: what makes it the only one of its handler; None when nothing does.
+        after: the tasks that it waits for; None when it waits for none.
     """
 
     handler: str
@@ -167,6 +194,7 @@ class NewTask(NamedTuple):
     submitted_by: str | None = None
     bucket: int | None = None
     unique: Unique | None = None
+    after: tuple[After, ...] | None = None
 
     @property
     def independent(self) -> bool:

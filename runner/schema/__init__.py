@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from runner.schema import records, registries
 from runner.schema import task as tasks
-from runner.schema.records import MINUTE_COUNTS, SETTLED_COUNTS
+from runner.schema.records import GONE, MINUTE_COUNTS, SETTLED_COUNTS
 from runner.schema.states import is_state, state_literal
 from runner.task import State
 
@@ -57,6 +57,7 @@ class Tables:
         self._index_past(self.history, self.attempt)
         expires_at = self.unique.c.expires_at
         self._index(self.unique, "expires", expires_at, where=expires_at.is_not(None))
+        self._index_open(self.dependency)
 
     def _table(self, name: str, *items: Any, **options: Any) -> sa.Table:
         return sa.Table(f"{self.prefix}{name}", self.metadata, *items, **options)
@@ -74,7 +75,15 @@ class Tables:
         self._index(table, "rescued", task.run_at, task.id, where=waiting & (task.rescues > sa.literal_column("0")))
         self._index(table, "running", task.runner_id, where=running)
         self._index(table, "blocked", task.id, where=is_state(task.state, State.BLOCKED))
-        self._index(table, "key", task.key, task.handler, where=task.key.is_not(None))
+        self._index(table, "key", task.key, task.handler, task.id, where=task.key.is_not(None))
+
+    def _index_open(self, dependency: sa.Table) -> None:
+        edge = dependency.c
+        is_open = edge.satisfied_at.is_(None)
+        self._index(dependency, "open", edge.id, where=is_open)
+        self._index(
+            dependency, "key", edge.parent_key, edge.parent_handler, where=is_open & edge.parent_key.is_not(None)
+        )
 
     def _index_past(self, history: sa.Table, attempt: sa.Table) -> None:
         past, tried = history.c, attempt.c
@@ -82,7 +91,7 @@ class Tables:
         self._index(history, "finished", past.finished_at, past.id)
         rare = past.state != state_literal(State.SUCCEEDED)
         self._index(history, "failed", past.state, past.queue, past.id, where=rare)
-        self._index(history, "key", past.key, past.handler, where=past.key.is_not(None))
+        self._index(history, "key", past.key, past.handler, past.id, where=past.key.is_not(None))
         self._index(attempt, "fingerprint", tried.fingerprint, tried.ended_at)
         self._index(attempt, "ended", tried.ended_at)
 
@@ -93,4 +102,4 @@ def tables(prefix: str = "", schema: str | None = None) -> Tables:
     return Tables(prefix, schema)
 
 
-__all__ = ["MINUTE_COUNTS", "SETTLED_COUNTS", "Tables", "is_state", "state_literal", "tables"]
+__all__ = ["GONE", "MINUTE_COUNTS", "SETTLED_COUNTS", "Tables", "is_state", "state_literal", "tables"]

@@ -1,11 +1,11 @@
 """The columns of what is kept about tasks: attempts, minutes, the audit, what is unique and what waits for what."""
 
-from typing import Any
+from typing import Any, get_args
 
 import sqlalchemy as sa
 
 from runner.columns import BigId, Instant, JsonText, Name, db_now
-from runner.task import Scope
+from runner.task import OnFailure, Scope
 
 
 def attempt() -> list[sa.Column[Any]]:
@@ -86,14 +86,34 @@ def unique() -> list[sa.Column[Any] | sa.CheckConstraint]:
     ]
 
 
-def dependency() -> list[sa.Column[Any] | sa.Index]:
-    """What a task waits for."""
+def dependency() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """What a task waits for: one row for each parent.
+
+    A row without `satisfied_at` is open, and holds its task back while that is blocked.
+    """
+    rules = ", ".join(repr(rule) for rule in get_args(OnFailure))
     return [
         sa.Column("id", BigId, sa.Identity(), primary_key=True),
+        # The one that waits.
         sa.Column("task_id", sa.BigInteger, nullable=False, index=True),
+        # The one that is waited for; where it is named by handler and key, the one that these stood for when its end
+        # was seen, and null until then.
         sa.Column("parent_id", sa.BigInteger, index=True),
         sa.Column("parent_handler", Name),
         sa.Column("parent_key", sa.Text),
-        sa.Column("on_failure", sa.Text, nullable=False),
+        sa.Column("on_failure", sa.Text, nullable=False, server_default="wait"),
+        # The final state in which it was seen last, or GONE; null until then. It may stand in an open row: a dead
+        # parent that may yet be run again.
+        sa.Column("parent_state", sa.Text),
+        # When it stopped to hold its task back.
         sa.Column("satisfied_at", Instant),
+        # The operator who let it go; null when it let go by itself.
+        sa.Column("satisfied_by", sa.Text),
+        sa.CheckConstraint(f"on_failure in ({rules})", name="on_failure"),
+        sa.CheckConstraint("parent_id is not null or parent_key is not null", name="parent"),
+        sa.CheckConstraint("(parent_handler is null) = (parent_key is null)", name="parent_key"),
     ]
+
+
+GONE = "gone"
+"""Stands for the state of a parent that is neither live nor in the history."""

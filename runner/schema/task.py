@@ -48,6 +48,8 @@ def _trail() -> list[sa.Column[Any]]:
         sa.Column("runner_id", sa.BigInteger),
         sa.Column("host", sa.Text),
         sa.Column("claimed_at", Instant),
+        # How many of the tasks that it waited for ended in which state; null while it waits, and when it did not.
+        sa.Column("parents", JsonText),
         sa.Column("checkpoint", JsonText),
         sa.Column("error", sa.Text),
     ]

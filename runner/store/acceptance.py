@@ -4,19 +4,21 @@ import json
 import math
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 from runner.bulk import Bulk
 from runner.columns import EARLIEST, LATEST, bounded
 from runner.errors import InvalidTask
 from runner.policy.retry import parse_plan
 from runner.storable import require_storable
-from runner.task import BUCKETS, NewTask, Priority, Scope, Unique
+from runner.task import BUCKETS, After, NewTask, OnFailure, Priority, Scope, Unique
 
 LONGEST_NAME = 200
 LONGEST_KEY = 400
 """Characters: with the handler's name it must fit into an index of PostgreSQL, which takes 2,700 bytes."""
 LONGEST_SECONDS = 1e9
+MOST_PARENTS = 100_000
+RULES = get_args(OnFailure)
 
 NOTHING_SAID = NewTask("handler")[2:]
 """What follows handler and payload in a task that leaves everything to the defaults, as most do."""
@@ -54,10 +56,7 @@ def _check_options(task: NewTask) -> None:
         _name("queue", task.queue)
     if task.key is not None:
         require_storable("key", task.key, LONGEST_KEY)
-    for field in ("tags", "trace", "submitted_by"):
-        text = getattr(task, field)
-        if text is not None:
-            require_storable(field, text)
+    _texts(task)
     if task.tags is not None and not isinstance(_read("tags", task.tags), list):
         raise InvalidTask(field="tags", value=task.tags[:80], why="it is no JSON array")
     _numbers(task)
@@ -65,6 +64,8 @@ def _check_options(task: NewTask) -> None:
         parse_plan(task.retry)
     if task.unique is not None:
         _unique(task.unique)
+    if task.after is not None:
+        _after(task, task.after)
     _times(task)
 
 
@@ -137,6 +138,30 @@ def _unique(unique: Unique) -> None:
     if unique.scope is Scope.FOR_A_TIME and not 0 < (unique.seconds or 0) < LONGEST_SECONDS:
         why = f"it must be a number of seconds, more than 0 and up to {LONGEST_SECONDS:.0e}"
         raise InvalidTask(field="unique", value=unique.seconds, why=why)
+
+
+def _texts(task: NewTask) -> None:
+    for field in ("tags", "trace", "submitted_by"):
+        text = getattr(task, field)
+        if text is not None:
+            require_storable(field, text)
+
+
+def _after(task: NewTask, after: tuple[After, ...]) -> None:
+    if not after:
+        raise InvalidTask(field="after", value="nothing", why="leave it out for a task that waits for none")
+    if len(after) > MOST_PARENTS:
+        raise InvalidTask(field="after", value=f"{len(after)} tasks", why=f"it can wait for {MOST_PARENTS} at most")
+    for parent, on_failure in after:
+        if on_failure not in RULES:
+            raise InvalidTask(field="after", value=on_failure, why=f"on failure it can {', '.join(RULES)}")
+        if isinstance(parent, tuple):
+            _name("after", parent[0])
+            require_storable("after", parent[1], LONGEST_KEY)
+            if parent == (task.handler, task.key):
+                raise InvalidTask(field="after", value=" ".join(parent), why="these are its own handler and key")
+        elif not 1 <= parent < 2**63:
+            raise InvalidTask(field="after", value=parent, why="it is no number of a task")
 
 
 def _times(task: NewTask) -> None:

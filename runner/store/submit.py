@@ -8,14 +8,15 @@ import sqlalchemy as sa
 
 from runner.bulk import Bulk
 from runner.columns import Instant, JsonText, db_later, db_now, random_below
-from runner.schema import Tables
+from runner.schema import Tables, state_literal
 from runner.store.acceptance import check_each
+from runner.store.dependencies.edges import Held, tie, waits
 from runner.store.dialects import DIALECTS
 from runner.store.statement import Prepared
 from runner.store.steps import Frame, Step, Steps
 from runner.store.transaction import Transaction
 from runner.store.unique import concluded, contested
-from runner.task import BUCKETS, NewTask, Priority, Receipt
+from runner.task import BUCKETS, MOVES, NewTask, Priority, Receipt
 
 COLUMNS: dict[str, Any] = {
     "handler": sa.Text,
@@ -33,6 +34,8 @@ COLUMNS: dict[str, Any] = {
     "submitted_by": sa.Text,
     "bucket": sa.SmallInteger,
     "unique_key": sa.Text,
+    "blocked_by": sa.Integer,
+    "parents": sa.Text,
 }
 """What a submitted task may say, with the types in which it travels; what a batch does not use is not sent."""
 
@@ -100,14 +103,17 @@ def submission(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[Re
         What became of each task.
 
     Raises:
-        InvalidTask: when a value cannot be stored, before the first statement.
+        InvalidTask: when a value cannot be stored, or what a task is to wait for is not there; nothing has been
+            written then.
         DuplicateTask: when a task is one that is not to be; nothing of the batch has been written then.
     """
     check_each(tasks)
+    held = yield from waits(frame, tasks)
     if not _is_contested(tasks):
-        return Receipt((yield from _inserted(frame, tasks, notify)))
+        return Receipt((yield from _inserted(frame, tasks, held, notify)))
     outcome = yield from contested(frame, tasks)
-    inserted = yield from _inserted(frame, [tasks[place] for place in outcome.new], notify)
+    waiting = [held[place] for place in outcome.new] if held else []
+    inserted = yield from _inserted(frame, [tasks[place] for place in outcome.new], waiting, notify)
     return (yield from concluded(frame, tasks, outcome, inserted, notify))
 
 
@@ -121,19 +127,25 @@ def _is_contested(tasks: Sequence[NewTask]) -> bool:
     return not all(task.independent for task in alike)
 
 
-def _inserted(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[list[int]]:
+def _inserted(frame: Frame, tasks: Sequence[NewTask], held: Held, notify: bool) -> Steps[list[int]]:
     ids: list[int] = []
     for first in range(0, len(tasks), CHUNK):
-        rows = yield _insertion(frame, tasks[first : first + CHUNK], notify)
+        part = slice(first, first + CHUNK)
+        rows = yield _insertion(frame, tasks[part], held[part], notify)
         # Numbers are handed out in the order of the rows, but come back in any.
         ids += sorted(row[0] for row in rows)
+    yield from tie(frame, ids, held)
     return ids
 
 
-def _insertion(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Step:
+def _insertion(frame: Frame, tasks: Sequence[NewTask], held: Held, notify: bool) -> Step:
     shared, rows = _columns(tasks)
-    said = shared.keys() | rows.keys()
-    due = not said & {"run_at", "delay"} or any(task.run_at is None and task.delay is None for task in tasks)
+    due = not (shared.keys() | rows.keys()) & {"run_at", "delay"}
+    due = due or any(task.run_at is None and task.delay is None for task in tasks)
+    if held:
+        rows["blocked_by"] = [each.open if each else 0 for each in held]
+        rows["parents"] = [each.summary if each else None for each in held]
+        due = due and not all(rows["blocked_by"])
     prepared = _prepared(frame.tables, frame.driver, tuple(rows), tuple(shared), notify and due)
     values = {f"shared_{name}": frame.dialect.instant(value) for name, value in shared.items()}
     return Step(prepared, values | frame.dialect.parameters("new", rows))
@@ -144,9 +156,11 @@ def _columns(tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, Sequen
     if isinstance(tasks, Bulk):
         shared = {name: value for name, value in tasks.like._asdict().items() if value is not None}
         del shared["payload"]
+        shared.pop("after", None)
         return shared, {"payload": tasks.payloads}
     columns = zip(NewTask._fields, zip(*tasks, strict=True), strict=True)
     said: dict[str, Sequence[Any]] = {name: values for name, values in columns if values.count(None) < len(values)}
+    said.pop("after", None)
     if unique := said.pop("unique", None):
         said["unique_key"] = [each and each.key for each in unique]
     return {}, said
@@ -163,6 +177,9 @@ def _prepared(
     if "delay" in said:
         start = sa.func.coalesce(said["run_at"], db_now()) if "run_at" in said else db_now()
         values["run_at"] = db_later(start, sa.func.coalesce(said["delay"], 0))
+    if "blocked_by" in said:
+        free, held = (state_literal(MOVES[verb].target) for verb in ("submit", "block"))
+        values["state"] = sa.case((said["blocked_by"] > sa.literal_column("0"), held), else_=free)
     insert = sa.insert(tables.task).from_select(list(values), sa.select(*values.values())).returning(tables.task.c.id)
     return Prepared(dialect.announcing(insert, tables) if notify else insert, driver)
 
@@ -170,7 +187,7 @@ def _prepared(
 def _value(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """A column of the batch as the table wants it: rows of one batch may leave different things to the default."""
     match name:
-        case "payload" | "tags":
+        case "payload" | "tags" | "parents":
             return sa.cast(column, JsonText)
         case "queue":
             return sa.func.coalesce(column, sa.literal_column("'default'"))

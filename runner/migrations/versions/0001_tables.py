@@ -72,6 +72,7 @@ def _task(op: Operations) -> None:
         sa.Column("runner_id", sa.BigInteger),
         sa.Column("host", sa.Text),
         sa.Column("claimed_at", Instant),
+        sa.Column("parents", JsonText),
         sa.Column("checkpoint", JsonText),
         sa.Column("error", sa.Text),
         *_task_rules(),
@@ -82,7 +83,7 @@ def _task(op: Operations) -> None:
     op.create_index("task", "rescued", "run_at", "id", where="state = 'waiting' AND rescues > 0")
     op.create_index("task", "running", "runner_id", where="state = 'running'")
     op.create_index("task", "blocked", "id", where="state = 'blocked'")
-    op.create_index("task", "key", "key", "handler", where='"key" IS NOT NULL')
+    op.create_index("task", "key", "key", "handler", "id", where='"key" IS NOT NULL')
 
 
 def _task_rules() -> list[sa.CheckConstraint]:
@@ -162,13 +163,14 @@ def _task_history(op: Operations) -> None:
         sa.Column("runner_id", sa.BigInteger),
         sa.Column("host", sa.Text),
         sa.Column("claimed_at", Instant),
+        sa.Column("parents", JsonText),
         sa.Column("checkpoint", JsonText),
         sa.Column("error", sa.Text),
         sa.CheckConstraint("state in ('succeeded', 'dead', 'cancelled')", name="state"),
     )
     op.create_index("task_history", "finished", "finished_at", "id")
     op.create_index("task_history", "failed", "state", "queue", "id", where="state != 'succeeded'")
-    op.create_index("task_history", "key", "key", "handler", where='"key" IS NOT NULL')
+    op.create_index("task_history", "key", "key", "handler", "id", where='"key" IS NOT NULL')
 
 
 def _task_attempt(op: Operations) -> None:
@@ -220,12 +222,25 @@ def _task_dependency(op: Operations) -> None:
         sa.Column("parent_id", sa.BigInteger),
         sa.Column("parent_handler", Name),
         sa.Column("parent_key", sa.Text),
-        sa.Column("on_failure", sa.Text, nullable=False),
+        sa.Column("on_failure", sa.Text, nullable=False, server_default="wait"),
+        sa.Column("parent_state", sa.Text),
         sa.Column("satisfied_at", Instant),
+        sa.Column("satisfied_by", sa.Text),
+        sa.CheckConstraint("on_failure in ('wait', 'cancel', 'run')", name="on_failure"),
+        sa.CheckConstraint("parent_id is not null or parent_key is not null", name="parent"),
+        sa.CheckConstraint("(parent_handler is null) = (parent_key is null)", name="parent_key"),
         sqlite_autoincrement=True,
     )
     op.create_index("task_dependency", "task_id", "task_id")
     op.create_index("task_dependency", "parent_id", "parent_id")
+    op.create_index("task_dependency", "open", "id", where="satisfied_at IS NULL")
+    op.create_index(
+        "task_dependency",
+        "key",
+        "parent_key",
+        "parent_handler",
+        where="satisfied_at IS NULL AND parent_key IS NOT NULL",
+    )
 
 
 def _task_queue(op: Operations) -> None:
