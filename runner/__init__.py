@@ -5,9 +5,11 @@ from runner.handlers import Context
 from runner.outcome import Dead, Retry, Snooze
 from runner.producer import TaskHandler, handler
 from runner.submission import Submission
+from runner.task import After
 from runner.ticket import Ticket
 
 __all__ = [
+    "After",
     "Context",
     "Dead",
     "Retry",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from runner.after import Parent, edges
 from runner.buckets import Bucket
 from runner.handlers import REGISTRY, Context, Handler, OnError, Options
 from runner.once import Duplicate, UniqueKey
@@ -63,6 +64,7 @@ class TaskHandler(Handler, Generic[P, C, R]):
         unique_key: UniqueKey | None = None,
         unique: str | None = None,
         on_duplicate: Duplicate | None = None,
+        after: Parent | Iterable[Parent] = (),
         tx: object = None,
     ) -> Submission[P, R]:
         """Say something else than the handler does, for the calls submitted through what this returns.
@@ -84,6 +86,8 @@ class TaskHandler(Handler, Generic[P, C, R]):
             unique: for how long it is: "until finished", "forever", or "for 1h" from its submit.
             on_duplicate: what to do when another task holds the key: "skip" answers with that one; "replace" also gives
                 it the new values, while it waits; "error" raises DuplicateTask.
+            after: what it waits for: ids of tasks, or pairs of a handler and a key; a dead or cancelled one is waited
+                for until it is run again and succeeds, unless After(..., on_failure="cancel") or "run" says otherwise.
             tx: your connection or session, whose open transaction the task is to be part of: see docs/transactions.md.
 
         Raises:
@@ -101,6 +105,7 @@ class TaskHandler(Handler, Generic[P, C, R]):
             retry=str(parse_plan(retry)) if retry is not None else None,
             timeout=_seconds(timeout),
             tags=_json_list(tags),
+            after=edges(after) or None,
         )
         return Submission(self, task, self._rules(Rules.read(unique_key, unique, on_duplicate, bucket)), tx)
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from psycopg import sql
 
 from runner.columns import EARLIEST
-from runner.errors import DatabaseRefused, DuplicateTask, InvalidInput
+from runner.errors import DatabaseRefused, DuplicateTask, InvalidInput, InvalidTask
 from runner.migrations import ROLES, check, role, roles
 from runner.migrations.installation import version_table
 from runner.outcome import Done, Retry
@@ -32,7 +32,7 @@ from runner.store.settle import Settlement, settle
 from runner.store.statistics import Minute, write_statistics
 from runner.store.submit import COLUMNS, submit
 from runner.store.transaction import Transaction
-from runner.task import NewTask, OnDuplicate, Unique
+from runner.task import After, NewTask, OnDuplicate, Unique
 from runner.urls import parse_url
 from tests.cli.conftest import program
 from tests.conftest import PostgresDatabases
@@ -78,6 +78,14 @@ def sent(statement: str) -> Verb:
 
 async def submits(tx: Transaction) -> None:
     await submit(tx, NewTask("h", "{}", "mail", "order-17", 9, delay=60.0, max_attempts=3, retry="1m", tags='["a"]'))
+
+
+async def submits_after(tx: Transaction) -> None:
+    """All that can be looked up: a parent by number and one by key, and whether it would wait for itself."""
+    await submit(tx, NewTask("h", after=(After(("g", "k")),), key="k"))
+    await submit(tx, NewTask("g", after=(After(DEAD), After(("f", "k"))), key="k2"))
+    with pytest.raises(InvalidTask, match="wait for itself"):
+        await submit(tx, NewTask("g", after=(After(("h", "k")),), key="k"))
 
 
 async def claims(tx: Transaction) -> None:
@@ -155,7 +163,8 @@ CASES = (
     Case("ask what is unfinished", lambda tx: observe.unfinished(tx, "h", "k"), ROLES),
     Case("look", looks, ("reader", *RUNNERS_AND_OPERATORS)),
     Case("read payloads", sent("SELECT payload FROM task"), ("reader", *RUNNERS_AND_OPERATORS)),
-    Case("submit what runs", sent("INSERT INTO task(handler, state) VALUES ('h', 'running')"), RUNNERS_AND_OPERATORS),
+    Case("submit after others", submits_after, ("producer", *RUNNERS_AND_OPERATORS)),
+    Case("choose a fence", sent("INSERT INTO task(handler, fence) VALUES ('h', 7)"), RUNNERS_AND_OPERATORS),
     # Whoever may terminate a task moves it to the history, which is what a settle does.
     Case("settle", settles, RUNNERS_AND_OPERATORS),
     Case("raise a fence", sent("UPDATE task SET fence = fence + 1"), ("runner",)),
@@ -231,7 +240,7 @@ def test_a_table_that_no_role_was_thought_of_for_is_found() -> None:
 def test_what_can_be_submitted_and_edited_is_granted() -> None:
     written = roles(URL)
     submitted, edited = re.findall(r"GRANT (?:INSERT|UPDATE) \(([^)]+)\) ON \"task\"", written)
-    assert set(COLUMNS) - {"delay"} == {name.strip() for name in submitted.split(",")}
+    assert {*COLUMNS, "state"} - {"delay"} == {name.strip() for name in submitted.split(",")}
     assert {name.strip() for name in edited.split(",")} >= FIELDS
 
 

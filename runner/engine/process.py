@@ -5,10 +5,11 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
+from runner.engine.beside import beside
 from runner.engine.claiming import Claiming
+from runner.engine.following import Following
 from runner.engine.lease import Lease, identity
 from runner.engine.news import listen, watch
 from runner.engine.tally import Tally
@@ -23,15 +24,18 @@ from runner.policy.polling import BackOff, Pace
 from runner.settings import Settings
 from runner.store.claim import Claimant
 from runner.store.database import Database
+from runner.store.dependencies import Ended
 from runner.store.pending import pending
 from runner.store.prune import prune, retention_of
 from runner.store.rescue import any_lost, rescue
 from runner.store.runners import Beat
 from runner.store.statistics import write_statistics
+from runner.task import MOVES
 
 log = logging.getLogger("runner")
 
 RESCUE_EVERY = 1.0
+SWEEP_EVERY = 1.0
 STATISTICS_EVERY = 1.0
 PRUNE_EVERY = 60.0
 PRUNE_PAUSE = 0.2
@@ -57,7 +61,8 @@ class Runner:
         self.settings = settings
         self.handlers = handlers
         self.database = Database.of(settings)
-        self.working = Working(settings, self.database, self._room_again)
+        self.working = Working(settings, self.database, self._room_again, self._ended)
+        self.following = Following(self.database, settings.notify, self.tally, self._hear)
         in_hand = self.working.in_hand
         told = identity(handlers, settings.queues, in_hand)
         self.lease = Lease(self.database, settings.lease.total_seconds(), told)
@@ -95,7 +100,7 @@ class Runner:
         try:
             if not await self._enter():
                 return True
-            async with _beside(self.working.buffer.run(), self._news(), broken=self.stop):
+            async with beside(self.working.buffer.run(), self.following.run(), self._news(), broken=self.stop):
                 ticks = Ticks(self._table(until_idle))
                 ticks.start()
                 asyncio.get_running_loop().call_later(self.settings.initial_delay.total_seconds(), self._open)
@@ -130,6 +135,7 @@ class Runner:
             Tick("claim", self._look if settings.mode == "fixed-rate" else self._scan, every, settings.mode, first),
             Tick("beat", self._beat, settings.beat.total_seconds(), "fixed-rate", settings.beat.total_seconds()),
             Tick("rescue", self._rescue, RESCUE_EVERY),
+            Tick("following", self.following.sweep, SWEEP_EVERY),
             Tick("statistics", self._write_statistics, STATISTICS_EVERY, first=STATISTICS_EVERY),
             Tick("prune", self._prune, PRUNE_EVERY, first=PRUNE_EVERY),
         ]
@@ -186,6 +192,9 @@ class Runner:
     def _room_again(self) -> None:
         self.claiming.room_again()
 
+    def _ended(self, task: Ended) -> None:
+        self.following.add(task)
+
     async def _scan(self, news: bool = False) -> None:
         await self.claiming.scan(news)
         due = self.claiming.lanes.next_due
@@ -220,6 +229,8 @@ class Runner:
             rescued = await self.database.write(rescue, grace) if lost else {}
             for task_id, task in rescued.items():
                 self.tally.add(task.verb, task.queue, task.handler, task.attempt, None)
+                if MOVES[task.verb].target.final:
+                    self._ended(Ended(task_id, task.handler, task.key))
                 log.warning("task %d %s: its runner is lost, %s", task_id, task.handler, _FATE[task.verb])
             if rescued:
                 self._look()
@@ -240,11 +251,11 @@ class Runner:
             self.tally.again(minutes, arrivals)
 
     async def _end_if_idle(self) -> None:
-        if len(self.working.in_hand) or not self.claiming.idle:
+        if len(self.working.in_hand) or not (self.claiming.idle and self.following.idle):
             return
         with contextlib.suppress(DatabaseAway):
             left = await self.database.read(pending, list(self.handlers), self.settings.queues)
-            if not left.running and not left.returning:
+            if not left.running and not left.returning and await self.following.exhausted():
                 self.later = left.later
                 self.stop()
 
@@ -255,6 +266,7 @@ class Runner:
         await self.claiming.close(limit)
         ended = await self.working.finish(max(0.0, end - time.monotonic()))
         written = await self.working.buffer.drained(max(LAST_WRITES, end - time.monotonic()))
+        await self.following.drained(LAST_WRITES)
         if not (ended and written):
             log.error("%d tasks are left in hand; they will be rescued", len(self.working.in_hand))
             return False
@@ -268,19 +280,3 @@ class Runner:
 
 
 _FATE = {"rescue": "it waits again", "bury": "it has no attempts left and is dead", "cancel": "it was terminated"}
-
-
-@contextlib.asynccontextmanager
-async def _beside(*works: Coroutine[Any, Any, None], broken: Callable[[], None]) -> AsyncIterator[None]:
-    """Let coroutines run beside the block, and end them with it; call `broken` when one ends by a fault of its own."""
-    running = [asyncio.ensure_future(work) for work in works]
-    for task in running:
-        task.add_done_callback(lambda done: None if done.cancelled() or not done.exception() else broken())
-    try:
-        yield
-    finally:
-        for task in running:
-            task.cancel()
-        for failure in await asyncio.gather(*running, return_exceptions=True):
-            if isinstance(failure, Exception):
-                log.error("a part of the runner broke", exc_info=failure)

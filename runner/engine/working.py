@@ -19,8 +19,9 @@ from runner.handlers import Handler
 from runner.outcome import Cancelled, Outcome, Release, Snooze
 from runner.settings import Settings
 from runner.store.database import Database
+from runner.store.dependencies import Ended
 from runner.store.settle import Settled, Settlement
-from runner.task import Claimed
+from runner.task import MOVES, Claimed
 from runner.terminal import counted
 
 log = logging.getLogger("runner")
@@ -39,10 +40,18 @@ class Working:
         settings: how.
         database: where outcomes are written to.
         room_again: called when a slot has come free that no task waits for.
+        ended: called with each task that has ended for good.
     """
 
-    def __init__(self, settings: Settings, database: Database, room_again: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        room_again: Callable[[], None],
+        ended: Callable[[Ended], None],
+    ) -> None:
         self._database = database
+        self._ended = ended
         self._retry = settings.retry
         self._room_again = room_again
         self._starting = False
@@ -134,6 +143,7 @@ class Working:
         running.over = True
         self.in_hand.drop(running)
         self.tally.add("succeed", task.queue, task.handler, task.attempt, took)
+        self._ended(Ended(task.id, task.handler, task.key))
         failure = getattr(outcome, "failure", None)
         if failure is not None:
             why = " ".join(failure.reason[:300].split())
@@ -162,6 +172,8 @@ class Working:
                 log.warning("task %d %s: fenced out, its outcome is not written", task.id, task.handler)
                 continue
             self.tally.add(verb, task.queue, task.handler, task.attempt, settlement.duration)
+            if MOVES[verb].target.final:
+                self._ended(Ended(task.id, task.handler, task.key))
             if verb != "succeed":
                 _report(running, settlement, verb)
         self._room_again()

@@ -22,12 +22,14 @@ $$;
 {schema_usage}
 REVOKE ALL ON {every_table} FROM {producer}, {runner}, {operator}, {reader};
 
--- The producer submits, and asks whether there is unfinished work for a key. It sees no payloads, and changes nothing.
-GRANT SELECT ON {task_schema} TO {producer};
-GRANT SELECT (id, handler, key) ON {task} TO {producer};
+-- The producer submits, asks whether there is unfinished work for a key, and how that stands which a task is to wait for.
+-- It sees no payloads, and changes nothing.
+GRANT SELECT ON {task_schema}, {task_dependency} TO {producer};
+GRANT SELECT (id, handler, key, state) ON {task}, {task_history} TO {producer};
+GRANT INSERT ON {task_dependency} TO {producer};
 GRANT INSERT (
     queue, handler, key, payload, priority, run_at, max_attempts, retry, timeout, tags, trace, submitted_by, bucket,
-    unique_key
+    unique_key, state, blocked_by, parents
 ) ON {task} TO {producer};
 GRANT SELECT, INSERT, UPDATE, DELETE ON {task_unique} TO {producer};
 -- Where a duplicate is to replace the task that is there (on_duplicate), the producer must be able to change tasks:
@@ -45,9 +47,10 @@ GRANT DELETE ON {task_audit} TO {runner};
 -- history when they are terminated and retried. Entries of the audit can be made, but neither changed nor deleted.
 GRANT SELECT ON {every_table} TO {operator};
 GRANT INSERT, DELETE ON {task}, {task_history} TO {operator};
+GRANT INSERT, UPDATE (satisfied_at, satisfied_by) ON {task_dependency} TO {operator};
 GRANT UPDATE (
     run_at, max_attempts, priority, retry, timeout, payload, key, cancel_requested, runner_id, claimed_at, deadline_at,
-    version
+    state, blocked_by, parents, version
 ) ON {task} TO {operator};
 GRANT UPDATE (version) ON {task_history} TO {operator}; -- so that rows can be locked
 GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- what is run again takes its unique key again

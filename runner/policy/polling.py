@@ -28,6 +28,10 @@ class Pace:
         """Tell whether a look is due; `now` in monotonic seconds."""
         return now >= self._next
 
+    def left(self, now: float) -> float:
+        """Seconds until a look is due; `now` in monotonic seconds."""
+        return max(0.0, self._next - now)
+
     def done(self, started: float, ended: float) -> None:
         """Note a look, in monotonic seconds."""
         self._next = ended + max(self.every, SHARE * (ended - started))

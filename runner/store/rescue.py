@@ -48,6 +48,7 @@ class Rescued(NamedTuple):
     queue: str
     handler: str
     attempt: int
+    key: str | None
 
 
 async def rescue(tx: Transaction, grace: float) -> dict[int, Rescued]:
@@ -77,13 +78,13 @@ async def rescue(tx: Transaction, grace: float) -> dict[int, Rescued]:
         if ended:
             await make_way(tx, [ending.id for ending in ended])
             await finish(tx, verb, NOBODY, ended)
-    return {row.id: Rescued(verbs[row.id], row.queue, row.handler, row.attempt) for row in lost}
+    return {row.id: Rescued(verbs[row.id], row.queue, row.handler, row.attempt, row.key) for row in lost}
 
 
 async def _lock_lost(tx: Transaction, grace: float) -> list[Any]:
     task, runner = tx.tables.task.c, tx.tables.runner.c
     alive = sa.exists().where(runner.id == task.runner_id)
-    names = ("id", "queue", "handler", "attempt", "max_attempts", "fence", "cancel_requested")
+    names = ("id", "queue", "handler", "key", "attempt", "max_attempts", "fence", "cancel_requested")
     columns = [*(task[name] for name in (*names, "runner_id", "host")), started(task)]
     statement = (
         sa.select(*columns, alive.label("alive"))

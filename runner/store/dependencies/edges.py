@@ -155,7 +155,7 @@ def _standings(tables: Tables, driver: sa.Dialect) -> Prepared:
     named = sa.select(wanted.c.place, parent_of(tables, wanted).label("parent")).offset(sa.literal_column("0"))
     named_ = named.subquery("named")
     live, past = is_live(tables, named_.c.parent), tables.history.alias("ended")
-    there = live | sa.exists().where(past.c.id == named_.c.parent)
+    there = live | sa.select(past.c.id).where(past.c.id == named_.c.parent).exists()
     state = sa.case((~live, final_state(tables, named_.c.parent)))
     return Prepared(sa.select(named_.c.place, named_.c.parent, state).where(there), driver)
 

@@ -1,7 +1,7 @@
 """resolving: let go, or cancel, the tasks that waited for others which have ended."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from runner.store.dependencies.parents import EDGE, is_blocked, is_open, news, s
 from runner.store.dialects import DIALECTS, by_column
 from runner.store.move import IN_NO_HANDS, NOBODY, Ending, finish, make_way
 from runner.store.statement import Prepared
+from runner.store.statistics import count_unclaimed
 from runner.store.transaction import Transaction
 from runner.task import MOVES, State
 
@@ -147,6 +148,7 @@ async def _cancel(tx: Transaction, doomed: Mapping[Child, str]) -> list[Child]:
     task, edge = tx.tables.task, tx.tables.dependency
     # A foreign client may have left a runner's number in a row that no runner has in hand.
     await tx.execute(sa.update(task).where(tx.dialect.one_of(task.c.id, ids)).values(IN_NO_HANDS))
+    await count_unclaimed(tx, ids)
     await make_way(tx, ids)
     moved = await finish(
         tx, "cancel", NOBODY, [Ending(child.id, child.fence, error=why) for child, why in doomed.items()]
@@ -223,8 +225,3 @@ def _count_down(tables: Tables, driver: sa.Dialect) -> Prepared:
     # The version stays: a member that has ended is no change of the task that an operator would have to look at again.
     fewer = sa.update(task).where(task.c.id == closed.c.id, is_state(task.c.state, State.BLOCKED))
     return Prepared(fewer.values(blocked_by=sa.case((left > 1, left), else_=1)), driver)
-
-
-def chunks(edges: Sequence[Edge]) -> Iterable[Sequence[Edge]]:
-    """The edges in parts of which each makes a transaction."""
-    return (edges[first : first + CHUNK] for first in range(0, len(edges), CHUNK))

@@ -1,0 +1,94 @@
+"""Tasks that wait for others, in the hands of runners: let go at once, and forgotten by nobody."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from runner.handlers import Context
+from runner.outcome import Dead
+from runner.store.dependencies import Ended
+from runner.task import After, State
+from tests.engine.workshop import Workshop, until
+
+
+def after(*parents: Any, on_failure: Any = "wait") -> dict[str, Any]:
+    return {"after": tuple(After(parent, on_failure) for parent in parents)}
+
+
+@pytest.fixture
+def order(workshop: Workshop) -> list[int]:
+    """The tasks that were executed, in order; those called `fail` are dead then."""
+    executed: list[int] = []
+
+    @workshop.handler("step")
+    async def step(ctx: Context) -> None:
+        executed.append(ctx.id)
+
+    @workshop.handler("fail")
+    async def fail(ctx: Context) -> Dead:
+        executed.append(ctx.id)
+        return Dead("no")
+
+    return executed
+
+
+async def test_a_chain_runs_in_its_order_and_at_once(workshop: Workshop, order: list[int]) -> None:
+    ids = [await workshop.submit("step")]
+    for _ in range(9):
+        ids.append(await workshop.submit("step", **after(ids[-1])))
+    await workshop.work(every="1h")
+    assert order == ids
+
+
+async def test_a_chain_that_is_cancelled_is_cancelled_to_its_end(workshop: Workshop, order: list[int]) -> None:
+    ids = [await workshop.submit("fail")]
+    for _ in range(5):
+        ids.append(await workshop.submit("step", **after(ids[-1], on_failure="cancel")))
+    runner = await workshop.work(every="1h")
+    assert order == ids[:1]
+    assert [await workshop.state(id) for id in ids] == [State.DEAD, *[State.CANCELLED] * 5]
+    assert runner.tally.verbs["cancel"] == 5
+
+
+async def test_a_runner_that_ends_by_itself_leaves_what_nothing_can_be_done_about(
+    workshop: Workshop, order: list[int]
+) -> None:
+    dead = await workshop.submit("fail")
+    held = await workshop.submit("step", **after(dead))
+    unborn = await workshop.submit("step", **after(("step", "never")))
+    await workshop.work()
+    assert [await workshop.state(id) for id in (held, unborn)] == [State.BLOCKED] * 2
+    assert order == [dead]
+
+
+async def test_what_nobody_was_told_of_is_found_by_any_runner(workshop: Workshop, order: list[int]) -> None:
+    parent = await workshop.submit("step")
+    child = await workshop.submit("step", **after(parent))
+    async with workshop.running(every="50ms") as runner:
+        runner.following.add = lambda task: None  # type: ignore[method-assign] # as if it had died in between
+        runner.working._ended = lambda task: None
+        await workshop.ended(parent, child)
+    assert order == [parent, child]
+
+
+async def test_tasks_without_followers_cost_one_question_at_a_time(workshop: Workshop, order: list[int]) -> None:
+    asked: list[str] = []
+    runner = workshop.runner()
+    state = runner.database.state
+
+    async def counting(verb: Any, *args: Any) -> Any:
+        asked.append(verb.__name__)
+        return await state(verb, *args)
+
+    runner.database.state = counting  # type: ignore[method-assign, assignment] # looks over its shoulder
+    following = runner.following
+    telling = asyncio.ensure_future(following.run())
+    for id in range(1, 200):
+        following.add(Ended(id, "step", None))
+        await asyncio.sleep(0)
+    await until(lambda: following.idle)
+    telling.cancel()
+    await runner.database.dispose()
+    assert set(asked) == {"any_open"}
+    assert len(asked) <= 3
