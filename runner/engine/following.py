@@ -97,11 +97,11 @@ class Following:
         self._sweeping.done(started, time.monotonic())
 
     async def exhausted(self) -> bool:
-        """Look at all that waits; True when nothing can be done about any of it, and nothing is left to tell."""
+        """Look at all that waits; True when there was nothing to be done about any of it."""
         found = await self._look(NEWEST)
         while self._below < NEWEST:
             found += await self._look(self._below)
-        return not found and self.idle
+        return not found
 
     async def _tell(self, ended: Sequence[Ended]) -> None:
         started = time.monotonic()

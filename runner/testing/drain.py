@@ -7,9 +7,11 @@ from typing import NamedTuple
 from runner.columns import EARLIEST
 from runner.engine.concluding import Concluding
 from runner.engine.execute import Executor
+from runner.engine.following import Following
 from runner.engine.lease import release
 from runner.engine.result import as_json
 from runner.engine.slots import Running, Slots
+from runner.engine.tally import Tally
 from runner.engine.terms import terms
 from runner.handlers import Handler
 from runner.outcome import Outcome
@@ -72,6 +74,7 @@ class Drain:
         """
         identity = Identity("test", 0, release(), sorted(self.handlers), 1)
         runner_id = await self.database.write(register, identity, LEASE)
+        following = Following(self.database, False, Tally(), lambda: None)
         ran: list[Ran] = []
         try:
             while len(ran) < MOST:
@@ -79,6 +82,8 @@ class Drain:
                 task = await self._claimed(lanes, runner_id)
                 if task is not None:
                     ran.append(await self._attempt(task, runner_id))
+                elif not await following.exhausted():
+                    continue
                 elif lanes.next_due is not None and lanes.next_due <= ahead:
                     ahead -= lanes.next_due
                     await self.database.write(advance, lanes.next_due + 0.001)

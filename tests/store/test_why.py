@@ -198,7 +198,7 @@ async def test_what_a_blocked_task_waits_for_is_named(database: Database) -> Non
         {"parent_id": 901, "parent_handler": None, "parent_key": None, "satisfied_at": None},
     ]
     for row in rows:
-        values = row | {"task_id": id, "on_failure": "block"}
+        values = row | {"task_id": id, "on_failure": "wait"}
         await change(database, sa.insert(database.tables.dependency).values(**values))
     texts = [cause.text for cause in (await told(database, id)).causes]
     assert texts == [

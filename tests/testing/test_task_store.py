@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from runner import Context, Retry, TaskHandler, connect, disconnect, handler
+from runner import After, Context, Retry, TaskHandler, connect, disconnect, handler
 from runner.door import door
 from runner.errors import InvalidPayload, UnknownHandler, WouldBlock
 from runner.handlers import REGISTRY
@@ -79,6 +79,20 @@ def test_a_drain_runs_what_its_tasks_submit(store: TaskStore, done: list[Any]) -
     count.submit(3)
     store.drain()
     assert done == [3, 2, 1, 0]
+
+
+def test_a_drain_follows_what_waits_for_its_tasks(
+    store: TaskStore, welcome: TaskHandler[Any, Any, Any], flaky: TaskHandler[Any, Any, Any], done: list[Any]
+) -> None:
+    child = welcome.options(after=("test.welcome", "k")).submit(name="child")
+    parent = welcome.options(key="k").submit(name="parent")
+    grandchild = welcome.options(after=[child, parent]).submit(name="grandchild")
+    assert [ran.id for ran in store.drain(welcome)] == [parent, child, grandchild]
+    assert done == ["parent", "child", "grandchild"]
+    doomed = flaky.options(max_attempts=1).submit()
+    never = welcome.options(after=After(doomed, "cancel")).submit(name="never")
+    assert [ran.verb for ran in store.drain()] == ["bury"]
+    assert {task.id: task.state for task in store.tasks()}[never] == "cancelled"
 
 
 def test_plain_functions_are_drained_too(store: TaskStore, done: list[Any]) -> None:
