@@ -26,7 +26,8 @@ QUEUES = (
     Column("LOST", right=True, whole=True),
     Column("DEAD", right=True, whole=True),
     Column("OLDEST", right=True, whole=True),
-    Column("DONE/m", right=True, whole=True),
+    Column("IN/m", right=True, whole=True),
+    Column("OUT/m", right=True, whole=True),
     Column("FAIL/m", right=True, whole=True),
 )
 HANDLERS = (
@@ -54,8 +55,8 @@ class Stats(NamedTuple):
 async def stats(*, json: bool = False, connection: Connection = NOWHERE) -> int:
     """Sum up the queues: states, ages, rates, and tasks that no live runner takes.
 
-    Counts stop at 10,000 (shown as 10,000+). DONE/m and FAIL/m are of the last
-    full minute, FAIL with attempts that will be tried again.
+    Counts stop at 10,000 (shown as 10,000+). IN/m, OUT/m and FAIL/m are of the
+    last full minute: tasks submitted, tasks ended, attempts failed.
 
     Args:
         json: Print one JSON document.
@@ -123,8 +124,9 @@ def _queue(queue: QueueCounts) -> Sequence[str]:
         str(queue.lost),
         str(queue.dead),
         cells.age(queue.oldest),
-        f"{queue.minute.succeeded:,}",
-        f"{queue.minute.retried + queue.minute.died:,}",
+        str(queue.arrived),
+        f"{queue.minute.ended:,}",
+        f"{queue.minute.failed:,}",
     ]
 
 

@@ -1,53 +1,58 @@
-"""Overview: the queues at a glance, what was done in the last hour, and what is in trouble."""
+"""Overview: the queues at a glance, what was done lately, and what is in trouble."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from math import isinf
+from typing import Any, ClassVar
 
 from textual import on
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Static
 
 from runner import cells
-from runner.store import observe
-from runner.store.observe import Flow, MinuteFlow, QueueCounts, RunnerRow, UnknownHandler
-from runner.store.transaction import Transaction
+from runner.store.observe import Flow, MinuteFlow, QueueCounts
+from tasktui.alerts import alerts, workforce
 from tasktui.columns import Column
-from tasktui.plot import plot
+from tasktui.glance import Glance, Trouble, day, glance, per_minute, trouble
+from tasktui.plot import compact, plot, sparkline
 from tasktui.query import filter_of
+from tasktui.recall import Recall
 from tasktui.render import Cell, Line, content, line, lines
 from tasktui.screens.acting import ActingScreen
 from tasktui.widgets.table import Table
 
-MINUTES = 60
-PLOT_HEIGHT = 4
+PLOT_HEIGHT, TALL_PLOT_HEIGHT = 4, 8
+TALL = 36
+"""Lines of a screen with room for taller plots."""
+
+SPARK = 10
+
+TROUBLE_EVERY = 10.0
+DAY_EVERY = 60.0
+"""Seconds for which an answer that costs more is kept."""
 
 COLUMNS = (
-    Column("QUEUE", 14, grow=1),
+    Column("QUEUE", 10, grow=1),
     Column("READY", 7, right=True),
     Column("SCHED", 7, right=True),
     Column("RETRY", 7, right=True),
     Column("RUN/LIM", 7, right=True),
     Column("DEAD", 7, right=True),
-    Column("OLDEST", 7, right=True),
-    Column("DONE/m", 6, right=True, drop=1),
-    Column("FAIL/m", 6, right=True, drop=1),
+    Column("OLDEST", 6, right=True),
+    Column("IN/m", 5, right=True),
+    Column("OUT/m", 5, right=True),
+    Column("DRAINED", 7, right=True),
+    Column("LAST HOUR", SPARK, drop=1),
     Column("BLOCKED", 7, right=True, drop=2),
-    Column("LOST", 6, right=True, drop=2),
+    Column("LOST", 6, right=True, drop=3),
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Glance:
-    """Everything of one moment."""
-
-    at: datetime
-    queues: tuple[QueueCounts, ...]
-    hour: tuple[MinuteFlow, ...]
-    runners: tuple[RunnerRow, ...]
-    unknown: tuple[UnknownHandler, ...]
+SPANS = (("1 h", 60), ("24 h", 24 * 60))
+"""What the plots show: words and minutes."""
 
 
 class OverviewScreen(ActingScreen):
@@ -55,11 +60,18 @@ class OverviewScreen(ActingScreen):
 
     KEY = "1"
     TITLE = "Overview"
-    ABOUT = "Counts stop at 10,000 (10,000+). Enter lists the tasks of a queue; P pauses or resumes it."
+    ABOUT = (
+        "Counts stop at 10,000 (10,000+). IN/m and OUT/m are the tasks submitted and ended in the last full minute, "
+        "DRAINED is when nothing is ready any more if that goes on, LAST HOUR is what ended, each queue on its own "
+        "scale. Enter lists the tasks of a queue; P pauses or resumes it; s shows the plots over a day."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "span", "Span")]
 
     def __init__(self) -> None:
         super().__init__()
-        self._glance: Glance | None = None
+        self._span = 0
+        self._wrong = Recall[Trouble](TROUBLE_EVERY)
+        self._day = Recall[tuple[MinuteFlow, ...]](DAY_EVERY)
 
     def parts(self) -> Iterable[Widget]:
         """The queues, two plots, and what is in trouble."""
@@ -67,31 +79,54 @@ class OverviewScreen(ActingScreen):
         yield Horizontal(Static(id="done"), Static(id="failed"), id="plots")
         yield Static(id="alerts")
 
+    def question(self) -> object:
+        """The span of the plots."""
+        return self._span
+
     async def look(self) -> object:
-        """Read everything of one moment."""
-        return await self.session.read(_glance)
+        """Read everything of one moment; what costs more is kept for a while."""
+        seen = await self.session.read(glance)
+        behind = tuple(queue.queue for queue in seen.queues if queue.falls_behind)
+        died = any(flow.flow.died for flow in seen.hour)
+        if behind or died:
+            wrong = await self._wrong.get((behind, died), partial(self.session.read, trouble, behind))
+            seen = replace(seen, trouble=wrong)
+        if self._span:
+            seen = replace(seen, flows=await self._day.get(None, partial(self.session.read, day)))
+        return seen
 
     def show(self, snapshot: Any) -> None:
         """Show what was read."""
-        self._glance = glance = snapshot
-        queues = {queue.queue: queue for queue in glance.queues}
+        seen: Glance = snapshot
+        queues = {queue.queue: queue for queue in seen.queues}
         self.session.queues = tuple(name for name in queues if line(name) == name)
-        self.query_one("#queues", Table).show(tuple(queues), lambda name: queue_line(queues[name]))
-        width = max(24, self.size.width // 2 - 2)
-        begin = (glance.at - timedelta(minutes=MINUTES)).astimezone(self.session.zone)
-        ends = (f"{begin:%H:%M}", f"{glance.at.astimezone(self.session.zone):%H:%M}")
-        for name, title, values in (
-            ("done", "done a minute", per_minute(glance.hour, glance.at, _done)),
-            ("failed", "failed attempts a minute", per_minute(glance.hour, glance.at, _failed)),
-        ):
-            drawn = "\n".join([f" {title}", *plot(values, width, PLOT_HEIGHT, ends)])
-            self.query_one(f"#{name}", Static).update(content(drawn))
-        self.query_one("#alerts", Static).update(lines(content(text) for text in alerts(glance)))
+        self.query_one("#queues", Table).show(tuple(queues), lambda name: queue_line(queues[name], ended(seen, name)))
+        self._plot("#done", "done a minute", seen, lambda flow: flow.succeeded)
+        self._plot("#failed", "failed attempts a minute", seen, lambda flow: flow.failed)
+        told = [content((f" {workforce(seen)}", "dim"))]
+        told += [content((f" {alert.sign} {alert.text}", alert.style)) for alert in alerts(seen, self.session.zone)]
+        self.query_one("#alerts", Static).update(lines(told))
 
     def queue(self) -> str | None:
         """The queue under the cursor."""
         cursor: str | None = self.query_one("#queues", Table).cursor
         return cursor
+
+    def action_span(self) -> None:
+        """Plot another span of time."""
+        self._span = (self._span + 1) % len(SPANS)
+        self.action_reload()
+
+    def _plot(self, id: str, title: str, seen: Glance, number: Callable[[Flow], int]) -> None:
+        words, minutes = SPANS[self._span]
+        flows: Sequence[MinuteFlow] = seen.flows if self._span else seen.hour
+        begin = (seen.at - timedelta(minutes=minutes)).astimezone(self.session.zone)
+        ends = (f"{begin:%H:%M}", f"{seen.at.astimezone(self.session.zone):%H:%M}")
+        values = per_minute(flows, seen.at, number, minutes)
+        width = max(24, self.size.width // 2 - 2)
+        height = TALL_PLOT_HEIGHT if self.size.height >= TALL else PLOT_HEIGHT
+        drawn = plot(values, width, height, ends)
+        self.query_one(id, Static).update(content("\n".join([f" {title}, {words}", *drawn])))
 
     @on(Table.Chosen)
     def _chosen(self, event: Table.Chosen) -> None:
@@ -99,69 +134,45 @@ class OverviewScreen(ActingScreen):
         self.app.switch_mode("tasks")
 
 
-def queue_line(queue: QueueCounts) -> Line:
-    """A queue in the table."""
+def ended(seen: Glance, queue: str) -> list[float]:
+    """What ended in a queue, minute by minute."""
+    return per_minute(seen.pulses.get(queue, ()), seen.at, lambda flow: flow.ended)
+
+
+def queue_line(queue: QueueCounts, hour: Sequence[float] = ()) -> Line:
+    """A queue in the table.
+
+    Args:
+        queue: its counts.
+        hour: what ended in each minute of the last hour.
+    """
     limit = f"/{queue.limit}" if queue.limit else ""
-    failed = queue.minute.retried + queue.minute.died
+    more = "+" if queue.arrived.more else ""
     return Line(
         (
-            Cell(f"{line(queue.queue)}{' ⏸ paused' if queue.paused else ''}", "bold" if queue.paused else ""),
+            Cell(f"{'⏸ ' if queue.paused else ''}{line(queue.queue)}", "bold" if queue.paused else ""),
             Cell(str(queue.ready)),
             Cell(str(queue.scheduled), "dim"),
             Cell(str(queue.retrying), "yellow" if queue.retrying.number else "dim"),
             Cell(f"{queue.running}{limit}"),
             Cell(str(queue.dead), "red" if queue.dead.number else "dim"),
             Cell(cells.age(queue.oldest)),
-            Cell(f"{queue.minute.succeeded:,}"),
-            Cell(f"{failed:,}", "red" if failed else "dim"),
+            Cell(f"{compact(queue.arrived.number)}{more}"),
+            Cell(compact(queue.minute.ended)),
+            drained(queue),
+            Cell(sparkline(hour, SPARK, max(hour, default=0.0))),
             Cell(str(queue.blocked), "dim"),
             Cell(str(queue.lost), "bold red" if queue.lost.number else "dim"),
         )
     )
 
 
-def alerts(glance: Glance) -> Iterable[str]:
-    """What is in trouble, the worst first."""
-    alive = sum(runner.alive for runner in glance.runners)
-    slots = sum(runner.capacity for runner in glance.runners if runner.alive)
-    holds = sum(runner.holds for runner in glance.runners if runner.alive)
-    yield f" {alive} runners alive, {holds:,} of {slots:,} slots in use"
-    for runner in glance.runners:
-        if not runner.alive:
-            name = f"runner {runner.id} on {line(runner.host)}"
-            yield f" ! {name} is lost: silent for {cells.age(runner.silent)}, {runner.holds} tasks in hand"
-    for unknown in glance.unknown:
-        queues = line(", ".join(unknown.queues))
-        due = f"due for {cells.age(unknown.due)}" if unknown.due >= 0 else f"due in {cells.age(-unknown.due)}"
-        yield f" ! no live runner takes handler {line(unknown.handler)} (queue {queues}, {due})"
-    for queue in glance.queues:
-        if queue.paused:
-            until = cells.distance(queue.paused.until, glance.at) if queue.paused.until else "when somebody says so"
-            by, why = line(queue.paused.by), line(queue.paused.why)
-            yield f" ⏸ {line(queue.queue)} paused by {by}: {why}; it resumes {until}"
-
-
-def per_minute(flows: Sequence[MinuteFlow], at: datetime, number: Any) -> list[float]:
-    """One value for each of the last minutes with the present one, those without anything being zero."""
-    last = at.replace(second=0, microsecond=0)
-    found = {flow.minute: number(flow.flow) for flow in flows}
-    return [float(found.get(last - timedelta(minutes=back), 0)) for back in range(MINUTES - 1, -1, -1)]
-
-
-def _done(flow: Flow) -> int:
-    return flow.succeeded
-
-
-def _failed(flow: Flow) -> int:
-    return flow.retried + flow.died
-
-
-async def _glance(tx: Transaction) -> Glance:
-    at = await observe.clock(tx)
-    return Glance(
-        at,
-        tuple(await observe.counts(tx)),
-        tuple(await observe.per_minute(tx, at - timedelta(minutes=MINUTES + 1), at + timedelta(minutes=1))),
-        tuple(await observe.runners(tx)),
-        tuple(await observe.unknown_handlers(tx)),
-    )
+def drained(queue: QueueCounts) -> Cell:
+    """When nothing is ready any more."""
+    if queue.paused:
+        return Cell("paused", "bold")
+    seconds = queue.empty_in
+    if seconds is not None and isinf(seconds):
+        return Cell("never", "bold red" if queue.falls_behind else "")
+    more = ">" if queue.ready.more and seconds is not None else ""
+    return Cell(f"{more}{cells.age(seconds)}", "" if seconds else "dim")

@@ -18,7 +18,7 @@ AWAY = "postgresql://localhost:1/app?sslmode=disable"
 BY = By("ana", "web-1", "relay is back")
 
 SEEN = {
-    "overview": ("READY", "OLDEST", "mail", "done a minute", "failed attempts a minute", "1 runners alive"),
+    "overview": ("READY", "OLDEST", "mail", "done a minute", "failed attempts a minute", "1 runner alive"),
     "tasks": ("REASON", "○ ready", "✖ dead", "indexed"),
     "task": ("○ ready", "smtp.send", "order-17", "priority 5"),
     "failures": ("ERROR", "ConnectionError: no route", "Traceback of it"),

@@ -12,7 +12,7 @@ from runner.store.observe.filtering import indexed
 from runner.store.observe.legible import clock
 from runner.store.observe.pages import Page, page
 from runner.store.observe.pauses import Pause, Pauses, Registered, pauses, registered
-from runner.store.observe.reports import Flow, MinuteFlow, Total, per_minute, totals
+from runner.store.observe.reports import Flow, MinuteFlow, Total, per_minute, pulses, totals
 from runner.store.observe.rights import may_intervene
 from runner.store.observe.runners import RunnerRow, UnknownHandler, runner_of, runners, unknown_handlers
 from runner.store.observe.search import Found, Order, find
@@ -55,6 +55,7 @@ __all__ = [
     "page",
     "pauses",
     "per_minute",
+    "pulses",
     "registered",
     "runner_of",
     "runners",

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from runner.policy.selection import Head
 from runner.store.observe import tallies
+from runner.store.observe.arrivals import unclaimed
 from runner.store.observe.pauses import Pause, registered
 from runner.store.observe.reports import Flow, flows
 from runner.store.observe.tallies import Count, InHand, Waiting
@@ -12,6 +14,10 @@ from runner.store.survey import survey
 from runner.store.transaction import Transaction
 
 CAP = 10_000
+
+MINUTE = 60.0
+SOON = 10.0
+"""Seconds within which a backlog that is worked off counts as none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,7 @@ class QueueCounts:
         lost: tasks in the hands of runners whose lease has ended.
         dead: tasks that have failed for good.
         oldest: seconds for which the first ready task has been due; None when none is ready.
+        arrived: tasks that were submitted in the last full minute.
         minute: what happened in the last full minute.
         hour: what happened in the last hour.
         limit: how many may run at once; None for any number.
@@ -43,10 +50,44 @@ class QueueCounts:
     lost: Count
     dead: Count
     oldest: float | None
+    arrived: Count
     minute: Flow
     hour: Flow
     limit: int | None
     paused: Pause | None
+
+    @property
+    def empty_in(self) -> float | None:
+        """Seconds until nothing is ready any more, at the rates of the last full minute.
+
+        Infinite when it never comes to that; None when nothing is ready, or nothing is started for a pause.
+        """
+        return None if self.paused else emptied(self.ready.number, self.arrived.number, self.minute.ended)
+
+    @property
+    def falls_behind(self) -> bool:
+        """True when more comes in than goes out, and what waits is worth more than a minute of work."""
+        late = self.oldest is not None and self.oldest > MINUTE
+        return late and not self.paused and self.ready.number > self.minute.ended < self.arrived.number
+
+
+def emptied(ready: int, arrived: int, ended: int) -> float | None:
+    """Tell when a backlog is gone.
+
+    Args:
+        ready: tasks in it.
+        arrived: tasks that come in a minute.
+        ended: tasks that end in a minute.
+
+    Returns:
+        Seconds; infinite for never; None when there is none.
+    """
+    if not ready:
+        return None
+    # A queue that starts everything within seconds is not behind, even if chance let more come in this minute.
+    if ended and ready * MINUTE / ended <= SOON:
+        return ready * MINUTE / ended
+    return ready * MINUTE / (ended - arrived) if ended > arrived else inf
 
 
 async def counts(tx: Transaction, cap: int = CAP) -> list[QueueCounts]:
@@ -56,7 +97,7 @@ async def counts(tx: Transaction, cap: int = CAP) -> list[QueueCounts]:
     priorities in use, not with that of tasks.
 
     Args:
-        tx: an open transaction; seven statements are executed.
+        tx: an open transaction; eight statements are executed, or nine.
         cap: the most tasks to count for one number; those that run or are blocked are counted over all queues.
 
     Returns:
@@ -69,12 +110,13 @@ async def counts(tx: Transaction, cap: int = CAP) -> list[QueueCounts]:
     blocked = await tallies.blocked(tx, cap)
     dead = await tallies.dead(tx, cap)
     minute, hour = await flows(tx)
+    new = await unclaimed(tx)
     registry = await registered(tx, tx.tables.queue)
     counted = []
     for name in sorted({*waiting, *in_hand, *blocked, *dead, *hour, *registry}):
         ready, scheduled, retrying = waiting.get(name, Waiting())
         running, lost = in_hand.get(name, InHand())
-        entry = registry.get(name)
+        entry, flow = registry.get(name), minute.get(name, Flow())
         counted.append(
             QueueCounts(
                 queue=name,
@@ -86,7 +128,8 @@ async def counts(tx: Transaction, cap: int = CAP) -> list[QueueCounts]:
                 lost=lost,
                 dead=dead.get(name, Count()),
                 oldest=oldest.get(name),
-                minute=minute.get(name, Flow()),
+                arrived=Count(flow.submitted + new.queues.get(name, 0), new.more),
+                minute=flow,
                 hour=hour.get(name, Flow()),
                 limit=entry.limit if entry else None,
                 paused=entry.pause if entry else None,

@@ -44,10 +44,20 @@ class Flow:
     rescued: int = 0
 
     @property
+    def ended(self) -> int:
+        """Tasks that are over."""
+        return self.succeeded + self.died + self.cancelled
+
+    @property
+    def failed(self) -> int:
+        """Attempts that failed."""
+        return self.retried + self.died
+
+    @property
     def success_rate(self) -> float | None:
         """The share of ended tasks that succeeded; None when none has ended."""
-        ended = self.succeeded + self.died
-        return self.succeeded / ended if ended else None
+        tried = self.succeeded + self.died
+        return self.succeeded / tried if tried else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,23 @@ async def flows(tx: Transaction) -> tuple[dict[str, Flow], dict[str, Flow]]:
     rows = await tx.rows(statement.where(minute.minute > db_later(db_now(), -3600)))
     half = 1 + len(MINUTE_COUNTS)
     return {words(row[0]): _flow(row[half:]) for row in rows}, {words(row[0]): _flow(row[1:half]) for row in rows}
+
+
+async def pulses(tx: Transaction, since: datetime) -> dict[str, list[MinuteFlow]]:
+    """Sum up by queue and minute, in order; a minute in which nothing happened is left out.
+
+    Args:
+        tx: an open transaction.
+        since: the first minute, aware.
+    """
+    minute = tx.tables.minute.c
+    groups = (minute.queue, minute.minute)
+    statement = sa.select(*groups, *_sums(tx)).where(minute.minute >= since).group_by(*groups).order_by(*groups)
+    found: dict[str, list[MinuteFlow]] = defaultdict(list)
+    for row in await tx.rows(statement):
+        if beginning := moment(row[1]):
+            found[words(row[0])].append(MinuteFlow(beginning, _flow(row[2:])))
+    return dict(found)
 
 
 async def totals(

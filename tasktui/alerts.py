@@ -1,0 +1,103 @@
+"""Alerts: what is in trouble, the worst first, each in a sentence with the figures that tell how bad it is."""
+
+from collections.abc import Iterator
+from datetime import datetime, tzinfo
+from itertools import islice
+from typing import NamedTuple
+
+from runner import cells
+from runner.store.observe import Pause, QueueCounts, RunnerRow
+from runner.terminal import counted
+from tasktui.glance import MINUTE, Glance, Slowdown, per_minute
+from tasktui.render import line
+
+MOST_KINDS = 3
+"""Kinds of errors that are named."""
+
+SHORT = 60
+"""Characters of a text from the database."""
+
+
+class Alert(NamedTuple):
+    """One sentence.
+
+    Args:
+        sign: how bad it is.
+        text: safe to show.
+        style: a Rich style, beside the sign and never instead of it.
+    """
+
+    sign: str
+    text: str
+    style: str = ""
+
+
+def alerts(glance: Glance, zone: tzinfo) -> Iterator[Alert]:
+    """Tell what is in trouble.
+
+    Args:
+        glance: of one moment.
+        zone: in which times are told.
+    """
+    for queue in glance.queues:
+        if queue.falls_behind:
+            yield Alert("✖", _behind(queue, glance.trouble.slow.get(queue.queue)), "bold red")
+    yield from _dead(glance, zone)
+    for runner in glance.runners:
+        yield from _silent(runner)
+    for unknown in glance.unknown:
+        queues = line(", ".join(unknown.queues), SHORT)
+        due = f"due for {cells.age(unknown.due)}" if unknown.due >= 0 else f"due in {cells.age(-unknown.due)}"
+        yield Alert("!", f"no live runner takes handler {line(unknown.handler, SHORT)} (queue {queues}, {due})", "bold")
+    for queue in glance.queues:
+        if queue.paused:
+            yield _paused(line(queue.queue, SHORT), queue.paused, glance.at, zone)
+    for handler, pause in glance.handlers.items():
+        yield _paused(f"handler {line(handler, SHORT)}", pause, glance.at, zone)
+
+
+def workforce(glance: Glance) -> str:
+    """How many work, and how much of their room is taken."""
+    alive = [runner for runner in glance.runners if runner.alive]
+    slots, holds = (sum(getattr(runner, name) for runner in alive) for name in ("capacity", "holds"))
+    return f"{counted(len(alive), 'runner')} alive, {counted(holds, 'task')} in hand for {slots:,} slots"
+
+
+def _behind(queue: QueueCounts, slow: Slowdown | None) -> str:
+    text = f"{line(queue.queue, SHORT)} falls behind: {queue.arrived} in, {queue.minute.ended:,} out a minute"
+    if slow is None or slow.p95 is None:
+        return text
+    was = f", was {cells.duration(slow.before)}" if slow.before is not None else ""
+    return f"{text}; {line(slow.handler, SHORT)} takes most of the time (p95 {cells.duration(slow.p95)}{was})"
+
+
+def _dead(glance: Glance, zone: tzinfo) -> Iterator[Alert]:
+    died = per_minute(glance.hour, glance.at, lambda flow: flow.died)
+    total = round(sum(died))
+    if not total:
+        return
+    first = next(place for place, number in enumerate(died) if number)
+    since = (glance.at - (len(died) - 1 - first) * MINUTE).astimezone(zone)
+    deaths = glance.trouble.deaths
+    kinds = ", ".join(f"{line(kind, SHORT)} ({number:,})" for kind, number in islice(deaths.items(), MOST_KINDS))
+    more = f" and {len(deaths) - MOST_KINDS} more kinds" if len(deaths) > MOST_KINDS else ""
+    about = f": {kinds}{more}" if kinds else ""
+    yield Alert("✖", f"{total:,} dead since {since:%H:%M}{about}; 4 to look", "red")
+
+
+def _silent(runner: RunnerRow) -> Iterator[Alert]:
+    name = f"runner {runner.id} ({line(runner.host, SHORT)}:{runner.pid})"
+    tasks = counted(runner.holds, "task")
+    if not runner.alive:
+        yield Alert("!", f"{name} is lost: silent for {cells.age(runner.silent)}, {tasks} in hand", "bold")
+    elif runner.silent > runner.lease:
+        soon = cells.age(runner.lease)
+        yield Alert("!", f"{name} silent for {cells.age(runner.silent)}, {tasks} will be rescued in {soon}", "bold")
+
+
+def _paused(place: str, pause: Pause, at: datetime, zone: tzinfo) -> Alert:
+    until = f"until {pause.until.astimezone(zone):%H:%M}" if pause.until else "until somebody resumes it"
+    if pause.until and pause.until.astimezone(zone).date() != at.astimezone(zone).date():
+        until = f"until {pause.until.astimezone(zone):%Y-%m-%d %H:%M}"
+    who, since = line(pause.by, SHORT), cells.since(pause.since, at)
+    return Alert("⏸", f"{place} paused by {who} {since} ago {until}: {line(pause.why, SHORT)}")

@@ -1,0 +1,139 @@
+"""Glance: everything that the overview tells of one moment."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from runner.filters import Filter
+from runner.store import observe
+from runner.store.observe import Flow, MinuteFlow, Pause, QueueCounts, RunnerRow, Total, UnknownHandler
+from runner.store.transaction import Transaction
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+LATELY = timedelta(minutes=10)
+
+MOST_SLOW = 3
+"""Queues that fall behind of which it is asked what has become slow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """The handler that takes most of a queue's time.
+
+    Args:
+        handler: its name.
+        p95: seconds that 95 of 100 attempts did not exceed in the last ten minutes; None when not known.
+        before: the same in the hour before; None when not known.
+    """
+
+    handler: str
+    p95: float | None
+    before: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What is asked now and then only.
+
+    Args:
+        deaths: what the tasks that died in the last hour died of, the most frequent first.
+        slow: the slowest handler of queues that fall behind.
+    """
+
+    deaths: Mapping[str, int] = field(default_factory=dict)
+    slow: Mapping[str, Slowdown] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """Everything of one moment.
+
+    Args:
+        at: the database's time.
+        queues: by name.
+        pulses: what happened in each minute of the last hour, by queue.
+        runners: all that are registered.
+        unknown: handlers that nobody takes.
+        handlers: pauses of handlers.
+        trouble: see Trouble.
+        flows: the minutes of the last day, when they were asked for; else empty.
+    """
+
+    at: datetime
+    queues: tuple[QueueCounts, ...]
+    pulses: Mapping[str, Sequence[MinuteFlow]]
+    runners: tuple[RunnerRow, ...]
+    unknown: tuple[UnknownHandler, ...]
+    handlers: Mapping[str, Pause]
+    trouble: Trouble = Trouble()
+    flows: tuple[MinuteFlow, ...] = ()
+
+    @property
+    def hour(self) -> list[MinuteFlow]:
+        """The minutes of the last hour, of all queues; a minute may stand there several times."""
+        return [flow for flows in self.pulses.values() for flow in flows]
+
+
+async def glance(tx: Transaction) -> Glance:
+    """Read what changes from second to second."""
+    at = await observe.clock(tx)
+    return Glance(
+        at=at,
+        queues=tuple(await observe.counts(tx)),
+        pulses=await observe.pulses(tx, at - HOUR),
+        runners=tuple(await observe.runners(tx)),
+        unknown=tuple(await observe.unknown_handlers(tx)),
+        handlers=(await observe.pauses(tx)).handlers,
+    )
+
+
+async def trouble(tx: Transaction, behind: Sequence[str]) -> Trouble:
+    """Look into what is wrong.
+
+    Args:
+        tx: an open transaction.
+        behind: queues that fall behind.
+    """
+    at = await observe.clock(tx)
+    deaths: Counter[str] = Counter()
+    for group in await observe.failures(tx, Filter(), at - HOUR):
+        deaths[group.error_type] += group.buried
+    slow = {}
+    for queue in behind[:MOST_SLOW]:
+        lately = await observe.totals(tx, at - LATELY, at + MINUTE, queue)
+        if lately:
+            worst = max(lately, key=_time)
+            before = await observe.totals(tx, at - LATELY - HOUR, at - LATELY, queue, worst.handler)
+            slow[queue] = Slowdown(worst.handler, worst.p95, before[0].p95 if before else None)
+    return Trouble({error: number for error, number in deaths.most_common() if number}, slow)
+
+
+async def day(tx: Transaction) -> tuple[MinuteFlow, ...]:
+    """Read the minutes of the last day."""
+    at = await observe.clock(tx)
+    return tuple(await observe.per_minute(tx, at - timedelta(days=1), at + MINUTE))
+
+
+def per_minute(
+    flows: Sequence[MinuteFlow], at: datetime, number: Callable[[Flow], int], minutes: int = 60
+) -> list[float]:
+    """One value for each of the last minutes with the present one, those without anything being zero.
+
+    Args:
+        flows: minutes in any order.
+        at: the present.
+        number: what to tell of a minute.
+        minutes: how many.
+    """
+    last = at.replace(second=0, microsecond=0)
+    found: Counter[datetime] = Counter()
+    for flow in flows:
+        found[flow.minute] += number(flow.flow)
+    return [float(found[last - back * MINUTE]) for back in range(minutes - 1, -1, -1)]
+
+
+def _time(total: Total) -> float:
+    """About the seconds that all attempts took together."""
+    return (total.p50 or 0.0) * sum(total.durations)

@@ -1,0 +1,159 @@
+"""The overview: what comes in and goes out, when it will be empty, and what is in trouble."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from math import inf
+
+import pytest
+
+from runner.store.database import Database
+from runner.store.observe import Count, Flow, MinuteFlow, Pause, QueueCounts, RunnerRow, UnknownHandler, clock
+from runner.store.statistics import Minute, write_statistics
+from tasktui.alerts import alerts, workforce
+from tasktui.glance import Glance, Slowdown, Trouble, per_minute
+from tasktui.recall import Recall
+from tasktui.screens.overview import drained, queue_line
+from tests.store.rows import add_live, ahead
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
+
+AT = datetime(2026, 11, 20, 13, 30, 20, tzinfo=UTC)
+NONE = Count()
+
+
+def queue(name: str = "mail", **values: object) -> QueueCounts:
+    usual = QueueCounts(name, NONE, NONE, NONE, NONE, NONE, NONE, NONE, None, NONE, Flow(), Flow(), None, None)
+    return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
+
+
+BEHIND = queue(ready=Count(18_240), oldest=252.0, arrived=Count(210), minute=Flow(succeeded=170, died=10))
+
+
+def runner(**values: object) -> RunnerRow:
+    usual = RunnerRow(7, "web-3", 4117, "1", None, 1.0, 14.0, ("h",), (), (), 8, 0, 3, 3, None)
+    return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
+
+
+def seen(*queues: QueueCounts, **values: object) -> Glance:
+    usual = Glance(AT, queues, {}, (), (), {})
+    return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
+
+
+def told(glance: Glance) -> list[str]:
+    return [alert.text for alert in alerts(glance, UTC)]
+
+
+def test_a_quiet_system_has_no_alerts() -> None:
+    assert told(seen(queue(ready=Count(3)), runners=(runner(),))) == []
+    assert workforce(seen(runners=(runner(), runner(lease=-1.0)))) == "1 runner alive, 3 tasks in hand for 8 slots"
+
+
+def test_a_queue_that_falls_behind_is_told_with_what_has_become_slow() -> None:
+    slow = {"mail": Slowdown("smtp.send", 8.4, 0.9)}
+    assert told(seen(BEHIND, trouble=Trouble({}, slow))) == [
+        "mail falls behind: 210 in, 180 out a minute; smtp.send takes most of the time (p95 8.4s, was 900ms)"
+    ]
+    assert told(seen(BEHIND)) == ["mail falls behind: 210 in, 180 out a minute"]
+
+
+@pytest.mark.parametrize("mended", [{"arrived": Count(170)}, {"oldest": 4.0}, {"ready": Count(20)}])
+def test_a_queue_that_keeps_up_is_not_behind(mended: dict[str, object]) -> None:
+    assert not replace(BEHIND, **mended).falls_behind  # type: ignore[arg-type] # the test knows the fields
+
+
+def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
+    flows = [
+        MinuteFlow(AT.replace(second=0) - timedelta(minutes=ago), Flow(died=died)) for ago, died in ((10, 4), (1, 2))
+    ]
+    deaths = {"ConnectionError": 4, "KeyError": 1, "\x1b[31m": 1, "Other": 1}
+    (text,) = told(seen(pulses={"mail": flows}, trouble=Trouble(deaths)))
+    assert text == "6 dead since 13:20: ConnectionError (4), KeyError (1), \u241b[31m (1) and 1 more kinds; 4 to look"
+
+
+def test_a_silent_runner_is_told_before_it_is_lost() -> None:
+    runners = (runner(silent=5.0, lease=10.0), runner(silent=9.0, lease=6.0), runner(silent=41.0, lease=-26.0))
+    assert told(seen(runners=runners)) == [
+        "runner 7 (web-3:4117) silent for 9s, 3 tasks will be rescued in 6s",
+        "runner 7 (web-3:4117) is lost: silent for 41s, 3 tasks in hand",
+    ]
+
+
+def test_what_nobody_takes_and_what_is_paused_is_told() -> None:
+    pause = Pause(AT - timedelta(minutes=22), AT + timedelta(minutes=60), "ana", "restore of db-2")
+    glance = seen(
+        queue("reports", paused=pause),
+        unknown=(UnknownHandler("ghost.run", ("mail",), 61.0, None),),
+        handlers={"a.b": replace(pause, until=None)},
+    )
+    assert told(glance) == [
+        "no live runner takes handler ghost.run (queue mail, due for 1m01s)",
+        "reports paused by ana 22m ago until 14:30: restore of db-2",
+        "handler a.b paused by ana 22m ago until somebody resumes it: restore of db-2",
+    ]
+    assert drained(glance.queues[0]).text == "paused"
+
+
+def test_when_a_queue_is_empty_is_short() -> None:
+    assert drained(BEHIND).text == "never"
+    assert drained(queue()).text == "-"
+    going = replace(BEHIND, minute=Flow(succeeded=400), ready=Count(10_000, True))
+    assert drained(going).text == ">52m37s"
+    assert BEHIND.empty_in == inf
+
+
+def test_a_line_has_both_rates_and_the_last_hour() -> None:
+    cells = [cell.text for cell in queue_line(replace(BEHIND, arrived=Count(1234, True)), [0, 1, 2]).cells]
+    assert cells[7:9] == ["1.23k+", "180"]
+    assert cells[10] == "    ▄▄▄███"
+
+
+def test_minutes_of_several_queues_add_up() -> None:
+    minute = AT.replace(second=0)
+    flows = [MinuteFlow(minute, Flow(succeeded=2)), MinuteFlow(minute, Flow(succeeded=3))]
+    assert per_minute(flows, AT, lambda flow: flow.succeeded, 3) == [0, 0, 5]
+
+
+async def test_an_answer_is_kept_for_its_time_and_its_question() -> None:
+    now, asked = [100.0], []
+    recall = Recall[int](10.0, lambda: now[0])
+
+    async def ask() -> int:
+        asked.append(now[0])
+        return len(asked)
+
+    assert [await recall.get("a", ask), await recall.get("a", ask), await recall.get("b", ask)] == [1, 1, 2]
+    now[0] = 109.9
+    assert await recall.get("b", ask) == 2
+    now[0] = 110.0
+    assert await recall.get("b", ask) == 3
+
+
+@pytest.fixture
+async def busy(database: Database) -> None:
+    """A queue into which three tasks came for each that ended."""
+    at = await database.read(clock)
+    minute = Minute(at.replace(second=0, microsecond=0) - timedelta(minutes=1), "mail", "h")
+    minute.counts |= {"succeeded": 1, "died": 1}
+    yesterday = Minute(minute.minute - timedelta(hours=20), "mail", "h")
+    yesterday.counts["succeeded"] = 700
+    await database.write(write_statistics, 1, [minute, yesterday], {})
+    for _ in range(6):
+        await add_live(database, queue="mail", submitted_at=ahead(-60), run_at=ahead(-100))
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_a_queue_that_falls_behind_is_seen(busy: None, watch: Watch, size: tuple[int, int]) -> None:
+    async with watch("overview", size) as operator:
+        await operator.sees(
+            "IN/m", "OUT/m", "DRAINED", "never", "✖ mail falls behind: 6 in, 2 out a minute", "1 dead since"
+        )
+        assert ("LAST HOUR" in operator.text) is (size == WIDE)
+
+
+@ON_ONE_DATABASE
+async def test_the_plots_go_back_a_day_on_request(busy: None, watch: Watch) -> None:
+    async with watch() as operator:
+        await operator.sees("done a minute, 1 h")
+        await operator.press("s")
+        await operator.sees("done a minute, 24 h", "failed attempts a minute, 24 h")
+        await operator.press("s")
+        await operator.sees("done a minute, 1 h")
