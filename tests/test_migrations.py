@@ -128,19 +128,23 @@ RELATIONS = """
 """
 
 POSTGRESQL_QUESTIONS = {
-    "relations": f"SELECT r.relname, r.relkind, r.relpersistence, r.reloptions FROM {RELATIONS}",
+    "relations": f"""
+        SELECT r.relname, r.relkind, r.relpersistence, r.reloptions, pg_get_partkeydef(r.oid),
+            pg_get_expr(r.relpartbound, r.oid)
+        FROM {RELATIONS}
+    """,
     "columns": f"""
         SELECT r.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
             a.attcollation::regcollation, pg_get_expr(d.adbin, d.adrelid)
         FROM {RELATIONS} JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0
             LEFT JOIN pg_attrdef AS d ON d.adrelid = r.oid AND d.adnum = a.attnum
-        WHERE r.relkind = 'r'
+        WHERE r.relkind IN ('r', 'p')
     """,
     "constraints": f"""
         SELECT r.relname, c.conname, pg_get_constraintdef(c.oid)
         FROM {RELATIONS} JOIN pg_constraint AS c ON c.conrelid = r.oid
     """,
-    "indexes": f"SELECT r.relname, pg_get_indexdef(r.oid) FROM {RELATIONS} WHERE r.relkind = 'i'",
+    "indexes": f"SELECT r.relname, pg_get_indexdef(r.oid) FROM {RELATIONS} WHERE r.relkind IN ('i', 'I')",
 }
 
 

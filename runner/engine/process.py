@@ -15,6 +15,7 @@ from runner.engine.news import listen, watch
 from runner.engine.tally import Tally
 from runner.engine.terms import terms
 from runner.engine.ticks import Tick, Ticks
+from runner.engine.upkeep import Upkeep
 from runner.engine.wishes import Wishes
 from runner.engine.working import Working
 from runner.errors import DatabaseAway, StoreError
@@ -26,7 +27,6 @@ from runner.store.claim import Claimant
 from runner.store.database import Database
 from runner.store.dependencies import Ended
 from runner.store.pending import pending
-from runner.store.prune import prune, retention_of
 from runner.store.rescue import any_lost, rescue
 from runner.store.runners import Beat
 from runner.store.statistics import write_statistics
@@ -38,7 +38,6 @@ RESCUE_EVERY = 1.0
 SWEEP_EVERY = 1.0
 STATISTICS_EVERY = 1.0
 PRUNE_EVERY = 60.0
-PRUNE_PAUSE = 0.2
 IDLE_EVERY = 0.1
 """Seconds between runs of the ticks that nobody needs to set."""
 
@@ -83,6 +82,7 @@ class Runner:
         self._stop = asyncio.Event()
         self.wishes = Wishes(self.lease, self.working, self.stop, self._look)
         self._rescuing = Pace(every=0.0)
+        self._upkeep = Upkeep(self.database, settings, self._stop.is_set)
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, *, until_idle: bool = False) -> bool:
@@ -137,7 +137,7 @@ class Runner:
             Tick("rescue", self._rescue, RESCUE_EVERY),
             Tick("following", self.following.sweep, SWEEP_EVERY),
             Tick("statistics", self._write_statistics, STATISTICS_EVERY, first=STATISTICS_EVERY),
-            Tick("prune", self._prune, PRUNE_EVERY, first=PRUNE_EVERY),
+            Tick("prune", self._upkeep.run, PRUNE_EVERY, first=PRUNE_EVERY),
         ]
         return [*table, Tick("idle", self._end_if_idle, IDLE_EVERY, first=first + IDLE_EVERY)] if until_idle else table
 
@@ -234,13 +234,6 @@ class Runner:
                 log.warning("task %d %s: its runner is lost, %s", task_id, task.handler, _FATE[task.verb])
             if rescued:
                 self._look()
-
-    async def _prune(self) -> None:
-        """Delete some of what is old; a large backlog goes a little at a time, between other work."""
-        kept = retention_of(self.settings)
-        with contextlib.suppress(DatabaseAway):
-            while not self.stopping and (await self.database.write(prune, kept)).more:
-                await asyncio.sleep(PRUNE_PAUSE)
 
     async def _write_statistics(self) -> None:
         minutes, arrivals = self.tally.changed(), self.tally.arrivals()

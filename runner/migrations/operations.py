@@ -26,6 +26,24 @@ class Operations:
         """The full name of a table."""
         return f"{self.prefix}{table}"
 
+    def full_name(self, table: str) -> str:
+        """The full name of a table as it is written in a statement, with its schema."""
+        return str(self._dialect.identifier_preparer.format_table(sa.table(self.name(table), schema=self.schema)))
+
+    def execute_on(self, database: str, statement: str) -> None:
+        """Execute a statement on one kind of database only.
+
+        Args:
+            database: "postgresql" or "sqlite".
+            statement: with names from `full_name`.
+        """
+        if self._dialect.name == database:
+            self.plain.execute(statement)
+
+    @property
+    def _dialect(self) -> sa.Dialect:
+        return self.plain.get_context().dialect
+
     def create_table(self, table: str, *items: sa.schema.SchemaItem, **options: Any) -> None:
         """Create a table, named without its prefix.
 

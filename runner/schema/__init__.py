@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.schema import records, registries
+from runner.schema import partitions, records, registries
 from runner.schema import task as tasks
 from runner.schema.records import GONE, MINUTE_COUNTS, SETTLED_COUNTS
 from runner.schema.states import is_state, state_literal
@@ -43,7 +43,9 @@ class Tables:
         self.prefix = prefix
         self.metadata = sa.MetaData(schema=schema, naming_convention=NAMING)
         self.task = self._table("task", *tasks.identity(), *tasks.live(), **STORAGE)
-        self.history = self._table("task_history", *tasks.identity(False), *tasks.ended())
+        self.history = self._table(
+            "task_history", *tasks.kept_identity(), *tasks.ended(), postgresql_partition_by=partitions.PARTITION_BY
+        )
         self.attempt = self._table("task_attempt", *records.attempt())
         self.unique = self._table("task_unique", *records.unique(), postgresql_with={"fillfactor": 90})
         self.dependency = self._table("task_dependency", *records.dependency(), sqlite_autoincrement=True)
@@ -58,6 +60,7 @@ class Tables:
         expires_at = self.unique.c.expires_at
         self._index(self.unique, "expires", expires_at, where=expires_at.is_not(None))
         self._index_open(self.dependency)
+        partitions.create_with(self.history)
 
     def _table(self, name: str, *items: Any, **options: Any) -> sa.Table:
         return sa.Table(f"{self.prefix}{name}", self.metadata, *items, **options)

@@ -15,3 +15,8 @@ def is_state(column: sa.ColumnElement[str], *states: State) -> sa.ColumnElement[
     if len(states) == 1:
         return column == state_literal(states[0])
     return column.in_([state_literal(state) for state in states])
+
+
+def state_list(*states: State) -> str:
+    """States as they are written in the text of a statement."""
+    return ", ".join(repr(state.value) for state in states)

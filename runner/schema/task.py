@@ -5,13 +5,21 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.columns import BigId, Instant, JsonText, Name, db_now, random_below
+from runner.schema.states import state_list
 from runner.task import BUCKETS, FINAL, LIVE, Priority, State
 
 
-def identity(generated: bool = True) -> list[sa.Column[Any]]:
+def identity() -> list[sa.Column[Any]]:
     """The number that people read aloud."""
-    by_database = [sa.Identity()] if generated else []
-    return [sa.Column("id", BigId, *by_database, primary_key=True, autoincrement=generated)]
+    return [sa.Column("id", BigId, sa.Identity(), primary_key=True, autoincrement=True)]
+
+
+def kept_identity() -> list[sa.Column[Any] | sa.Constraint]:
+    """The same number, after the end; on PostgreSQL its keys are those of the partitions."""
+    return [
+        sa.Column("id", BigId, autoincrement=False, nullable=False),
+        sa.PrimaryKeyConstraint("id").ddl_if(dialect="sqlite"),
+    ]
 
 
 def _plan() -> list[sa.Column[Any] | sa.CheckConstraint]:
@@ -122,7 +130,7 @@ def _live_rules() -> list[sa.CheckConstraint]:
 
 
 def _one_of(column: str, states: tuple[State, ...]) -> sa.CheckConstraint:
-    return sa.CheckConstraint(f"{column} in ({', '.join(repr(state.value) for state in states)})", name=column)
+    return sa.CheckConstraint(f"{column} in ({state_list(*states)})", name=column)
 
 
 def _on_postgresql(*checks: sa.CheckConstraint) -> list[sa.CheckConstraint]:

@@ -1,15 +1,17 @@
 """prune: delete what has been finished for long enough, a little at a time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 import sqlalchemy as sa
 
 from runner.columns import db_later, db_now
+from runner.policy.ranges import Range
+from runner.schema import is_state
 from runner.settings import Settings
 from runner.store.expire import forget_expired, forget_finished
-from runner.store.observe.subjects import ended
+from runner.store.observe.subjects import Condition, ended
 from runner.store.transaction import Transaction
 from runner.task import State
 
@@ -23,12 +25,14 @@ class Pruned:
         minutes: rows of statistics.
         more: True when there may be more to delete; prune again, in another transaction.
         keys: unique keys whose time was over.
+        ranges: of ids that were dropped as a whole; their tasks are among those that are counted.
     """
 
     tasks: Mapping[State, int] = field(default_factory=dict)
     minutes: int = 0
     more: bool = False
     keys: int = 0
+    ranges: Sequence[Range] = ()
 
 
 def retention_of(settings: Settings) -> dict[State, timedelta]:
@@ -41,7 +45,9 @@ def retention_of(settings: Settings) -> dict[State, timedelta]:
     return {state: age for state, age in kept.items() if age is not None}
 
 
-async def prune(tx: Transaction, retention: Mapping[State, timedelta], limit: int = 1_000) -> Pruned:
+async def prune(
+    tx: Transaction, retention: Mapping[State, timedelta], limit: int = 1_000, spared: Sequence[Range] = ()
+) -> Pruned:
     """Delete finished tasks that are older than their state's retention, by the database's clock.
 
     Any number of runners may prune at once: what one has locked the others pass by.
@@ -51,30 +57,40 @@ async def prune(tx: Transaction, retention: Mapping[State, timedelta], limit: in
         retention: how long to keep tasks of a final state; a state that is not named is kept for ever. Statistics are
             kept as long as the longest of these.
         limit: the most tasks, the most rows of statistics, and the most keys, to delete at once.
+        spared: ranges whose succeeded tasks are left alone, because they are dropped as a whole.
 
     Returns:
         What was deleted.
     """
     tasks: dict[State, int] = {}
     for state, age in retention.items():
-        tasks[state] = await _prune_tasks(tx, state, age, limit - sum(tasks.values()))
+        passed = [_outside(tx, part) for part in spared] if state is State.SUCCEEDED else []
+        tasks[state] = await _prune_tasks(tx, state, age, limit - sum(tasks.values()), passed)
     minutes = await _prune_minutes(tx, max(retention.values()), limit) if retention else 0
     keys = await forget_expired(tx, limit)
     return Pruned(tasks, minutes, limit <= max(sum(tasks.values()), minutes, keys), keys)
 
 
-async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int) -> int:
+def _outside(tx: Transaction, part: Range) -> Condition:
+    id = tx.tables.history.c.id
+    return (id < part.first) | (id >= part.end)
+
+
+async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int, passed: Sequence[Condition]) -> int:
     history, attempt, audit = tx.tables.history, tx.tables.attempt, tx.tables.audit
     old = history.c.finished_at < db_later(db_now(), -age.total_seconds())
+    found = (ended(history.c.state, state), old, *passed)
     # The latest of the old ones first: what lies before them has mostly been deleted, but for other states' tasks.
     columns = (history.c.id, history.c.handler, history.c.unique_key)
-    chosen = sa.select(*columns).where(ended(history.c.state, state), old).order_by(history.c.finished_at.desc())
-    rows = await tx.rows(chosen.limit(limit).with_for_update(skip_locked=True))
+    chosen = sa.select(*columns).where(*found).order_by(history.c.finished_at.desc()).limit(limit)
+    rows = await tx.rows(chosen.with_for_update(skip_locked=True))
     ids = [row.id for row in rows]
     if ids:
         await forget_finished(tx, [((row.handler, row.unique_key), row.id) for row in rows if row.unique_key])
-        for column in (attempt.c.task_id, audit.c.task_id, history.c.id):
+        for column in (attempt.c.task_id, audit.c.task_id):
             await tx.execute(sa.delete(column.table).where(tx.dialect.one_of(column, ids)))
+        gone = tx.dialect.one_of(history.c.id, ids) & is_state(history.c.state, state)
+        await tx.execute(sa.delete(history).where(gone))
     return len(ids)
 
 

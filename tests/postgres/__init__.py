@@ -1,7 +1,7 @@
 """A real PostgreSQL for the tests, on any machine: found or started, and never left behind."""
 
-from tests.postgres.databases import Cluster, Remote, create_database, drop_database
+from tests.postgres.databases import Cluster, Remote, create_database, drop_database, login
 from tests.postgres.programs import find_programs
 from tests.postgres.server import Server, ServerFailed
 
-__all__ = ["Cluster", "Remote", "Server", "ServerFailed", "create_database", "drop_database", "find_programs"]
+__all__ = ["Cluster", "Remote", "Server", "ServerFailed", "create_database", "drop_database", "find_programs", "login"]

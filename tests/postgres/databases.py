@@ -1,6 +1,8 @@
 """Databases that live for one test."""
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -25,6 +27,27 @@ class Remote:
     def url(self, database: str = "") -> str:
         path = f"/{database}" if database else self._parts.path
         return self._parts._replace(path=path).geturl()
+
+
+@contextmanager
+def login(url: str, grants: str = "") -> Iterator[str]:
+    """Make a role for a while, and yield the URL by which it reaches a database.
+
+    Args:
+        url: of the database, for a role that may make others.
+        grants: a GRANT without its TO; by itself the role may only connect.
+    """
+    parts = urlsplit(url)
+    role = sql.Identifier(name := f"limited_{uuid.uuid4().hex}")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'hunter2'").format(role))
+        if grants:
+            connection.execute(sql.SQL(f"GRANT {grants} TO {{}}").format(role))
+        try:
+            yield parts._replace(netloc=f"{name}:hunter2@{parts.netloc.rpartition('@')[2]}").geturl()
+        finally:
+            connection.execute(sql.SQL("DROP OWNED BY {} CASCADE").format(role))
+            connection.execute(sql.SQL("DROP ROLE {}").format(role))
 
 
 def create_database(cluster: Cluster, template: str = "") -> str:

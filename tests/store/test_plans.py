@@ -23,7 +23,8 @@ from tests.store.table import change, expire, put_many
 
 SOME, MANY, MILLION = 3_000, 30_000, 1_000_000
 DAY = 86_400
-OURS = {"task", "task_history", "task_attempt"}
+PARTITIONS = {f"task_history_{part}" for part in ("others", "beyond", "from_1")}
+OURS = {"task", "task_history", "task_attempt"} | PARTITIONS
 ALIASES = {"due", "here", "beyond", "earliest", "held", "found"}
 
 INDEXES = {
@@ -53,7 +54,8 @@ def _analyse(url: str) -> None:
         connection.close()
         return
     with psycopg.connect(url, autocommit=True) as postgresql:
-        for table in ("task", "task_history", "task_attempt"):
+        ours = "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'r' AND relname ~ '^task'"
+        for (table,) in postgresql.execute(ours).fetchall():
             postgresql.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         postgresql.execute("VACUUM ANALYZE")
 

@@ -130,7 +130,8 @@ def _on(dialect: str, name: str, condition: str) -> sa.CheckConstraint:
 def _task_history(op: Operations) -> None:
     op.create_table(
         "task_history",
-        sa.Column("id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("id", BigId, autoincrement=False, nullable=False),
+        sa.PrimaryKeyConstraint("id").ddl_if(dialect="sqlite"),
         # What was asked for.
         sa.Column("queue", Name, nullable=False, server_default="default"),
         sa.Column("handler", Name, nullable=False),
@@ -167,10 +168,23 @@ def _task_history(op: Operations) -> None:
         sa.Column("checkpoint", JsonText),
         sa.Column("error", sa.Text),
         sa.CheckConstraint("state in ('succeeded', 'dead', 'cancelled')", name="state"),
+        postgresql_partition_by="LIST (state)",
     )
     op.create_index("task_history", "finished", "finished_at", "id")
     op.create_index("task_history", "failed", "state", "queue", "id", where="state != 'succeeded'")
     op.create_index("task_history", "key", "key", "handler", "id", where='"key" IS NOT NULL')
+    for part, of, values in (
+        ("others", "task_history", "(PRIMARY KEY (id)) FOR VALUES IN ('dead', 'cancelled')"),
+        (
+            "succeeded",
+            "task_history",
+            "(PRIMARY KEY (id)) FOR VALUES IN ('succeeded') PARTITION BY RANGE (id)",
+        ),
+        ("beyond", "task_history_succeeded", "DEFAULT"),
+        ("from_1", "task_history_succeeded", "FOR VALUES FROM (1) TO (5000001)"),
+    ):
+        name = op.full_name(f"task_history_{part}")
+        op.execute_on("postgresql", f"CREATE TABLE {name} PARTITION OF {op.full_name(of)} {values}")
 
 
 def _task_attempt(op: Operations) -> None:

@@ -19,6 +19,8 @@ class Dialect(Protocol):
     name: str
     isolates_rows: bool
     """True when rows are locked one by one; False when there is one writer at a time."""
+    partitions: bool
+    """True when the history stands in partitions; False when it is one table."""
 
     def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
         """A table expression that stands for a batch of rows, which `parameters` fills."""

@@ -16,6 +16,7 @@ class PostgreSQL:
 
     name = "postgresql"
     isolates_rows = True
+    partitions = True
 
     def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
         """Let one array per column stand for the batch: `unnest($1, $2, ...)`."""

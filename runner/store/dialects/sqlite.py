@@ -17,6 +17,7 @@ class SQLite:
 
     name = "sqlite"
     isolates_rows = False
+    partitions = False
 
     def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
         """Let one JSON array of arrays stand for the batch: `json_each(?)`."""

@@ -135,6 +135,9 @@ async def _row(tx: Transaction, id: int) -> sa.RowMapping:
     for table in (tx.tables.task, tx.tables.history):
         shown = shown_state(tx.tables, table).label("shown")
         statement = sa.select(*legible(tx, table.c), shown).where(table.c.id == id)
+        if table is tx.tables.history:
+            # Two of one id can stand in the history only if somebody has copied a row by hand: the last one counts.
+            statement = statement.order_by(table.c.finished_at.desc()).limit(1)
         row = (await tx.execute(statement)).mappings().one_or_none()
         if row is not None:
             return row

@@ -1,0 +1,76 @@
+"""What a runner does for the history: partitions ahead of the ids, and nothing that is too old."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+
+from runner.engine.upkeep import Upkeep
+from runner.settings import Settings
+from runner.store.database import Database
+from runner.store.partitions import look
+from runner.urls import parse_url
+from tests.engine.workshop import Workshop
+from tests.postgres import login
+from tests.store.rows import add_past, ahead
+
+on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+
+
+def upkeep(workshop: Workshop, database: Database | None = None, stopping: Callable[[], bool] = bool) -> Upkeep:
+    return Upkeep(database or workshop.database, Settings(url=parse_url(workshop.url)), stopping)
+
+
+async def old_and_young(workshop: Workshop) -> None:
+    for id, days in ((1, 10), (2, 1)):
+        await add_past(workshop.database, id, finished_at=ahead(-86_400 * days))
+
+
+async def left(workshop: Workshop) -> list[int]:
+    return [row.id for row in await workshop.rows(sa.select(workshop.database.tables.history.c.id))]
+
+
+async def test_what_is_old_goes(workshop: Workshop) -> None:
+    await old_and_young(workshop)
+    await upkeep(workshop).run()
+    assert await left(workshop) == [2]
+
+
+@on_postgresql
+async def test_partitions_are_made(workshop: Workshop, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "runner.upkeep"):
+        await upkeep(workshop).run()
+    layout = await workshop.database.read(look)
+    assert layout is not None
+    assert len(layout.ranges) == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "the history has a partition for the tasks 5000001 to 10000000",
+        "the history has a partition for the tasks 10000001 to 15000000",
+    ]
+
+
+@on_postgresql
+async def test_a_runner_that_stops_makes_no_more(workshop: Workshop) -> None:
+    await upkeep(workshop, stopping=lambda: True).run()
+    layout = await workshop.database.read(look)
+    assert layout is not None
+    assert len(layout.ranges) == 1
+
+
+@on_postgresql
+async def test_a_role_that_owns_nothing_says_so_once_and_deletes_row_by_row(
+    workshop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
+    await old_and_young(workshop)
+    with login(workshop.url, "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public") as url:
+        database = Database.open(url)
+        try:
+            caring = upkeep(workshop, database)
+            await caring.run()
+            await caring.run()
+        finally:
+            await database.dispose()
+    assert await left(workshop) == [2]
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "runner.upkeep"]
+    assert "does not own the table task_history" in told

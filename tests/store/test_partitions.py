@@ -1,0 +1,320 @@
+"""The history on PostgreSQL: ranges of ids that are made ahead of them, and dropped as a whole."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import sqlalchemy as sa
+
+from runner.outcome import Dead
+from runner.policy.ranges import FEW, Range
+from runner.schema.partitions import WIDTH, full_name
+from runner.store.database import Database
+from runner.store.expire import FIRST_KEY, forget_gone
+from runner.store.intervene import By, Target, requeue
+from runner.store.observe import story
+from runner.store.partitions import extend, look
+from runner.store.prune import Pruned
+from runner.store.retention import enforce
+from runner.store.settle import settle_done
+from runner.task import Scope, State
+from tests.postgres import login
+from tests.store.conftest import ON_POSTGRESQL
+from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
+from tests.store.runners import Runner, ended
+from tests.store.table import change, count, live, past, put
+
+pytestmark = [ON_POSTGRESQL, pytest.mark.usefixtures("own_database")]
+
+DAY = timedelta(days=1)
+WEEK = {State.SUCCEEDED: 7 * DAY}
+FIRST = Range(1, 1 + WIDTH)
+BY = By("ana", "desk-1")
+
+
+def days_ago(days: float) -> Any:
+    return ahead(-86_400 * days)
+
+
+async def ranges(database: Database) -> list[Range]:
+    layout = await database.read(look)
+    assert layout is not None
+    return list(layout.ranges)
+
+
+async def extended(database: Database) -> list[Range]:
+    """Make all the ranges that are wanted."""
+    made = []
+    while one := await database.write(extend):
+        made.append(one)
+    return made
+
+
+async def hand_out(database: Database, id: int) -> None:
+    """Let the next task get this id."""
+    await change(database, sa.text(f"ALTER TABLE task ALTER COLUMN id RESTART WITH {id}"))
+
+
+async def use_up(database: Database, part: Range = FIRST) -> None:
+    """Let all ids of a range have been handed out."""
+    await hand_out(database, part.end)
+    await database.write(_burn)
+
+
+async def _burn(tx: Any) -> None:
+    await tx.execute(sa.text("SELECT nextval(pg_get_serial_sequence('task', 'id'))"))
+
+
+async def fill(database: Database, first: int, rows: int, finished: Any) -> None:
+    """Add succeeded tasks with ids that follow each other."""
+    i = sa.func.generate_series(first, first + rows - 1).table_valued("i").render_derived()
+    values = sa.select(i.c.i, sa.literal("work"), sa.literal(State.SUCCEEDED.value), finished)
+    history = database.tables.history
+    await change(database, sa.insert(history).from_select(["id", "handler", "state", "finished_at"], values))
+
+
+async def enforced(database: Database, leeway: float = 0) -> Pruned:
+    """Delete all that is old, and say how much that was."""
+    rounds = [pruned async for pruned in enforce(database, WEEK, leeway)]
+    succeeded = sum(pruned.tasks.get(State.SUCCEEDED, 0) for pruned in rounds)
+    return Pruned({State.SUCCEEDED: succeeded}, ranges=[part for pruned in rounds for part in pruned.ranges])
+
+
+async def home(database: Database, id: int) -> str:
+    """The partition in which a finished task stands."""
+    async with database.reading() as tx:
+        question = sa.text("SELECT tableoid::regclass::text FROM task_history WHERE id = :id")
+        return str(await tx.scalar(question, {"id": id}))
+
+
+async def test_ranges_are_made_ahead_of_the_ids(database: Database) -> None:
+    assert await ranges(database) == [FIRST]
+    made = await extended(database)
+    assert made == [Range(1 + WIDTH, 1 + 2 * WIDTH), Range(1 + 2 * WIDTH, 1 + 3 * WIDTH)]
+    assert await extended(database) == []
+    await use_up(database)
+    assert await extended(database) == [Range(1 + 3 * WIDTH, 1 + 4 * WIDTH)]
+    id = made[1].first + 7
+    await add_past(database, id)
+    assert await home(database, id) == f"task_history_from_{made[1].first}"
+
+
+async def test_a_made_range_is_as_the_first_one(database: Database) -> None:
+    await extended(database)
+    described = []
+    async with database.reading() as tx:
+        for first in (1, 1 + WIDTH):
+            table = f"task_history_from_{first}"
+            columns = "SELECT attname, attnotnull, atttypid, attcollation FROM pg_attribute WHERE attnum > 0 AND "
+            found = await tx.rows(sa.text(f"{columns} attrelid = '{table}'::regclass ORDER BY attnum"))
+            rules = "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = "
+            checks = await tx.rows(sa.text(f"{rules} '{table}'::regclass ORDER BY 1"))
+            indexes = await tx.rows(sa.text(f"SELECT indexdef FROM pg_indexes WHERE tablename = '{table}' ORDER BY 1"))
+            described.append(str([*found, *checks, *indexes]).replace(table, "it"))
+    assert described[0] == described[1]
+
+
+async def test_a_task_beyond_all_ranges_still_settles_and_keeps_no_range_from_being_made(
+    database: Database, runner: Runner
+) -> None:
+    await hand_out(database, 40 * WIDTH + 7)
+    await put(database)
+    (task,) = await runner.claim()
+    assert await database.state(settle_done, runner.id, [ended(task)]) == {task.id}
+    assert await home(database, task.id) == "task_history_beyond"
+    made = await extended(database)
+    assert made[0] == Range(41 * WIDTH + 1, 42 * WIDTH + 1)
+    assert (await database.read(story, task.id)).task.id == task.id
+    assert (await past(database, task.id) or {})["state"] == State.SUCCEEDED
+
+
+async def test_two_who_make_ranges_at_once_make_each_one_once(database: Database, rival: Database) -> None:
+    made = await asyncio.gather(extended(database), extended(rival), extended(database))
+    assert sorted(itertools.chain(*made)) == (await ranges(database))[1:]
+    assert len(await ranges(database)) == 3
+
+
+async def test_whoever_finds_another_one_at_it_leaves_at_once(database: Database, rival: Database) -> None:
+    async with rival.writing() as tx:
+        assert await extend(tx)
+        assert await extended(database) == []
+    assert len(await extended(database)) == 1
+
+
+async def test_a_table_in_use_is_not_waited_for_long(database: Database, rival: Database) -> None:
+    await use_up(database)
+    await fill(database, 1, 3, days_ago(8))
+    async with rival.reading() as tx:
+        assert await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.history)) == 3
+        assert await extended(database) == []
+        assert await enforced(database) == Pruned({State.SUCCEEDED: 0}, ranges=[])
+        await add_past(database, 7)  # settles go on
+    assert await ranges(database) == [FIRST]
+    assert len(await extended(database)) > 0
+    assert (await enforced(database)).ranges == [FIRST]
+
+
+async def test_an_old_range_is_dropped_with_all_that_belongs_to_its_tasks(database: Database) -> None:
+    await extended(database)
+    await use_up(database)
+    await fill(database, 1, 20, days_ago(8))
+    await add_past(database, 21, State.DEAD, finished_at=days_ago(8))
+    await add_past(database, 22, finished_at=days_ago(6))
+    await add_live(database, id=23)
+    for id in (3, 21, 22, 23):
+        await add_attempt(database, id)
+        await add_attempt(database, id, 2)
+        given = {"operator": "ana", "host": "desk-1", "verb": "edit", "task_id": id}
+        await change(database, sa.insert(database.tables.audit).values(**given))
+    assert await enforced(database) == Pruned({State.SUCCEEDED: 20}, ranges=[FIRST])
+    assert FIRST not in await ranges(database)
+    assert [id for id in range(1, 23) if await past(database, id)] == [21, 22]
+    assert await home(database, 22) == "task_history_beyond"
+    async with database.reading() as tx:
+        for column in (tx.tables.attempt.c.task_id, tx.tables.audit.c.task_id):
+            rows = await tx.rows(sa.select(column).distinct().order_by(column))
+            assert [row[0] for row in rows] == [21, 22, 23]
+
+
+async def test_what_belongs_to_a_range_goes_a_little_at_a_time(database: Database) -> None:
+    await use_up(database)
+    await fill(database, 1, 1_500, days_ago(8))
+    i = sa.func.generate_series(1, 1_500).table_valued("i").render_derived()
+    names = ["task_id", "fence", "attempt", "queue", "handler", "verb", "error_type", "message", "fingerprint"]
+    values = [i.c.i, *map(sa.literal, (1, 1, "q", "h", "retry", "E", "no", "f"))]
+    await change(database, sa.insert(database.tables.attempt).from_select(names, sa.select(*values)))
+    rounds = [pruned async for pruned in enforce(database, WEEK)]
+    assert [sum(pruned.tasks.values()) for pruned in rounds] == [0, 0, 1_500, 0, 0]
+    assert await count(database, database.tables.attempt) == 0
+
+
+async def test_the_keys_of_a_dropped_range_are_forgotten(database: Database) -> None:
+    await use_up(database)
+    await fill(database, 1, 3, days_ago(8))
+    await add_past(database, 4, finished_at=days_ago(6))
+    await add_live(database, id=5)
+    unique = database.tables.unique
+    until, forever = Scope.UNTIL_FINISHED.value, Scope.FOREVER.value
+    for id, scope in ((1, until), (2, until), (3, forever), (4, until), (5, until)):
+        row = {"handler": "h", "unique_key": f"k{id}", "task_id": id, "scope": scope}
+        await change(database, sa.insert(unique).values(**row))
+    assert (await enforced(database)).ranges == [FIRST]
+    async with database.reading() as tx:
+        assert [row[0] for row in await tx.rows(sa.select(unique.c.task_id).order_by(unique.c.task_id))] == [3, 4, 5]
+
+
+async def test_keys_are_looked_through_a_little_at_a_time(database: Database) -> None:
+    for id in range(1, 6):
+        row = {"handler": "h", "unique_key": f"k{id}", "task_id": id}
+        await change(database, sa.insert(database.tables.unique).values(**row))
+    places = [FIRST_KEY]
+    while place := await database.write(forget_gone, places[-1], 2):
+        places.append(place)
+    assert places == [FIRST_KEY, ("h", "k2"), ("h", "k4")]
+    assert await count(database, database.tables.unique) == 0
+
+
+async def test_a_task_of_a_dropped_range_still_settles(database: Database, runner: Runner) -> None:
+    await use_up(database)
+    await add_live(database, "work", id=5)
+    assert (await enforced(database)).ranges == [FIRST]
+    (task,) = await runner.claim()
+    assert await database.state(settle_done, runner.id, [ended(task)]) == {5}
+    assert await past(database, 5)
+
+
+async def test_a_range_in_use_is_swept_row_by_row(database: Database) -> None:
+    await fill(database, 1, 3, days_ago(8))
+    await fill(database, 4, 3, days_ago(1))
+    assert await enforced(database) == Pruned({State.SUCCEEDED: 3}, ranges=[])
+    assert await ranges(database) == [FIRST]
+    assert await count(database, database.tables.history) == 3
+
+
+async def test_a_range_that_can_soon_be_dropped_is_spared_unless_nothing_may_be_kept_longer(database: Database) -> None:
+    await use_up(database)
+    await fill(database, 1, 3, days_ago(7.1))
+    await fill(database, 4, FEW + 1, days_ago(6.9))
+    await add_past(database, WIDTH + 7, finished_at=days_ago(7.1))  # not in this range
+    assert await enforced(database, leeway=1 / 7) == Pruned({State.SUCCEEDED: 1}, ranges=[])
+    assert await enforced(database, leeway=0.01) == Pruned({State.SUCCEEDED: 3}, ranges=[])
+
+
+async def test_a_range_whose_tasks_are_still_to_come_stays(database: Database) -> None:
+    await use_up(database)
+    i = sa.func.generate_series(1, FEW + 1).table_valued("i").render_derived()
+    task = database.tables.task
+    await change(database, sa.insert(task).from_select(["id", "handler"], sa.select(i.c.i, sa.literal("later"))))
+    assert (await enforced(database)).ranges == []
+    assert FIRST in await ranges(database)
+
+
+@pytest.fixture
+def limited(migrated_url: str) -> Iterator[str]:
+    """The URL for a role that may change rows and nothing else."""
+    with login(migrated_url, "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public") as url:
+        yield url
+
+
+async def test_a_role_that_may_not_make_partitions_deletes_row_by_row(database: Database, limited: str) -> None:
+    await use_up(database)
+    await fill(database, 1, 3, days_ago(8))
+    await add_past(database, 40 * WIDTH, finished_at=days_ago(8))
+    other = Database.open(limited)
+    try:
+        assert await extended(other) == []
+        assert await enforced(other) == Pruned({State.SUCCEEDED: 4}, ranges=[])
+        layout = await other.read(look)
+        assert layout is not None
+        assert layout.role == urlsplit(limited).username
+    finally:
+        await other.dispose()
+    assert await ranges(database) == [FIRST]
+
+
+async def test_partitions_stand_where_the_tables_stand(database: Database, migrated_url: str) -> None:
+    elsewhere = Database.open(migrated_url, prefix="jobs_", schema="user")
+    try:
+        await elsewhere.migrate()
+        made = await extended(elsewhere)
+        assert await ranges(elsewhere) == [FIRST, *made]
+        await use_up(database)
+        assert await ranges(database) == [FIRST]
+        async with elsewhere.writing() as tx:
+            await tx.execute(
+                sa.text(f"ALTER TABLE {full_name(tx.tables.task)} ALTER COLUMN id RESTART WITH {FIRST.end}")
+            )
+            await tx.execute(sa.text("SELECT nextval(:sequence)"), {"sequence": '"user".jobs_task_id_seq'})
+        assert (await enforced(elsewhere)).ranges == [FIRST]
+    finally:
+        await elsewhere.dispose()
+
+
+async def test_an_id_stands_once_however_often_its_task_dies_and_returns(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    for _ in range(2):
+        (task,) = await runner.claim()
+        await runner.end(task, Dead())
+        assert await home(database, id) == "task_history_others"
+        assert (await database.write(requeue, [Target(id)], BY)).changed == [id]
+        assert await past(database, id) is None
+    (task,) = await runner.claim()
+    assert await database.state(settle_done, runner.id, [ended(task)]) == {id}
+    assert await live(database, id) is None
+    assert await count(database, database.tables.history) == 1
+
+
+async def test_a_dead_task_that_was_copied_back_by_hand_is_told_of_by_its_last_end(
+    database: Database, runner: Runner
+) -> None:
+    await add_past(database, 7, State.DEAD, finished_at=days_ago(1))
+    await add_live(database, "work", id=7)
+    (task,) = await runner.claim()
+    assert await database.state(settle_done, runner.id, [ended(task)]) == {7}
+    assert (await database.read(story, 7)).task.state is State.SUCCEEDED
+    assert (await database.write(requeue, [Target(7)], BY)).changed == []
+    assert await stored(database, 7) is None
