@@ -4,17 +4,20 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from runner.errors import DatabaseAway
 from runner.gathering import Gathering
 from runner.settings import Settings, load
 from runner.task import NewTask, Receipt
+from runner.waiting import Waiting
 
 if TYPE_CHECKING:
     from runner.borrowed import Verb
     from runner.store.database import Database
+    from runner.store.observe.endings import Ending
 
 T = TypeVar("T")
 
@@ -34,6 +37,8 @@ class Door:
         self.payload_limit = int(settings.payload_limit)
         self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
+        self.waiting = Waiting(self._look, self._loop)
+        """Those who wait for tasks to end."""
         self._gathering = Gathering(self._submit, self._loop) if settings.coalesce else None
         self._database: asyncio.Future[Database] | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="runner-door", daemon=True)
@@ -74,6 +79,11 @@ class Door:
 
         return lambda driver: submission(Borrowing.of(self.settings, driver), tasks, self.settings.notify)
 
+    async def _look(self, ids: Sequence[int]) -> "Mapping[int, Ending | None]":
+        from runner.store.observe.endings import endings
+
+        return await (await self._opened()).read(endings, ids)
+
     def run(self, work: "Callable[[Database], Coroutine[Any, Any, T]]") -> Future[T]:
         """Run something with the database on the door's loop."""
 
@@ -111,6 +121,7 @@ class Door:
     async def _dispose(self) -> None:
         if self._gathering is not None:
             await self._gathering.end()
+        await self.waiting.end(DatabaseAway(url=self.settings.url, why="this program has disconnected from it"))
         if self._database is not None and self._database.done() and not self._database.exception():
             await self._database.result().dispose()
 

@@ -21,6 +21,7 @@ from runner.errors import (
     UnknownHandler,
 )
 from runner.outcome import Dead, Done, Outcome, Retry, Snooze
+from runner.returned import Returned
 from runner.rules import NO_RULES, Rules
 from runner.signature import Signature
 
@@ -159,6 +160,7 @@ class Handler:
         self.is_async = inspect.iscoroutinefunction(function)
         self.context = _context_parameter(function)
         self.signature = Signature(name, function, self.context)
+        self.returned = Returned(function)
         self.defaults.rules.require(self.signature)
 
     @property

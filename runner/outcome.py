@@ -8,6 +8,9 @@ from runner.times import parse_duration
 
 Delay: TypeAlias = str | float | timedelta
 
+RESULT_NOT_KEPT = "the result was not kept"
+"""How the reason begins that stands in the place of a last error when a task succeeded and its result is lost."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -41,9 +44,11 @@ class Done:
 
     Args:
         result: JSON text of what the handler returned; None when it returned nothing.
+        why: RESULT_NOT_KEPT and why, when it returned something that could not be kept.
     """
 
     result: str | None = None
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,10 @@ class TaskHandler(Handler, Generic[P, C, R]):
         """Submit many calls; see Submission.submit_many_async."""
         return await self.options().submit_many_async(calls)
 
+    def ticket(self, id: int) -> Ticket[R]:
+        """The ticket of a task that was submitted earlier, to wait for its result."""
+        return Ticket(id)
+
     def options(  # noqa: PLR0913 - they are what a task has
         self,
         *,

@@ -1,18 +1,83 @@
 """Ticket: what a submit returns, the task's id and the way to its result."""
 
+import asyncio
+import contextlib
+import json
 from collections.abc import Collection, Iterable
-from typing import ClassVar, Generic, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from runner.door import door
+from runner.errors import InvalidResult, ResultNotKept, TaskCancelled, TaskFailed, TimedOut, WouldBlock
+from runner.handlers import REGISTRY
+from runner.outcome import RESULT_NOT_KEPT, Delay
+from runner.task import State
+from runner.times import format_duration, parse_duration
+
+if TYPE_CHECKING:
+    from runner.store.observe.endings import Ending
 
 R = TypeVar("R")
 
 
 class Ticket(int, Generic[R]):
-    """The id of a task that was submitted; a plain number to whoever wants no more."""
+    """The id of a task that was submitted; a plain number to whoever wants no more.
+
+    Example:
+        >>> charge.submit(order=1, cents=5).result(timeout="30s")
+        'charged 5 for order 1'
+    """
 
     __slots__ = ()  # so that the garbage collector has nothing to do with a hundred thousand of them
 
     duplicate: ClassVar[bool] = False
     """True when the task was there already, and nothing was added."""
+
+    def result(self, timeout: Delay | None = None) -> R:
+        """Wait until the task has ended, in any thread without an event loop.
+
+        Args:
+            timeout: how long at most: text ("30s"), seconds or timedelta; None waits for ever.
+
+        Returns:
+            What the handler returned, as the type that its annotation promises; without an annotation, or where the
+            handler is not known in this program, as JSON has it.
+
+        Raises:
+            TaskFailed: it is dead; with the type, the message and the traceback of the last exception.
+            TaskCancelled: it was terminated.
+            TimedOut: it has not ended in time; it goes on.
+            TaskNotFound: there is no such task: never, not yet (its transaction is open), or no more (pruned).
+            ResultNotKept: it succeeded, and what it returned was too large, or no JSON.
+            InvalidResult: what it returned does not fit the annotation.
+            DatabaseAway: the database cannot be reached, and has not been for a while.
+            WouldBlock: when called on an event loop: await `wait` there.
+        """
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise WouldBlock(call="result", instead="wait")
+        waiting = door().waiting
+        told = waiting.wait(self)
+        try:
+            ending = told.result(_seconds(timeout))
+        except TimeoutError:
+            told.cancel()
+            raise waiting.trouble or self._timed_out(timeout) from None
+        return _result(ending)  # type: ignore[no-any-return] # it was checked against the handler's own annotation
+
+    async def wait(self, timeout: Delay | None = None) -> R:
+        """Do what `result` does on an event loop."""
+        waiting = door().waiting
+        told = asyncio.wrap_future(waiting.wait(self))
+        try:
+            async with asyncio.timeout(_seconds(timeout)):
+                ending = await told
+        except TimeoutError:
+            raise waiting.trouble or self._timed_out(timeout) from None
+        return _result(ending)  # type: ignore[no-any-return] # as above
+
+    def _timed_out(self, timeout: Delay | None) -> TimedOut:
+        return TimedOut(id=int(self), waited=format_duration(timedelta(seconds=_seconds(timeout) or 0)))
 
 
 class DuplicateTicket(Ticket[R]):
@@ -34,3 +99,23 @@ def tickets(ids: Iterable[int], duplicates: Collection[int] = ()) -> list[Ticket
     for place in duplicates:
         made[place] = DuplicateTicket(made[place])
     return made
+
+
+def _seconds(timeout: Delay | None) -> float | None:
+    return None if timeout is None else parse_duration(timeout).total_seconds()
+
+
+def _result(ending: "Ending") -> Any:
+    task = {"id": ending.id, "handler": ending.handler}
+    if ending.state is State.DEAD:
+        told = {"error_type": ending.error_type, "message": ending.message, "traceback": ending.traceback}
+        raise TaskFailed(**task, attempts=ending.attempt, reason=ending.error or ending.error_type, **told)
+    if ending.state is State.CANCELLED:
+        raise TaskCancelled(**task, reason=ending.error or "nobody said why")
+    if ending.result is None and (ending.error or "").startswith(RESULT_NOT_KEPT):
+        raise ResultNotKept(**task, reason=ending.error)
+    handler = REGISTRY.get(ending.handler)
+    try:
+        return handler.returned.read(ending.result) if handler else json.loads(ending.result or "null")
+    except ValueError as error:
+        raise InvalidResult(**task, why=str(error)) from None

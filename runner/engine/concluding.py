@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.engine.slots import Running
 from runner.errors import AlreadyDone, FencedOut
+from runner.outcome import Done
 from runner.store.conclude import conclude
 from runner.store.database import Database
 from runner.store.move import Ending
@@ -23,17 +24,17 @@ class Concluding:
         database: that holds the tasks, and what the handler writes.
         holder: the runner's id.
         running: the task in hand.
-        as_json: writes a result as JSON text; None when it cannot be kept.
+        done: writes a result as JSON text, or says why it cannot be kept.
     """
 
-    def __init__(self, database: Database, holder: int, running: Running, as_json: Callable[[Any], str | None]) -> None:
+    def __init__(self, database: Database, holder: int, running: Running, done: Callable[[Any], Done]) -> None:
         if running.concluded:
             raise AlreadyDone(id=running.task.id)
         self.result: Any = None
         self._database = database
         self._holder = holder
         self._running = running
-        self._as_json = as_json
+        self._done = done
         self._awaited: AbstractAsyncContextManager[AsyncConnection] | None = None
         self._blocking: AbstractContextManager[Connection] | None = None
 
@@ -73,8 +74,8 @@ class Concluding:
 
     def _ending(self) -> Ending:
         task = self._running.task
-        result = None if self.result is None else self._as_json(self.result)
-        return Ending(task.id, task.fence, time.monotonic() - self._running.started, result)
+        done = self._done(self.result)
+        return Ending(task.id, task.fence, time.monotonic() - self._running.started, done.result, done.why)
 
     def _require(self, concluded: bool) -> None:
         if not concluded:

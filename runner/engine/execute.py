@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from runner.engine.result import as_json
+from runner.engine.result import done
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload
 from runner.handlers import Context, Handler, OwnTransaction
-from runner.outcome import Cancelled, Dead, Done, Failure, Outcome, Retry, Snooze
+from runner.outcome import Cancelled, Dead, Failure, Outcome, Retry, Snooze
 from runner.times import format_duration
 
 log = logging.getLogger("runner.task")
@@ -123,17 +123,15 @@ class Executor:
         return outcome
 
     def _returned(self, running: Running, result: Any) -> Outcome:
-        if result is None:
-            return Done()
         if isinstance(result, (Retry, Dead, Snooze)):
             return result
         if inspect.iscoroutine(result):
             result.close()
             return Dead("it returned a coroutine, which nobody awaits: define the handler itself with async def")
-        kept = as_json(result, self._result_limit)
-        if kept is None:
-            log.warning("task %d of %s: its result is no JSON that can be kept", running.task.id, running.handler.name)
-        return Done(kept)
+        outcome = done(result, self._result_limit)
+        if outcome.why:
+            log.warning("task %d of %s: %s", running.task.id, running.handler.name, outcome.why)
+        return outcome
 
     def _limit(self, running: Running) -> float | None:
         for limit in (running.task.timeout, running.handler.defaults.timeout):

@@ -12,7 +12,7 @@ from typing import Any
 from runner.engine.buffer import SettleBuffer, Settling
 from runner.engine.concluding import Concluding
 from runner.engine.execute import Executor
-from runner.engine.result import as_json
+from runner.engine.result import done
 from runner.engine.slots import InHand, Running, Slots
 from runner.engine.tally import Tally
 from runner.handlers import Handler
@@ -61,7 +61,7 @@ class Working:
         self.tally = Tally()
         self.in_hand = InHand(settings.slots, settings.threads, settings.ahead)
         limit = int(settings.result_limit)
-        self._as_json = partial(as_json, limit=limit)
+        self._done = partial(done, limit=limit)
         self.executor = Executor(settings.threads, timeout, limit, self._own_transaction)
         linger = settings.flush_every.total_seconds()
         self.buffer = SettleBuffer(database, settings.flush_size, linger, self._settled)
@@ -135,7 +135,7 @@ class Working:
             self._settle(running, outcome, took)
 
     def _own_transaction(self, running: Running) -> Concluding:
-        return Concluding(self._database, self.buffer.holder, running, self._as_json)
+        return Concluding(self._database, self.buffer.holder, running, self._done)
 
     def _concluded(self, running: Running, outcome: Outcome, took: float) -> None:
         """Let go of a task that its handler has ended itself: what the handler does after that changes nothing."""

@@ -94,8 +94,12 @@ async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement])
     Raises:
         DatabaseRefused: when a row stands in the way; nothing was written then, and `settle` clears the way.
     """
-    endings = [Ending(item.id, item.fence, item.duration, getattr(item.outcome, "result", None)) for item in batch]
+    endings = [Ending(item.id, item.fence, item.duration, *_kept(item.outcome)) for item in batch]
     return await finish(tx, "succeed", holder, endings) if endings else set()
+
+
+def _kept(outcome: Outcome) -> tuple[str | None, str | None]:
+    return (outcome.result, outcome.why) if isinstance(outcome, Done) else (None, None)
 
 
 async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:
@@ -110,7 +114,7 @@ async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:
 
 def _judge(item: Settlement, row: Any) -> Verdict:
     if isinstance(item.outcome, Done):
-        return Verdict("succeed")
+        return Verdict("succeed", why=item.outcome.why or "")
     plans = (row.retry, item.retry)
     standing = Standing(row.attempt, row.max_attempts, *plans, row.releases, row.cancel_requested)
     return judge(item.outcome, standing, random.random())  # noqa: S311 - spreads delays, guards nothing

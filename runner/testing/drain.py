@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from runner.columns import EARLIEST
@@ -9,7 +10,7 @@ from runner.engine.concluding import Concluding
 from runner.engine.execute import Executor
 from runner.engine.following import Following
 from runner.engine.lease import release
-from runner.engine.result import as_json
+from runner.engine.result import done
 from runner.engine.slots import Running, Slots
 from runner.engine.tally import Tally
 from runner.engine.terms import terms
@@ -125,7 +126,7 @@ class Drain:
             1,
             timeout,
             limit,
-            lambda running: Concluding(self.database, runner_id, running, lambda result: as_json(result, limit)),
+            lambda running: Concluding(self.database, runner_id, running, partial(done, limit=limit)),
         )
         try:
             return await executor.execute(running, lambda: None)

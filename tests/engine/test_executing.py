@@ -128,14 +128,22 @@ UNKEPT: dict[str, Callable[[], Any]] = {
     "bytes that are no text": lambda: b"\xff",
 }
 
+NO_JSON = "it cannot be written as JSON"
+NOT_KEPT = {
+    "huge": f"it has {RESULT_LIMIT + 3:,} bytes, more than the {RESULT_LIMIT:,} of result_limit",
+    "NUL": "it holds the character NUL, which PostgreSQL cannot store",
+}
+
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("result", list(UNKEPT))
 async def test_a_result_that_cannot_be_kept_is_a_success_without_one(
     desk: Desk, kind: str, result: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert await desk.execute(doing(kind, UNKEPT[result])) == Done(None)
-    assert caplog.messages == ["task 7 of work: its result is no JSON that can be kept"]
+    outcome = await desk.execute(doing(kind, UNKEPT[result]))
+    assert isinstance(outcome, Done)
+    assert (outcome.result, outcome.why) == (None, f"the result was not kept: {NOT_KEPT.get(result, NO_JSON)}")
+    assert caplog.messages == [f"task 7 of work: {outcome.why}"]
     assert desk.left == 1
 
 
