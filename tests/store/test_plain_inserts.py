@@ -2,13 +2,7 @@
 the queue.
 """
 
-import os
-import shutil
-import sqlite3
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -25,9 +19,7 @@ from runner.store.settle import Settled, Settlement, settle
 from runner.store.submit import submit
 from runner.store.survey import survey
 from runner.task import Claimed, NewTask
-from tests.postgres import find_programs
-
-Shell = Callable[[str], str]
+from tests.shells import Refused, Shell, shell_of
 
 on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
@@ -164,51 +156,10 @@ def each_stopper() -> Iterator[Any]:
             yield pytest.param(database, statement, id=f"{database}-{name}")
 
 
-class Refused(Exception):
-    """The database would not take it. Its own words follow."""
-
-
 @pytest.fixture
 def shell(migrated_url: str) -> Shell:
     """Run a statement in the shell that belongs to the database, and return what it prints."""
-    return psql(migrated_url) if migrated_url.startswith("postgresql") else sqlite(migrated_url)
-
-
-def psql(url: str) -> Shell:
-    if (program := find_psql()) is None:
-        pytest.skip("There is no psql on this machine, and the PostgreSQL of the tests brought none.")
-    command = [program, "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", url]
-    return lambda statement: output_of(command, statement)
-
-
-def find_psql() -> str | None:
-    programs = find_programs()
-    return shutil.which("psql", path=programs) or shutil.which("psql")
-
-
-def sqlite(url: str) -> Shell:
-    file = url.removeprefix("sqlite:///")
-    if (program := shutil.which("sqlite3")) is None:
-        return lambda statement: in_this_process(file, statement)
-    return lambda statement: output_of([program, "-batch", "-bail", file], statement)
-
-
-def output_of(command: Sequence[str | Path], statement: str) -> str:
-    environment = os.environ | {"PGCLIENTENCODING": "UTF8", "HOME": "/nonexistent"}
-    typed = f"{statement};\n"
-    done = subprocess.run(command, check=False, input=typed, capture_output=True, encoding="utf-8", env=environment)
-    if done.returncode:
-        raise Refused(done.stderr)
-    return done.stdout.strip()
-
-
-def in_this_process(file: str, statement: str) -> str:
-    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
-        try:
-            rows = connection.execute(statement).fetchall()
-        except sqlite3.Error as error:
-            raise Refused(str(error)) from error
-    return "\n".join("|".join(str(value) for value in row) for row in rows)
+    return shell_of(migrated_url)
 
 
 def insertion(row: dict[str, str]) -> str:
