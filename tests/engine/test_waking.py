@@ -1,11 +1,19 @@
 """How soon a runner hears of work: at once where the database can tell, else with the next scan."""
 
 import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
 
+from runner.borrowed import Borrowing, follow
 from runner.engine import news
+from runner.settings import Settings
+from runner.store.submit import submission
+from runner.task import NewTask
 from tests.engine.workshop import Workshop, heard, until
 
 SELDOM = {"every": "1h", "lease": "1h", "beat": "30m"}
@@ -20,6 +28,39 @@ async def test_a_submit_wakes_a_runner_that_looks_seldom(workshop: Workshop) -> 
         await until(lambda: runner.claiming.open)
         for _ in range(3):
             await workshop.ended(await workshop.submit("work"))
+
+
+@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("fate", ["commit", "rollback"])
+async def test_a_submit_in_an_applications_transaction_wakes_a_runner_at_its_commit(
+    workshop: Workshop, fate: str
+) -> None:
+    done: list[int] = []
+
+    @workshop.handler("work")
+    async def work(number: int) -> None:
+        done.append(number)
+
+    async with workshop.running(**SELDOM) as runner:
+        await until(lambda: runner.claiming.open)
+        with application(workshop.url, 1) as tx:
+            await runner.claiming.scan()
+            assert done == []
+            getattr(tx, fate)()
+        if fate == "commit":
+            await until(lambda: done == [1])
+        with application(workshop.url, 2):
+            pass
+        await until(lambda: done == ([1, 2] if fate == "commit" else [2]))
+
+
+@contextmanager
+def application(url: str, number: int) -> Iterator["psycopg.Connection[Any]"]:
+    """An application that has submitted a task in its transaction, and commits at the end."""
+    tasks = [NewTask("work", json.dumps({"number": number}))]
+    with psycopg.connect(url) as tx:
+        follow(tx, lambda driver: submission(Borrowing.of(Settings(), driver), tasks, True))
+        yield tx
 
 
 async def test_without_news_a_submit_is_found_by_polling(workshop: Workshop) -> None:
