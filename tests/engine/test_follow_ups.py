@@ -1,0 +1,69 @@
+"""A handler submits follow-up tasks in its own transaction: they exist if its task is done, and only then."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner import Context, TaskHandler, handler
+from runner.handlers import REGISTRY
+from tests.engine.workshop import Workshop
+
+Later = TaskHandler[[int], Any, Any]
+
+
+@pytest.fixture
+def later() -> Iterator[Later]:
+    @handler("test.later")
+    def later(number: int) -> None: ...
+
+    yield later
+    REGISTRY._handlers.pop(later.name)
+
+
+def parent(workshop: Workshop, kind: str, later: Later, ends: Any) -> None:
+    """A handler that submits a follow-up, and then does what it is told to."""
+
+    async def on_loop(ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            await later.options(tx=tx).submit_async(ctx.attempt)
+            await tx.execute(ends, {"task": ctx.id})
+
+    def in_thread(ctx: Context) -> None:
+        with ctx.transaction() as tx:
+            later.options(tx=tx).submit(ctx.attempt)
+            tx.execute(ends, {"task": ctx.id})
+
+    workshop.handler("parent", max_attempts=1)(on_loop if kind == "async" else in_thread)
+
+
+async def follow_ups(workshop: Workshop) -> int:
+    task = workshop.database.tables.task
+    return await workshop.count(task, task.c.handler == "test.later")
+
+
+each_kind = pytest.mark.parametrize("kind", ["async", "plain"])
+
+
+@each_kind
+async def test_a_follow_up_commits_with_the_end_of_its_parent(workshop: Workshop, later: Later, kind: str) -> None:
+    parent(workshop, kind, later, sa.text("SELECT :task"))
+    task = await workshop.submit("parent")
+    await workshop.work()
+    assert (await workshop.state(task), await follow_ups(workshop)) == ("succeeded", 1)
+
+
+@each_kind
+@pytest.mark.parametrize(
+    "ends",
+    ["INSERT INTO nowhere VALUES (:task)", "UPDATE task SET fence = fence + 1 WHERE id = :task"],
+    ids=["fails", "is fenced out"],
+)
+async def test_a_parent_that_is_not_done_has_no_follow_up(
+    workshop: Workshop, later: Later, kind: str, ends: str
+) -> None:
+    parent(workshop, kind, later, sa.text(ends))
+    task = await workshop.submit("parent")
+    await workshop.work()
+    assert (await workshop.state(task), await follow_ups(workshop)) == ("dead", 0)
