@@ -7,7 +7,7 @@ from enum import Enum, StrEnum, auto
 from typing import NamedTuple, TypeAlias
 
 from runner.errors import InvalidInput
-from runner.task import Priority, Shown, State
+from runner.task import BUCKETS, Priority, Shown, State
 from runner.times import parse_duration, parse_moment
 
 Value: TypeAlias = str | int | timedelta | datetime
@@ -134,6 +134,7 @@ FIELDS = {
         Field("handler", Kind.TEXT, _NAME, "its handler's name", "handler:smtp.send handler:smtp.*"),
         Field("state", Kind.STATE, _CHOICE, "its state, stored or derived", "state:dead,retrying"),
         Field("key", Kind.TEXT, _NAME, "its business key; a star alone is any", "key:order-17 key:* -key:*"),
+        Field("unique", Kind.TEXT, _NAME, "its unique key", "unique:user-7 unique:*"),
         Field("error", Kind.TEXT, _MESSAGE, "its last error", "error~Timeout error:OSError*"),
         Field("failure", Kind.TEXT, _CHOICE, "a kind of failure that it has had", "failure:3fa91c0a77e2b1d4"),
         Field("host", Kind.TEXT, _NAME, "the host that ran it last", "host:web-1 host:web-*"),
@@ -143,6 +144,7 @@ FIELDS = {
         Field("attempts", Kind.WHOLE, _COUNT, "attempts used", "attempts>3 attempts:0"),
         Field("max_attempts", Kind.WHOLE, _COUNT, "attempts allowed", "max_attempts:1", 1),
         Field("priority", Kind.WHOLE, _COUNT, "9 goes first", "priority>=5", Priority.LOWEST, Priority.HIGHEST),
+        Field("bucket", Kind.WHOLE, _COUNT, "the number that it is spread by", "bucket:0..499", 0, BUCKETS - 1),
         Field("due", Kind.OFFSET, _ORDER, "time until it may run; below zero it is late", "due<5m due<-1h"),
         Field("age", Kind.LENGTH, _ORDER[2:] + _ORDER[:2], "time since it was submitted", "age>1h"),
         Field(

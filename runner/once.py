@@ -73,7 +73,15 @@ class Once(NamedTuple):
         """
         if callable(self.key):
             require_names("unique_key", self.key, signature)
-        if self.key is None and (self.lasting or self.on_duplicate):
+        self.require_key()
+
+    def require_key(self) -> None:
+        """Refuse a scope, or an answer to duplicates, that is said of no key.
+
+        Raises:
+            InvalidTask: there is no key.
+        """
+        if self.key is None:
             raise InvalidTask(field="unique_key", value=None, why="how to be unique is said, but not by which key")
 
     def of(self, handler: str, arguments: Callable[[], Mapping[str, Any]]) -> Unique | None:

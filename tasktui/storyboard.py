@@ -79,6 +79,8 @@ def _facts(story: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
     runner = story.runner
     rest = {
         "key": task.key,
+        "unique key": story.unique and story.unique.key,
+        "which is": story.unique and story.unique.told(task.id, story.at),
         "submitted by": story.submitted_by,
         "took": cells.duration(task.duration) if task.duration is not None else None,
         "progress": f"{task.progress:.0%}" if task.progress is not None else None,
@@ -87,6 +89,7 @@ def _facts(story: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
         "retry plan": story.retry,
         "timeout": cells.age(story.timeout) if story.timeout is not None else None,
         "tags": ", ".join(story.tags),
+        "bucket": story.bucket,
         "trace": story.trace,
     }
     yield from ((name, line(value)) for name, value in rest.items() if value not in (None, ""))

@@ -10,11 +10,15 @@ from runner.errors import InvalidInput, InvalidPayload, InvalidTask, PayloadTooL
 from runner.fields import suggestion
 from runner.handlers import Handler
 from runner.policy.retry import parse_plan
+from runner.rules import Rules
 from runner.store.acceptance import check
 from runner.task import NewTask
 from runner.times import parse_duration, parse_moment
 
-OPTIONS = ("queue", "key", "priority", "run_at", "delay", "max_attempts", "retry", "timeout", "tags")
+RULES = ("unique_key", "unique", "on_duplicate", "bucket")
+"""What is said of a task and may follow from its handler's rules."""
+
+OPTIONS = ("queue", "key", "priority", "run_at", "delay", "max_attempts", "retry", "timeout", "tags", *RULES)
 """What may be said of a task besides its handler and its payload, by the names of the columns."""
 
 
@@ -51,12 +55,17 @@ class Drafts:
         """
         known = self.handlers.get(handler)
         given = {name: self._read(name, value) for name, value in {**self.options, **(options or {})}.items()}
+        rules = Rules.read(**{name: given.pop(name, None) for name in RULES})
         if known is not None:
+            rules = rules.over(known.defaults.rules)
             given = {"queue": known.defaults.queue, "priority": known.defaults.priority} | given
         text = _payload(handler, payload, known)
         if (size := len(text.encode())) > self.payload_limit:
             raise PayloadTooLarge(handler=handler, size=size, limit=self.payload_limit)
+        if rules.once is not None:
+            rules.once.require_key()
         task = NewTask(handler=handler, payload=text, submitted_by=self.submitted_by, **given)
+        task = rules.applied(task, lambda: known.signature.arguments(text) if known else {})
         check(task)
         return task
 
@@ -163,4 +172,8 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "retry": _plan,
     "timeout": _length,
     "tags": _tags,
+    "unique_key": _text_of,
+    "unique": _text_of,
+    "on_duplicate": _text_of,
+    "bucket": _whole,
 }

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from runner.cli.ending import complain
 from runner.cli.lines import Line
-from runner.errors import DatabaseRefused, RunnerError
-from runner.task import NewTask
+from runner.errors import DatabaseRefused, DuplicateTask, RunnerError
+from runner.task import NewTask, Receipt
 
 CHUNK = 2_000
 """Tasks that are submitted in one transaction."""
@@ -30,12 +30,14 @@ class Intake:
 
     Args:
         read: makes a line a task, or raises what is wrong with it.
-        submit: puts tasks into the database in one transaction and returns their ids.
+        submit: puts tasks into the database in one transaction, and tells what became of them.
     """
 
     read: Callable[[str], NewTask]
-    submit: Callable[[list[NewTask]], list[int]]
+    submit: Callable[[list[NewTask]], Receipt]
     submitted: int = 0
+    duplicates: int = 0
+    """Tasks that were there already."""
     ids: tuple[int, int] | None = None
     """The first and the last id."""
     last_line: int = 0
@@ -66,17 +68,20 @@ class Intake:
 
     def _submit(self, batch: list[tuple[int, NewTask]]) -> None:
         try:
-            ids = self.submit([task for _, task in batch])
-        except DatabaseRefused as error:
-            # One of them is not to the database's liking: halve until it stands alone.
+            receipt = self.submit([task for _, task in batch])
+        except (DatabaseRefused, DuplicateTask) as error:
+            # One of them is not to the database's liking, or to be no duplicate: halve until it stands alone.
             if len(batch) == 1:
                 self._refuse(batch[0][0], str(error))
                 return
             self._submit(batch[: len(batch) // 2])
             self._submit(batch[len(batch) // 2 :])
             return
-        self.submitted += len(ids)
-        self.ids = (self.ids[0] if self.ids else ids[0], ids[-1])
+        new = [id for place, id in enumerate(receipt.ids) if place not in receipt.duplicates]
+        self.submitted += len(new)
+        self.duplicates += len(receipt.duplicates)
+        if new:
+            self.ids = (self.ids[0] if self.ids else new[0], new[-1])
         self.last_line = batch[-1][0]
 
     def _refuse(self, number: int, reason: str) -> None:

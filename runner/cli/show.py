@@ -138,6 +138,8 @@ def _facts(told: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
     yield from ((name, _when(moment, told.at, zone)) for name, moment in times.items() if moment)
     rest = {
         "key": task.key,
+        "unique key": told.unique and told.unique.key,
+        "which is": told.unique and told.unique.told(task.id, told.at),
         "submitted by": told.submitted_by,
         "took": cells.duration(task.duration) if task.duration is not None else None,
         "progress": f"{task.progress:.0%}" if task.progress is not None else None,
@@ -147,6 +149,7 @@ def _facts(told: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
         "retry plan": told.retry,
         "timeout": cells.age(told.timeout) if told.timeout is not None else None,
         "tags": ", ".join(told.tags),
+        "bucket": told.bucket,
         "trace": told.trace,
     }
     yield from ((name, str(value)) for name, value in rest.items() if value not in (None, ""))

@@ -19,8 +19,8 @@ from runner.cli.printing import print_json, print_line
 from runner.errors import InvalidInput
 from runner.person import local_zone, now, operator
 from runner.settings import Settings
-from runner.store.submit import submit_many
-from runner.task import NewTask
+from runner.store.submit import hand_in
+from runner.task import NewTask, Receipt
 from runner.terminal import counted
 
 LINE_ROOM = 64 * 1024
@@ -42,6 +42,11 @@ class TaskOptions:
         retry: The retry plan: 1m,5m,20m or exp:10s*2<1h or sidekiq or never.
         timeout: How long an attempt may take: 30s, 5m.
         tag: A word to find it by; may be repeated.
+        bucket: A number from 0 to 999 to spread tasks by; else one at random.
+        unique_key: It is to be the only task of its handler with this key.
+        unique: For how long: "until finished", forever, or "for 1h".
+        on_duplicate: When another has the key: skip submits nothing, replace gives a
+            waiting one the new values, error refuses.
     """
 
     at: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
@@ -53,6 +58,10 @@ class TaskOptions:
     retry: str | None = None
     timeout: str | None = None
     tag: tuple[str, ...] = ()
+    bucket: int | None = None
+    unique_key: str | None = None
+    unique: str | None = None
+    on_duplicate: str | None = None
 
     def given(self) -> dict[str, Any]:
         """What was said, by the names of the columns."""
@@ -80,8 +89,9 @@ def submit(
     known, from -H or the configuration.
 
     With --lines each line is {"handler": ..., "payload": {...}} and may hold
-    queue, key, priority, run_at, delay, max_attempts, retry, timeout and tags; or
-    it is the payload alone when NAME is given. Bad lines are listed on standard
+    queue, key, priority, run_at, delay, max_attempts, retry, timeout, tags, bucket,
+    unique_key, unique and on_duplicate; or it is the payload alone when NAME is
+    given. Bad lines are listed on standard
     error and all others are submitted, in transactions of 2,000, or of what a
     pipe holds at the moment.
 
@@ -109,9 +119,21 @@ def submit(
     text = sys.stdin.read() if payload == "-" else payload or "{}"
     task = drafts.task(name, text)
     with _submitting(settings) as put:
-        (task_id,) = put([task])
-    print_json({"id": task_id}) if json else print_line(f"Submitted task {task_id}.")
+        receipt = put([task])
+    (task_id,) = receipt.ids
+    if json:
+        print_json({"id": task_id, "duplicate": bool(receipt.duplicates), "replaced": bool(receipt.replaced)})
+    else:
+        print_line(_said(task_id, receipt))
     return Exit.OK
+
+
+def _said(task_id: int, receipt: Receipt) -> str:
+    if receipt.replaced:
+        return f"Task {task_id} has the unique key; it waits, and has the new values now."
+    if receipt.duplicates:
+        return f"Task {task_id} has the unique key; nothing was submitted."
+    return f"Submitted task {task_id}."
 
 
 def _submit_lines(settings: Settings, drafts: Drafts, path: str, handler: str | None, json: bool) -> int:
@@ -128,22 +150,25 @@ def _submit_lines(settings: Settings, drafts: Drafts, path: str, handler: str | 
             raise
     first, last = intake.ids or (None, None)
     if json:
-        print_json({"submitted": intake.submitted, "first_id": first, "last_id": last, "bad": intake.bad})
+        counts = {"submitted": intake.submitted, "duplicates": intake.duplicates}
+        print_json({**counts, "first_id": first, "last_id": last, "bad": intake.bad})
     else:
         span = f" ({first} to {last})" if intake.ids else ""
-        print_line(f"Submitted {counted(intake.submitted, 'task')}{span}; {counted(len(intake.bad), 'bad line')}.")
+        same = f"; {counted(intake.duplicates, 'duplicate')}" if intake.duplicates else ""
+        bad = counted(len(intake.bad), "bad line")
+        print_line(f"Submitted {counted(intake.submitted, 'task')}{span}{same}; {bad}.")
     if not intake.bad:
         return Exit.OK
     return Exit.PARTLY if intake.submitted else Exit.BAD_INPUT
 
 
 @contextmanager
-def _submitting(settings: Settings) -> Iterator[Callable[[list[NewTask]], list[int]]]:
+def _submitting(settings: Settings) -> Iterator[Callable[[list[NewTask]], Receipt]]:
     """Give a way to submit without an event loop, so that reading a pipe can be interrupted between transactions."""
     with asyncio.Runner() as loop:
         way = opened(settings)
         database = loop.run(way.__aenter__())
         try:
-            yield lambda tasks: loop.run(database.write(submit_many, tasks, notify=settings.notify))
+            yield lambda tasks: loop.run(database.write(hand_in, tasks, notify=settings.notify))
         finally:
             loop.run(way.__aexit__(None, None, None))

@@ -47,9 +47,9 @@ async def tasks(
 
       runner tasks 'queue:mail state:dead,retrying error~Timeout since:1h'
 
-    Fields: id queue handler state key error failure host runner tag by attempts
-    max_attempts priority due age since until. ! before a term negates it; a word
-    alone is looked for in error, key and handler.
+    Fields: id queue handler state key unique error failure host runner tag by
+    attempts max_attempts priority bucket due age since until. ! before a term
+    negates it; a word alone is looked for in error, key and handler.
 
     A filter that no index serves is answered a stretch of rows at a time: the
     last line says where to go on.

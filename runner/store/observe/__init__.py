@@ -20,6 +20,7 @@ from runner.store.observe.story import Story, forecast, story
 from runner.store.observe.tallies import Count
 from runner.store.observe.tasks import TaskRow, task_rows
 from runner.store.observe.unfinished import unfinished
+from runner.store.observe.unique import UniqueKey
 from runner.store.observe.why import Why, why
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Story",
     "TaskRow",
     "Total",
+    "UniqueKey",
     "UnknownHandler",
     "Why",
     "audit",

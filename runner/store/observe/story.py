@@ -9,10 +9,11 @@ from runner.errors import InvalidRetryPlan, TaskNotFound
 from runner.policy.retry import next_runs, parse_plan
 from runner.store.observe.audit import Audited, audit
 from runner.store.observe.evidence import MOST_ATTEMPTS, Attempt, attempts_of
-from runner.store.observe.legible import clock, legible, moment, number, text, texts, words
+from runner.store.observe.legible import clock, legible, moment, number, text, texts, whole, words
 from runner.store.observe.pauses import Pause, pauses
 from runner.store.observe.runners import RunnerRow, runner_of
 from runner.store.observe.tasks import TaskRow, shown_state, task_row
+from runner.store.observe.unique import UniqueKey, unique_key
 from runner.store.transaction import Transaction
 from runner.task import State
 
@@ -31,6 +32,8 @@ class Story:
         timeout: seconds that an attempt may take; None for the handler's.
         tags: its tags.
         trace: the W3C traceparent that it came with.
+        bucket: the number by which tasks of its handler are spread.
+        unique: its unique key, and who has that; None when it came without one.
         submitted_by: who submitted it.
         deadline_at: when its present attempt has to be over.
         attempts: those that failed, in order.
@@ -59,6 +62,8 @@ class Story:
     next_runs: tuple[datetime, ...]
     runner: RunnerRow | None
     at: datetime
+    bucket: int = 0
+    unique: UniqueKey | None = None
     queue_pause: Pause | None = None
     handler_pause: Pause | None = None
 
@@ -95,6 +100,8 @@ async def story(tx: Transaction, id: int, default_retry: str | None = None) -> S
         next_runs=forecast(task, retry or default_retry, now),
         runner=await runner_of(tx, task.runner_id) if task.state is State.RUNNING else None,
         at=now,
+        bucket=whole(row["bucket"]),
+        unique=await unique_key(tx, id, task.handler, key) if (key := text(row["unique_key"])) is not None else None,
         queue_pause=paused.queues.get(task.queue),
         handler_pause=paused.handlers.get(task.handler),
     )

@@ -18,6 +18,8 @@ TASK_COLUMNS = {
     "queue": "queue",
     "handler": "handler",
     "key": "key",
+    "unique": "unique_key",
+    "bucket": "bucket",
     "error": "error",
     "host": "host",
     "runner": "runner_id",
