@@ -21,6 +21,9 @@ import runner
 
 @runner.handler("mail.send", queue="mail", priority=5)
 async def send(to: str, copies: int = 1) -> None: ...
+
+@runner.handler("mail.once", unique_key=lambda to: f"to-{to}", bucket=lambda to: len(to))
+async def once(to: str, copies: int = 1) -> None: ...
 """
 
 
@@ -34,7 +37,7 @@ def handlers(tmp_path: Path) -> None:
 def test_a_task_is_stored_as_it_was_typed(called: Call, store: Store) -> None:
     told = called("submit", "a.b", '{"x": 1.50, "y": "ü"}', "--key", "k1", "--tag", "t1", "--tag", "t2", "--json")
     (task,) = store.tasks()
-    assert told.document == {"id": task["id"]}
+    assert told.document == {"id": task["id"], "duplicate": False, "replaced": False}
     assert (task["handler"], task["payload"], task["key"]) == ("a.b", '{"x": 1.50, "y": "ü"}', "k1")
     assert json.loads(task["tags"]) == ["t1", "t2"]
 
@@ -58,10 +61,47 @@ def test_a_time_may_be_a_distance_or_a_moment(called: Call, store: Store) -> Non
     assert moment == datetime(2031, 1, 2, 2, 4, tzinfo=UTC)
 
 
+def test_a_duplicate_is_told_and_counted(called: Call, store: Store) -> None:
+    once = ("submit", "a.b", "--unique-key", "k", "--unique", "for 1h", "--bucket", 17)
+    assert "Submitted task 1." in called(*once).out
+    assert "Task 1 has the unique key; nothing was submitted." in called(*once).out
+    assert "it waits, and has the new values now" in called(*once, "--on-duplicate", "replace").out
+    refused = called(*once, "--on-duplicate", "error")
+    assert (refused.code, "'k' of handler 'a.b' is held by task 1" in refused.err) == (Exit.MOVED_ON, True)
+    (task,) = store.tasks()
+    assert (task["unique_key"], task["bucket"]) == ("k", 17)
+    told = called("show", 1)
+    assert "held for another" in told.out
+    assert "2 duplicates, the last" in told.out
+    assert called("show", 1, "--json").document["unique"]["holder"] == 1
+    assert "1 task (scan)" in called("tasks", "unique:k bucket:17").out
+
+
+def test_lines_may_be_duplicates(called: Call, store: Store, tmp_path: Path) -> None:
+    lines = [{"handler": "a.b", "unique_key": key} for key in ("k", "k", "l")]
+    lines += [{"handler": "a.b", "unique_key": "l", "on_duplicate": "error"}, {"handler": "a.b", "unique": "forever"}]
+    (tmp_path / "lines").write_text("\n".join(map(json.dumps, lines)))
+    told = called("submit", "--lines", tmp_path / "lines", "--json")
+    assert (told.code, told.document["submitted"], told.document["duplicates"]) == (Exit.PARTLY, 2, 1)
+    assert sorted(bad["line"] for bad in told.document["bad"]) == [4, 5]
+    assert len(store.tasks()) == 2
+
+
+@pytest.mark.usefixtures("handlers")
+def test_the_handlers_own_rule_makes_the_key(called: Call, store: Store) -> None:
+    for copies in (1, 2):
+        called("submit", "mail.once", json.dumps({"to": "ana", "copies": copies}), "-H", "mail_handlers")
+    assert [(task["unique_key"], task["bucket"]) for task in store.tasks()] == [("to-ana", 3)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         (("a.b", "[]"), "JSON object"),
+        (("a.b", "--unique", "forever"), "not by which key"),
+        (("a.b", "--unique-key", "k", "--unique", "often"), "write forever, until finished"),
+        (("a.b", "--unique-key", ""), "it is empty"),
+        (("a.b", "--bucket", 1000), "buckets go from 0 to 999"),
         (("a.b", "{"), "not JSON"),
         (("a.b", '{"a": NaN}'), "NaN"),
         (("a.b", '{"a": "\\u0000"}'), "NUL"),

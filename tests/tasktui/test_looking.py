@@ -9,9 +9,10 @@ from rich.cells import cell_len
 
 from runner.store import intervene
 from runner.store.database import Database
-from runner.store.intervene import By, Changes
+from runner.store.intervene import By, Changes, Target
 from runner.task import State
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+from tests.store.uniques import once, put
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 AWAY = "postgresql://localhost:1/app?sslmode=disable"
@@ -120,3 +121,13 @@ async def test_the_rows_of_a_foreign_client_break_no_screen(database: Database, 
         await operator.sees("○ ready", "payload")
         await operator.press("8")
         await operator.sees("ENTRY")
+
+
+async def test_a_unique_key_is_told_with_its_holder_and_its_duplicates(database: Database, watch: Watch) -> None:
+    (first,) = (await put(database, once("user-7"), once("user-7"))).ids[:1]
+    async with watch("task", task_id=first) as operator:
+        await operator.sees("unique key  user-7", "held until finished; 1 duplicate, the last", "bucket")
+        await database.write(intervene.terminate, [Target(first)], BY)
+        (second,) = (await put(database, once("user-7"))).ids
+        await operator.press("r")
+        await operator.sees(f"held by task {second} now")
