@@ -13,6 +13,7 @@ from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
+from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
 from runner.terminal import clean
@@ -44,7 +45,9 @@ class Console(App[None]):
             for name, screen in screens.MODES.items()
         ),
         Binding("question_mark", "help", "Help", key_display="?"),
-        Binding("colon", "command", "Command", key_display=":", show=False),
+        # With priority the application itself handles the key, and passes the next ones on only when that is done: they
+        # are meant for the line, and not for whatever had the focus before.
+        Binding("colon", "command", "Command", key_display=":", show=False, priority=True),
         Binding("q", "quit", "Quit", show=False),
     ]
 
@@ -62,10 +65,18 @@ class Console(App[None]):
         if isinstance(self.screen, LiveScreen):
             self.push_screen(HelpScreen(help_of(self.screen)))
 
-    def action_command(self) -> None:
-        """Ask for a command."""
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Let a colon that is typed into a line be a colon."""
+        if action == "command":
+            return isinstance(self.screen, LiveScreen) and not isinstance(self.focused, Input)
+        return super().check_action(action, parameters)
+
+    async def action_command(self) -> None:
+        """Ask for a command; the keys behind the colon wait until there is a line to type them into."""
         if isinstance(self.screen, LiveScreen):
-            self.push_screen(CommandScreen(self.session.queues), self._command)
+            screen = CommandScreen(self.session.queues)
+            await self.push_screen(screen, self._command)
+            screen.set_focus(screen.line)
 
     def _command(self, typed: str | None) -> None:
         if typed is None:

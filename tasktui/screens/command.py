@@ -30,6 +30,11 @@ class CommandScreen(ModalScreen[str | None]):
         """The line."""
         yield Typed(lambda text: complete_command(text, self._queues), ": a command; ? lists them", id="command")
 
+    @property
+    def line(self) -> Input:
+        """What is typed into."""
+        return self.query_one("#command", Input)
+
     def action_cancel(self) -> None:
         """Close it."""
         self.dismiss(None)

@@ -53,7 +53,7 @@ class TasksScreen(MarkingScreen):
         "struck through, and r loads the list anew."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "Filter", key_display="/"),
+        Binding("slash", "filter", "Filter", key_display="/", priority=True),
         Binding("w", "why", "Why"),
         Binding("o", "order", "Order", show=False),
         Binding("escape", "list", "To the list", show=False),
@@ -129,13 +129,19 @@ class TasksScreen(MarkingScreen):
         """The task under the cursor, whatever is marked."""
         return self.table.cursor
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Let a slash that is typed into the filter be a slash."""
+        if action == "filter" and isinstance(self.focused, Input):
+            return False
+        return super().check_action(action, parameters)
+
     def action_reload(self) -> None:
         """Load the list anew."""
         self._begin()
 
     def action_filter(self) -> None:
-        """Go to the filter."""
-        self.query_one("#filter").focus()
+        """Go to the filter at once: the next keys are meant for it."""
+        self.set_focus(self.query_one("#filter"))
 
     def action_list(self) -> None:
         """Go back to the list; what was typed and not sent is dropped."""

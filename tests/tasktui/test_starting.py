@@ -1,12 +1,9 @@
 """How the console starts and ends, as a program of its own."""
 
 import os
-import pty
-import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,10 +17,7 @@ from tasktui.arguments import Arguments
 from tasktui.starting import lock_of, named, opened
 from tasktui.writing import ASKED
 from tests.conftest import SqliteDatabases
-
-PATIENCE = 60.0
-PROGRAM = [sys.executable, "-P", "-m", "tasktui"]
-LEFT_ALTERNATE_SCREEN = b"\x1b[?1049l"
+from tests.tasktui.terminal import LEFT_ALTERNATE_SCREEN, PATIENCE, PROGRAM, Terminal
 
 
 @pytest.fixture(autouse=True)
@@ -39,49 +33,6 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE)
-
-
-class Terminal:
-    """A console in a terminal of its own."""
-
-    def __init__(self, *arguments: str, session: bool = False) -> None:
-        self.output = b""
-        self.door, inner = pty.openpty()
-        # A terminal tells the leader of its session when it goes away; setsid makes it one, and takes the terminal.
-        begun = ["setsid", "--ctty", "--wait", *PROGRAM] if session else PROGRAM
-        self.process = subprocess.Popen([*begun, *arguments], stdin=inner, stdout=inner, stderr=inner)
-        os.close(inner)
-
-    def reads(self, wanted: bytes) -> None:
-        """Read until something was printed."""
-        begin, until = len(self.output), time.monotonic() + PATIENCE
-        while wanted not in self.output[begin:] and time.monotonic() < until:
-            if not self._read():
-                break
-        assert wanted in self.output[begin:], self.output[-2000:]
-
-    def types(self, keys: bytes) -> None:
-        os.write(self.door, keys)
-
-    def ends(self) -> int:
-        """Read until the process has ended."""
-        while self._read():
-            pass
-        return self.process.wait(PATIENCE)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self.door)
-
-    def _read(self) -> bytes:
-        ready, _, _ = select.select([self.door], [], [], PATIENCE)
-        try:
-            read = os.read(self.door, 65536) if ready else b""
-        except OSError:  # the other end was closed
-            read = b""
-        self.output += read
-        return read
 
 
 @pytest.fixture
@@ -151,6 +102,15 @@ asyncio.run(stuck())
 def test_it_ends_even_while_the_driver_waits_for_ever() -> None:
     done = subprocess.run([sys.executable, "-P", "-c", STUCK], check=False, timeout=PATIENCE)
     assert done.returncode == 128 + signal.SIGHUP
+
+
+def test_keys_that_come_all_at_once_go_where_they_are_meant_to(terminal: Terminal) -> None:
+    terminal.reads(b"runners alive")
+    terminal.answers(b":tasks queue:Terminate/quick\r", "queue:Terminate/quick", " 0 tasks")
+    terminal.answers(b"/queue:quiet:TZ\r", "queue:quiet:TZ")
+    terminal.answers(b"1", "runners alive")
+    terminal.types(b"q")
+    assert terminal.ends() == 0
 
 
 def test_a_byte_that_is_no_text_does_not_stop_the_keys(terminal: Terminal) -> None:

@@ -1,0 +1,90 @@
+"""Texts that do harm where they are shown as they are, and a database that is full of one."""
+
+import json
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.store.database import Database
+from runner.task import State
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+
+MARK = "owned"
+"""Stands at the beginning of each text, so that it can be seen to be shown."""
+
+_TERMINALS = {
+    "clear": "\x1b[2J\x1b[1;1H",
+    "colour": "\x1b[38;5;199m",
+    "scroll": "\x1b[3;4r\x1b[9S",
+    "alternate": "\x1b[?1049l\x1b[?1000l",
+    "paste": "\x1b[?2004h\x1b[201~",
+    "report": "\x1b[6n\x1b[c\x1b[>0q",
+    "title": "\x1b]0;owned\x07",
+    "clipboard": "\x1b]52;c;b3duZWQ=\x1b\\",
+    "link": "\x1b]8;;https://evil.example\x1b\\press\x1b]8;;\x1b\\",
+    "device": '\x1bP$q"p\x1b\\',
+    "program": "\x1b_Gi=31\x1b\\",
+    "privacy": "\x1b^owned\x1b\\",
+    "string": "\x1bXowned\x1b\\",
+    "reset": "\x1bc",
+    "charset": "\x0e\x1b(0lqqk\x0f",
+    "single control": "\x9b2J\x9d0;owned\x9c\x90\x9f",
+    "unfinished": "\x1b[31;31",
+    "twice": "\x1b\x1b",
+}
+_TEXTS = {
+    "controls": "".join(map(chr, range(1, 32))) + "\x7f",
+    "more controls": "".join(map(chr, range(128, 160))),
+    "turned around": "\u202etxt.exe\u202c\u2066\u2069\u200f\u061c",
+    "hidden": "in\u200bvis\u2060ible\ufeff\u00ad\u180e\u115f\u3164",
+    "tags": "\U000e0001\U000e0041\U000e007f",
+    "variations": "x\ufe0f\ufe0e\U000e0100",
+    "tower": "z" + "\u0301" * 60,
+    "wide": "漢字" * 30 + "👩\u200d👩\u200d👧",
+    "lines": "a\r\nb\u2028c\u2029d\x85e\x0bf\x0cg\th",
+    "unassigned": "\ufdd0\uffff\U0010ffff\ue000",
+    "long": "x" * 90,
+}
+_MARKUP = {
+    "button": "[@click=app.quit]press[/]",
+    "action": "[@click=\"app.go('audit')\"]press[/@click]",
+    "closing": "[/nothing][/]",
+    "open": "[bold",
+    "linked": "[link=https://evil.example]press[/link]",
+    "coloured": "[red on white]press[/red on white]",
+    "variable": "$error {0} {self.app} %s %(name)s",
+}
+CORPUS = {name: MARK + text for name, text in {**_TERMINALS, **_TEXTS, **_MARKUP}.items()}
+"""What a foreign client may have written, by what it tries."""
+
+NAME_LIMIT = 200
+"""Characters of the name of a queue or a handler."""
+
+
+async def fill(database: Database, text: str) -> int:
+    """Write a text wherever one can stand, in rows of all tables that the console reads.
+
+    Returns:
+        The number of the live task among them.
+    """
+    name = text[:NAME_LIMIT]
+    values: dict[str, Any] = dict.fromkeys(("key", "error", "submitted_by", "host", "trace"), text)
+    payload, names = json.dumps({text: text}), json.dumps([text])
+    id = await add_live(database, name, queue=name, payload=payload, checkpoint=payload, tags=names, **values)
+    past: dict[str, Any] = dict.fromkeys(("key", "error"), text)
+    await add_past(database, id + 1_000, State.DEAD, handler=name, queue=name, result=payload, **past)
+    tried: dict[str, Any] = dict.fromkeys(("message", "error_type", "traceback", "host", "fingerprint"), text)
+    for task_id in (id, id + 1_000):
+        await add_attempt(database, task_id, started_at=ahead(-2), ended_at=ahead(-1), handler=name, **tried)
+    await add_runner(database, handlers=names, host=text, version=text, wish=text)
+    await _intervened(database, id, text)
+    return id
+
+
+async def _intervened(database: Database, id: int, text: str) -> None:
+    paused = {"name": text[:NAME_LIMIT], "paused_by": text, "paused_why": text, "paused_at": ahead(-1)}
+    done = dict.fromkeys(("operator", "host", "verb", "reason"), text)
+    changed = json.dumps({"key": text, text: text})
+    async with database.writing() as tx:
+        await tx.execute(tx.dialect.insert(tx.tables.queue).values(paused).on_conflict_do_nothing())
+        await tx.execute(sa.insert(tx.tables.audit).values(task_id=id, before=changed, after=changed, **done))

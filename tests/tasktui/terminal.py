@@ -1,0 +1,142 @@
+"""A console as a program of its own in a real terminal, which sees every byte that it writes."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterable, Iterator
+
+from tests.tasktui.display import Display
+
+PATIENCE = 45.0
+PROGRAM = [sys.executable, "-P", "-m", "tasktui"]
+LEFT_ALTERNATE_SCREEN = b"\x1b[?1049l"
+
+CSI = rb"\x1b\[(?P<parameters>[0-?]*)(?P<between>[ -/]*)(?P<final>[@-~])"
+OSC = rb"\x1b\](?P<number>\d*)[^\x07\x1b]*(?:\x07|\x1b\\)"
+SEQUENCE = re.compile(rb"|".join([CSI, OSC, rb"\x1b(?P<other>[^\[\]])"]))
+
+
+def alone() -> dict[str, str]:
+    """The environment of the tests without the settings, files and terminal of whoever runs them."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "COLUMNS", "LINES"))}
+    return kept | {"XDG_CONFIG_HOME": "/nowhere", "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+
+
+class Terminal:
+    """A terminal, and the console in it.
+
+    Args:
+        arguments: of the console.
+        session: let it be the leader of a session, which is told when its terminal goes away.
+        size: columns and lines.
+        environment: besides that of the tests.
+    """
+
+    def __init__(
+        self,
+        *arguments: str,
+        session: bool = False,
+        size: tuple[int, int] = (80, 24),
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.output = b""
+        self.display = Display()
+        self.door, inner = pty.openpty()
+        self.resize(*size)
+        begun = ["setsid", "--ctty", "--wait", *PROGRAM] if session else PROGRAM
+        self.process = subprocess.Popen(
+            [*begun, *arguments], stdin=inner, stdout=inner, stderr=inner, env=alone() | (environment or {})
+        )
+        os.close(inner)
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Change the size of the terminal; whoever leads its session hears of it."""
+        fcntl.ioctl(self.door, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def reads(self, wanted: bytes) -> None:
+        """Read until something was printed."""
+        begin, until = len(self.output), time.monotonic() + PATIENCE
+        while wanted not in self.output[begin:] and time.monotonic() < until:
+            if not self._read():
+                break
+        assert wanted in self.output[begin:], self.output[-2000:]
+
+    def sees(self, *wanted: str, no: str = "") -> None:
+        """Read until all of this is displayed, and nothing of that."""
+        until = time.monotonic() + PATIENCE
+        while not self._displays(wanted, no) and time.monotonic() < until:
+            if not self._read():
+                break
+        assert self._displays(wanted, no), f"{wanted} is not displayed, or {no!r} is:\n{self.display.text}"
+
+    def goes(self, key: str, title: str) -> None:
+        """Go to a screen, and read until it is there and has something to show."""
+        self.types(key.encode())
+        until = time.monotonic() + PATIENCE
+        while title not in self.display.reversed and time.monotonic() < until:
+            self._read()
+        assert title in self.display.reversed, f"{title} is not where one is:\n{self.display.text}"
+
+    def _displays(self, wanted: Iterable[str], no: str) -> bool:
+        text = self.display.text
+        return all(part in text for part in wanted) and not (no and no in text)
+
+    def types(self, keys: bytes) -> None:
+        os.write(self.door, keys)
+
+    def answers(self, keys: bytes, *wanted: str, no: str = "") -> None:
+        """Type keys, and read until all of this is displayed, and nothing of that."""
+        self.types(keys)
+        self.sees(*wanted, no=no)
+
+    def ends(self) -> int:
+        """Read until the process has ended."""
+        while self._read():
+            pass
+        return self.process.wait(PATIENCE)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.door)
+
+    def _read(self) -> bytes:
+        """Read what is there, after waiting for something to be; nothing when the other end was closed."""
+        read, wait = b"", PATIENCE
+        while select.select([self.door], [], [], wait)[0]:
+            try:
+                part = os.read(self.door, 65536)
+            except OSError:  # the other end was closed
+                break
+            read, wait = read + part, 0.0
+        self.output += read
+        self.display.feed(read)
+        return read
+
+
+def escapes(output: bytes) -> set[bytes]:
+    """The kinds of escape sequences in what was written: without what differs from one place or colour to the next."""
+    return set(_kinds(output))
+
+
+def _kinds(output: bytes) -> Iterator[bytes]:
+    for found in SEQUENCE.finditer(output):
+        parts = found.groupdict(b"")
+        if parts["final"] in (b"m", b"H"):
+            yield b"CSI " + parts["final"]
+        elif parts["final"]:
+            yield b"CSI " + parts["parameters"] + parts["between"] + parts["final"]
+        else:
+            yield b"ESC " + parts["other"] if parts["other"] else b"OSC " + parts["number"]
+
+
+def text(output: bytes) -> str:
+    """What is left when the escape sequences are taken out."""
+    return SEQUENCE.sub(b"", output).decode()

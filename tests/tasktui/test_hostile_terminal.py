@@ -1,0 +1,131 @@
+"""Every byte that a console writes while hostile texts are on its screens and in its questions."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeVar
+from unicodedata import category
+
+import pytest
+from rich.cells import cell_len
+
+from runner.store.database import Database
+from tasktui.render import line
+from tasktui.screens import MODES
+from tests.conftest import SqliteDatabases
+from tests.store.scene import everything
+from tests.tasktui.hostile import CORPUS, MARK, fill
+from tests.tasktui.terminal import Terminal, escapes, text
+
+T = TypeVar("T")
+
+SIZE = (110, 45)
+INVISIBLE = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
+"""Unicode's categories of what cannot be seen or does something: controls, formats, unassigned, private, separators."""
+
+ALL = "".join(CORPUS.values())
+HELP = "the queues at a glance"
+DOWN, ESCAPE = b"\x1b[6~", b"\x1b"
+DIALOGS = {
+    b"T": "Terminate: 1 task",
+    b"R": "Retry: 1 task",
+    b"D": "Delay: 1 task",
+    b"P": "Resume queue",
+    b"E": "as you saw it",
+    b"Z": "Undo what",
+}
+"""The keys that open a dialog in front of a task, and what can be read in it and nowhere else."""
+
+
+DOING_SOMETHING = [hostile for hostile in CORPUS.values() if any(category(sign) in INVISIBLE for sign in hostile)]
+
+
+def inert(hostile: str) -> str:
+    """A harmless text of the same width."""
+    return MARK.ljust(cell_len(line(hostile)), "-")
+
+
+def use(url: str, work: Callable[[Database], Awaitable[T]]) -> T:
+    async def once() -> T:
+        database = Database.open(url)
+        try:
+            return await work(database)
+        finally:
+            await database.dispose()
+
+    return asyncio.run(once())
+
+
+def filled(url: str, texts: Iterable[str]) -> list[int]:
+    """Write texts into a database, and return the numbers of the tasks that have them."""
+
+    async def work(database: Database) -> list[int]:
+        return [await fill(database, text) for text in texts]
+
+    return use(url, work)
+
+
+def clicks() -> bytes:
+    """A click at many places in the middle of the screen."""
+    places = [(column, row) for row in range(4, SIZE[1] - 4, 3) for column in (20, 60)]
+    return b"".join(b"\x1b[<0;%d;%dM\x1b[<0;%d;%dm" % (*place, *place) for place in places)
+
+
+def seen(url: str, ids: Iterable[int]) -> bytes:
+    """What a console writes that is led through every screen, and through every dialog of these tasks."""
+    console = Terminal("--url", url, size=SIZE)
+    try:
+        console.sees(MARK)
+        for id in ids:
+            console.answers(b":task %d\r" % id, f"{id}   version", MARK)
+            console.types(clicks())
+            for key, title in DIALOGS.items():
+                console.answers(key, title, MARK)
+                console.types(clicks())
+                console.answers(ESCAPE, f"{id}   version", no=title)
+        for screen in MODES.values():
+            console.goes(screen.KEY, screen.TITLE or "")
+            console.sees(MARK)
+            console.answers(DOWN + b"?", HELP)
+            console.answers(ESCAPE, MARK, no=HELP)
+        console.types(b"q")
+        assert console.ends() == 0
+    finally:
+        console.close()
+    return console.output
+
+
+def assert_harmless(output: bytes, harmless: bytes) -> None:
+    """Nothing was written that would not have been written for a harmless text."""
+    assert [hostile for hostile in DOING_SOMETHING if hostile.encode() in output] == []
+    assert escapes(output) <= escapes(harmless)
+    left = {character for character in text(output) if category(character) in INVISIBLE}
+    assert left <= set("\r\n"), ascii(left)
+
+
+@pytest.fixture(scope="module")
+def harmless(sqlite: SqliteDatabases, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What a console writes that shows inert texts of the same widths."""
+    url = sqlite.migrated(tmp_path_factory.mktemp("harmless"))
+    *_, last = filled(url, map(inert, [*CORPUS.values(), ALL]))
+    return seen(url, [last])
+
+
+def test_hostile_texts_write_nothing_that_harmless_ones_do_not(migrated_url: str, harmless: bytes) -> None:
+    *_, last = filled(migrated_url, [*CORPUS.values(), ALL])
+    before = use(migrated_url, everything)
+    assert_harmless(seen(migrated_url, [last]), harmless)
+    assert use(migrated_url, everything) == before
+
+
+@pytest.mark.slow
+def test_each_hostile_text_does_nothing_in_any_dialog(migrated_url: str, harmless: bytes) -> None:
+    ids = filled(migrated_url, CORPUS.values())
+    before = use(migrated_url, everything)
+    assert_harmless(seen(migrated_url, ids), harmless)
+    assert use(migrated_url, everything) == before
+
+
+def test_an_escape_sequence_that_slips_through_is_found(harmless: bytes) -> None:
+    for hostile in DOING_SOMETHING:
+        with pytest.raises(AssertionError):
+            assert_harmless(harmless + hostile.encode(), harmless)
