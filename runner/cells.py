@@ -40,6 +40,18 @@ def duration(length: timedelta | float | None) -> str:
     return f"{seconds * 1000:.{0 if seconds >= TEN_MILLISECONDS else 1}f}ms"
 
 
+def share(part: float | None) -> str:
+    """A share in per cent; what is not all is never shown as all, nor anything as nothing."""
+    if part is None:
+        return NOTHING
+    shown = f"{part:.1%}"
+    if shown == "100.0%":
+        return "100%" if part >= 1 else ">99.9%"
+    if shown == "0.0%":
+        return "0%" if part <= 0 else "<0.1%"
+    return shown
+
+
 def since(moment: datetime | None, at: datetime) -> str:
     """How long ago something was, at the time `at`."""
     return NOTHING if moment is None else age(at - moment)

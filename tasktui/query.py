@@ -34,6 +34,7 @@ COMMANDS = {
         Spelling("task", "ID", "the story of one task"),
         Spelling("failures", "", "what goes wrong, grouped"),
         Spelling("runners", "", "who works"),
+        Spelling("reports", "", "how well it went: success, tries, durations, volume"),
         Spelling("audit", "", "who changed what"),
         Spelling("pause", "QUEUE [TIME] [REASON]", "let no more tasks of a queue start: :pause mail 30m deploy"),
         Spelling("resume", "QUEUE [REASON]", "end a pause"),

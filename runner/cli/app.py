@@ -41,6 +41,7 @@ VERBS = (
     Verb("why", LOOK, "Say why a task is not running, or what became of it.", "why"),
     Verb("stats", LOOK, "Sum up the queues: states, ages, rates.", "stats"),
     Verb("runners", LOOK, "List the live runners and what they have in hand.", "runners"),
+    Verb("reports", LOOK, "Tell how well it went: success, tries, durations, volume, over some time.", "reports"),
     Verb("failures", LOOK, "Group failed attempts by what they have in common.", "failures"),
     Verb("audit", LOOK, "List who changed what, when and why.", "audit"),
     Verb("retry", CHANGE, "Run tasks again, now.", "change"),

@@ -4,6 +4,7 @@ from tasktui.screens.audit import AuditScreen
 from tasktui.screens.failures import FailuresScreen
 from tasktui.screens.live import LiveScreen
 from tasktui.screens.overview import OverviewScreen
+from tasktui.screens.reports import ReportsScreen
 from tasktui.screens.runners import RunnersScreen
 from tasktui.screens.task import TaskScreen
 from tasktui.screens.tasks import TasksScreen
@@ -14,6 +15,7 @@ MODES: dict[str, type[LiveScreen]] = {
     "task": TaskScreen,
     "failures": FailuresScreen,
     "runners": RunnersScreen,
+    "reports": ReportsScreen,
     "audit": AuditScreen,
 }
 """Every screen by its name, which is also the command that leads to it."""

@@ -11,6 +11,8 @@ import sqlalchemy as sa
 
 from runner.cli.ending import Exit
 from runner.outcome import Done, Failure, Retry
+from runner.store.observe import clock
+from runner.store.statistics import Minute, write_statistics
 from runner.store.transaction import Transaction
 from runner.task import NewTask, Shown, State
 from tests.cli.conftest import Call, Store, program
@@ -37,6 +39,7 @@ def test_no_text_of_the_database_reaches_the_terminal_raw(called: Call, store: S
     id = hostile(store)
     looks = [("tasks",), ("show", id), ("show", id, "--reveal"), ("stats",), ("runners",), ("check",)]
     looks += [("retry", f"id:{id}", "--dry-run"), ("terminate", "99"), ("tasks", "--json"), ("show", id, "--json")]
+    looks += [("why", id), ("why", id, "--json"), ("reports",), ("reports", "--csv"), ("reports", "--json")]
     looks += [("failures",), ("failures", "--traceback"), ("failures", "--json"), ("audit",), ("audit", "--json")]
     looks += [("stats", "--json"), ("retry", f"id:{id}", "--dry-run", "--json")]
     for look in looks:
@@ -230,3 +233,24 @@ def test_why_as_a_document_names_the_kinds_of_causes(called: Call, store: Store)
 
 def test_why_of_a_task_that_is_not_there(called: Call) -> None:
     assert called("why", 999).code == Exit.NOT_FOUND
+
+
+def test_reports_tell_how_well_it_went(called: Call, store: Store) -> None:
+    async def worked(tx: Transaction) -> None:
+        minute = Minute(await clock(tx), "mail", "a.b")
+        minute.counts |= {"succeeded": 3, "first_try": 2, "second_try": 1, "died": 1}
+        await write_statistics(tx, 1, [minute], {(None, "mail", "a.b"): 4})
+
+    store.write(worked)
+    lines = called("reports", "--since", "10m").out.splitlines()
+    assert lines[1].split() == ["NAME", "IN", "DONE", "SUCCESS", "1ST", "2ND", "RETRY", "DEAD", "P50", "P95"]
+    assert lines[2].split() == ["a.b", "4", "3", "75.0%", "50.0%", "25.0%", "0", "1", "-", "-"]
+    document = called("reports", "--by", "queue", "--json").document
+    assert (document["by"], document["lines"][0]["name"], document["total"]["success"]) == ("queue", "mail", 0.75)
+    assert called("reports", "--csv").out.splitlines()[1].startswith("a.b,4,3,")
+    assert "nothing has ended" in called("reports", "--since", "2d", "--until", "1d").out
+
+
+@pytest.mark.parametrize("wrong", [("--since", "soon"), ("--json", "--csv"), ("--since", "1h", "--until", "2h")])
+def test_a_report_of_no_time_is_refused(called: Call, wrong: tuple[str, ...]) -> None:
+    assert called("reports", *wrong).code == Exit.BAD_INPUT

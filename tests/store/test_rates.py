@@ -58,13 +58,14 @@ async def test_what_came_in_is_what_was_claimed_and_what_was_not(database: Datab
 
 
 async def test_a_look_back_that_is_too_short_says_so(database: Database) -> None:
-    then = await last_minute(database)
+    then = NOON + timedelta(days=1)
     for _ in range(6):
         await add_live(database, submitted_at=then)
-    assert await database.read(unclaimed, (2, 4)) == ({"default": 4}, True)
-    assert await database.read(unclaimed, (2, 7)) == ({"default": 6}, False)
+    since, until = then - timedelta(seconds=30), then + timedelta(seconds=30)
+    assert await database.read(unclaimed, since, until, (2, 4)) == ({("default", "h"): 4}, True)
+    assert await database.read(unclaimed, since, until, (2, 7)) == ({("default", "h"): 6}, False)
     await add_live(database, id=-1, submitted_at=NOON)
-    assert await database.read(unclaimed, (7,)) == ({"default": 6}, False)
+    assert await database.read(unclaimed, since, until, (7,)) == ({("default", "h"): 6}, False)
 
 
 async def test_times_that_nobody_can_read_are_passed_over(database: Database) -> None:
@@ -72,7 +73,8 @@ async def test_times_that_nobody_can_read_are_passed_over(database: Database) ->
     async with database.writing() as tx:
         odd = "'infinity'" if database.dialect.isolates_rows else "'soon'"
         await tx.connection.exec_driver_sql(f"update task set submitted_at = {odd}")
-    assert (await database.read(unclaimed)).queues == {"default": 0}
+    now = await database.read(clock)
+    assert await database.read(unclaimed, now - timedelta(days=1), now + timedelta(days=1)) == ({}, False)
 
 
 async def test_pulses_are_of_each_queue_minute_by_minute(database: Database) -> None:

@@ -17,6 +17,8 @@ from runner.store.observe.rights import may_intervene
 from runner.store.observe.runners import RunnerRow, UnknownHandler, runner_of, runners, unknown_handlers
 from runner.store.observe.search import Found, Order, find
 from runner.store.observe.story import Story, forecast, story
+from runner.store.observe.summary import By, Summary, summary
+from runner.store.observe.summary import Line as SummaryLine
 from runner.store.observe.tallies import Count
 from runner.store.observe.tasks import TaskRow, task_rows
 from runner.store.observe.unfinished import unfinished
@@ -26,6 +28,7 @@ from runner.store.observe.why import Why, why
 __all__ = [
     "Attempt",
     "Audited",
+    "By",
     "Cause",
     "Count",
     "Failures",
@@ -40,6 +43,8 @@ __all__ = [
     "Registered",
     "RunnerRow",
     "Story",
+    "Summary",
+    "SummaryLine",
     "TaskRow",
     "Total",
     "UniqueKey",
@@ -62,6 +67,7 @@ __all__ = [
     "runner_of",
     "runners",
     "story",
+    "summary",
     "task_rows",
     "totals",
     "undoable",

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from math import inf
 
 from runner.policy.selection import Head
 from runner.store.observe import tallies
 from runner.store.observe.arrivals import unclaimed
+from runner.store.observe.legible import clock
 from runner.store.observe.pauses import Pause, registered
 from runner.store.observe.reports import Flow, flows
 from runner.store.observe.tallies import Count, InHand, Waiting
@@ -16,6 +18,7 @@ from runner.store.transaction import Transaction
 CAP = 10_000
 
 MINUTE = 60.0
+ONE_MINUTE = timedelta(minutes=1)
 SOON = 10.0
 """Seconds within which a backlog that is worked off counts as none."""
 
@@ -97,7 +100,7 @@ async def counts(tx: Transaction, cap: int = CAP) -> list[QueueCounts]:
     priorities in use, not with that of tasks.
 
     Args:
-        tx: an open transaction; eight statements are executed, or nine.
+        tx: an open transaction; nine statements are executed, or ten.
         cap: the most tasks to count for one number; those that run or are blocked are counted over all queues.
 
     Returns:
@@ -110,7 +113,8 @@ async def counts(tx: Transaction, cap: int = CAP) -> list[QueueCounts]:
     blocked = await tallies.blocked(tx, cap)
     dead = await tallies.dead(tx, cap)
     minute, hour = await flows(tx)
-    new = await unclaimed(tx)
+    last = (await clock(tx)).replace(second=0, microsecond=0)
+    new = await unclaimed(tx, last - ONE_MINUTE, last)
     registry = await registered(tx, tx.tables.queue)
     counted = []
     for name in sorted({*waiting, *in_hand, *blocked, *dead, *hour, *registry}):
@@ -128,7 +132,7 @@ async def counts(tx: Transaction, cap: int = CAP) -> list[QueueCounts]:
                 lost=lost,
                 dead=dead.get(name, Count()),
                 oldest=oldest.get(name),
-                arrived=Count(flow.submitted + new.queues.get(name, 0), new.more),
+                arrived=Count(flow.submitted + new.of(name), new.more),
                 minute=flow,
                 hour=hour.get(name, Flow()),
                 limit=entry.limit if entry else None,

@@ -1,0 +1,104 @@
+"""Reports: the table, its plots, and writing it into a file."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from runner.errors import InvalidInput
+from runner.store.database import Database
+from runner.store.observe import By, Count, Flow, MinuteFlow, Summary, SummaryLine, clock
+from runner.store.statistics import Minute, write_statistics
+from tasktui.exporting import export, usual_name
+from tasktui.screens.reports import course
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
+
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+LINE = SummaryLine("send", Count(3), Flow(succeeded=3), 0.1, 0.2)
+SUMMARY = Summary(NOON, NOON - timedelta(hours=1), NOON, By.HANDLER, LINE, (LINE,))
+
+
+@pytest.fixture
+async def worked(database: Database) -> None:
+    at = (await database.read(clock)).replace(second=0, microsecond=0)
+    for queue, handler, ago, succeeded, died in (
+        ("mail", "smtp.send", 1, 30, 10),
+        ("mail", "smtp.send", 60 * 5, 300, 0),
+        ("bulk", "report.make", 2, 5, 0),
+    ):
+        minute = Minute(at - timedelta(minutes=ago), queue, handler)
+        minute.counts |= {"succeeded": succeeded, "first_try": succeeded, "died": died}
+        await database.write(write_statistics, 1, [minute], {})
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_success_is_shown_by_handler(worked: None, watch: Watch, size: tuple[int, int]) -> None:
+    async with watch("reports", size) as operator:
+        await operator.sees(
+            "SUCCESS", "1ST TRY", "P95", "smtp.send", "75.0%", "report.make", "100%", "done a minute, 1 h: all"
+        )
+        assert len(operator.text.splitlines()) == size[1]
+
+
+@ON_ONE_DATABASE
+async def test_the_plots_are_of_the_line_under_the_cursor(worked: None, watch: Watch) -> None:
+    async with watch("reports") as operator:
+        await operator.sees("done a minute, 1 h: all")
+        await operator.press("down")
+        await operator.sees("failed attempts a minute, 1 h: smtp.send")
+
+
+@ON_ONE_DATABASE
+async def test_span_and_lines_can_be_changed(worked: None, watch: Watch) -> None:
+    async with watch("reports") as operator:
+        await operator.sees("smtp.send")
+        await operator.press("b")
+        await operator.sees("by queue", "mail", "bulk")
+        await operator.press("s")
+        await operator.sees("24 h: ", "330")
+        await operator.press("s", "s")
+        await operator.sees("30 days: ")
+
+
+@ON_ONE_DATABASE
+async def test_a_line_leads_to_its_tasks(worked: None, watch: Watch) -> None:
+    async with watch("reports") as operator:
+        await operator.sees("smtp.send")
+        await operator.press("down", "enter")
+        await operator.sees("handler:smtp.send since:60m")
+
+
+@ON_ONE_DATABASE
+async def test_the_table_is_written_into_a_file(
+    worked: None, watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with watch("reports") as operator:
+        await operator.sees("smtp.send")
+        await operator.press("x")
+        await operator.sees("Write the table into which file?")
+        await operator.type("mine.json")
+        await operator.press("enter")
+        await operator.is_told("Written to")
+        await operator.press("x")
+        await operator.sees("Write the table into which file?")
+        await operator.type("mine.json")
+        await operator.press("enter")
+        await operator.is_told("mine.json cannot be written: File exists")
+    names = [line["name"] for line in json.loads((tmp_path / "mine.json").read_text())["lines"]]
+    assert names == ["smtp.send", "report.make"]
+
+
+def test_a_file_is_csv_or_json_and_nothing_else(tmp_path: Path) -> None:
+    name = usual_name(SUMMARY)
+    assert name == "report-by-handler-20260301-1100-20260301-1200.csv"
+    assert export(SUMMARY, str(tmp_path / name)).read_text().startswith("name,submitted,")
+    for wrong in ("report.xls", "report", str(tmp_path / "missing" / "x.csv"), "\0.csv"):
+        with pytest.raises(InvalidInput):
+            export(SUMMARY, wrong)
+
+
+def test_a_course_has_a_value_for_each_step() -> None:
+    flows = [MinuteFlow(NOON, Flow(succeeded=30)), MinuteFlow(NOON + timedelta(minutes=30), Flow(succeeded=15))]
+    assert course(flows, NOON, NOON + timedelta(minutes=40), 15, lambda flow: flow.succeeded) == [2, 0, 1]
