@@ -17,11 +17,12 @@ from runner.store.database import Database
 from runner.store.expire import FIRST_KEY, forget_gone
 from runner.store.intervene import By, Target, requeue
 from runner.store.observe import story
+from runner.store.observe.facts import facts
 from runner.store.partitions import extend, look
 from runner.store.prune import Pruned
 from runner.store.retention import enforce
 from runner.store.settle import settle_done
-from runner.task import Scope, State
+from runner.task import After, Scope, State
 from tests.postgres import login
 from tests.store.conftest import ON_POSTGRESQL
 from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
@@ -316,5 +317,8 @@ async def test_a_dead_task_that_was_copied_back_by_hand_is_told_of_by_its_last_e
     (task,) = await runner.claim()
     assert await database.state(settle_done, runner.id, [ended(task)]) == {7}
     assert (await database.read(story, 7)).task.state is State.SUCCEEDED
+    assert (await database.read(facts, 7)).task.state is State.SUCCEEDED
+    child = await put(database, after=(After(7),))
+    assert (await stored(database, child)).state == State.WAITING
     assert (await database.write(requeue, [Target(7)], BY)).changed == []
     assert await stored(database, 7) is None

@@ -20,7 +20,7 @@ from runner.store.observe.parents import Parent, parents
 from runner.store.observe.pauses import Registered, entry
 from runner.store.observe.runners import RunnerRow, runner_of, runners
 from runner.store.observe.tallies import Count
-from runner.store.observe.tasks import TaskRow, shown_state, task_row
+from runner.store.observe.tasks import TaskRow, one_task, shown_state, task_row
 from runner.store.survey import survey
 from runner.store.transaction import Transaction
 from runner.task import State
@@ -146,7 +146,7 @@ async def _row(tx: Transaction, id: int) -> sa.RowMapping:
             "suspect": is_suspect(table),
         }
         columns = [*legible(tx, table.c), *(answer.label(name) for name, answer in asked.items())]
-        row = (await tx.execute(sa.select(*columns).where(table.c.id == id))).mappings().one_or_none()
+        row = (await tx.execute(one_task(tx, table, id, columns))).mappings().one_or_none()
         if row is not None:
             return row
     raise TaskNotFound(id=id)

@@ -12,7 +12,7 @@ from runner.store.observe.evidence import MOST_ATTEMPTS, Attempt, attempts_of
 from runner.store.observe.legible import clock, legible, moment, number, text, texts, whole, words
 from runner.store.observe.pauses import Pause, pauses
 from runner.store.observe.runners import RunnerRow, runner_of
-from runner.store.observe.tasks import TaskRow, shown_state, task_row
+from runner.store.observe.tasks import TaskRow, one_task, shown_state, task_row
 from runner.store.observe.unique import UniqueKey, unique_key
 from runner.store.transaction import Transaction
 from runner.task import State
@@ -141,10 +141,7 @@ def _runs(retry: str | None, attempt: int, max_attempts: int, start: datetime) -
 async def _row(tx: Transaction, id: int) -> sa.RowMapping:
     for table in (tx.tables.task, tx.tables.history):
         shown = shown_state(tx.tables, table).label("shown")
-        statement = sa.select(*legible(tx, table.c), shown).where(table.c.id == id)
-        if table is tx.tables.history:
-            # Two of one id can stand in the history only if somebody has copied a row by hand: the last one counts.
-            statement = statement.order_by(table.c.finished_at.desc()).limit(1)
+        statement = one_task(tx, table, id, [*legible(tx, table.c), shown])
         row = (await tx.execute(statement)).mappings().one_or_none()
         if row is not None:
             return row

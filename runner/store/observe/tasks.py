@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -108,6 +109,19 @@ async def _read(tx: Transaction, table: sa.Table, ids: Sequence[int]) -> Sequenc
     shown = shown_state(tx.tables, table).label("shown")
     statement = sa.select(*others, *cut, shown).where(tx.dialect.one_of(table.c.id, ids))
     return (await tx.execute(statement)).mappings().all()
+
+
+def one_task(tx: Transaction, table: sa.Table, id: int, columns: Sequence[Any]) -> sa.Select[Any]:
+    """Select columns of one task, in the live table or in the history.
+
+    Where the history has partitions, each of them has a key of its own: two rows of one id stand there if somebody has
+    copied a dead task back by hand and it then succeeded. The last one counts.
+    """
+    found = sa.select(*columns).where(table.c.id == id)
+    if table is tx.tables.history and tx.dialect.partitions:
+        # As an expression, so that no index offers this order: the planner would walk along it instead of to the id.
+        return found.order_by(tx.dialect.legible(table.c.finished_at).desc().nulls_last()).limit(1)
+    return found
 
 
 def shown_state(tables: Tables, table: sa.Table) -> sa.ColumnElement[str]:
