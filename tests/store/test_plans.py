@@ -15,17 +15,21 @@ from runner.columns import db_later, db_now
 from runner.outcome import Retry
 from runner.store.claim import claim_suspect
 from runner.store.database import Database
+from runner.store.expire import forget_expired
 from runner.store.settle import settle_done
+from runner.store.submit import hand_in
+from runner.task import OnDuplicate
 from tests.store.conftest import ON_POSTGRESQL
 from tests.store.plans import Seen, Watch, watch
 from tests.store.runners import Runner, ended
 from tests.store.table import change, expire, put_many
+from tests.store.uniques import once
 
 SOME, MANY, MILLION = 3_000, 30_000, 1_000_000
 DAY = 86_400
 PARTITIONS = {f"task_history_{part}" for part in ("others", "beyond", "from_1")}
-OURS = {"task", "task_history", "task_attempt"} | PARTITIONS
-ALIASES = {"due", "here", "beyond", "earliest", "held", "found"}
+OURS = {"task", "task_history", "task_attempt", "task_unique"} | PARTITIONS
+ALIASES = {"known", "due", "here", "beyond", "earliest", "held", "found"}
 
 INDEXES = {
     "survey": {"task_ready"},
@@ -33,6 +37,7 @@ INDEXES = {
     "claim_lanes": {"task_ready"},
     "claim_suspect": {"task_rescued"},
     "rescue": {"task_running"},
+    "forget_expired": {"task_unique_expires"},
 }
 """What must be used; all else is looked up by id."""
 
@@ -61,16 +66,19 @@ def _analyse(url: str) -> None:
 
 
 async def fill(database: Database, rows: int) -> None:
-    """Add so many tasks for later, so many due tasks of a handler that nobody runs, and so many finished ones."""
+    """Add so many tasks for later, so many due ones of a handler that nobody runs, so many finished ones, and keys."""
     tables = database.tables
     n = sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
     n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < rows))
     most = sa.select(sa.func.coalesce(sa.func.max(tables.history.c.id), 10**9)).scalar_subquery()
+    used = sa.select(sa.func.coalesce(sa.func.max(tables.unique.c.task_id), 0)).scalar_subquery() + n.c.i
+    key = [used, sa.cast(used, sa.Text), sa.literal("foreign"), sa.literal("for a time"), db_later(db_now(), DAY)]
     work, foreign, done = sa.literal("work"), sa.literal("foreign"), sa.literal("succeeded")
     for table, names, values in (
         (tables.task, ["handler", "run_at"], [work, db_later(db_now(), DAY)]),
         (tables.task, ["handler", "run_at"], [foreign, db_later(db_now(), -DAY)]),
         (tables.history, ["id", "handler", "state"], [most + n.c.i, work, done]),
+        (tables.unique, ["task_id", "unique_key", "handler", "scope", "expires_at"], key),
     ):
         await change(database, sa.insert(table).from_select(names, sa.select(*values).select_from(n)))
 
@@ -94,6 +102,7 @@ async def costs(database: Database, looking: Watch) -> dict[str, Seen]:
         assert len((await runner.settle(*(ended(task, Retry("1h")) for task in claimed[50:100]))).verbs) == 50
     async with looking.seeing() as seen["submit"]:
         await put_many(database, 100)
+    await _look_at_keys(database, looking, seen)
     victim = await Runner.enter(database)
     assert len(await victim.claim(200)) == 200
     await expire(database, victim.id)
@@ -107,6 +116,20 @@ async def costs(database: Database, looking: Watch) -> dict[str, Seen]:
     near = task.c.run_at.between(db_later(db_now(), -DAY / 2), db_later(db_now(), DAY / 2))
     await change(database, sa.delete(task).where(near))
     return seen
+
+
+async def _look_at_keys(database: Database, looking: Watch, seen: dict[str, Seen]) -> None:
+    new = [once(f"new {number}", "foreign", delay=DAY) for number in range(100)]
+    again = [once(f"new {number}", "foreign", on_duplicate=OnDuplicate.REPLACE) for number in range(100)]
+    async with looking.seeing() as seen["submit_once"]:
+        await database.write(hand_in, new)
+    async with looking.seeing() as seen["submit_again"]:
+        assert len((await database.write(hand_in, again)).replaced) == len(again)
+    async with looking.seeing() as seen["forget_expired"]:
+        assert await database.write(forget_expired, 100) == 0
+    task, unique = database.tables.task.c, database.tables.unique.c
+    await change(database, sa.delete(task.id.table).where(task.unique_key.is_not(None)))
+    await change(database, sa.delete(unique.task_id.table).where(unique.unique_key.startswith("new")))
 
 
 async def _worn_in(database: Database) -> Runner:

@@ -5,12 +5,14 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Sequence
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
 from runner.errors import DuplicateTask
 from runner.store.database import Database
 from runner.store.submit import CHUNK, hand_in, submit
+from runner.store.transaction import Transaction
 from runner.task import NewTask, OnDuplicate
 from tests.store.conftest import ON_POSTGRESQL
 from tests.store.runners import Runner
@@ -129,3 +131,15 @@ async def waited_for(database: Database) -> None:
                 if await tx.scalar(waits):
                     return
             await asyncio.sleep(0.01)
+
+
+@ON_POSTGRESQL
+async def test_an_old_snapshot_ends_in_a_serialization_failure_and_never_in_a_second_task(
+    database: Database, rival: Database
+) -> None:
+    async with database.engine.connect() as connection:
+        await connection.execution_options(isolation_level="REPEATABLE READ")
+        await connection.execute(sa.select(1))
+        await put(rival, once())
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            await hand_in(Transaction(connection, database.tables, database.dialect), [once()])
