@@ -53,17 +53,7 @@ class Ticket(int, Generic[R]):
             DatabaseAway: the database cannot be reached, and has not been for a while.
             WouldBlock: when called on an event loop: await `wait` there.
         """
-        with contextlib.suppress(RuntimeError):
-            asyncio.get_running_loop()
-            raise WouldBlock(call="result", instead="wait")
-        waiting = door().waiting
-        told = waiting.wait(self)
-        try:
-            ending = told.result(_seconds(timeout))
-        except TimeoutError:
-            told.cancel()
-            raise waiting.trouble or self._timed_out(timeout) from None
-        return _result(ending)  # type: ignore[no-any-return] # it was checked against the handler's own annotation
+        return _result(ended(self, timeout))  # type: ignore[no-any-return] # it was checked against the annotation
 
     async def wait(self, timeout: Delay | None = None) -> R:
         """Do what `result` does on an event loop."""
@@ -73,11 +63,8 @@ class Ticket(int, Generic[R]):
             async with asyncio.timeout(_seconds(timeout)):
                 ending = await told
         except TimeoutError:
-            raise waiting.trouble or self._timed_out(timeout) from None
+            raise waiting.trouble or _timed_out(self, timeout) from None
         return _result(ending)  # type: ignore[no-any-return] # as above
-
-    def _timed_out(self, timeout: Delay | None) -> TimedOut:
-        return TimedOut(id=int(self), waited=format_duration(timedelta(seconds=_seconds(timeout) or 0)))
 
 
 class DuplicateTicket(Ticket[R]):
@@ -101,11 +88,32 @@ def tickets(ids: Iterable[int], duplicates: Collection[int] = ()) -> list[Ticket
     return made
 
 
-def _seconds(timeout: Delay | None) -> float | None:
-    return None if timeout is None else parse_duration(timeout).total_seconds()
+def ended(id: int, timeout: Delay | None) -> "Ending":
+    """Wait in a thread without an event loop until a task has ended, however it does.
+
+    Raises:
+        TimedOut: it has not ended in time; see Ticket.result for the rest.
+    """
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise WouldBlock(call="result", instead="wait")
+    waiting = door().waiting
+    told = waiting.wait(id)
+    try:
+        return told.result(_seconds(timeout))
+    except TimeoutError:
+        told.cancel()
+        raise waiting.trouble or _timed_out(id, timeout) from None
 
 
-def _result(ending: "Ending") -> Any:
+def kept(ending: "Ending") -> str | None:
+    """The result of a task that has ended, as JSON text; None when its handler returned nothing.
+
+    Raises:
+        TaskFailed: it is dead.
+        TaskCancelled: it was terminated.
+        ResultNotKept: there was a result, and it is lost.
+    """
     task = {"id": ending.id, "handler": ending.handler}
     if ending.state is State.DEAD:
         told = {"error_type": ending.error_type, "message": ending.message, "traceback": ending.traceback}
@@ -114,8 +122,21 @@ def _result(ending: "Ending") -> Any:
         raise TaskCancelled(**task, reason=ending.error or "nobody said why")
     if ending.result is None and (ending.error or "").startswith(RESULT_NOT_KEPT):
         raise ResultNotKept(**task, reason=ending.error)
-    handler = REGISTRY.get(ending.handler)
+    return ending.result
+
+
+def _result(ending: "Ending") -> Any:
+    """The result as the type that the handler promises, where that is known here."""
+    result, handler = kept(ending), REGISTRY.get(ending.handler)
     try:
-        return handler.returned.read(ending.result) if handler else json.loads(ending.result or "null")
+        return handler.returned.read(result) if handler else json.loads(result or "null")
     except ValueError as error:
-        raise InvalidResult(**task, why=str(error)) from None
+        raise InvalidResult(id=ending.id, handler=ending.handler, why=str(error)) from None
+
+
+def _timed_out(id: int, timeout: Delay | None) -> TimedOut:
+    return TimedOut(id=int(id), waited=format_duration(timedelta(seconds=_seconds(timeout) or 0)))
+
+
+def _seconds(timeout: Delay | None) -> float | None:
+    return None if timeout is None else parse_duration(timeout).total_seconds()

@@ -24,6 +24,8 @@ class Exit(IntEnum):
     NOT_FOUND = 5
     MOVED_ON = 6
     PARTLY = 7
+    FAILED = 8
+    UNFINISHED = 9
     INTERRUPTED = 130
     UNHEARD = 141
 
@@ -37,6 +39,8 @@ MEANINGS = {
     Exit.NOT_FOUND: "there is no such task, queue or handler",
     Exit.MOVED_ON: "refused, because a task is not as you saw it any more, or does not allow it",
     Exit.PARTLY: "partly done; what was not is listed on standard error",
+    Exit.FAILED: "the task that was waited for failed for good, or was terminated",
+    Exit.UNFINISHED: "the task that was waited for has not ended in time; it goes on",
     Exit.INTERRUPTED: "interrupted",
     Exit.UNHEARD: "nobody reads the output any more",
 }

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from runner.cli.awaiting import AT_ONCE, Patience, awaited
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.drafts import Drafts
 from runner.cli.ending import Exit, complain
@@ -81,6 +82,7 @@ def submit(
     handlers: Modules = (),
     json: bool = False,
     options: TaskOptions = PLAIN,
+    patience: Patience = AT_ONCE,
     connection: Connection = NOWHERE,
 ) -> int:
     """Put a task, or a file of tasks, into the queue.
@@ -95,6 +97,10 @@ def submit(
     error and all others are submitted, in transactions of 2,000, or of what a
     pipe holds at the moment.
 
+    With --wait what the handler returned is printed as JSON, secrets and all; a
+    task that fails for good or is terminated ends the command with exit code 8,
+    one that takes longer than --wait-timeout with 9. It goes on then.
+
     Args:
         name: The handler's name.
         payload: Its arguments, a JSON object; - reads it from standard input.
@@ -102,6 +108,7 @@ def submit(
         handlers: A module that defines handlers; may be repeated.
         json: Print one JSON document.
         options: What may be said of the tasks besides.
+        patience: Whether to wait for the task.
         connection: Which database.
     """
     settings = connection.settings(handlers=handlers or None)
@@ -109,6 +116,8 @@ def submit(
         load_handlers(settings), int(settings.payload_limit), operator(), now(), local_zone(), options.given()
     )
     if lines is not None:
+        if patience:
+            raise InvalidInput(why="only a single task can be waited for, so --wait cannot stand beside --lines")
         if payload is not None:
             raise InvalidInput(why="the payloads come from the lines, so none can stand beside --lines")
         return _submit_lines(settings, drafts, lines, name, json)
@@ -121,6 +130,9 @@ def submit(
     with _submitting(settings) as put:
         receipt = put([task])
     (task_id,) = receipt.ids
+    if patience:
+        complain(_said(task_id, receipt))
+        return awaited(settings, task_id, patience, json=json)
     if json:
         print_json({"id": task_id, "duplicate": bool(receipt.duplicates), "replaced": bool(receipt.replaced)})
     else:
