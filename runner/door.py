@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from runner.store.observe.endings import Ending
 
 T = TypeVar("T")
+
+FAREWELL = 10.0
+"""Seconds that what is under way is given when the door is closed."""
 
 
 class Door:
@@ -113,17 +117,21 @@ class Door:
         """Close the connections and end the thread."""
         if self._loop.is_closed() or os.getpid() != self.pid:
             return
-        asyncio.run_coroutine_threadsafe(self._dispose(), self._loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(self._dispose(), self._loop).result(timeout=FAREWELL)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=FAREWELL)
         self._loop.close()
 
     async def _dispose(self) -> None:
         if self._gathering is not None:
             await self._gathering.end()
         await self.waiting.end(DatabaseAway(url=self.settings.url, why="this program has disconnected from it"))
-        if self._database is not None and self._database.done() and not self._database.exception():
-            await self._database.result().dispose()
+        under_way = asyncio.all_tasks() - {asyncio.current_task()}
+        if under_way:
+            await asyncio.wait(under_way, timeout=FAREWELL / 2)
+        if self._database is not None:
+            with contextlib.suppress(Exception):  # it could not be opened, which whoever needed it was told
+                await (await self._database).dispose()
 
 
 _lock = threading.Lock()

@@ -136,6 +136,14 @@ def test_a_retry_plan_that_is_none_is_refused_at_once() -> None:
         handler("test.never", retry="sometimes")
 
 
+def test_what_is_under_way_ends_before_the_door_is_closed(
+    migrated_url: str, send_coupon: TaskHandler[Any, Any, Any]
+) -> None:
+    futures = [door().submit([send_coupon.options().filled(user_id=number)]) for number in range(5)]
+    disconnect()  # also while the database is only just being opened
+    assert len({future.result(timeout=0).ids[0] for future in futures}) == 5
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_opens_a_door_of_its_own(send_coupon: TaskHandler[Any, Any, Any]) -> None:
