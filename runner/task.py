@@ -198,8 +198,8 @@ class NewTask(NamedTuple):
 
     @property
     def independent(self) -> bool:
-        """True when submitting it asks for no other task, and so waits for nobody's transaction."""
-        return self.unique is None
+        """True when submitting it asks for no other task: it is one statement, and waits for nobody's transaction."""
+        return self.unique is None and self.after is None
 
 
 class Receipt(NamedTuple):

@@ -119,12 +119,16 @@ def submission(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[Re
 
 def takes_one_statement(tasks: Sequence[NewTask]) -> bool:
     """Tell whether submitting these tasks is one statement, which needs no transaction around it."""
-    return len(tasks) <= CHUNK and not _is_contested(tasks)
+    return len(tasks) <= CHUNK and all(task.independent for task in _alike(tasks))
 
 
 def _is_contested(tasks: Sequence[NewTask]) -> bool:
-    alike: Sequence[NewTask] = [tasks.like] if isinstance(tasks, Bulk) else tasks
-    return not all(task.independent for task in alike)
+    return any(task.unique is not None for task in _alike(tasks))
+
+
+def _alike(tasks: Sequence[NewTask]) -> Sequence[NewTask]:
+    """The tasks, or one that stands for all of them."""
+    return [tasks.like] if isinstance(tasks, Bulk) else tasks
 
 
 def _inserted(frame: Frame, tasks: Sequence[NewTask], held: Held, notify: bool) -> Steps[list[int]]:

@@ -1,5 +1,6 @@
 """Tasks that differ in their payload alone: kept and sent in another form, and stored as any others."""
 
+import contextlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,8 +9,10 @@ import pytest
 from runner.bulk import Bulk
 from runner.errors import InvalidTask
 from runner.store.database import Database
-from runner.store.submit import CHUNK, submit_many
-from runner.task import NewTask
+from runner.store.steps import Steps
+from runner.store.submit import CHUNK, submission, submit_many, takes_one_statement
+from runner.store.transaction import Transaction
+from runner.task import After, NewTask, Receipt, Unique
 from tests.store.table import count, live
 
 OF_THEIR_OWN = {"id", "payload", "submitted_at"}
@@ -73,3 +76,38 @@ def test_a_bulk_is_a_sequence_of_tasks() -> None:
     bulk = Bulk(NewTask("work", key="k"), ["1", "2", "3"])
     assert list(bulk) == [NewTask("work", payload, key="k") for payload in ("1", "2", "3")]
     assert (bulk[1], list(bulk[1:]), len(bulk)) == (NewTask("work", "2", key="k"), list(bulk)[1:], 3)
+
+
+@pytest.mark.parametrize("said", [{"unique": Unique("k")}, {"after": (After(1),)}])
+def test_only_what_asks_for_no_other_task_is_submitted_without_a_transaction(said: dict[str, Any]) -> None:
+    plain, other = NewTask("work"), NewTask("work", **said)
+    assert takes_one_statement(Bulk(plain, ["{}"] * CHUNK))
+    assert not takes_one_statement(Bulk(plain, ["{}"] * (CHUNK + 1)))
+    assert not takes_one_statement(Bulk(other, ["{}"]))
+    assert not takes_one_statement([plain, other])
+    assert (plain.independent, other.independent) == (True, False)
+
+
+class Counted:
+    """Follows steps, and counts them."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self.statements = 0
+
+    async def follow(self, steps: Steps[Receipt]) -> Receipt:
+        rows: list[Any] | None = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                step = steps.send(rows) if rows is not None else next(steps)
+                self.statements += 1
+                rows = await self._tx.run(step.prepared, step.parameters)
+        return Receipt([])
+
+
+async def test_what_is_said_to_take_one_statement_takes_one(database: Database) -> None:
+    bulk = Bulk(NewTask("work", **SAID["all else"]), ["{}"] * 3)
+    async with database.writing() as tx:
+        counted = Counted(tx)
+        await counted.follow(submission(tx, bulk, notify=True))
+    assert (takes_one_statement(bulk), counted.statements) == (True, 1)
