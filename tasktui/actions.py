@@ -24,6 +24,8 @@ class Subject(Enum):
     TASKS = "tasks"
     TASK = "task"
     QUEUE = "queue"
+    HANDLER = "handler"
+    RUNNER = "runner"
     ENTRY = "change of a task"
 
     @property
@@ -45,6 +47,7 @@ class Action:
         asks: what it needs to know besides; empty for nothing.
         example: of that, and what is meant when nothing else is typed.
         needed: it means little without an answer, so that is asked first.
+        shown: below the screen; others are listed by the help.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Action:
     asks: str = ""
     example: str = ""
     needed: bool = False
+    shown: bool = True
 
     def plain(self) -> "Action":
         """The same, asking for nothing."""
@@ -69,6 +73,9 @@ ACTIONS = {
         Action("delay", "D", "delay", "Delay", Subject.TASKS, "Delay by", "10m", needed=True),
         Action("edit", "E", "edit", "Edit", Subject.TASK),
         Action("pause", "P", "", "Pause", Subject.QUEUE, "For", "30m", needed=True),
+        Action("pause --handler", "H", "", "Pause handler", Subject.HANDLER, "For", "30m", needed=True, shown=False),
+        Action("drain", "L", "", "Drain", Subject.RUNNER),
+        Action("resize", "S", "", "Resize", Subject.RUNNER, "Run at once", "slots=100 threads=10", needed=True),
         Action("undo", "Z", "", "Undo", Subject.ENTRY),
     )
 }

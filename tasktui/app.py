@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -12,21 +11,23 @@ from rich.segment import Segments
 from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.command import Provider
 from textual.screen import Screen
 from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
 from runner.terminal import clean
-from tasktui import interventions, screens
+from tasktui import screens, views
 from tasktui.arguments import Arguments, parse
-from tasktui.query import Command, parse_command
+from tasktui.commands import parse_command
+from tasktui.obeying import obey
+from tasktui.palette import Palette
 from tasktui.render import block
 from tasktui.screens.command import CommandScreen
 from tasktui.screens.help import HelpScreen, help_of
 from tasktui.screens.live import LiveScreen
 from tasktui.session import Session
 from tasktui.starting import end_on_signals, forgive_bad_bytes, opened, require_terminal
-from tasktui.writing import split_length
 
 MOST_FRAMES = 12
 
@@ -38,7 +39,7 @@ class Console(App[None]):
     TITLE = "tasktui"
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = dict(screens.MODES)
     DEFAULT_MODE = "overview"
-    ENABLE_COMMAND_PALETTE = False
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {Palette}
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
             Binding(screen.KEY, f"go('{name}')", str(screen.TITLE), show=False)
@@ -48,6 +49,7 @@ class Console(App[None]):
         # With priority the application itself handles the key, and passes the next ones on only when that is done: they
         # are meant for the line, and not for whatever had the focus before.
         Binding("colon", "command", "Command", key_display=":", show=False, priority=True),
+        Binding("ctrl+p", "command_palette", "Palette", show=False, priority=True),
         Binding("q", "quit", "Quit", show=False),
     ]
 
@@ -73,54 +75,40 @@ class Console(App[None]):
 
     async def action_command(self) -> None:
         """Ask for a command; the keys behind the colon wait until there is a line to type them into."""
+        await self.begin_command()
+
+    async def begin_command(self, name: str = "") -> None:
+        """Ask for a command that begins with a name."""
         if isinstance(self.screen, LiveScreen):
-            screen = CommandScreen(self.session.queues)
+            known = self.session.names | {"view": list(self.views())}
+            screen = CommandScreen(known, f"{name} " if name else "")
             await self.push_screen(screen, self._command)
             screen.set_focus(screen.line)
+
+    def action_command_palette(self) -> None:
+        """Offer everything that can be done here and now."""
+        if isinstance(self.screen, LiveScreen):
+            super().action_command_palette()
+
+    def views(self) -> dict[str, str]:
+        """The filters that were saved; whoever asks for one is told when they cannot be read."""
+        try:
+            return views.load(self.session.views)
+        except InvalidInput:
+            return {}
 
     def _command(self, typed: str | None) -> None:
         if typed is None:
             return
         try:
-            self._obey(parse_command(typed))
+            obey(self, parse_command(typed))
         except RunnerError as error:
             self.tell(str(error), bad=True)
 
-    def _obey(self, command: Command) -> None:
-        match command.name:
-            case "q":
-                self.exit()
-            case "help":
-                self.action_help()
-            case "write":
-                self.session.lock.open(time.monotonic(), command.words)
-            case "lock":
-                self.session.lock.close()
-            case "pause" | "resume":
-                self.run_worker(self._pause(command), group="act")
-            case "tasks":
-                self.session.wanted = command.rest
-                self.switch_mode("tasks")
-            case "task":
-                self.session.task_id = _id(command.rest)
-                self.switch_mode("task")
-            case _:
-                self.switch_mode(command.name)
-
-    async def _pause(self, command: Command) -> None:
-        try:
-            if not command.words:
-                raise InvalidInput(why=f"name a queue: :{command.name} mail")
-            queue, *words = command.words
-            if command.name == "pause":
-                seconds, reason = split_length(tuple(words), 0.0)
-                length = f"{seconds:g}s" if seconds else ""
-                done = await interventions.pause(self.session, queue, length, reason or None)
-            else:
-                done = await interventions.resume(self.session, queue, " ".join(words) or None)
-            self.tell(f"Queue {queue} {done}")
-        except RunnerError as error:
-            self.tell(str(error), bad=True)
+    def list_tasks(self, wanted: str) -> None:
+        """Go to the list of the tasks that a filter lets through."""
+        self.session.wanted = wanted
+        self.switch_mode("tasks")
 
     def tell(self, text: str, *, bad: bool = False) -> None:
         """Say a sentence to the operator."""
@@ -139,12 +127,6 @@ def crash_text(error: BaseException | None) -> str:
     places = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
     kind = type(error).__name__
     return clean("\n".join([f"tasktui ended because of something unforeseen: {kind}", *places]), newlines=True)
-
-
-def _id(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text[:20]) < 2**63:
-        raise InvalidInput(why=f"{text[:30]!r} is not the number of a task")
-    return int(text)
 
 
 async def run(arguments: Arguments) -> int:

@@ -4,7 +4,6 @@ from runner.filters import Filter
 from runner.store import intervene, observe
 from runner.store.intervene import Course, Kind, Place, Result
 from runner.store.observe import Audited, Pause, undoable
-from runner.store.transaction import Transaction
 from runner.times import parse_moment
 from tasktui.actions import Action, Plan, operation, plan_of
 from tasktui.consent import Consent
@@ -39,22 +38,18 @@ async def carry_out(session: Session, made: Plan, consent: Consent, work: Work) 
     return await intervene.to_each(session, doing, made.chosen, course)
 
 
-async def pause_of(session: Session, queue: str) -> Pause | None:
-    """The pause of a queue that is in force now."""
-
-    async def read(tx: Transaction) -> Pause | None:
-        entry = (await observe.registered(tx, tx.tables.queue)).get(queue)
-        return entry.pause if entry else None
-
-    return await session.read(read)
+async def pause_of(session: Session, place: Place) -> Pause | None:
+    """The pause of a queue or a handler that is in force now."""
+    found = await session.read(observe.pauses)
+    return (found.queues if place.kind is Kind.QUEUE else found.handlers).get(place.name)
 
 
-async def pause(session: Session, queue: str, length: str, reason: str | None) -> str:
-    """Let no more tasks of a queue start.
+async def pause(session: Session, place: Place, length: str, reason: str | None) -> str:
+    """Let no more tasks of a queue or a handler start.
 
     Args:
         session: of the operator.
-        queue: its name.
+        place: the queue or the handler.
         length: how long, such as 30m, or until when, such as 14:30; empty for as long as a
             present pause, or until somebody ends it.
         reason: why.
@@ -65,18 +60,28 @@ async def pause(session: Session, queue: str, length: str, reason: str | None) -
     now = await session.read(observe.clock)
     text = f"+{length}" if length[:1].isdigit() and ":" not in length and "-" not in length else length
     until = parse_moment(text, now, session.zone) if length else None
-    done = await session.write(intervene.pause, Place(Kind.QUEUE, queue), session.by(reason), until)
+    done = await session.write(intervene.pause, place, session.by(reason), until)
     return "paused, as it was before" if done.again else "paused"
 
 
-async def resume(session: Session, queue: str, reason: str | None) -> str:
-    """End the pause of a queue.
+async def resume(session: Session, place: Place, reason: str | None) -> str:
+    """End the pause of a queue or a handler.
 
     Returns:
         What was done.
     """
-    done = await session.write(intervene.resume, Place(Kind.QUEUE, queue), session.by(reason))
+    done = await session.write(intervene.resume, place, session.by(reason))
     return "goes on" if done else "was not paused"
+
+
+async def wish(session: Session, runner_id: int, wanted: str, reason: str | None) -> str:
+    """Ask a runner for something.
+
+    Returns:
+        What was done.
+    """
+    done = await session.write(intervene.wish, runner_id, wanted, session.by(reason))
+    return f"is asked for: {wanted}" if done else "is not registered any more"
 
 
 async def last_change(session: Session, task_id: int) -> Audited | None:

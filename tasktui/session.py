@@ -3,10 +3,11 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from runner.person import local_zone
@@ -15,6 +16,7 @@ from runner.store.database import Database
 from runner.store.intervene import By, who
 from runner.store.shield import shielded
 from runner.store.transaction import Transaction
+from tasktui.views import default_path
 from tasktui.work import Work
 from tasktui.writing import ReadOnly, WriteLock
 
@@ -45,7 +47,8 @@ class Session:
         zone: in which times are shown and read.
         task_id: the task whose story is told.
         wanted: the filter of the list, as text.
-        queues: names that were seen, to complete what is typed.
+        names: that were seen, of queues and handlers, to complete what is typed.
+        views: the file of saved filters.
         work: something long that is under way; one at a time.
     """
 
@@ -55,7 +58,8 @@ class Session:
     zone: tzinfo = field(default_factory=local_zone)
     task_id: int | None = None
     wanted: str = ""
-    queues: tuple[str, ...] = ()
+    names: dict[str, Sequence[str]] = field(default_factory=dict)
+    views: Path = field(default_factory=default_path)
     work: Work | None = None
     _asked: deque[float] = field(default_factory=deque)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)

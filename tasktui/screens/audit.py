@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from textual import on
+from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
@@ -19,6 +20,7 @@ from tasktui.actions import ACTIONS, Subject
 from tasktui.columns import Column
 from tasktui.render import Cell, Line, line, lines
 from tasktui.screens.acting import ActingScreen
+from tasktui.screens.asking import acts
 from tasktui.storyboard import change
 from tasktui.widgets.table import Table
 
@@ -51,6 +53,8 @@ class AuditScreen(ActingScreen):
     KEY = "8"
     TITLE = "Audit"
     ABOUT = "What operators did, the latest first, from here and from the command line. Z takes back what can be."
+
+    BINDINGS: ClassVar[list[BindingType]] = acts(Subject.ENTRY)
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """CommandScreen: one line below the screen, to type a command into."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from tasktui.query import complete_command
+from tasktui.commands import complete_command
 from tasktui.widgets.typed import Typed
 
 
@@ -17,18 +17,22 @@ class CommandScreen(ModalScreen[str | None]):
     """A line to type a command into; escape closes it.
 
     Args:
-        queues: names to complete.
+        names: of queues, handlers and views, to complete.
+        begun: what stands in the line at first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
 
-    def __init__(self, queues: Sequence[str] = ()) -> None:
+    def __init__(self, names: Mapping[str, Sequence[str]], begun: str = "") -> None:
         super().__init__()
-        self._queues = queues
+        self._names = names
+        self._begun = begun
 
     def compose(self) -> ComposeResult:
         """The line."""
-        yield Typed(lambda text: complete_command(text, self._queues), ": a command; ? lists them", id="command")
+        yield Typed(
+            lambda text: complete_command(text, self._names), ": a command; ? lists them", self._begun, id="command"
+        )
 
     @property
     def line(self) -> Input:

@@ -15,12 +15,14 @@ from runner import cells
 from runner.fields import Operator
 from runner.filters import Filter, Term
 from runner.store import observe
+from runner.store.intervene import Kind, Place
 from runner.store.observe import Failures, TaskRow
 from runner.store.transaction import Transaction
-from tasktui.actions import Action
+from tasktui.actions import Action, Subject
 from tasktui.columns import Column
 from tasktui.render import Cell, Line, block, content, line
 from tasktui.screens.acting import ActingScreen
+from tasktui.screens.asking import acts
 from tasktui.widgets.table import Table
 
 SPANS = (timedelta(hours=1), timedelta(days=1), timedelta(days=30))
@@ -51,9 +53,12 @@ class FailuresScreen(ActingScreen):
     TITLE = "Failures"
     ABOUT = (
         "Failed attempts with numbers, ids and quotes masked, the most frequent first. Enter lists the tasks of a "
-        "group; R, T and D act on all of them."
+        "group; R, T and D act on all of them, H pauses their handler."
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "span", "Span")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *acts(Subject.TASKS, Subject.HANDLER),
+        Binding("s", "span", "Span"),
+    ]
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,6 +97,11 @@ class FailuresScreen(ActingScreen):
             super().ask_for_tasks(action, chosen)
         else:
             self.ask_for_all(action, of_kind(group))
+
+    def place(self, kind: Kind) -> Place | None:
+        """The handler of the group under the cursor."""
+        group = self._group()
+        return Place(kind, group.handler) if group is not None and kind is Kind.HANDLER else None
 
     def action_span(self) -> None:
         """Look at another span of time."""

@@ -10,7 +10,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from runner.fields import FIELDS
-from tasktui.query import COMMANDS
+from tasktui.commands import COMMANDS
 from tasktui.render import content, lines
 from tasktui.screens.live import LiveScreen
 

@@ -9,10 +9,11 @@ from textual.binding import Binding, BindingType
 from runner.filters import Filter
 from runner.store.observe import TaskRow
 from tasktui import loading
-from tasktui.actions import Action
+from tasktui.actions import Action, Subject
 from tasktui.listing import Listing
 from tasktui.messages import Matched
 from tasktui.screens.acting import ActingScreen
+from tasktui.screens.asking import acts
 from tasktui.widgets.table import Table
 
 
@@ -20,6 +21,7 @@ class MarkingScreen(ActingScreen):
     """A list of tasks that can be marked; a screen says where the list is, and draws it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        *acts(Subject.TASKS, Subject.TASK, Subject.QUEUE, Subject.HANDLER, Subject.ENTRY),
         Binding("space", "mark", "Mark", show=False),
         Binding("v", "mark_range", "Mark from the last mark to here", show=False),
         Binding("asterisk", "mark_all", "Mark all that match", show=False, key_display="*"),

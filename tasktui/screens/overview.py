@@ -14,7 +14,9 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from runner import cells
+from runner.store.intervene import Kind, Place
 from runner.store.observe import Flow, MinuteFlow, QueueCounts
+from tasktui.actions import Subject
 from tasktui.alerts import alerts, workforce
 from tasktui.columns import Column
 from tasktui.glance import Glance, Trouble, day, glance, per_minute, trouble
@@ -23,6 +25,7 @@ from tasktui.query import filter_of
 from tasktui.recall import Recall
 from tasktui.render import Cell, Line, content, line, lines
 from tasktui.screens.acting import ActingScreen
+from tasktui.screens.asking import acts
 from tasktui.widgets.table import Table
 
 PLOT_HEIGHT, TALL_PLOT_HEIGHT = 4, 8
@@ -65,7 +68,7 @@ class OverviewScreen(ActingScreen):
         "DRAINED is when nothing is ready any more if that goes on, LAST HOUR is what ended, each queue on its own "
         "scale. Enter lists the tasks of a queue; P pauses or resumes it; s shows the plots over a day."
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "span", "Span")]
+    BINDINGS: ClassVar[list[BindingType]] = [*acts(Subject.QUEUE), Binding("s", "span", "Span")]
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +102,7 @@ class OverviewScreen(ActingScreen):
         """Show what was read."""
         seen: Glance = snapshot
         queues = {queue.queue: queue for queue in seen.queues}
-        self.session.queues = tuple(name for name in queues if line(name) == name)
+        self.session.names["queue"] = [name for name in queues if line(name) == name]
         self.query_one("#queues", Table).show(tuple(queues), lambda name: queue_line(queues[name], ended(seen, name)))
         self._plot("#done", "done a minute", seen, lambda flow: flow.succeeded)
         self._plot("#failed", "failed attempts a minute", seen, lambda flow: flow.failed)
@@ -107,10 +110,10 @@ class OverviewScreen(ActingScreen):
         told += [content((f" {alert.sign} {alert.text}", alert.style)) for alert in alerts(seen, self.session.zone)]
         self.query_one("#alerts", Static).update(lines(told))
 
-    def queue(self) -> str | None:
+    def place(self, kind: Kind) -> Place | None:
         """The queue under the cursor."""
         cursor: str | None = self.query_one("#queues", Table).cursor
-        return cursor
+        return Place(kind, cursor) if cursor is not None and kind is Kind.QUEUE else None
 
     def action_span(self) -> None:
         """Plot another span of time."""

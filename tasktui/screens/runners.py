@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from textual import on
+from textual.binding import BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -13,16 +14,18 @@ from runner import cells
 from runner.store import observe
 from runner.store.observe import RunnerRow
 from runner.store.transaction import Transaction
+from tasktui.actions import Subject
 from tasktui.columns import Column
 from tasktui.render import Cell, Line, content, line
-from tasktui.screens.live import LiveScreen
+from tasktui.screens.acting import ActingScreen
+from tasktui.screens.asking import acts
 from tasktui.widgets.table import Table
 
 COLUMNS = (
     Column("RUNNER", 7, right=True),
     Column("HOST", 12, grow=2),
     Column("PID", 7, right=True, drop=2),
-    Column("STATE", 14),
+    Column("STATE", 14, grow=1),
     Column("SILENT", 7, right=True),
     Column("SLOTS", 9, right=True),
     Column("UP", 7, right=True, drop=1),
@@ -39,12 +42,20 @@ class Workforce:
     found: tuple[RunnerRow, ...]
 
 
-class RunnersScreen(LiveScreen):
+class RunnersScreen(ActingScreen):
     """Who works."""
 
     KEY = "5"
     TITLE = "Runners"
-    ABOUT = "The registered runners, lost ones included. Enter lists what a runner has in hand."
+    ABOUT = (
+        "The registered runners, lost ones included. Enter lists what a runner has in hand; L lets it finish "
+        "that and leave, S changes how many tasks it runs at once."
+    )
+    BINDINGS: ClassVar[list[BindingType]] = acts(Subject.RUNNER)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: dict[int, RunnerRow] = {}
 
     def parts(self) -> Iterable[Widget]:
         """The runners."""
@@ -57,12 +68,16 @@ class RunnersScreen(LiveScreen):
 
     def show(self, snapshot: Any) -> None:
         """Show the runners."""
-        found = {runner.id: runner for runner in snapshot.found}
+        self._found = found = {runner.id: runner for runner in snapshot.found}
         self.query_one("#runners", Table).show(tuple(found), lambda id: runner_line(found[id], snapshot.at))
         alive = sum(runner.alive for runner in found.values())
         hint = "" if found else "; start one with: runner work -H package.module"
         about = f" {alive} alive, {len(found) - alive} lost{hint}"
         self.query_one("#about", Static).update(content((about, "dim")))
+
+    def runner(self) -> RunnerRow | None:
+        """The runner under the cursor."""
+        return self._found.get(self.query_one("#runners", Table).cursor or 0)
 
     @on(Table.Chosen)
     def _chosen(self, event: Table.Chosen) -> None:

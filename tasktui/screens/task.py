@@ -10,8 +10,10 @@ from textual.widgets import Static
 
 from runner.store import observe
 from runner.store.observe import Story, TaskRow
+from tasktui.actions import Subject
 from tasktui.render import content, lines
 from tasktui.screens.acting import ActingScreen
+from tasktui.screens.asking import acts
 from tasktui.storyboard import told
 
 
@@ -22,6 +24,7 @@ class TaskScreen(ActingScreen):
     TITLE = "Task"
     ABOUT = "The task that was opened with enter, or with :task ID. Secrets are masked until v is pressed."
     BINDINGS: ClassVar[list[BindingType]] = [
+        *acts(Subject.TASKS, Subject.TASK, Subject.QUEUE, Subject.HANDLER, Subject.ENTRY),
         Binding("w", "why", "Why"),
         Binding("v", "reveal", "Reveal"),
         Binding("escape", "back", "To the list", show=False),

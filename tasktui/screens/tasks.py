@@ -1,6 +1,6 @@
 """Tasks: the list. Filter, mark, act."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from textual import on
@@ -67,12 +67,11 @@ class TasksScreen(MarkingScreen):
         self._load = True
         self._more = False
         self._loads = 0
-        self._names: dict[str, Sequence[str]] = {}
 
     def parts(self) -> Iterable[Widget]:
         """The filter, what is to be said about the list, and the list."""
         hint = "filter: queue:mail state:dead error~Timeout since:1h"
-        yield Typed(lambda text: complete_filter(text, self._names), hint, id="filter")
+        yield Typed(lambda text: complete_filter(text, self.session.names), hint, id="filter")
         yield Static(id="about")
         yield Table[int](COLUMNS, id="tasks")
 
@@ -102,7 +101,7 @@ class TasksScreen(MarkingScreen):
     async def look(self) -> object:
         """Load, go on, or refresh what is in sight."""
         if self._load:
-            self._names = await self.session.read(names)
+            self.session.names |= await self.session.read(names)
             return Loaded(await self.session.read(observe.page, self._wanted, None, PAGE, self._order))
         if self._more and self.listing.next is not None:
             return More(await self.session.read(observe.page, self._wanted, self.listing.next, PAGE, self._order))

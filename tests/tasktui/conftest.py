@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,7 +93,7 @@ Watch = Callable[..., Any]
 
 
 @pytest.fixture
-def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> Watch:
+def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Watch:
     """Put somebody in front of a console on the database of the test; it looks often, however slow this machine is."""
     monkeypatch.setattr(feed, "PERIOD", 0.2)
     monkeypatch.setattr(feed, "SHARE", 0)
@@ -113,7 +114,7 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
         lock = WriteLock(inf if writable else -inf, barrier)
         values = Settings(url=parse_url(url), **settings)
         seen = Database.of(values, read_only=True)
-        session = Session(seen, values, lock, UTC, wanted=wanted, task_id=task_id)
+        session = Session(seen, values, lock, UTC, wanted=wanted, task_id=task_id, views=tmp_path / "views.json")
         console: Console = type("Begun", (Console,), {"DEFAULT_MODE": mode})(session)
         try:
             async with console.run_test(size=size, notifications=True) as pilot:

@@ -6,7 +6,7 @@ from runner.store.intervene import By, Changes
 from runner.task import State
 from tasktui.screens.confirm import ConfirmScreen
 from tasktui.screens.edit import EditScreen
-from tests.store.rows import add_attempt, add_live, add_past, ahead, ended, stored
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, ended, stored
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 
 SOMEBODY = By("ana", "elsewhere")
@@ -145,6 +145,52 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
         await say_yes(operator)
         await operator.is_told("Queue mail goes on")
     assert [entry.verb for entry in await audited(database)] == ["resume", "pause"]
+
+
+async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, watch: Watch) -> None:
+    await add_live(database, "mail.send")
+    async with watch("tasks") as operator:
+        await operator.sees("mail.send")
+        await operator.press("H")
+        await operator.sees("Pause handler mail.send")
+        await say_yes(operator, reason="relay is down")
+        await operator.is_told("Handler mail.send paused")
+        await operator.press("H")
+        await operator.sees("Resume handler mail.send", "relay is down")
+        await say_yes(operator)
+        await operator.is_told("Handler mail.send goes on")
+    assert [entry.target for entry in await audited(database)] == ["handler mail.send"] * 2
+
+
+@ON_ONE_DATABASE
+async def test_a_handler_is_paused_by_command(database: Database, watch: Watch) -> None:
+    async with watch() as operator:
+        await operator.command("pause handler:mail.send 30m deploy")
+        await operator.is_told("Handler mail.send paused")
+        await operator.command("resume handler:mail.send")
+        await operator.is_told("Handler mail.send goes on")
+        await operator.command("pause nothing:at.all")
+        await operator.is_told("name a queue, or a handler")
+
+
+async def test_runners_are_drained_and_resized(database: Database, watch: Watch) -> None:
+    await add_runner(database)
+    async with watch("runners") as operator:
+        await operator.sees("● alive")
+        await operator.press("S")
+        await operator.sees("Resize runner", "Run at once")
+        operator.screen.query_one("#answer").value = "slots=0"
+        await say_yes(operator)
+        await operator.is_told("runners understand drain, and slots=N")
+        await operator.press("S")
+        await operator.sees("Run at once")
+        operator.screen.query_one("#answer").value = "slots=7"
+        await say_yes(operator, reason="too few")
+        await operator.until(lambda: "slots=7" in operator.text and "Run at once" not in operator.text)
+        await operator.press("L")
+        await say_yes(operator)
+        await operator.sees("● alive, drain")
+    assert [(entry.verb, entry.reason) for entry in await audited(database)] == [("wish", None), ("wish", "too few")]
 
 
 @ON_ONE_DATABASE

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from runner.store import intervene
 from runner.store.database import Database
-from runner.store.intervene import By, Changes
+from runner.store.intervene import By, Changes, Kind, Place
 from tasktui.screens.confirm import ConfirmScreen
 from tests.store.rows import add_live, add_past
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
@@ -66,10 +66,10 @@ async def test_a_cursor_whose_line_goes_away_points_at_nothing(database: Databas
         await tx.execute(sa.insert(tx.tables.queue), [{"name": name} for name in ("first", "second")])
     async with watch() as operator:
         await operator.sees("first", "second")
-        assert operator.screen.queue() == "first"
+        assert operator.screen.place(Kind.QUEUE) == Place(Kind.QUEUE, "first")
         async with database.writing() as tx:
             await tx.execute(sa.delete(tx.tables.queue).where(tx.tables.queue.c.name == "first"))
         await operator.until(lambda: "first" not in operator.text)
-        assert operator.screen.queue() is None
+        assert operator.screen.place(Kind.QUEUE) is None
         await operator.press("P")
         await operator.is_told("put the cursor on one")

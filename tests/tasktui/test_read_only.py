@@ -19,12 +19,13 @@ from runner.errors import StoreError
 from runner.settings import Settings
 from runner.store import intervene, observe
 from runner.store.database import Database
+from runner.store.intervene import Kind, Place
 from runner.urls import parse_url
 from tasktui import interventions
 from tasktui.actions import ACTIONS, plan
 from tasktui.arguments import Arguments
+from tasktui.commands import COMMANDS
 from tasktui.consent import Consent
-from tasktui.query import COMMANDS
 from tasktui.screens import MODES
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.confirm import ConfirmScreen
@@ -72,14 +73,16 @@ async def test_no_command_changes_anything(database: Database, scene: dict[str, 
             await operator.command(f"{name} {LATER} 10m because")
             await operator.until(lambda: type(operator.screen).__name__ != "CommandScreen")
             await operator.press("escape")
+        await operator.command(f"pause {LATER}")  # what was told of the first one may be gone by now
         await operator.is_told("Nothing was changed: this console is read-only")
     assert await everything(database) == scene
 
 
 DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
     "carry_out": lambda session, made: interventions.carry_out(session, made, Consent(), Work("Terminate", 1, 0.0)),
-    "pause": lambda session, _: interventions.pause(session, "mail", "", None),
-    "resume": lambda session, _: interventions.resume(session, "slow", None),
+    "pause": lambda session, _: interventions.pause(session, Place(Kind.QUEUE, "mail"), "", None),
+    "resume": lambda session, _: interventions.resume(session, Place(Kind.QUEUE, "slow"), None),
+    "wish": lambda session, _: interventions.wish(session, 1, "drain", None),
     "take_back": lambda session, _: interventions.take_back(session, 1, None),
 }
 LOOKS = ("preview", "pause_of", "last_change")
@@ -171,7 +174,7 @@ async def refused_for_good(settings: Settings, barrier: Barrier) -> None:
         with pytest.raises(ReadOnly, match=barrier.why):
             session.lock.open(0, ("10m", "because"))
         with pytest.raises(ReadOnly, match=barrier.why):
-            await interventions.pause(session, "mail", "", None)
+            await interventions.pause(session, Place(Kind.QUEUE, "mail"), "", None)
 
 
 @pytest.fixture
@@ -199,7 +202,7 @@ async def test_a_login_that_may_intervene_does(migrated_url: str, scene: dict[st
     with logins(migrated_url) as seen_by:
         async with opened(Arguments(), Settings(url=parse_url(seen_by["operator"]))) as session:
             assert session.writable
-            assert await interventions.pause(session, "mail", "", None) == "paused"
+            assert await interventions.pause(session, Place(Kind.QUEUE, "mail"), "", None) == "paused"
 
 
 @pytest.fixture

@@ -12,14 +12,15 @@ from runner.filters import parse_filter
 from runner.store.observe import Audited, Count, Story, TaskRow, undoable
 from runner.task import Shown
 from tasktui.actions import ACTIONS, plan
+from tasktui.commands import Command, complete_command, parse_command
 from tasktui.consent import amount_of
 from tasktui.editing import changes, entries, preview
-from tasktui.query import Command, complete_command, complete_filter, filter_of, parse_command
+from tasktui.query import complete_filter, filter_of
 from tasktui.work import Work
 from tasktui.writing import ASKED, ReadOnly, WriteLock
 
 NOW = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
-NAMES = {"queue": ["mail", "media"], "handler": ["smtp.send", "odd name"]}
+NAMES = {"queue": ["mail", "media"], "handler": ["smtp.send", "odd name"], "view": ["late"]}
 
 
 def row(id: int = 1, shown: Shown = Shown.READY, **values: Any) -> TaskRow:
@@ -76,10 +77,27 @@ def test_a_filter_is_completed(typed: str, meant: str | None) -> None:
     assert complete_filter(typed, NAMES) == meant
 
 
-def test_a_command_line_is_completed() -> None:
-    assert complete_command("pa") == "pause"
-    assert complete_command("pause ma", ["mail"]) == "pause mail"
-    assert complete_command("write ma", ["mail"]) is None
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("pa", "pause"),
+        ("pause ma", "pause mail"),
+        ("pause handler:sm", "pause handler:smtp.send"),
+        ("pause handler:odd", None),
+        ("pause mail ", "pause mail 30m "),
+        ("resume mail ", None),
+        ("pause ", None),
+        ("write ", "write 10m "),
+        ("write ma", None),
+        ("tasks queue:ma", "tasks queue:mail"),
+        ("tasks queue:mail sta", "tasks queue:mail state:"),
+        ("view la", "view late"),
+        ("forget la", "forget late"),
+        ("q", None),
+    ],
+)
+def test_a_command_line_is_completed(typed: str, meant: str | None) -> None:
+    assert complete_command(typed, NAMES) == meant
 
 
 def test_a_filter_for_any_value_reads_back() -> None:

@@ -1,0 +1,54 @@
+"""AskingScreen: a screen whose keys change things, each from the table of actions and each confirmed."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+
+from runner.errors import RunnerError
+from runner.policy.consent import demand
+from tasktui.actions import ACTIONS, Action, Subject
+from tasktui.consent import Consent
+from tasktui.messages import Told
+from tasktui.screens.confirm import ConfirmScreen
+from tasktui.screens.live import LiveScreen
+
+Then = Callable[[Consent], object]
+
+
+def acts(*subjects: Subject) -> list[BindingType]:
+    """The bindings of all actions on such subjects."""
+    chosen = [action for action in ACTIONS.values() if action.subject in subjects]
+    return [Binding(action.key, f"act('{action.name}')", action.label, show=action.shown) for action in chosen]
+
+
+class AskingScreen(LiveScreen):
+    """A screen that asks whether a change is meant, and makes it in a worker."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Grey out what changes anything while that is not allowed."""
+        if action == "act" and not self.session.writable:
+            return None
+        return super().check_action(action, parameters)
+
+    def ask(self, action: Action, about: Sequence[Content], count: int, then: Then, *, many: bool = False) -> None:
+        """Put the question; `then` is called with the consent when there is one."""
+        wanted = demand(count, production=self.session.settings.production, name=self.session.name)
+
+        def answered(consent: Consent | None) -> None:
+            if consent is not None:
+                then(consent)
+
+        self.app.push_screen(ConfirmScreen(action, about, wanted, many=many), answered)
+
+    def work(self, doing: Coroutine[Any, Any, object]) -> None:
+        """Do something in a worker; what goes wrong is told."""
+
+        async def working() -> None:
+            try:
+                await doing
+            except RunnerError as error:
+                self.post_message(Told(str(error), bad=True))
+
+        self.run_worker(working(), group="act")
