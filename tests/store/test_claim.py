@@ -8,6 +8,7 @@ from runner.columns import db_later, db_now
 from runner.policy.selection import Lane
 from runner.store.claim import Terms
 from runner.store.database import Database
+from runner.store.intervene import By, Kind, Place, pause, resume
 from runner.store.runners import beat, leave
 from runner.store.submit import submit_many
 from runner.task import NewTask
@@ -242,3 +243,26 @@ async def test_a_suspect_that_is_not_due_yet_waits(database: Database, runner: R
     task_id = await put(database, delay=30)
     await edit(database, task_id, rescues=2)
     assert await runner.claim_suspect() == []
+
+
+@pytest.mark.parametrize("place", [Place(Kind.QUEUE, "mail"), Place(Kind.HANDLER, "work")], ids=str)
+async def test_what_an_operator_paused_is_handed_out_when_that_is_over(database: Database, place: Place) -> None:
+    task = await put(database, queue="mail")
+    runner, ana = await Runner.enter(database), By("ana", "desk", "relay is down")
+    await runner.survey()
+    await database.write(pause, place, ana)
+    assert await runner.claim_on() == []  # by the lanes that it knew before
+    assert await runner.claim() == []
+    registry = database.tables.queue if place.kind is Kind.QUEUE else database.tables.handler
+    await change(database, sa.update(registry).values(paused_until=db_later(db_now(), -1)))
+    assert [claimed.id for claimed in await runner.claim()] == [task]
+
+
+@pytest.mark.parametrize("place", [Place(Kind.QUEUE, "mail"), Place(Kind.HANDLER, "work")], ids=str)
+async def test_what_is_resumed_is_handed_out_again(database: Database, place: Place) -> None:
+    task = await put(database, queue="mail")
+    runner, ana = await Runner.enter(database), By("ana", "desk")
+    await database.write(pause, place, ana)
+    assert await runner.claim() == []
+    await database.write(resume, place, ana)
+    assert [claimed.id for claimed in await runner.claim()] == [task]
