@@ -139,7 +139,7 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
         await operator.sees("mail")
         await operator.press("P")
         await say_yes(operator, reason="restore of db-2")
-        await operator.sees("⏸ paused", "restore of db-2")
+        await operator.sees("⏸ mail", "restore of db-2")
         await operator.press("P")
         await operator.sees("Resume queue mail")
         await say_yes(operator)
