@@ -51,7 +51,9 @@ def test_a_command_is_read_by_its_beginning(typed: str, command: Command) -> Non
     assert parse_command(typed) == command
 
 
-@pytest.mark.parametrize(("typed", "hint"), [("r", "it may be runners or resume"), ("tsks", "did you mean 'tasks'")])
+@pytest.mark.parametrize(
+    ("typed", "hint"), [("r", "it may be runners or reports or resume"), ("tsks", "did you mean 'tasks'")]
+)
 def test_a_command_that_is_not_known_is_explained(typed: str, hint: str) -> None:
     with pytest.raises(InvalidInput, match=hint):
         parse_command(typed)
