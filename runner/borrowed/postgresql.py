@@ -25,11 +25,18 @@ def follow_psycopg(connection: Any, verb: Verb[T]) -> T:
     from psycopg import Cursor
     from psycopg.rows import tuple_row
 
-    _refuse_autocommit(connection, "with connection.transaction()")
+    def arrive() -> None:
+        if connection.pgconn.pipeline_status:  # answers come when they are asked for
+            with connection.pipeline() as pipeline:
+                pipeline.sync()
 
     def execute(step: Step) -> list[Any]:
         _send(cursor, step)
+        arrive()
         return cursor.fetchall() if cursor.description else []
+
+    arrive()
+    _refuse_autocommit(connection, "Open one: with connection.transaction()")
 
     # The application's cursors and rows may be of other kinds, with other marks for parameters.
     cursor: Any
@@ -42,11 +49,18 @@ async def follow_psycopg_async(connection: Any, verb: Verb[T]) -> T:
     from psycopg import AsyncCursor
     from psycopg.rows import tuple_row
 
-    _refuse_autocommit(connection, "async with connection.transaction()")
+    async def arrive() -> None:
+        if connection.pgconn.pipeline_status:
+            async with connection.pipeline() as pipeline:
+                await pipeline.sync()
 
     async def execute(step: Step) -> list[Any]:
         await _send(cursor, step)
+        await arrive()
         return await cursor.fetchall() if cursor.description else []
+
+    await arrive()
+    _refuse_autocommit(connection, "Open one: async with connection.transaction()")
 
     cursor: Any
     async with AsyncCursor(connection, row_factory=tuple_row) as cursor:

@@ -3,12 +3,13 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from runner import TaskHandler, connect
-from runner.errors import DuplicateTask
+from runner.errors import CommitsByItself, DuplicateTask
 from runner.store.database import Database
 from runner.store.submit import CHUNK
 from runner.urls import parse_url
@@ -148,3 +149,18 @@ async def test_a_session_is_not_flushed_but_commits_both(
         session.commit()
     engine.dispose()
     assert (await books.business(), await books.tasks()) == ([1], [ticket])
+
+
+@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+async def test_psycopgs_pipelines_are_followed(migrated_url: str, books: Books, send: Send) -> None:
+    with psycopg.connect(migrated_url) as plain, plain.pipeline():
+        plain.execute("INSERT INTO business VALUES (1)")
+        first = send.options(tx=plain, unique_key="k").submit(1)
+        assert send.options(tx=plain, unique_key="k").submit(1) == first
+    async with await psycopg.AsyncConnection.connect(migrated_url, autocommit=True) as awaited, awaited.pipeline():
+        with pytest.raises(CommitsByItself):
+            await send.options(tx=awaited).submit_async(2)
+        async with awaited.transaction():
+            await awaited.execute("INSERT INTO business VALUES (2)")
+            second = await send.options(tx=awaited).submit_async(2)
+    assert (await books.business(), await books.tasks()) == ([1, 2], [first, second])
