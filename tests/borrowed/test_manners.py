@@ -67,6 +67,20 @@ async def test_a_duplicate_does_not_end_the_transaction(
     assert await books.business() == [1]
 
 
+@EACH_KIND
+async def test_a_task_waits_for_another_of_the_same_transaction(
+    application: Application, database: Database, books: Books, send: Send
+) -> None:
+    parent = await application.submit(send, 1)
+    child = await application.submit(send.options(tx=application.tx, after=[parent]), 2)
+    other = await application.submit(send.options(tx=application.tx, after=[("test.send", "order-17")]), 3)
+    await application.submit(send.options(tx=application.tx, key="order-17"), 4)
+    await application.commit()
+    async with database.reading() as tx:
+        blocked = sa.select(tx.tables.task.c.id).where(tx.tables.task.c.state == "blocked")
+        assert sorted(row[0] for row in await tx.rows(blocked)) == [child, other]
+
+
 @EACH_WAY
 async def test_no_tasks_are_submitted_without_a_word(application: Application, books: Books, send: Send) -> None:
     call = send.options(tx=application.tx)
