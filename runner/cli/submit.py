@@ -125,8 +125,12 @@ def submit(
         raise InvalidInput(why=f"there is no option {payload}; see runner submit --help")
     if name is None:
         raise InvalidInput(why="name a handler and a payload, or a file with --lines")
-    text = sys.stdin.read() if payload == "-" else payload or "{}"
-    task = drafts.task(name, text)
+    task = drafts.task(name, sys.stdin.read() if payload == "-" else payload or "{}")
+    return _submit_one(settings, task, patience, json)
+
+
+def _submit_one(settings: Settings, task: NewTask, patience: Patience, json: bool) -> int:
+    """Submit a task, say what became of it, and wait for it where that is wanted."""
     with _submitting(settings) as put:
         receipt = put([task])
     (task_id,) = receipt.ids
