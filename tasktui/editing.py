@@ -65,12 +65,17 @@ def changes(typed: Mapping[str, str], story: Story, zone: tzinfo) -> Changes:
     Raises:
         InvalidInput: a text is not understood.
     """
-    given = {
-        entry.name: _read(entry.name, typed[entry.name].strip(), story.at, zone)
+    given = touched(typed, story, zone)
+    return Changes(**{name: _read(name, text, story.at, zone) for name, text in given.items()})
+
+
+def touched(typed: Mapping[str, str], story: Story, zone: tzinfo) -> dict[str, str]:
+    """What was typed into lines of the form that can be edited, where it is not what stood there before."""
+    return {
+        entry.name: typed[entry.name].strip()
         for entry in entries(story, zone)
         if not entry.closed and typed.get(entry.name, entry.value).strip() not in ("", entry.value)
     }
-    return Changes(**given)
 
 
 def preview(typed: Mapping[str, str], story: Story, zone: tzinfo) -> list[str]:

@@ -34,5 +34,5 @@ class Work:
 
     def told(self, now: float) -> str:
         """How far it has come, and what one can do about it."""
-        end = "stopping" if self.stopping else "x stops it"
+        end = "stopping" if self.stopping else "ctrl+x stops it"
         return f"{self.what}: {cells.progress(self.done, self.total, now - self.began)}; {end}"

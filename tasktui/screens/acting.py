@@ -21,6 +21,7 @@ from tasktui.screens.confirm import told
 from tasktui.screens.edit import EditScreen
 from tasktui.screens.steering import SteeringScreen
 from tasktui.screens.why import WhyScreen
+from tasktui.spoken import of_plan, of_undo
 from tasktui.work import Work
 
 MOST_TOLD = 8
@@ -95,8 +96,9 @@ class ActingScreen(SteeringScreen):
 
     def _ask_for_plan(self, made: Plan) -> None:
         if made.eligible.number:
+            about, words = told(made, self.session.name), partial(of_plan, made)
             many = made.eligible.number > 1
-            self.ask(made.action, told(made, self.session.name), made.weight, partial(self._do, made), many=many)
+            self.ask(made.action, about, made.weight, partial(self._do, made), words, many=many)
         else:
             nobody = ["nothing matches any more"] if not made.skipped else list(made.skipped)
             self.tell("\n".join(f"{made.action.label}: {why}" for why in nobody), bad=True)
@@ -106,12 +108,12 @@ class ActingScreen(SteeringScreen):
         title = f"Undo what {line(entry.operator)} did: {line(entry.verb)} of task {line(entry.task_id)}"
         about = [content((title, "bold"))]
         about += [content(f"  back to {line(change)}") for change in differences(entry.after, entry.before)]
-        self.ask(action, about, 1, lambda consent: self._undo(entry.id, consent))
+        self.ask(action, about, 1, partial(self._undo, entry.id), partial(of_undo, entry.id))
 
     def _do(self, made: Plan, consent: Consent) -> None:
         session = self.session
         if session.work is not None:
-            self.tell(f"{session.work.what} is still under way: wait for it, or stop it with x", bad=True)
+            self.tell(f"{session.work.what} is still under way: wait for it, or stop it with ctrl+x", bad=True)
             return
         eligible = None if made.eligible.more else made.eligible.number
         total = eligible if consent.amount is None else min(consent.amount, eligible or consent.amount)

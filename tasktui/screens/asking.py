@@ -13,6 +13,7 @@ from tasktui.consent import Consent
 from tasktui.messages import Told
 from tasktui.screens.confirm import ConfirmScreen
 from tasktui.screens.live import LiveScreen
+from tasktui.spoken import written
 
 Then = Callable[[Consent], object]
 
@@ -32,15 +33,37 @@ class AskingScreen(LiveScreen):
             return None
         return super().check_action(action, parameters)
 
-    def ask(self, action: Action, about: Sequence[Content], count: int, then: Then, *, many: bool = False) -> None:
-        """Put the question; `then` is called with the consent when there is one."""
-        wanted = demand(count, production=self.session.settings.production, name=self.session.name)
+    def ask(
+        self,
+        action: Action,
+        about: Sequence[Content],
+        count: int,
+        then: Then,
+        words: Callable[[Consent], Sequence[object]],
+        *,
+        many: bool = False,
+    ) -> None:
+        """Put a question.
+
+        Args:
+            action: that is asked about.
+            about: what it will be done to.
+            count: how many things that are.
+            then: called with the consent when there is one.
+            words: behind `runner`, that do the same on the command line.
+            many: it can be tried on some of them first.
+        """
+        settings = self.session.settings
+        wanted = demand(count, production=settings.production, name=self.session.name)
 
         def answered(consent: Consent | None) -> None:
             if consent is not None:
                 then(consent)
 
-        self.app.push_screen(ConfirmScreen(action, about, wanted, many=many), answered)
+        def spoken(consent: Consent) -> str | None:
+            return written(words(consent), settings)
+
+        self.app.push_screen(ConfirmScreen(action, about, wanted, spoken, many=many), answered)
 
     def work(self, doing: Coroutine[Any, Any, object]) -> None:
         """Do something in a worker; what goes wrong is told."""

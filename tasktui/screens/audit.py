@@ -1,6 +1,6 @@
 """Audit: who changed what, when, from where and why; and taking it back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -78,6 +78,10 @@ class AuditScreen(ActingScreen):
             tuple(found), lambda id: entry_line(found[id], snapshot.at, undone=id in undone)
         )
         self._in_full()
+
+    def spoken(self) -> Sequence[object]:
+        """What lists the same changes."""
+        return ["audit"]
 
     def action_act(self, name: str) -> None:
         """Take back the entry under the cursor; other actions have nothing to be done to here."""

@@ -1,6 +1,6 @@
 """ConfirmScreen: what will be done, before it is done; it is said yes to by typing what its size demands."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -21,6 +21,8 @@ from tasktui.render import content, line, lines, state
 MOST_GROUPS = 6
 """States and queues that are listed, so that the question fits a small screen."""
 
+Spoken = Callable[[Consent], str | None]
+
 
 class ConfirmScreen(ModalScreen[Consent | None]):
     """A question in front of the screen; escape says no.
@@ -29,13 +31,20 @@ class ConfirmScreen(ModalScreen[Consent | None]):
         action: what will be done.
         about: what it will be done to.
         demanded: what has to be typed.
+        spoken: the command line that does the same, for what was answered so far; None when there is none.
         many: it is done to several tasks, so that it can be tried on some of them first.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "cancel", "Cancel"),
+        Binding("ctrl+y", "copy", "Copy as a command line", priority=True),
+    ]
 
-    def __init__(self, action: Action, about: Sequence[Content], demanded: Demand, *, many: bool = False) -> None:
+    def __init__(
+        self, action: Action, about: Sequence[Content], demanded: Demand, spoken: Spoken, *, many: bool = False
+    ) -> None:
         super().__init__()
+        self._spoken = spoken
         self._many = many
         self._action = action
         self._about = about
@@ -54,7 +63,7 @@ class ConfirmScreen(ModalScreen[Consent | None]):
             yield from _entry("reason", "Reason", hint="needed" if self._demanded.reason else "may be left empty")
             yield from _entry("word", f"Type {word}")
             yield Static("", id="objection")
-            yield Static(content((f"{word} and enter does it, escape leaves everything as it is", "dim")))
+            yield Static(content((f"{word} and enter does it, escape leaves all as it is, ctrl+y copies it", "dim")))
 
     def on_mount(self) -> None:
         """Begin where the first answer is needed."""
@@ -64,18 +73,36 @@ class ConfirmScreen(ModalScreen[Consent | None]):
         """Say no."""
         self.dismiss(None)
 
+    def action_copy(self) -> None:
+        """Copy the command line that does the same, and show it."""
+        given = self._given()
+        try:
+            amount = amount_of(given.get("amount", ""))
+            text = self._spoken(Consent(given.get("answer", ""), given["reason"] or None, amount))
+        except InvalidInput as error:
+            self._object(line(str(error)))
+            return
+        if text is None:
+            self._object("There is no command line for this that could be pasted")
+        else:
+            self.app.copy_to_clipboard(text)
+            self.query_one("#objection", Static).update(content(text))
+
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         if event.input.id != "word":
             self.focus_next()
             return
-        given = {field.id: field.value.strip() for field in self.query(Input)}
+        given = self._given()
         if given["word"] != self._demanded.word:
             self._object(f"Nothing was done: {line(self._demanded.word)} was not typed")
         elif self._demanded.reason and not given["reason"]:
             self._object("Nothing was done: a reason is needed")
         else:
             self._agree(given.get("answer", ""), given["reason"], given.get("amount", ""))
+
+    def _given(self) -> dict[str, str]:
+        return {field.id or "": field.value.strip() for field in self.query(Input)}
 
     def _agree(self, answer: str, reason: str, amount: str) -> None:
         try:

@@ -14,10 +14,11 @@ from runner.policy.consent import demand
 from runner.store import intervene
 from runner.store.intervene import Result
 from runner.store.observe import Story
-from tasktui.editing import changes, entries, preview
+from tasktui.editing import changes, entries, preview, touched
 from tasktui.messages import Acted, Told
 from tasktui.render import block, content, line
 from tasktui.session import Session
+from tasktui.spoken import of_edit, written
 
 
 class EditScreen(ModalScreen[Result | None]):
@@ -31,6 +32,7 @@ class EditScreen(ModalScreen[Result | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+s", "save", "Save", priority=True),
+        Binding("ctrl+y", "copy", "Copy as a command line", priority=True),
     ]
 
     def __init__(self, story: Story, session: Session) -> None:
@@ -55,7 +57,7 @@ class EditScreen(ModalScreen[Result | None]):
                     yield field
             yield from self._account()
             yield Static("", id="preview")
-            yield Static(content(("ctrl+s saves, escape leaves everything as it is", "dim")))
+            yield Static(content(("ctrl+s saves, escape leaves all as it is, ctrl+y copies it", "dim")))
 
     def _account(self) -> ComposeResult:
         wanted = {"reason": "Reason" if self._demanded.reason else "Reason (optional)"}
@@ -81,6 +83,17 @@ class EditScreen(ModalScreen[Result | None]):
             self._object(f"Nothing was saved: give a reason, and type {line(self._demanded.word)}")
         else:
             self.run_worker(self._save(typed), group="save", exclusive=True)
+
+    def action_copy(self) -> None:
+        """Copy the command line that sets the same values, and show it."""
+        typed, settings = self._typed(), self._session.settings
+        given = touched(typed, self._story, self._session.zone)
+        text = written(of_edit(self._story, given, typed["reason"] or None), settings) if given else None
+        if text is None:
+            self._object("There is no command line for this that could be pasted")
+        else:
+            self.app.copy_to_clipboard(text)
+            self.query_one("#preview", Static).update(content(text))
 
     @on(Input.Changed)
     def _preview(self) -> None:

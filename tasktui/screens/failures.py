@@ -103,6 +103,10 @@ class FailuresScreen(ActingScreen):
         group = self._group()
         return Place(kind, group.handler) if group is not None and kind is Kind.HANDLER else None
 
+    def spoken(self) -> Sequence[object]:
+        """What groups the same failures."""
+        return ["failures", f"since:{('1h', '1d', '30d')[self._span]}"]
+
     def action_span(self) -> None:
         """Look at another span of time."""
         self._span = (self._span + 1) % len(SPANS)

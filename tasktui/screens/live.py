@@ -1,7 +1,7 @@
 """LiveScreen: a screen that looks at the database again and again, and shows what it saw last."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 from textual import on
@@ -17,6 +17,7 @@ from tasktui.feed import Feed
 from tasktui.messages import Failed, Looked, Told
 from tasktui.render import block
 from tasktui.session import Session
+from tasktui.spoken import written
 from tasktui.widgets.heading import Heading, Status
 
 TICK = 0.25
@@ -38,7 +39,8 @@ class LiveScreen(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "reload", "Load"),
-        Binding("x", "stop", "Stop"),
+        Binding("ctrl+x", "stop", "Stop", key_display="^x"),
+        Binding("Y", "copy", "Copy as a command line", show=False),
     ]
 
     def __init__(self) -> None:
@@ -89,6 +91,22 @@ class LiveScreen(Screen[None]):
         """Look now."""
         self.feed.hurry()
         self._tick()
+
+    def spoken(self) -> Sequence[object]:
+        """What shows the same on the command line: words behind `runner`."""
+        return ["stats"]
+
+    def action_copy(self) -> None:
+        """Copy the command line that shows the same, and show it."""
+        self.copy(written(self.spoken(), self.session.settings))
+
+    def copy(self, text: str | None) -> None:
+        """Copy a command line to the clipboard of the terminal, and show it; None is one that cannot be pasted."""
+        if text is None:
+            self.tell("There is no command line for this that could be pasted", bad=True)
+        else:
+            self.app.copy_to_clipboard(text)
+            self.tell(text)
 
     def action_stop(self) -> None:
         """Let what is under way end after its present chunk."""

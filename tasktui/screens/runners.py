@@ -1,6 +1,6 @@
 """Runners: who works, and what each has in hand."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
@@ -74,6 +74,10 @@ class RunnersScreen(ActingScreen):
         hint = "" if found else "; start one with: runner work -H package.module"
         about = f" {alive} alive, {len(found) - alive} lost{hint}"
         self.query_one("#about", Static).update(content((about, "dim")))
+
+    def spoken(self) -> Sequence[object]:
+        """What lists the same runners."""
+        return ["runners"]
 
     def runner(self) -> RunnerRow | None:
         """The runner under the cursor."""

@@ -15,6 +15,7 @@ from tasktui.consent import Consent
 from tasktui.messages import Told
 from tasktui.render import content, line
 from tasktui.screens.asking import AskingScreen
+from tasktui.spoken import of_pause, of_wish
 
 
 class SteeringScreen(AskingScreen):
@@ -33,7 +34,8 @@ class SteeringScreen(AskingScreen):
         found = await interventions.pause_of(self.session, place)
         about = self._about_pause(place, found, await self.session.read(observe.clock))
         asked = action if found is None else action.plain()
-        self.call_later(self.ask, asked, about, 1, partial(self._turn, place, found))
+        words = partial(of_pause, place, ends=found is not None)
+        self.call_later(self.ask, asked, about, 1, partial(self._turn, place, found), words)
 
     def ask_for_runner(self, action: Action, runner: RunnerRow) -> None:
         """Ask whether a wish is meant."""
@@ -42,7 +44,7 @@ class SteeringScreen(AskingScreen):
         about.append(content(f"  {runner.holds:,} of {runner.capacity:,} slots in use"))
         if not runner.alive:
             about.append(content((f"  it has been silent for {cells.age(runner.silent)}", "yellow")))
-        self.ask(action, about, 1, partial(self._wish, action, runner.id))
+        self.ask(action, about, 1, partial(self._wish, action, runner.id), partial(of_wish, action, runner.id))
 
     def _about_pause(self, place: Place, found: Pause | None, at: datetime) -> list[Content]:
         if found is None:

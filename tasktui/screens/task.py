@@ -63,6 +63,10 @@ class TaskScreen(ActingScreen):
         """The task whose story is on the screen."""
         return [self._story.task] if self._story else []
 
+    def spoken(self) -> Sequence[object]:
+        """What tells the same story."""
+        return ["show", self.session.task_id] if self.session.task_id is not None else ["tasks"]
+
     def action_reveal(self) -> None:
         """Show secrets, or mask them again."""
         self._reveal = not self._reveal

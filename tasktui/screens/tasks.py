@@ -1,6 +1,6 @@
 """Tasks: the list. Filter, mark, act."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from textual import on
@@ -93,6 +93,11 @@ class TasksScreen(MarkingScreen):
     def wanted(self) -> Filter:
         """The filter of the list."""
         return self._wanted
+
+    def spoken(self) -> Sequence[object]:
+        """What lists the same tasks."""
+        oldest = ["--oldest"] if self._order is Order.OLDEST else []
+        return ["tasks", *([self._typed] if self._typed else []), *oldest]
 
     def question(self) -> object:
         """The filter, the order, and how often the list was begun anew."""

@@ -135,9 +135,9 @@ def test_another_amount_is_refused(typed: str) -> None:
 
 def test_work_tells_how_far_it_has_come() -> None:
     work = Work("Retry", 4_120, began=100.0)
-    assert work.told(100.0) == "Retry: 0 of 4,120 (0%); x stops it"
+    assert work.told(100.0) == "Retry: 0 of 4,120 (0%); ctrl+x stops it"
     work.done = 1_030
-    assert work.told(102.0) == "Retry: 1,030 of 4,120 (25%), 515 a second, 6s left; x stops it"
+    assert work.told(102.0) == "Retry: 1,030 of 4,120 (25%), 515 a second, 6s left; ctrl+x stops it"
     work.stop()
     assert Work("Retry", None, 0.0, 500, stopping=True).told(1.0) == "Retry: 500, 500 a second; stopping"
 

@@ -1,0 +1,106 @@
+"""The same on the command line, and copied there."""
+
+import shlex
+from datetime import UTC
+from typing import Any
+
+import pytest
+
+from runner.cli.app import build
+from runner.filters import parse_filter
+from runner.settings import Settings
+from runner.store.database import Database
+from runner.store.intervene import Kind, Place
+from runner.store.observe import Count
+from runner.urls import parse_url
+from tasktui.actions import ACTIONS, plan
+from tasktui.consent import Consent
+from tasktui.spoken import of_edit, of_pause, of_plan, of_undo, of_wish, written
+from tests.store.rows import add_live, ahead
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
+from tests.tasktui.test_typing import NOW, row, story
+
+HERE = Settings(url=parse_url("sqlite:////tmp/a b.db"))
+AT = " --url 'sqlite:////tmp/a b.db'"
+WHY = Consent("10m", "it is back")
+
+
+def all_of(name: str, number: int, *, more: bool = False) -> Any:
+    made = plan(ACTIONS[name], [])
+    wanted = parse_filter('queue:"a b"', NOW, UTC)
+    return type(made)(made.action, Count(number, more), {}, {}, (), wanted=wanted)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (of_plan(plan(ACTIONS["retry"], [row(1), row(2)]), Consent("0s")), "runner retry 1 2"),
+        (of_plan(plan(ACTIONS["delay"], [row(1)]), WHY), "runner delay 1 --by 10m --reason 'it is back'"),
+        (of_plan(all_of("retry", 4120), WHY._replace(amount=1)),
+         "runner retry 'queue:\"a b\"' --yes 4120 --first 1 --over 10m --reason 'it is back'"),
+        (of_plan(all_of("terminate", 10_000, more=True), Consent()), "runner terminate 'queue:\"a b\"' --yes 10000+"),
+        (of_pause(Place(Kind.QUEUE, "mail"), WHY, ends=False), "runner pause mail --until +10m --reason 'it is back'"),
+        (of_pause(Place(Kind.QUEUE, "mail"), Consent("14:30"), ends=False), "runner pause mail --until 14:30"),
+        (of_pause(Place(Kind.HANDLER, "a.b"), Consent(), ends=True), "runner resume --handler a.b"),
+        (of_wish(ACTIONS["drain"], 7, Consent()), "runner drain 7"),
+        (of_wish(ACTIONS["resize"], 7, Consent("slots=5 threads=2")), "runner resize 7 --slots 5 --threads 2"),
+        (of_undo(12, Consent()), "runner undo 12"),
+        (of_edit(story(row(3)), {"run_at": "+15m", "max_attempts": "6"}, None),
+         "runner edit 3 --version 0 --run-at +15m --max-attempts 6"),
+    ],
+)  # fmt: skip
+def test_what_is_done_here_is_a_command_line_there(words: list[object], line: str) -> None:
+    text = written(words, HERE)
+    assert text == line + AT
+    verb, *rest = shlex.split(text)[1:]
+    build(verb).parse_args([verb, *rest], print_error=False, exit_on_error=False)
+
+
+def test_the_database_is_named_without_a_password() -> None:
+    assert written(["stats"], HERE.model_copy(update={"profile": "prod"})) == "runner stats --profile prod"
+    secret = HERE.model_copy(update={"url": parse_url("postgresql://ana:geheim@db/app")})
+    assert written(["stats"], secret) == "runner stats"
+
+
+@pytest.mark.parametrize("name", ["a\nrm -rf /", "\x1b[201~", "x" * 5_000])
+def test_what_could_not_be_pasted_safely_is_no_command_line(name: str) -> None:
+    assert written(["pause", name], HERE) is None
+
+
+async def copied(operator: Operator, text: str) -> None:
+    await operator.until(lambda: text in operator.console.clipboard)
+
+
+@ON_ONE_DATABASE
+async def test_what_a_screen_shows_is_copied_as_a_command_line(database: Database, watch: Watch) -> None:
+    id = await add_live(database)
+    async with watch("tasks", wanted="queue:default state:ready") as operator:
+        await operator.sees("○ ready")
+        await operator.press("Y")
+        await copied(operator, "runner tasks 'queue:default state:ready' --url ")
+        await operator.is_told("runner tasks 'queue:default state:ready'")
+        await operator.press("enter")
+        await operator.sees("version 0")
+        await operator.press("Y")
+        await copied(operator, f"runner show {id} --url ")
+        for key, verb in (("1", "stats"), ("4", "failures since:1d"), ("5", "runners"), ("8", "audit")):
+            await operator.press(key, "Y")
+            await copied(operator, f"runner {verb} --url ")
+
+
+@ON_ONE_DATABASE
+async def test_what_is_asked_is_copied_as_it_is_answered_so_far(database: Database, watch: Watch) -> None:
+    id = await add_live(database, run_at=ahead(3600))
+    async with watch("tasks", NARROW) as operator:
+        await operator.sees("◷ scheduled")
+        await operator.press("D")
+        await operator.sees("Delay by")
+        operator.screen.query_one("#answer").value = "25m"
+        await operator.press("ctrl+y")
+        await copied(operator, f"runner delay {id} --by 25m --url ")
+        await operator.sees(f"runner delay {id} --by 25m")
+        await operator.press("escape", "E")
+        await operator.sees("Max attempts")
+        operator.screen.query_one("#priority").value = "7"
+        await operator.press("ctrl+y")
+        await copied(operator, f"runner edit {id} --version 0 --priority 7 --url ")
