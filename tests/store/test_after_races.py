@@ -1,0 +1,169 @@
+"""A parent that ends while its child is being submitted: whichever is first, the child is let go, and nobody waits."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from itertools import combinations
+
+import pytest
+import sqlalchemy as sa
+
+from runner.outcome import Done
+from runner.store.database import Database
+from runner.store.dependencies import Ended, resolve, waiting_for
+from runner.store.settle import settle
+from runner.store.submit import submission, submit
+from runner.task import Claimed, NewTask, State
+from tests.store.conftest import ON_POSTGRESQL
+from tests.store.family import after, edges, put_after, sweep, tell
+from tests.store.runners import Runner, ended
+from tests.store.table import count, put, standing
+
+PATIENCE = 20.0
+"""Seconds after which one is taken to wait for the other."""
+
+SUBMITTING, ENDING = 4, 3
+"""So many steps each takes."""
+
+ORDERS = [
+    "".join("p" if place in ends else "c" for place in range(SUBMITTING + ENDING))
+    for ends in combinations(range(SUBMITTING + ENDING), ENDING)
+]
+"""Every order in which the steps of a parent's end and of a child's submit can follow each other."""
+
+
+async def submitting(database: Database, task: NewTask, ids: list[int]) -> AsyncIterator[None]:
+    """Submit a task, one statement at a time: what it looks up, the task, its edges, the commit."""
+    async with database.writing() as tx:
+        steps = submission(tx, [task], False)
+        rows = None
+        while True:
+            try:
+                step = next(steps) if rows is None else steps.send(rows)
+            except StopIteration as end:
+                ids += end.value.ids
+                break
+            rows = await tx.run(step.prepared, step.parameters)
+            yield
+    yield
+
+
+async def ending(runner: Runner, task: Claimed) -> AsyncIterator[None]:
+    """End a task: what settles it, the commit, and telling those that wait for it."""
+    async with runner.database.writing() as tx:
+        await settle(tx, runner.id, [ended(task)])
+        yield
+    yield
+    found = await runner.database.state(waiting_for, [Ended(task.id, task.handler, task.key)])
+    if found:
+        await runner.database.write(resolve, found)
+    yield
+
+
+@ON_POSTGRESQL
+@pytest.mark.parametrize("named", ["by id", "by key"])
+@pytest.mark.parametrize("order", ORDERS)
+async def test_in_whatever_order_they_happen(
+    database: Database, rival: Database, runner: Runner, order: str, named: str
+) -> None:
+    parent = await put(database, key="k")
+    (task,) = await runner.claim()
+    ids: list[int] = []
+    child = submitting(rival, after(parent if named == "by id" else ("work", "k")), ids)
+    steps = {"c": child, "p": ending(runner, task)}
+    async with asyncio.timeout(PATIENCE):
+        for whose in order:
+            await anext(steps[whose])
+        for left in steps.values():
+            with pytest.raises(StopAsyncIteration):
+                await anext(left)
+        await sweep(database)
+    assert (await standing(database, ids[0]))["state"] == State.WAITING
+    (edge,) = await edges(database, ids[0])
+    assert (edge["parent_id"], edge["parent_state"]) == (parent, State.SUCCEEDED)
+
+
+@ON_POSTGRESQL
+async def test_the_order_that_only_a_sweep_can_mend_is_among_them(
+    database: Database, rival: Database, runner: Runner
+) -> None:
+    parent = await put(database)
+    (task,) = await runner.claim()
+    async with rival.writing() as tx:
+        child = await submit(tx, after(parent))
+        await runner.end(task)
+        assert (await tell(database, parent)).freed == []
+        assert (await sweep(database)).freed == []
+    assert (await standing(database, child))["state"] == State.BLOCKED
+    assert (await sweep(database)).freed == [child]
+
+
+@ON_POSTGRESQL
+async def test_what_somebody_holds_is_left_and_tried_again(database: Database, rival: Database, runner: Runner) -> None:
+    parent = await put(database)
+    held, free = [await put_after(database, parent) for _ in range(2)]
+    (task,) = await runner.claim()
+    await runner.end(task)
+    async with asyncio.timeout(PATIENCE), rival.writing() as tx:
+        rows = rival.tables.task
+        await tx.execute(sa.update(rows).where(rows.c.id == held).values(priority=9))
+        found = await tell(database, parent)
+        assert (found.freed, [edge.task_id for edge in found.left]) == ([free], [held])
+    assert (await tell(database, parent)).freed == [held]
+
+
+@ON_POSTGRESQL
+async def test_parents_that_end_at_the_same_moment_let_their_child_go_once(
+    database: Database, rival: Database, runner: Runner, other: Runner
+) -> None:
+    for _ in range(20):
+        parents = [await put(database) for _ in range(2)]
+        child = await put_after(database, *parents)
+        tasks = await runner.claim(1), await other.claim(1)
+        await asyncio.gather(runner.end(tasks[0][0]), other.end(tasks[1][0]))
+        results = await asyncio.gather(tell(database, tasks[0][0].id), tell(rival, tasks[1][0].id))
+        freed = [id for result in results for id in result.freed]
+        freed += (await sweep(database)).freed
+        assert freed == [child]
+        (last,) = await runner.claim()
+        await runner.end(last)
+
+
+async def test_a_storm_of_submits_and_ends_leaves_nobody_behind(
+    database: Database, rival: Database, runner: Runner, other: Runner
+) -> None:
+    """Families grow while they are worked off; nobody sweeps before all is over."""
+    submitters, each = 4, 15
+    known = [await put(database, key=str(number)) for number in range(4)]
+    growing = submitters
+
+    async def grow(who: Database, seed: int) -> None:
+        nonlocal growing
+        chance = random.Random(seed)
+        for number in range(each):
+            wanted = {chance.choice(known[-12:]) for _ in range(chance.randint(1, 3))}
+            named = chance.choice(["0", "1", f"{seed}-{number - 1}"])
+            parents = [*wanted, ("work", named)] if number % 4 == 1 else [*wanted]
+            async with who.writing() as tx:
+                child = await submit(tx, after(*parents, key=f"{seed}-{number}"))
+                await asyncio.sleep(chance.random() * 0.01)
+            known.append(child)
+        growing -= 1
+
+    async def work(who: Runner, told: random.Random) -> None:
+        while growing or await who.survey():
+            for task in await who.claim(5):
+                await who.end(task, Done())
+                if told.random() < 0.8:
+                    await tell(who.database, task.id)
+            if not growing:
+                await sweep(who.database)
+            await asyncio.sleep(0.001)
+
+    async with asyncio.timeout(60):
+        growers = [grow(database if seed % 2 else rival, seed) for seed in range(submitters)]
+        await asyncio.gather(*growers, work(runner, random.Random(1)), work(other, random.Random(2)))
+        while (await sweep(database)).freed:
+            await work(runner, random.Random(3))
+    assert await count(database, database.tables.task) == 0
+    assert await count(database, database.tables.history) == 4 + submitters * each
