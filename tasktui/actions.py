@@ -71,6 +71,7 @@ ACTIONS = {
         Action("retry", "R", "retry_now", "Retry", Subject.TASKS, "Spread over", "0s"),
         Action("terminate", "T", "terminate", "Terminate", Subject.TASKS),
         Action("delay", "D", "delay", "Delay", Subject.TASKS, "Delay by", "10m", needed=True),
+        Action("unblock", "U", "unblock", "Unblock", Subject.TASKS),
         Action("edit", "E", "edit", "Edit", Subject.TASK),
         Action("pause", "P", "", "Pause", Subject.QUEUE, "For", "30m", needed=True),
         Action("pause --handler", "H", "", "Pause handler", Subject.HANDLER, "For", "30m", needed=True, shown=False),
@@ -154,6 +155,8 @@ def operation(action: Action, by: By, answer: str = "") -> Operation:
             return partial(intervene.retry_now, by=by, over=over)
         case "terminate":
             return partial(intervene.terminate, by=by)
+        case "unblock":
+            return partial(intervene.unblock, by=by)
         case "delay":
             return partial(intervene.delay, seconds=parse_duration(answer).total_seconds(), by=by)
     raise InvalidInput(why=f"{action.name} is not done to tasks at once")

@@ -47,6 +47,7 @@ VERBS = (
     Verb("retry", CHANGE, "Run tasks again, now.", "change"),
     Verb("terminate", CHANGE, "End tasks for good: waiting ones at once, running ones on request.", "change"),
     Verb("delay", CHANGE, "Put tasks off by a length of time.", "change"),
+    Verb("unblock", CHANGE, "Let tasks go that wait for others.", "change"),
     Verb("edit", CHANGE, "Change when and how one task runs.", "edit"),
     Verb("pause", CHANGE, "Let no more tasks of a queue or a handler start.", "pause"),
     Verb("resume", CHANGE, "End a pause.", "pause"),

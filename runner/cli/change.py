@@ -1,4 +1,4 @@
-"""`runner retry`, `runner terminate`, `runner delay`: done to tasks by number, or to all that a filter lets through."""
+"""`runner retry`, `terminate`, `delay`, `unblock`: done to tasks by number, or to all that a filter lets through."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from runner.cli.bar import Bar
 from runner.cli.confirm import ask, confirm, demanded, need_reason, show, spoken
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit, complain
-from runner.cli.targets import read_targets
+from runner.cli.targets import EntryId, read_targets
 from runner.errors import InvalidInput
 from runner.fields import Operator
 from runner.filters import Filter, Term
@@ -104,6 +104,24 @@ async def delay(
     seconds = parse_duration(length).total_seconds()
     operation = partial(intervene.delay, seconds=seconds, by=who(consent.reason))
     return await _change("delay", operation, targets, consent, connection)
+
+
+async def unblock(
+    *targets: Targets, edge: EntryId | None = None, consent: Consent = ASK, connection: Connection = NOWHERE
+) -> int:
+    """Let tasks go that wait for others, whatever becomes of these.
+
+    TASKS are numbers, or a filter, as for runner retry. What a task waits for is
+    taken as if it had ended well.
+
+    Args:
+        targets: Numbers of tasks, or a filter.
+        edge: Only this one of what it waits for, by the number that runner show gives it.
+        consent: Whether it is meant.
+        connection: Which database.
+    """
+    operation = partial(intervene.unblock, by=who(consent.reason), edge=edge)
+    return await _change("unblock", operation, targets, consent, connection)
 
 
 async def _change(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from typing import Any
 
+from runner.cli.parents import parents
 from runner.errors import InvalidInput, InvalidPayload, InvalidTask, PayloadTooLarge
 from runner.fields import suggestion
 from runner.handlers import Handler
@@ -18,7 +19,7 @@ from runner.times import parse_duration, parse_moment
 RULES = ("unique_key", "unique", "on_duplicate", "bucket")
 """What is said of a task and may follow from its handler's rules."""
 
-OPTIONS = ("queue", "key", "priority", "run_at", "delay", "max_attempts", "retry", "timeout", "tags", *RULES)
+OPTIONS = ("queue", "key", "priority", "run_at", "delay", "max_attempts", "retry", "timeout", "tags", "after", *RULES)
 """What may be said of a task besides its handler and its payload, by the names of the columns."""
 
 
@@ -176,4 +177,5 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "unique": _text_of,
     "on_duplicate": _text_of,
     "bucket": _whole,
+    "after": lambda _name, value: parents(value),
 }

@@ -16,12 +16,13 @@ from runner.cli.ending import Exit, complain
 from runner.cli.handlers import Modules, load_handlers
 from runner.cli.intake import Intake, progress
 from runner.cli.lines import read_lines, reading
+from runner.cli.parents import typed
 from runner.cli.printing import print_json, print_line
 from runner.errors import InvalidInput
 from runner.person import local_zone, now, operator
 from runner.settings import Settings
 from runner.store.submit import hand_in
-from runner.task import NewTask, Receipt
+from runner.task import NewTask, OnFailure, Receipt
 from runner.terminal import counted
 
 LINE_ROOM = 64 * 1024
@@ -43,6 +44,9 @@ class TaskOptions:
         retry: The retry plan: 1m,5m,20m or exp:10s*2<1h or sidekiq or never.
         timeout: How long an attempt may take: 30s, 5m.
         tag: A word to find it by; may be repeated.
+        after: A task that it waits for, by number or as handler=key; may be repeated.
+        on_failure: What it means when such a task is dead or cancelled: wait for it to be run again, cancel this one
+            too, or run all the same.
         bucket: A number from 0 to 999 to spread tasks by; else one at random.
         unique_key: It is to be the only task of its handler with this key.
         unique: For how long: "until finished", forever, or "for 1h".
@@ -59,6 +63,8 @@ class TaskOptions:
     retry: str | None = None
     timeout: str | None = None
     tag: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    on_failure: OnFailure | None = None
     bucket: int | None = None
     unique_key: str | None = None
     unique: str | None = None
@@ -67,7 +73,13 @@ class TaskOptions:
     def given(self) -> dict[str, Any]:
         """What was said, by the names of the columns."""
         renamed = {"at": "run_at", "tag": "tags"}
-        return {renamed.get(name, name): value for name, value in asdict(self).items() if value not in (None, ())}
+        said = {renamed.get(name, name): value for name, value in asdict(self).items() if value not in (None, ())}
+        rule = said.pop("on_failure", None)
+        if self.after:
+            said["after"] = [typed(word, rule or "wait") for word in self.after]
+        elif rule:
+            raise InvalidInput(why="--on-failure says what a task behind --after means, and there is none")
+        return said
 
 
 PLAIN = TaskOptions()
@@ -91,9 +103,9 @@ def submit(
     known, from -H or the configuration.
 
     With --lines each line is {"handler": ..., "payload": {...}} and may hold
-    queue, key, priority, run_at, delay, max_attempts, retry, timeout, tags, bucket,
-    unique_key, unique and on_duplicate; or it is the payload alone when NAME is
-    given. Bad lines are listed on standard
+    queue, key, priority, run_at, delay, max_attempts, retry, timeout, tags, after,
+    bucket, unique_key, unique and on_duplicate; or it is the payload alone when
+    NAME is given. Bad lines are listed on standard
     error and all others are submitted, in transactions of 2,000, or of what a
     pipe holds at the moment.
 

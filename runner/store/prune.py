@@ -12,6 +12,7 @@ from runner.schema import is_state
 from runner.settings import Settings
 from runner.store.expire import forget_expired, forget_finished
 from runner.store.observe.subjects import Condition, ended
+from runner.store.parentage import is_open
 from runner.store.transaction import Transaction
 from runner.task import State
 
@@ -21,7 +22,7 @@ class Pruned:
     """What was deleted.
 
     Args:
-        tasks: finished tasks, by their state; their attempts and their audit went with them.
+        tasks: finished tasks, by their state; their attempts, their audit and what they waited for went with them.
         minutes: rows of statistics.
         more: True when there may be more to delete; prune again, in another transaction.
         keys: unique keys whose time was over.
@@ -77,9 +78,11 @@ def _outside(tx: Transaction, part: Range) -> Condition:
 
 
 async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int, passed: Sequence[Condition]) -> int:
-    history, attempt, audit = tx.tables.history, tx.tables.attempt, tx.tables.audit
+    history, attempt, audit, edge = tx.tables.history, tx.tables.attempt, tx.tables.audit, tx.tables.dependency
     old = history.c.finished_at < db_later(db_now(), -age.total_seconds())
-    found = (ended(history.c.state, state), old, *passed)
+    # What somebody still waits for may yet be run again, and succeed.
+    waited_for = sa.exists().where(edge.c.parent_id == history.c.id, is_open(edge.c))
+    found = (ended(history.c.state, state), old, ~waited_for, *passed)
     # The latest of the old ones first: what lies before them has mostly been deleted, but for other states' tasks.
     columns = (history.c.id, history.c.handler, history.c.unique_key)
     chosen = sa.select(*columns).where(*found).order_by(history.c.finished_at.desc()).limit(limit)
@@ -87,7 +90,7 @@ async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int
     ids = [row.id for row in rows]
     if ids:
         await forget_finished(tx, [((row.handler, row.unique_key), row.id) for row in rows if row.unique_key])
-        for column in (attempt.c.task_id, audit.c.task_id):
+        for column in (attempt.c.task_id, audit.c.task_id, edge.c.task_id):
             await tx.execute(sa.delete(column.table).where(tx.dialect.one_of(column, ids)))
         gone = tx.dialect.one_of(history.c.id, ids) & is_state(history.c.state, state)
         await tx.execute(sa.delete(history).where(gone))

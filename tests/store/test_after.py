@@ -1,6 +1,7 @@
 """Tasks that wait for others: each is let go exactly when the rule of each of its parents is met."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,14 +11,16 @@ from runner.errors import InvalidTask
 from runner.outcome import Cancelled, Dead, Done, Outcome
 from runner.store.database import Database
 from runner.store.dependencies import any_open
-from runner.store.intervene import By, Target, requeue, terminate
+from runner.store.intervene import By, Target, requeue, terminate, unblock
+from runner.store.observe import audit
+from runner.store.prune import prune
 from runner.store.submit import submit_many
 from runner.task import After, NewTask, State
 from tests.store.family import after, edges, put_after, sweep, tell
 from tests.store.runners import Runner
 from tests.store.table import change, count, edit, live, past, put, put_many, standing
 
-ANA = By("ana", "desk")
+ANA, BEN = By("ana", "desk"), By("ben", "desk")
 ENDS: dict[str, Outcome] = {State.SUCCEEDED: Done(), State.DEAD: Dead("no"), State.CANCELLED: Cancelled("enough")}
 
 
@@ -290,3 +293,67 @@ async def test_a_task_that_is_due_later_stays_due_later(database: Database, runn
     await end(runner, parent)
     assert (await tell(database, parent)).freed == [child]
     assert (await standing(database, child))["run_at"] == before
+
+
+async def test_an_operator_lets_a_task_go(database: Database) -> None:
+    parents = [await put(database) for _ in range(2)]
+    child = await put_after(database, *parents, ("pay", "k"))
+    seen = (await standing(database, child))["version"]
+    first, _, keyed = await edges(database, child)
+    answer = await database.write(unblock, [Target(child, seen)], ANA, edge=first["id"])
+    assert answer.changed == [child]
+    row = await standing(database, child)
+    assert (row["state"], row["blocked_by"], row["version"]) == (State.BLOCKED, 2, seen + 1)
+    late = await database.write(unblock, [Target(child, seen)], ANA)
+    assert [found.id for found in late.moved_on] == [child]
+    assert (await database.write(unblock, [Target(child)], BEN)).changed == [child]
+    row = await standing(database, child)
+    assert (row["state"], row["blocked_by"], row["version"]) == (State.WAITING, 0, seen + 2)
+    assert json.loads(row["parents"]) == {"total": 3, "succeeded": 0, "dead": 0, "cancelled": 0}
+    assert [edge["satisfied_by"] for edge in await edges(database, child)] == ["ana", "ben", "ben"]
+    async with database.reading() as tx:
+        first_entry, second_entry = reversed(await audit(tx, task_id=child))
+    assert json.loads(first_entry.before or "")["waited_for"] == [f"task {parents[0]}"]
+    assert json.loads(second_entry.before or "")["waited_for"] == ["pay k", f"task {parents[1]}"]
+    assert json.loads(second_entry.after or "")["state"] == State.WAITING
+    assert keyed["parent_key"] == "k"
+
+
+async def test_only_what_is_its_own_and_open_can_be_let_go_of(database: Database) -> None:
+    parent = await put(database)
+    child, other = [await put_after(database, parent) for _ in range(2)]
+    ((edge,), (foreign,)) = await edges(database, child), await edges(database, other)
+    refused = (await database.write(unblock, [Target(child)], ANA, edge=foreign["id"])).refused
+    assert [(found.id, found.why) for found in refused] == [(child, f"no open edge {foreign['id']} is its own")]
+    (refusal,) = (await database.write(unblock, [Target(parent)], ANA)).refused
+    assert refusal.why == "it is waiting, and must be blocked"
+    assert (await database.write(unblock, [Target(child)], ANA, edge=edge["id"])).changed == [child]
+    assert await state(database, child) == State.WAITING
+
+
+async def test_a_task_that_is_blocked_by_nothing_can_be_let_go(database: Database) -> None:
+    child = await put(database)
+    await edit(database, child, state="blocked")
+    assert (await sweep(database)).freed == []
+    assert (await database.write(unblock, [Target(child)], ANA)).changed == [child]
+    assert await state(database, child) == State.WAITING
+
+
+async def test_edges_go_with_their_task_and_a_dead_parent_stays_while_it_is_waited_for(
+    database: Database, runner: Runner
+) -> None:
+    parent, done = await put(database), await put(database, priority=9)
+    child = await put_after(database, parent, done)
+    (first, second) = await runner.claim()
+    await runner.end(first)
+    await runner.end(second, Dead("no"))
+    await tell(database, parent, done)
+    at_once = {state: timedelta(0) for state in (State.SUCCEEDED, State.DEAD, State.CANCELLED)}
+    pruned = await database.write(prune, at_once)
+    assert pruned.tasks == {State.SUCCEEDED: 1, State.DEAD: 0, State.CANCELLED: 0}
+    assert await past(database, parent)
+    await database.write(terminate, [Target(child)], ANA)
+    await sweep(database)
+    pruned = await database.write(prune, at_once)
+    assert pruned.tasks == {State.SUCCEEDED: 0, State.DEAD: 1, State.CANCELLED: 1}
+    assert await count(database, database.tables.dependency) == 0

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from runner.errors import InvalidTask
 from runner.schema import Tables, is_state
-from runner.store.dependencies.parents import is_open, parent_of
 from runner.store.dialects import DIALECTS, by_column
+from runner.store.parentage import is_open, parent_of
 from runner.store.statement import Prepared
 from runner.store.steps import Frame, Step, Steps
 from runner.task import NewTask, State

@@ -12,8 +12,8 @@ from runner.columns import db_now
 from runner.errors import InvalidTask
 from runner.schema import Tables
 from runner.store.dependencies.cycles import refuse_cycles
-from runner.store.dependencies.parents import final_state, is_live, parent_of
 from runner.store.dialects import DIALECTS, by_column
+from runner.store.parentage import final_state, is_live, parent_of
 from runner.store.statement import Prepared
 from runner.store.steps import Frame, Step, Steps
 from runner.task import FINAL, After, NewTask, State

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from runner.columns import JsonText, db_now
 from runner.schema import Tables, is_state, state_literal
-from runner.store.dependencies.parents import EDGE, is_blocked, is_open, news, summary
 from runner.store.dialects import DIALECTS, by_column
 from runner.store.move import IN_NO_HANDS, NOBODY, Ending, finish, make_way
+from runner.store.parentage import EDGE, is_blocked, is_open, news, summary
 from runner.store.statement import Prepared
 from runner.store.statistics import count_unclaimed
 from runner.store.transaction import Transaction

@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from runner.columns import db_now
 from runner.schema import Tables
-from runner.store.dependencies.parents import is_blocked, is_open, news
 from runner.store.dependencies.resolving import Edge, edges_of
+from runner.store.parentage import is_blocked, is_open, news
 from runner.store.statement import Prepared
 from runner.store.transaction import Transaction
 

@@ -14,6 +14,7 @@ from runner.store.intervene.person import who
 from runner.store.intervene.preview import Preview, bounded, gathered, preview
 from runner.store.intervene.retry import requeue, retry_now
 from runner.store.intervene.terminate import terminate
+from runner.store.intervene.unblock import unblock
 from runner.store.intervene.undo import undo
 from runner.store.intervene.wish import wish
 
@@ -48,6 +49,7 @@ __all__ = [
     "terminate",
     "to_all",
     "to_each",
+    "unblock",
     "undo",
     "who",
     "wish",

@@ -13,6 +13,7 @@ VERBS: dict[str, tuple[State, ...]] = {
     "delay": (State.WAITING,),
     "terminate": CANCELLED,
     "edit": LIVE,
+    "unblock": tuple(state for state in MOVES["unblock"].sources if state),
 }
 """The states of the tasks that each intervention can be done to."""
 

@@ -11,7 +11,7 @@ from runner.store.transaction import Transaction
 
 
 async def strip(tx: Transaction, part: Range, before: datetime, limit: int = 1_000) -> Range | None:
-    """Delete attempts and audit entries of the old tasks of a range, a little at a time.
+    """Delete attempts, audit entries and edges of the old tasks of a range, a little at a time.
 
     Those of other tasks with ids of the range stay: they are dead, live, or not old yet.
 
@@ -24,8 +24,8 @@ async def strip(tx: Transaction, part: Range, before: datetime, limit: int = 1_0
     Returns:
         What is left to do, in another transaction; None when all is done.
     """
-    attempt, audit = tx.tables.attempt.c.task_id, tx.tables.audit.c.task_id
-    first = min([await _strip(tx, column, part, before, limit) for column in (attempt, audit)])
+    columns = [table.c.task_id for table in (tx.tables.attempt, tx.tables.audit, tx.tables.dependency)]
+    first = min([await _strip(tx, column, part, before, limit) for column in columns])
     return Range(first, part.end) if first < part.end else None
 
 

@@ -1,4 +1,4 @@
-"""parents: which task an edge means, and whether that one has ended; as expressions for statements."""
+"""parentage: which task an edge means, and whether that one has ended; as expressions for statements."""
 
 from typing import Any
 
