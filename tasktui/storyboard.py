@@ -29,6 +29,8 @@ def told(story: Story, zone: tzinfo, *, reveal: bool = False) -> Iterator[Conten
     yield content((f"{'state':>13}  ", "dim"), (shown.text, shown.style), (requested, "bold"))
     for name, value in _facts(story, zone):
         yield content((f"{name:>13}  ", "dim"), value)
+    for title, lines in story.family.sections():
+        yield from _titled(title, "\n".join(lines))
     if story.error:
         yield from _titled("error", block(story.error))
     yield from _evidence(story)
@@ -81,6 +83,7 @@ def _facts(story: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
         "key": task.key,
         "unique key": story.unique and story.unique.key,
         "which is": story.unique and story.unique.told(task.id, story.at),
+        "parents": story.family.progress,
         "submitted by": story.submitted_by,
         "took": cells.duration(task.duration) if task.duration is not None else None,
         "progress": f"{task.progress:.0%}" if task.progress is not None else None,

@@ -18,13 +18,15 @@ from runner.migrations import check as check_schema
 from runner.person import now
 from runner.settings import Settings
 from runner.store.database import Database
-from runner.store.observe import Pauses, UnknownHandler, clock, pauses, runners, unknown_handlers
+from runner.store.observe import Pauses, UnknownHandler, circles, clock, pauses, runners, unknown_handlers
 from runner.terminal import counted
 
 MOST_SKEW = timedelta(seconds=2)
 """Between this host's clock and the database's; beyond it, times typed here mean something else there."""
 
 PINGS = 5
+
+MOST_CIRCLES = 5
 
 SETTINGS = (Column("SETTING", whole=True), Column("VALUE"), Column("ORIGIN"))
 
@@ -165,6 +167,9 @@ async def _work(database: Database) -> AsyncIterator[Finding]:
         yield Finding("handlers", verdict, unknown_line(found), advice)
     for finding in _pauses(paused, await database.read(clock)):
         yield finding
+    for circle in (await database.read(circles))[:MOST_CIRCLES]:
+        said = f"tasks that wait for each other can never run: {' -> '.join(map(str, (*circle, circle[0])))}"
+        yield Finding("circles", Verdict.WRONG, said, f"Let one of them go: runner unblock {circle[0]}")
 
 
 def _stands_still(found: UnknownHandler, paused: Pauses) -> bool:

@@ -87,6 +87,10 @@ def _document(told: Story, reveal: bool) -> dict[str, Any]:
 def _print(told: Story, reveal: bool) -> None:
     print_pairs(_facts(told, local_zone()))
     _print_pauses(told)
+    for title, lines in told.family.sections():
+        print_title(title)
+        for line in lines:
+            print_line(line)
     for name in JSON_TEXTS:
         value = decoded(getattr(told, name), reveal=reveal)
         if value is not None:
@@ -140,6 +144,7 @@ def _facts(told: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
         "key": task.key,
         "unique key": told.unique and told.unique.key,
         "which is": told.unique and told.unique.told(task.id, told.at),
+        "parents": told.family.progress,
         "submitted by": told.submitted_by,
         "took": cells.duration(task.duration) if task.duration is not None else None,
         "progress": f"{task.progress:.0%}" if task.progress is not None else None,

@@ -5,9 +5,11 @@ Every function takes an open transaction, counts up to a cap, and reads a row wh
 
 from runner.store.observe.audit import Audited, audit, audited, undoable
 from runner.store.observe.cause import Cause
+from runner.store.observe.circles import circles
 from runner.store.observe.counts import QueueCounts, counts
 from runner.store.observe.evidence import Attempt
 from runner.store.observe.failures import Failures, failures
+from runner.store.observe.family import Family, Kin
 from runner.store.observe.filtering import indexed
 from runner.store.observe.legible import clock
 from runner.store.observe.pages import Page, page
@@ -32,8 +34,10 @@ __all__ = [
     "Cause",
     "Count",
     "Failures",
+    "Family",
     "Flow",
     "Found",
+    "Kin",
     "MinuteFlow",
     "Order",
     "Page",
@@ -52,6 +56,7 @@ __all__ = [
     "Why",
     "audit",
     "audited",
+    "circles",
     "clock",
     "counts",
     "failures",

@@ -9,6 +9,7 @@ from runner.errors import InvalidRetryPlan, TaskNotFound
 from runner.policy.retry import next_runs, parse_plan
 from runner.store.observe.audit import Audited, audit
 from runner.store.observe.evidence import MOST_ATTEMPTS, Attempt, attempts_of
+from runner.store.observe.family import Family, family
 from runner.store.observe.legible import clock, legible, moment, number, text, texts, whole, words
 from runner.store.observe.pauses import Pause, pauses
 from runner.store.observe.runners import RunnerRow, runner_of
@@ -16,6 +17,8 @@ from runner.store.observe.tasks import TaskRow, one_task, shown_state, task_row
 from runner.store.observe.unique import UniqueKey, unique_key
 from runner.store.transaction import Transaction
 from runner.task import State
+
+ALONE = Family()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Story:
         queue_pause: that of its queue; None when it is not paused.
         handler_pause: that of its handler; None when it is not paused.
         at: the database's time.
+        family: what it waits for, and what waits for it.
     """
 
     task: TaskRow
@@ -66,6 +70,7 @@ class Story:
     unique: UniqueKey | None = None
     queue_pause: Pause | None = None
     handler_pause: Pause | None = None
+    family: Family = ALONE
 
 
 async def story(tx: Transaction, id: int, default_retry: str | None = None) -> Story:
@@ -104,6 +109,7 @@ async def story(tx: Transaction, id: int, default_retry: str | None = None) -> S
         unique=await unique_key(tx, id, task.handler, key) if (key := text(row["unique_key"])) is not None else None,
         queue_pause=paused.queues.get(task.queue),
         handler_pause=paused.handlers.get(task.handler),
+        family=await family(tx, task),
     )
 
 

@@ -84,7 +84,7 @@ def _blocked(known: Facts) -> Iterator[Cause]:
         yield _waits_for(parent)
     if not known.parents:
         text = "It is blocked, but nothing says by what: no row of task_dependency is open for it."
-        yield Cause(State.BLOCKED, text, f"runner terminate {known.task.id}")
+        yield Cause(State.BLOCKED, text, f"runner unblock {known.task.id}")
 
 
 def _waits_for(parent: Parent) -> Cause:
@@ -96,7 +96,8 @@ def _waits_for(parent: Parent) -> Cause:
             State.BLOCKED, f"It waits for task {task.id} {one_line(task.handler)}, which is {task.shown}.", advice
         )
     if parent.id is not None:
-        return Cause(State.BLOCKED, f"It waits for task {parent.id}, which is not there any more.")
+        text = f"It waits for task {parent.id}, which is not there any more."
+        return Cause(State.BLOCKED, text, f"runner unblock {parent.child} --edge {parent.edge}")
     name = f"{one_line(parent.handler or '?')} with key {one_line(parent.key or '?')}"
     return Cause(State.BLOCKED, f"It waits for a task of {name}, which has not been submitted yet.")
 
@@ -138,5 +139,6 @@ def _ended(known: Facts) -> Cause:
         case State.CANCELLED:
             asked = known.terminated
             by = f" by {one_line(asked.operator)}: {said(asked.reason)}" if asked else f": {said(task.error)}"
-            return Cause(State.CANCELLED, f"It was terminated {ago}{by}", f"runner retry {task.id}")
+            ended = "terminated" if asked else "cancelled"
+            return Cause(State.CANCELLED, f"It was {ended} {ago}{by}", f"runner retry {task.id}")
     return Cause(State.DEAD, f"It failed for good {ago}, at {tried}: {said(task.error)}", f"runner retry {task.id}")
