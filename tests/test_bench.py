@@ -31,6 +31,7 @@ TINY = ("--tasks", "30", "--seconds", "0.3")
 FIGURES = {
     "one": ["rate"],
     "bulk": ["rate"],
+    "coalesced": ["rate", "threads"],
     "drain": ["rate", "cpu_us"],
     "latency": ["p50_ms", "p99_ms"],
     "pinned": ["rate", "cpu_us", "ratio"],

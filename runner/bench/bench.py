@@ -12,13 +12,13 @@ from runner.bench.plan import PARTS, Plan
 from runner.bench.probe import coarse_clock
 from runner.bench.profile import profile
 from runner.bench.report import Measurement, Report
-from runner.bench.submitting import bulk, one
+from runner.bench.submitting import bulk, coalesced, one
 from runner.bench.sustained import sustained
 from runner.bench.waiting import idle, latency
 from runner.settings import Settings
 
 MEASURES: Mapping[str, Callable[[Ground], Awaitable[Measurement]]] = {
-    part.__name__: part for part in (one, bulk, drain, latency, pinned, sustained, idle, profile)
+    part.__name__: part for part in (one, bulk, coalesced, drain, latency, pinned, sustained, idle, profile)
 }
 
 SHOW_EVERY = 0.25

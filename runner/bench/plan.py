@@ -7,7 +7,8 @@ from runner.fields import suggestion
 
 PARTS = {
     "one": "submit one by one, each committed",
-    "bulk": "submit a thousand at a time",
+    "bulk": "submit many in one call",
+    "coalesced": "submit single tasks from many coroutines, then threads",
     "drain": "run a backlog of tasks that do nothing",
     "latency": "from the submit to the start, on an idle runner",
     "pinned": "as drain, while an old transaction elsewhere keeps dead rows",
@@ -20,6 +21,9 @@ PARTS = {
 MOST_ONE = 3_000
 MOST_LATENCIES = 500
 """Tasks that the parts which submit one by one take at most."""
+
+BULK_TIMES = 5
+"""So many times the tasks of a backlog are submitted in one call, which else were over too soon."""
 
 IDLE_SHARE = 1 / 3
 """Of `seconds`: for so long an idle runner is watched."""
@@ -47,6 +51,11 @@ class Plan:
     def one(self) -> int:
         """Tasks that are submitted one by one."""
         return min(self.tasks, MOST_ONE)
+
+    @property
+    def bulk(self) -> int:
+        """Tasks that are submitted in one call."""
+        return BULK_TIMES * self.tasks
 
     @property
     def latencies(self) -> int:

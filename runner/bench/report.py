@@ -23,6 +23,7 @@ class Unit(NamedTuple):
 
 UNITS = {
     "rate": Unit("tasks/s", 0),
+    "threads": Unit("tasks/s from threads", 0),
     "cpu_us": Unit("us of CPU per task", 1),
     "p50_ms": Unit("ms, half are faster", 1),
     "p99_ms": Unit("ms, 99 of 100 are faster", 1),

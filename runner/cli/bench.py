@@ -60,7 +60,8 @@ async def bench(
 
     Args:
         tasks: Tasks of a backlog.
-        parts: Some of one,bulk,drain,latency,pinned,sustained,idle,profile.
+        parts: Some of one,bulk,coalesced,drain,latency,pinned,sustained,
+            idle,profile.
         runners: Processes that work on a backlog: 1 or 2.
         seconds: How long the part sustained lasts; idle lasts a third of it.
         reps: How often everything is measured.

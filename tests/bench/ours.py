@@ -4,7 +4,6 @@ The comparison's own modules `contract` and `probe` must be on PYTHONPATH. OURS=
 SQLite. Settings are those that users get.
 """
 
-import json
 import os
 from typing import Any
 
@@ -12,20 +11,21 @@ import sqlalchemy as sa
 from contract import Peer, dsn, on_sigterm, run  # type: ignore[import-not-found]
 from probe import hit  # type: ignore[import-not-found]
 
+from runner import TaskHandler, connect, disconnect
 from runner.engine.process import Runner
 from runner.engine.work import collect_seldom
-from runner.handlers import Handler
 from runner.migrations import upgrade
 from runner.settings import Settings
 from runner.store.database import Database
-from runner.store.submit import submit, submit_many
-from runner.task import NewTask
 from runner.urls import parse_url
 
 
 async def noop(i: int, t: float, pad: str) -> None:
     """What every system of the comparison executes."""
     hit(i, t)
+
+
+NOOP: TaskHandler[..., Any, Any] = TaskHandler("bench", noop)
 
 
 class Ours(Peer):  # type: ignore[misc]
@@ -36,9 +36,11 @@ class Ours(Peer):  # type: ignore[misc]
         url = f"sqlite:///{os.environ['BENCH_SQLITE']}" if os.environ.get("OURS") == "sqlite" else dsn()
         self.settings = Settings(url=parse_url(url))
         self.database = Database.of(self.settings)
+        connect(self.settings)
 
     async def close(self) -> None:
         """Close all connections."""
+        disconnect()
         await self.database.dispose()
 
     async def setup(self) -> None:
@@ -47,15 +49,15 @@ class Ours(Peer):  # type: ignore[misc]
 
     async def submit(self, task: dict[str, Any]) -> None:
         """Submit one task in a transaction of its own."""
-        await self.database.state(submit, _new(task))
+        await NOOP.submit_async(**task)
 
     async def submit_many(self, tasks: list[dict[str, Any]]) -> None:
         """Submit a thousand tasks in one transaction."""
-        await self.database.write(submit_many, [_new(task) for task in tasks])
+        await NOOP.submit_many_async(tasks)
 
     async def work(self) -> None:
         """Run a runner until SIGTERM."""
-        runner = Runner(self.settings, {"bench": Handler("bench", noop)})
+        runner = Runner(self.settings, {NOOP.name: NOOP})
         on_sigterm(runner.stop)
         collect_seldom()
         await runner.run()
@@ -64,10 +66,6 @@ class Ours(Peer):  # type: ignore[misc]
         """Count the tasks that are not finished and recorded."""
         async with self.database.reading() as tx:
             return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
-
-
-def _new(task: dict[str, Any]) -> NewTask:
-    return NewTask("bench", json.dumps(task))
 
 
 if __name__ == "__main__":

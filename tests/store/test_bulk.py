@@ -1,6 +1,5 @@
 """Tasks that differ in their payload alone: kept and sent in another form, and stored as any others."""
 
-import contextlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,10 +8,10 @@ import pytest
 from runner.bulk import Bulk
 from runner.errors import InvalidTask
 from runner.store.database import Database
-from runner.store.steps import Steps
-from runner.store.submit import CHUNK, submission, submit_many, takes_one_statement
+from runner.store.statement import Prepared
+from runner.store.submit import CHUNK, submit_many, takes_one_statement
 from runner.store.transaction import Transaction
-from runner.task import After, NewTask, Receipt, Unique
+from runner.task import After, NewTask, Unique
 from tests.store.table import count, live
 
 OF_THEIR_OWN = {"id", "payload", "submitted_at"}
@@ -88,26 +87,23 @@ def test_only_what_asks_for_no_other_task_is_submitted_without_a_transaction(sai
     assert (plain.independent, other.independent) == (True, False)
 
 
-class Counted:
-    """Follows steps, and counts them."""
+class Counted(Transaction):
+    """Counts its statements."""
+
+    __slots__ = ("statements",)
 
     def __init__(self, tx: Transaction) -> None:
-        self._tx = tx
+        super().__init__(tx.connection, tx.tables, tx.dialect)
         self.statements = 0
 
-    async def follow(self, steps: Steps[Receipt]) -> Receipt:
-        rows: list[Any] | None = None
-        with contextlib.suppress(StopIteration):
-            while True:
-                step = steps.send(rows) if rows is not None else next(steps)
-                self.statements += 1
-                rows = await self._tx.run(step.prepared, step.parameters)
-        return Receipt([])
+    async def run(self, prepared: Prepared, parameters: dict[str, Any]) -> list[Any]:
+        self.statements += 1
+        return await super().run(prepared, parameters)
 
 
 async def test_what_is_said_to_take_one_statement_takes_one(database: Database) -> None:
     bulk = Bulk(NewTask("work", **SAID["all else"]), ["{}"] * 3)
     async with database.writing() as tx:
         counted = Counted(tx)
-        await counted.follow(submission(tx, bulk, notify=True))
+        assert len(await submit_many(counted, bulk)) == len(bulk)
     assert (takes_one_statement(bulk), counted.statements) == (True, 1)
