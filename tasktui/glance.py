@@ -2,17 +2,20 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from runner.filters import Filter
 from runner.store import observe
-from runner.store.observe import Flow, MinuteFlow, Pause, QueueCounts, RunnerRow, Total, UnknownHandler
+from runner.store.observe import Count, Flow, MinuteFlow, Pause, QueueCounts, RunnerRow, Total, UnknownHandler, Waiting
 from runner.store.transaction import Transaction
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 LATELY = timedelta(minutes=10)
+
+SHALLOW = 1_000
+"""What waits is counted so far at each look: where many queues are full, that takes longer than all the rest."""
 
 MOST_SLOW = 3
 """Queues that fall behind of which it is asked what has become slow."""
@@ -81,12 +84,35 @@ async def glance(tx: Transaction) -> Glance:
     at = await observe.clock(tx)
     return Glance(
         at=at,
-        queues=tuple(await observe.counts(tx)),
+        queues=tuple(await observe.counts(tx, depth=SHALLOW)),
         pulses=await observe.pulses(tx, at - HOUR),
         runners=tuple(await observe.runners(tx)),
         unknown=tuple(await observe.unknown_handlers(tx)),
         handlers=(await observe.pauses(tx)).handlers,
     )
+
+
+def deepened(queues: Sequence[QueueCounts], deep: Mapping[str, Waiting]) -> tuple[QueueCounts, ...]:
+    """Put in what was counted further, a while ago, where counting stopped early.
+
+    Args:
+        queues: as they are counted at each look.
+        deep: what waits, by queue.
+    """
+    return tuple(_deepened(queue, deep.get(queue.queue, Waiting())) for queue in queues)
+
+
+def _deepened(queue: QueueCounts, deep: Waiting) -> QueueCounts:
+    return replace(
+        queue,
+        ready=_further(queue.ready, deep.ready),
+        scheduled=_further(queue.scheduled, deep.scheduled),
+        retrying=_further(queue.retrying, deep.retrying),
+    )
+
+
+def _further(now: Count, before: Count) -> Count:
+    return before if now.more and before.number > now.number else now
 
 
 async def trouble(tx: Transaction, behind: Sequence[str]) -> Trouble:

@@ -1,6 +1,6 @@
 """Overview: the queues at a glance, what was done lately, and what is in trouble."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -14,12 +14,13 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from runner import cells
+from runner.store import observe
 from runner.store.intervene import Kind, Place
-from runner.store.observe import Flow, MinuteFlow, QueueCounts
+from runner.store.observe import Flow, MinuteFlow, QueueCounts, Waiting
 from tasktui.actions import Subject
 from tasktui.alerts import alerts, workforce
 from tasktui.columns import Column
-from tasktui.glance import Glance, Trouble, day, glance, per_minute, trouble
+from tasktui.glance import Glance, Trouble, day, deepened, glance, per_minute, trouble
 from tasktui.plot import compact, plot, sparkline
 from tasktui.query import filter_of
 from tasktui.recall import Recall
@@ -36,6 +37,7 @@ SPARK = 10
 
 TROUBLE_EVERY = 10.0
 DAY_EVERY = 60.0
+DEEP_EVERY = 30.0
 """Seconds for which an answer that costs more is kept."""
 
 COLUMNS = (
@@ -73,6 +75,7 @@ class OverviewScreen(ActingScreen):
     def __init__(self) -> None:
         super().__init__()
         self._span = 0
+        self._deep = Recall[Mapping[str, Waiting]](DEEP_EVERY)
         self._wrong = Recall[Trouble](TROUBLE_EVERY)
         self._day = Recall[tuple[MinuteFlow, ...]](DAY_EVERY)
 
@@ -89,6 +92,10 @@ class OverviewScreen(ActingScreen):
     async def look(self) -> object:
         """Read everything of one moment; what costs more is kept for a while."""
         seen = await self.session.read(glance)
+        # Not with the first look, which somebody waits for.
+        if self._seen is not None and any(queue.cut for queue in seen.queues):
+            deep = await self._deep.get(None, partial(self.session.read, observe.waiting))
+            seen = replace(seen, queues=deepened(seen.queues, deep))
         behind = tuple(queue.queue for queue in seen.queues if queue.falls_behind)
         died = any(flow.flow.died for flow in seen.hour)
         if behind or died:

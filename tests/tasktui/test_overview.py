@@ -7,10 +7,10 @@ from math import inf
 import pytest
 
 from runner.store.database import Database
-from runner.store.observe import Count, Flow, MinuteFlow, Pause, QueueCounts, RunnerRow, UnknownHandler, clock
+from runner.store.observe import Count, Flow, MinuteFlow, Pause, QueueCounts, RunnerRow, UnknownHandler, Waiting, clock
 from runner.store.statistics import Minute, write_statistics
 from tasktui.alerts import alerts, workforce
-from tasktui.glance import Glance, Slowdown, Trouble, per_minute
+from tasktui.glance import Glance, Slowdown, Trouble, deepened, per_minute
 from tasktui.recall import Recall
 from tasktui.screens.overview import drained, queue_line
 from tests.store.rows import add_live, ahead
@@ -157,3 +157,11 @@ async def test_the_plots_go_back_a_day_on_request(busy: None, watch: Watch) -> N
         await operator.sees("done a minute, 24 h", "failed attempts a minute, 24 h")
         await operator.press("s")
         await operator.sees("done a minute, 1 h")
+
+
+def test_what_was_counted_further_stands_where_counting_stopped_early() -> None:
+    few, cut, far = Count(3), Count(1_000, True), Count(7_000)
+    shallow = [replace(queue("mail"), ready=cut, retrying=few), replace(queue("slow"), ready=cut)]
+    mail, slow = deepened(shallow, {"mail": Waiting(far, Count(), Count(9_999))})
+    assert (mail.ready, mail.retrying) == (far, few)
+    assert slow.ready == cut

@@ -6,7 +6,7 @@ Every function takes an open transaction, counts up to a cap, and reads a row wh
 from runner.store.observe.audit import Audited, audit, audited, undoable
 from runner.store.observe.cause import Cause
 from runner.store.observe.circles import circles
-from runner.store.observe.counts import QueueCounts, counts
+from runner.store.observe.counts import QueueCounts, counts, waiting
 from runner.store.observe.evidence import Attempt
 from runner.store.observe.failures import Failures, failures
 from runner.store.observe.family import Family, Kin
@@ -21,7 +21,7 @@ from runner.store.observe.search import Found, Order, find
 from runner.store.observe.story import Story, forecast, story
 from runner.store.observe.summary import By, Summary, summary
 from runner.store.observe.summary import Line as SummaryLine
-from runner.store.observe.tallies import Count
+from runner.store.observe.tallies import Count, Waiting
 from runner.store.observe.tasks import TaskRow, task_rows
 from runner.store.observe.unfinished import unfinished
 from runner.store.observe.unique import UniqueKey
@@ -53,6 +53,7 @@ __all__ = [
     "Total",
     "UniqueKey",
     "UnknownHandler",
+    "Waiting",
     "Why",
     "audit",
     "audited",
@@ -78,5 +79,6 @@ __all__ = [
     "undoable",
     "unfinished",
     "unknown_handlers",
+    "waiting",
     "why",
 ]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 
-from runner.policy.selection import Head
+from runner.policy.selection import Head, Lane
 from runner.store.observe import tallies
 from runner.store.observe.arrivals import unclaimed
 from runner.store.observe.legible import clock
@@ -60,6 +60,11 @@ class QueueCounts:
     paused: Pause | None
 
     @property
+    def cut(self) -> bool:
+        """True when more may wait than was counted."""
+        return self.ready.more or self.scheduled.more or self.retrying.more
+
+    @property
     def empty_in(self) -> float | None:
         """Seconds until nothing is ready any more, at the rates of the last full minute.
 
@@ -93,7 +98,7 @@ def emptied(ready: int, arrived: int, ended: int) -> float | None:
     return ready * MINUTE / (ended - arrived) if ended > arrived else inf
 
 
-async def counts(tx: Transaction, cap: int = CAP) -> list[QueueCounts]:
+async def counts(tx: Transaction, cap: int = CAP, depth: int | None = None) -> list[QueueCounts]:
     """Count what stands in each queue.
 
     Every count walks along an index and stops at the cap: the cost grows with the number of queues, handlers and
@@ -102,12 +107,13 @@ async def counts(tx: Transaction, cap: int = CAP) -> list[QueueCounts]:
     Args:
         tx: an open transaction; nine statements are executed, or ten.
         cap: the most tasks to count for one number; those that run or are blocked are counted over all queues.
+        depth: the same for those that wait, which take longest when there are many; None for `cap`.
 
     Returns:
         By name, every queue that has tasks, stands in the registry, or did something in the last hour.
     """
     heads = [head for head in await survey(tx) if isinstance(head.lane.queue, str)]
-    waiting = await tallies.waiting(tx, [head.lane for head in heads if isinstance(head.lane.handler, str)], cap)
+    walked = await tallies.waiting(tx, _lanes(heads), depth or cap)
     oldest = _oldest(heads)
     in_hand = await tallies.in_hand(tx, cap)
     blocked = await tallies.blocked(tx, cap)
@@ -117,8 +123,8 @@ async def counts(tx: Transaction, cap: int = CAP) -> list[QueueCounts]:
     new = await unclaimed(tx, last - ONE_MINUTE, last)
     registry = await registered(tx, tx.tables.queue)
     counted = []
-    for name in sorted({*waiting, *in_hand, *blocked, *dead, *hour, *registry}):
-        ready, scheduled, retrying = waiting.get(name, Waiting())
+    for name in sorted({*walked, *in_hand, *blocked, *dead, *hour, *registry}):
+        ready, scheduled, retrying = walked.get(name, Waiting())
         running, lost = in_hand.get(name, InHand())
         entry, flow = registry.get(name), minute.get(name, Flow())
         counted.append(
@@ -140,6 +146,21 @@ async def counts(tx: Transaction, cap: int = CAP) -> list[QueueCounts]:
             )
         )
     return counted
+
+
+async def waiting(tx: Transaction, cap: int = CAP) -> dict[str, Waiting]:
+    """Count the waiting tasks of each queue: what of `counts` takes longest when much waits.
+
+    Args:
+        tx: an open transaction; two statements are executed.
+        cap: the most tasks to count for one number.
+    """
+    return await tallies.waiting(tx, _lanes(await survey(tx)), cap)
+
+
+def _lanes(heads: Iterable[Head]) -> list[Lane]:
+    """The lanes whose names are text, which SQLite does not see to."""
+    return [head.lane for head in heads if isinstance(head.lane.queue, str) and isinstance(head.lane.handler, str)]
 
 
 def _oldest(heads: Iterable[Head]) -> dict[str, float]:
