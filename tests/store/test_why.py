@@ -1,7 +1,6 @@
 """Why a task is not running: each cause that exists, found by the rules that claims follow."""
 
 from datetime import UTC, timedelta
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -14,7 +13,7 @@ from runner.store.observe import Cause, Why, clock, why
 from runner.store.observe.facts import facts
 from runner.store.runners import Identity, register
 from runner.store.statistics import Minute, write_statistics
-from runner.task import Shown, State
+from runner.task import After, Shown, State
 from tests.store.rows import add_live, add_past, add_runner, ahead
 from tests.store.runners import Runner
 from tests.store.table import change, expire, put, put_many
@@ -190,24 +189,27 @@ async def test_nothing_in_the_way_is_said_too(database: Database, runner: Runner
 
 
 async def test_what_a_blocked_task_waits_for_is_named(database: Database) -> None:
-    id = await add_live(database, "work", state=State.BLOCKED.value, blocked_by=3)
     dead = await add_past(database, 900, State.DEAD, handler="fetch")
-    rows: list[dict[str, Any]] = [
-        {"parent_id": dead, "parent_handler": None, "parent_key": None, "satisfied_at": None},
-        {"parent_id": None, "parent_handler": "load", "parent_key": "day-1", "satisfied_at": None},
-        {"parent_id": 901, "parent_handler": None, "parent_key": None, "satisfied_at": None},
-    ]
-    for row in rows:
-        values = row | {"task_id": id, "on_failure": "wait"}
-        await change(database, sa.insert(database.tables.dependency).values(**values))
+    there = await add_live(database, "load", key="day-2")
+    parents = (After(dead), After(("load", "day-1")), After(("load", "day-2")))
+    id = await put(database, after=parents)
     texts = [cause.text for cause in (await told(database, id)).causes]
     assert texts == [
-        "It waits for task 900 fetch, which is dead.",
+        "It waits for task 900 fetch, which is dead, until that succeeds.",
         "It waits for a task of load with key day-1, which has not been submitted yet.",
-        "It waits for task 901, which is not there any more.",
+        f"It waits for task {there} load, which is ready.",
     ]
+    history = database.tables.history
+    await change(database, sa.delete(history).where(history.c.id == dead))
+    assert (await told(database, id)).causes[0].text == "It waits for task 900, which is not there any more."
     await change(database, sa.delete(database.tables.dependency))
     assert "nothing says by what" in (await only(database, id)).text
+
+
+async def test_a_task_that_fails_with_its_parent_says_so(database: Database) -> None:
+    await add_past(database, 900, State.DEAD, handler="fetch")
+    id = await put(database, after=(After(900, "cancel"),))
+    assert (await only(database, id)).text.endswith("which is dead: it is cancelled for that in a moment.")
 
 
 async def test_a_running_task_says_where_and_since_when(database: Database, runner: Runner) -> None:

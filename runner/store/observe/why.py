@@ -92,14 +92,19 @@ def _waits_for(parent: Parent) -> Cause:
         task = parent.task
         ended = task.state in (State.DEAD, State.CANCELLED)
         advice = f"runner retry {task.id}" if ended else f"runner why {task.id}"
-        return Cause(
-            State.BLOCKED, f"It waits for task {task.id} {one_line(task.handler)}, which is {task.shown}.", advice
-        )
+        text = f"It waits for task {task.id} {one_line(task.handler)}, which is {task.shown}{_meaning(parent, ended)}."
+        return Cause(State.BLOCKED, text, advice)
     if parent.id is not None:
         text = f"It waits for task {parent.id}, which is not there any more."
         return Cause(State.BLOCKED, text, f"runner unblock {parent.child} --edge {parent.edge}")
     name = f"{one_line(parent.handler or '?')} with key {one_line(parent.key or '?')}"
     return Cause(State.BLOCKED, f"It waits for a task of {name}, which has not been submitted yet.")
+
+
+def _meaning(parent: Parent, ended: bool) -> str:
+    if not ended:
+        return ""
+    return ": it is cancelled for that in a moment" if parent.on_failure == "cancel" else ", until that succeeds"
 
 
 def _running(known: Facts, zone: tzinfo) -> Iterator[Cause]:
