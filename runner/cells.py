@@ -13,6 +13,10 @@ TEN_MILLISECONDS = 0.01
 """Seconds below which tenths of a millisecond tell something."""
 
 
+STEP = 1024
+"""From one unit of bytes to the next."""
+
+
 def text(value: object) -> str:
     """A value as text; NOTHING where there is none."""
     return NOTHING if value is None or value == "" else str(value)
@@ -38,6 +42,18 @@ def duration(length: timedelta | float | None) -> str:
     if seconds is None or not 0 <= seconds < 1:
         return age(seconds)
     return f"{seconds * 1000:.{0 if seconds >= TEN_MILLISECONDS else 1}f}ms"
+
+
+def size(number: int | None) -> str:
+    """A number of bytes: `412 B`, `1.2 GiB`."""
+    if number is None:
+        return NOTHING
+    value, unit = float(number), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < STEP or unit == "TiB":
+            break
+        value /= STEP
+    return f"{value:,.1f} {unit}" if unit != "B" else f"{number:,} B"
 
 
 def share(part: float | None) -> str:

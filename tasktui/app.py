@@ -24,6 +24,7 @@ from tasktui.obeying import obey
 from tasktui.palette import Palette
 from tasktui.render import block
 from tasktui.screens.command import CommandScreen
+from tasktui.screens.health import HealthScreen
 from tasktui.screens.help import HelpScreen, help_of
 from tasktui.screens.live import LiveScreen
 from tasktui.session import Session
@@ -50,6 +51,7 @@ class Console(App[None]):
         # are meant for the line, and not for whatever had the focus before.
         Binding("colon", "command", "Command", key_display=":", show=False, priority=True),
         Binding("ctrl+p", "command_palette", "Palette", show=False, priority=True),
+        Binding("h", "health", "Health of the database", show=False),
         Binding("q", "quit", "Quit", show=False),
     ]
 
@@ -72,6 +74,11 @@ class Console(App[None]):
         if action == "command":
             return isinstance(self.screen, LiveScreen) and not isinstance(self.focused, Input)
         return super().check_action(action, parameters)
+
+    def action_health(self) -> None:
+        """Show how the database is."""
+        if isinstance(self.screen, LiveScreen):
+            self.push_screen(HealthScreen(self.session))
 
     async def action_command(self) -> None:
         """Ask for a command; the keys behind the colon wait until there is a line to type them into."""

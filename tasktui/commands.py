@@ -33,6 +33,7 @@ COMMANDS = {
         Spelling("runners", "", "who works"),
         Spelling("reports", "", "how well it went: success, tries, durations, volume"),
         Spelling("audit", "", "who changed what"),
+        Spelling("health", "", "how the database is"),
         Spelling("pause", "QUEUE [TIME] [REASON]", "let no more tasks of a queue, or of handler:NAME, start"),
         Spelling("resume", "QUEUE [REASON]", "end a pause, of a queue or of handler:NAME"),
         Spelling("view", "[NAME]", "a filter that was saved; without a name, which there are"),

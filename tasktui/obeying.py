@@ -34,6 +34,10 @@ def _help(console: "Console", _command: Command) -> None:
     console.action_help()
 
 
+def _health(console: "Console", _command: Command) -> None:
+    console.action_health()
+
+
 def _write(console: "Console", command: Command) -> None:
     console.session.lock.open(time.monotonic(), command.words)
 
@@ -113,6 +117,7 @@ def _work(console: "Console", doing: Callable[[], Coroutine[Any, Any, None]]) ->
 OBEYED: dict[str, Callable[["Console", Command], None]] = {
     "q": _quit,
     "help": _help,
+    "health": _health,
     "write": _write,
     "lock": _lock,
     "stop": _stop,

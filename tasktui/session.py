@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -14,8 +14,10 @@ from runner.person import local_zone
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.intervene import By, who
+from runner.store.observe import Ping, clock, ping
 from runner.store.shield import shielded
 from runner.store.transaction import Transaction
+from tasktui.recall import Recall
 from tasktui.views import default_path
 from tasktui.work import Work
 from tasktui.writing import ReadOnly, WriteLock
@@ -31,6 +33,9 @@ LONGEST_CHANGE = 15.0
 """The same for one that changes something, which may have to wait for a row that somebody else holds."""
 
 MINUTE = 60.0
+
+PINGS = 3
+"""Questions for the time of the database, of which the one counts that was answered first."""
 
 
 @dataclass(slots=True)
@@ -50,6 +55,7 @@ class Session:
         names: that were seen, of queues and handlers, to complete what is typed.
         views: the file of saved filters.
         work: something long that is under way; one at a time.
+        skew: how far the database's clock was ahead of ours when it was measured last.
     """
 
     database: Database
@@ -61,6 +67,8 @@ class Session:
     names: dict[str, Sequence[str]] = field(default_factory=dict)
     views: Path = field(default_factory=default_path)
     work: Work | None = None
+    skew: timedelta | None = None
+    _ping: Recall[Ping] = field(default_factory=lambda: Recall(MINUTE))
     _asked: deque[float] = field(default_factory=deque)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _under_way: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -99,6 +107,10 @@ class Session:
 
         with self._asking():
             return await shielded(transaction())
+
+    async def measure(self) -> None:
+        """Find out how far the database's clock is from ours, now and then."""
+        self.skew = (await self._ping.get(None, lambda: ping(lambda: self.read(clock), PINGS))).skew
 
     async def write(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of the store in a transaction that may change things.

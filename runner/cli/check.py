@@ -1,6 +1,5 @@
 """`runner check`: is all well, and what is to be done where it is not?"""
 
-import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,10 +14,20 @@ from runner.cli.printing import Column, print_json, print_line, print_table, pri
 from runner.cli.stats import paused_line, unknown_line
 from runner.errors import ConfigurationError, StoreError
 from runner.migrations import check as check_schema
-from runner.person import now
 from runner.settings import Settings
 from runner.store.database import Database
-from runner.store.observe import Pauses, UnknownHandler, circles, clock, pauses, runners, unknown_handlers
+from runner.store.observe import (
+    Pauses,
+    UnknownHandler,
+    circles,
+    clock,
+    health,
+    pauses,
+    ping,
+    runners,
+    unknown_handlers,
+    worries,
+)
 from runner.terminal import counted
 
 MOST_SKEW = timedelta(seconds=2)
@@ -112,8 +121,10 @@ def _handlers(settings: Settings) -> Finding:
 
 
 async def _database(database: Database, settings: Settings) -> AsyncIterator[Finding]:
-    latency, skew = await _measure(database)
+    latency, skew = await ping(lambda: database.read(clock), PINGS)
     yield Finding("database", Verdict.WELL, f"{database.url} answers in {cells.duration(latency)}")
+    for worry in worries(await database.read(health)):
+        yield Finding("database", Verdict.NOTE, worry.text, worry.advice)
     if settings.url.tls.weak:
         advice = "Add sslmode=verify-full to the URL, and the server's certificate."
         yield Finding(
@@ -123,18 +134,6 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
     yield Finding("schema", Verdict.WELL, f"the tables are at {await check_schema(database)}, as needed")
     async for finding in _work(database):
         yield finding
-
-
-async def _measure(database: Database) -> tuple[float, timedelta]:
-    """Seconds that the database takes to answer at best, and how far its clock is ahead of ours."""
-    rounds = []
-    for _ in range(PINGS):
-        begin, here = time.perf_counter(), now()
-        async with database.reading() as tx:
-            there = await clock(tx)
-            took = time.perf_counter() - begin
-        rounds.append((took, there - here - timedelta(seconds=took / 2)))
-    return min(rounds)
 
 
 def _clock(skew: timedelta) -> Finding:

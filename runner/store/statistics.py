@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from runner.columns import minute_number
 from runner.schema import SETTLED_COUNTS
 from runner.store.move import NOBODY
-from runner.store.observe.legible import words
 from runner.store.transaction import Transaction
 
 MOST_AHEAD = 60
@@ -71,7 +70,7 @@ async def count_unclaimed(tx: Transaction, ids: Sequence[int]) -> None:
     columns = (minute_number(task.submitted_at), task.queue, task.handler)
     never = tx.dialect.one_of(task.id, ids) & (task.fence == 0)
     rows = await tx.rows(sa.select(*columns, sa.func.count()).where(never).group_by(*columns))
-    await _add(tx, NOBODY, {(row[0], words(row[1]), words(row[2])): row[3] for row in rows})
+    await _add(tx, NOBODY, {(row[0], row[1], row[2]): row[3] for row in rows})
 
 
 async def _replace(tx: Transaction, runner_id: int, minutes: Iterable[Minute]) -> None:

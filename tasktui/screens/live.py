@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar, cast
 
 from textual import on
@@ -135,6 +136,8 @@ class LiveScreen(Screen[None]):
             self.post_message(Failed(error))
         else:
             self.post_message(Looked(snapshot, asked, time.monotonic() - began))
+            with suppress(RunnerError):  # the next look says so, if it lasts
+                await self.session.measure()
 
     @on(Looked)
     def _looked(self, message: Looked) -> None:
@@ -171,6 +174,7 @@ class LiveScreen(Screen[None]):
                 production=session.settings.production,
                 lock=session.lock.told(now),
                 took=self._took,
+                skew=session.skew,
                 load=session.load,
                 clock=session.now().astimezone(session.zone).strftime("%H:%M:%S"),
                 places=[(screen.KEY, screen.TITLE or "") for screen in modes.values()],

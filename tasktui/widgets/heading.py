@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -19,6 +20,7 @@ class Status:
         production: it is one where a mistake hurts.
         lock: whether changes are allowed, in words; empty when nothing need be said.
         took: seconds that the last look took; None when there was none yet.
+        skew: how far the database's clock is ahead of ours; None when that is not known yet.
         load: how often we asked in the last minute.
         clock: the time of day.
         places: keys and titles of the screens.
@@ -31,6 +33,7 @@ class Status:
     production: bool
     lock: str
     took: float | None
+    skew: timedelta | None
     load: int
     clock: str
     places: Sequence[tuple[str, str]]
@@ -62,14 +65,21 @@ class Heading(Static):
         self.update(lines(parts))
 
 
+def milliseconds(skew: timedelta) -> str:
+    """A difference of clocks, with its sign: `+3 ms`, `-2.4 s`."""
+    seconds = skew.total_seconds()
+    return f"{seconds * 1000:+.0f} ms" if abs(seconds) < 1 else f"{seconds:+,.1f} s"
+
+
 def _first(status: Status, width: int) -> Content:
+    skew = "" if status.skew is None else f"skew {milliseconds(status.skew)}"
     took = "" if status.took is None else f"db {status.took * 1000:.1f} ms"
     badge = " PRODUCTION " if status.production else ""
     lock = f" {status.lock} " if status.lock else ""
     name = f" tasktui  {line(status.name, 40)}  "
     room = max(0, width - sum(map(cell_len, (name, badge, lock))))
     # What does not fit is left out from the left: the clock shows that the screen is alive.
-    told = [part for part in (f"our load {status.load} q/min", took, status.clock) if part]
+    told = [part for part in (f"our load {status.load} q/min", skew, took, status.clock) if part]
     while len(told) > 1 and len("  ".join(told)) + 2 > room:
         told.pop(0)
     rest = fitted("  ".join(told) + " ", room, right=True)

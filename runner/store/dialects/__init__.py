@@ -62,6 +62,10 @@ class Dialect(Protocol):
         """The condition that this login may change tasks, and write down that it did."""
         ...
 
+    def vitals(self, tables: Tables) -> Mapping[str, sa.Executable]:
+        """Statements that tell how the database is, by what they tell; see observe.health."""
+        ...
+
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """A time in a form that can always be fetched, whatever a foreign client wrote: see observe.legible."""
         ...

@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from runner.columns import EARLIEST, LATEST
 from runner.schema import Tables
+from runner.store.dialects import vitals
 
 
 class PostgreSQL:
@@ -64,6 +65,10 @@ class PostgreSQL:
         task = sa.func.has_any_column_privilege(_regclass(tables.task), "UPDATE")
         audit = sa.func.has_any_column_privilege(_regclass(tables.audit), "INSERT")
         return sa.and_(task, audit, sa.not_(sa.func.pg_is_in_recovery()))
+
+    def vitals(self, tables: Tables) -> Mapping[str, sa.Executable]:
+        """Its statistics views, as far as the login may see them."""
+        return vitals.of_postgresql(tables)
 
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Leave out what Python has no date for: infinity, and years that it does not know."""

@@ -10,6 +10,7 @@ from sqlalchemy.dialects import sqlite
 
 from runner.columns import instant_to_text
 from runner.schema import Tables
+from runner.store.dialects import vitals
 
 
 class SQLite:
@@ -62,6 +63,10 @@ class SQLite:
     def may_intervene(self, tables: Tables) -> sa.ColumnElement[bool]:  # noqa: ARG002 - the other database needs them
         """There are no logins: whoever may write the file may do anything."""
         return sa.true()
+
+    def vitals(self, tables: Tables) -> Mapping[str, sa.Executable]:  # noqa: ARG002 - the other database needs them
+        """The size of the file."""
+        return vitals.of_sqlite()
 
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Times are text, and any text can be fetched."""

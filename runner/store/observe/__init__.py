@@ -11,9 +11,11 @@ from runner.store.observe.evidence import Attempt
 from runner.store.observe.failures import Failures, failures
 from runner.store.observe.family import Family, Kin
 from runner.store.observe.filtering import indexed
+from runner.store.observe.health import Health, Worry, health, worries
 from runner.store.observe.legible import clock
 from runner.store.observe.pages import Page, page
 from runner.store.observe.pauses import Pause, Pauses, Registered, pauses, registered
+from runner.store.observe.ping import Ping, ping
 from runner.store.observe.reports import Flow, MinuteFlow, Total, per_minute, pulses, totals
 from runner.store.observe.rights import may_intervene
 from runner.store.observe.runners import RunnerRow, UnknownHandler, runner_of, runners, unknown_handlers
@@ -37,12 +39,14 @@ __all__ = [
     "Family",
     "Flow",
     "Found",
+    "Health",
     "Kin",
     "MinuteFlow",
     "Order",
     "Page",
     "Pause",
     "Pauses",
+    "Ping",
     "QueueCounts",
     "Registered",
     "RunnerRow",
@@ -55,6 +59,7 @@ __all__ = [
     "UnknownHandler",
     "Waiting",
     "Why",
+    "Worry",
     "audit",
     "audited",
     "circles",
@@ -63,11 +68,13 @@ __all__ = [
     "failures",
     "find",
     "forecast",
+    "health",
     "indexed",
     "may_intervene",
     "page",
     "pauses",
     "per_minute",
+    "ping",
     "pulses",
     "registered",
     "runner_of",
@@ -81,4 +88,5 @@ __all__ = [
     "unknown_handlers",
     "waiting",
     "why",
+    "worries",
 ]
