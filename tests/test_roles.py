@@ -118,6 +118,10 @@ async def looks(tx: Transaction) -> None:
     await observe.unknown_handlers(tx)
     now = await observe.clock(tx)
     await observe.totals(tx, now - timedelta(hours=1), now)
+    await observe.summary(tx, now - timedelta(hours=1))
+    await observe.pulses(tx, now)
+    await observe.why(tx, DUE, UTC)
+    await observe.health(tx)
 
 
 RUNS = {
