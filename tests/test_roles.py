@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from tests.cli.conftest import program
 from tests.conftest import PostgresDatabases
 from tests.postgres.logins import logins
 from tests.store.rows import filtered
-from tests.store.scene import DEAD, HELD, INTERVENES, RUNNER, Verb, arrange
+from tests.store.scene import DEAD, HELD, INTERVENES, LATER, RUNNER, Verb, arrange
 
 URL = parse_url("postgresql://app@db.example.org/app")
 
@@ -120,7 +120,8 @@ async def looks(tx: Transaction) -> None:
     await observe.totals(tx, now - timedelta(hours=1), now)
     await observe.summary(tx, now - timedelta(hours=1))
     await observe.pulses(tx, now)
-    await observe.why(tx, DUE, UTC)
+    for id in (LATER, HELD, DEAD):
+        await observe.why(tx, id, UTC)
     await observe.health(tx)
 
 
