@@ -28,6 +28,8 @@ from runner.store.observe import (
     unknown_handlers,
     worries,
 )
+from runner.store.partitions import look as look_at_ranges
+from runner.store.partitions import overtaken
 from runner.terminal import counted
 
 MOST_SKEW = timedelta(seconds=2)
@@ -73,8 +75,8 @@ async def check(*, handlers: Modules = (), json: bool = False, connection: Conne
     """Find out whether all is well, and say what to do where it is not.
 
     Looks at the settings and where they come from, the handlers, the database,
-    its tables and its clock, the runners, the tasks that no runner takes, and what
-    is paused.
+    its tables, its clock and its history, the runners, the tasks that no runner
+    takes, and what is paused.
     Nothing is changed. The exit code is 0 when nothing is wrong.
 
     Args:
@@ -132,6 +134,8 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
         )
     yield _clock(skew)
     yield Finding("schema", Verdict.WELL, f"the tables are at {await check_schema(database)}, as needed")
+    async for finding in _history(database):
+        yield finding
     async for finding in _work(database):
         yield finding
 
@@ -143,6 +147,19 @@ def _clock(skew: timedelta) -> Finding:
         return Finding("clock", Verdict.WELL, said)
     advice = "Synchronise both (NTP). Tasks run by the database's clock, but times typed here are read by this one."
     return Finding("clock", Verdict.WRONG, said, advice)
+
+
+async def _history(database: Database) -> AsyncIterator[Finding]:
+    layout = await database.read(look_at_ranges)
+    if layout is None:
+        return
+    said = f"{counted(len(layout.ranges), 'partition')} for succeeded tasks"
+    end = max((part.end for part in layout.ranges), default=0)
+    if await database.read(overtaken, end):
+        said += ", and some stand beyond, which are deleted row by row"
+        yield Finding("history", Verdict.NOTE, said, "Let the owner of the tables run `runner prune` every hour or so.")
+    else:
+        yield Finding("history", Verdict.WELL, f"{said}, up to id {end - 1:,}")
 
 
 async def _work(database: Database) -> AsyncIterator[Finding]:

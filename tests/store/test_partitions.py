@@ -181,6 +181,16 @@ async def test_an_old_range_is_dropped_with_all_that_belongs_to_its_tasks(databa
             assert [row[0] for row in rows] == [21, 22, 23]
 
 
+async def test_two_who_prune_at_once_drop_a_range_once(database: Database, rival: Database) -> None:
+    await use_up(database)
+    await fill(database, 1, 20, days_ago(8))
+    rounds = await asyncio.gather(enforced(database), enforced(rival))
+    assert [part for pruned in rounds for part in pruned.ranges] == [FIRST]
+    assert sum(pruned.tasks[State.SUCCEEDED] for pruned in rounds) == 20
+    assert await ranges(database) == []
+    assert await extended(database)
+
+
 async def test_what_belongs_to_a_range_goes_a_little_at_a_time(database: Database) -> None:
     await use_up(database)
     await fill(database, 1, 1_500, days_ago(8))

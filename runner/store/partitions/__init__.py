@@ -8,6 +8,7 @@ from runner.store.partitions.drop import Dropped, drop
 from runner.store.partitions.extend import extend
 from runner.store.partitions.look import Layout, look
 from runner.store.partitions.outlook import Outlook, outlook
+from runner.store.partitions.overtaken import overtaken
 from runner.store.partitions.strip import strip
 
-__all__ = ["Dropped", "Layout", "Outlook", "drop", "extend", "look", "outlook", "strip"]
+__all__ = ["Dropped", "Layout", "Outlook", "drop", "extend", "look", "outlook", "overtaken", "strip"]
