@@ -16,7 +16,7 @@ from runner.schema.partitions import WIDTH, full_name
 from runner.store.database import Database
 from runner.store.expire import FIRST_KEY, forget_gone
 from runner.store.intervene import By, Target, requeue
-from runner.store.observe import story
+from runner.store.observe import health, story
 from runner.store.observe.facts import facts
 from runner.store.partitions import extend, look
 from runner.store.prune import Pruned
@@ -262,6 +262,12 @@ async def test_a_range_whose_tasks_are_still_to_come_stays(database: Database) -
     await change(database, sa.insert(task).from_select(["id", "handler"], sa.select(i.c.i, sa.literal("later"))))
     assert (await enforced(database)).ranges == []
     assert FIRST in await ranges(database)
+
+
+async def test_the_size_of_a_database_is_with_its_partitions(database: Database) -> None:
+    before = (await database.read(health)).size or 0
+    await fill(database, 1, 2_000, days_ago(1))
+    assert ((await database.read(health)).size or 0) > before + 100_000
 
 
 @pytest.fixture

@@ -21,13 +21,13 @@ SELECT count(*) FILTER (WHERE backend_type = 'client backend' OR backend_type IS
        count(*) FILTER (WHERE datname = current_database() AND query = '<insufficient privilege>')
 FROM pg_stat_activity
 """
-# Our tables, and their partitions.
+# Our tables, and their partitions at every level.
 _OWN = """
 WITH named AS (
     SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = coalesce(CAST(:schema AS text), current_schema()) AND c.relname = ANY(CAST(:names AS text[]))
 ), own AS (
-    SELECT oid FROM named UNION SELECT inhrelid FROM pg_inherits JOIN named ON inhparent = oid
+    SELECT oid FROM named UNION SELECT tree.relid FROM named, pg_partition_tree(oid) AS tree
 )
 """
 _DEAD = """
