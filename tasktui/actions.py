@@ -71,7 +71,7 @@ ACTIONS = {
         Action("retry", "R", "retry_now", "Retry", Subject.TASKS, "Spread over", "0s"),
         Action("terminate", "T", "terminate", "Terminate", Subject.TASKS),
         Action("delay", "D", "delay", "Delay", Subject.TASKS, "Delay by", "10m", needed=True),
-        Action("unblock", "U", "unblock", "Unblock", Subject.TASKS),
+        Action("unblock", "U", "unblock", "Unblock", Subject.TASKS, shown=False),
         Action("edit", "E", "edit", "Edit", Subject.TASK),
         Action("pause", "P", "", "Pause", Subject.QUEUE, "For", "30m", needed=True),
         Action("pause --handler", "H", "", "Pause handler", Subject.HANDLER, "For", "30m", needed=True, shown=False),

@@ -24,6 +24,8 @@ EVERY = 2.0
 """Seconds between looks."""
 
 MOST_TABLES = 5
+FEW = 100
+"""Dead rows that are not worth a line."""
 
 
 class Vitals(NamedTuple):
@@ -119,7 +121,7 @@ def _facts(found: Vitals, load: int) -> Iterator[tuple[str, str]]:
         oldest = health.oldest
         who = f", {line(oldest.program)} (connection {oldest.pid}), {line(oldest.state)}" if oldest else ""
         yield "oldest transaction", f"{cells.age(oldest.age)}{who}" if oldest else "none but ours"
-    for place, table in enumerate(table for table in health.dead[:MOST_TABLES] if table.dead):
+    for place, table in enumerate(table for table in health.dead[:MOST_TABLES] if table.dead >= FEW):
         vacuumed = f"vacuumed {cells.age(table.vacuumed)} ago" if table.vacuumed is not None else "never vacuumed"
-        about = f"{line(table.table)}: {table.dead:,} beside {table.live:,} live ones, {vacuumed}"
+        about = f"{line(table.table)}: {table.dead:,}, live {table.live:,}, {vacuumed}"
         yield "" if place else "dead rows", about

@@ -94,7 +94,7 @@ class OverviewScreen(ActingScreen):
         seen = await self.session.read(glance)
         # Not with the first look, which somebody waits for.
         if self._seen is not None and any(queue.cut for queue in seen.queues):
-            deep = await self._deep.get(None, partial(self.session.read, observe.waiting))
+            deep = await self._deep.get(None, partial(self.session.read, observe.backlog))
             seen = replace(seen, queues=deepened(seen.queues, deep))
         behind = tuple(queue.queue for queue in seen.queues if queue.falls_behind)
         died = any(flow.flow.died for flow in seen.hour)

@@ -64,6 +64,6 @@ def test_worries_stand_below_the_facts() -> None:
     assert "1.2ms" in text
     assert "12 of 100, 3 of them hidden from this role" in text
     assert "1h06m, rep␛ort (connection 7), idle in transaction" in text
-    assert "task: 383,000 beside 1,000 live ones, vacuumed 1m ago" in text
+    assert "task: 383,000, live 1,000, vacuumed 1m ago" in text
     assert "task_queue" not in text
     assert " ! task has 383,000 dead rows" in text

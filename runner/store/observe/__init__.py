@@ -6,7 +6,8 @@ Every function takes an open transaction, counts up to a cap, and reads a row wh
 from runner.store.observe.audit import Audited, audit, audited, undoable
 from runner.store.observe.cause import Cause
 from runner.store.observe.circles import circles
-from runner.store.observe.counts import QueueCounts, counts, waiting
+from runner.store.observe.counts import QueueCounts, counts
+from runner.store.observe.counts import waiting as backlog
 from runner.store.observe.evidence import Attempt
 from runner.store.observe.failures import Failures, failures
 from runner.store.observe.family import Family, Kin
@@ -62,6 +63,7 @@ __all__ = [
     "Worry",
     "audit",
     "audited",
+    "backlog",
     "circles",
     "clock",
     "counts",
@@ -86,7 +88,6 @@ __all__ = [
     "undoable",
     "unfinished",
     "unknown_handlers",
-    "waiting",
     "why",
     "worries",
 ]

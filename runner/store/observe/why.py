@@ -144,6 +144,9 @@ def _ended(known: Facts) -> Cause:
         case State.CANCELLED:
             asked = known.terminated
             by = f" by {one_line(asked.operator)}: {said(asked.reason)}" if asked else f": {said(task.error)}"
-            ended = "terminated" if asked else "cancelled"
-            return Cause(State.CANCELLED, f"It was {ended} {ago}{by}", f"runner retry {task.id}")
+            return Cause(
+                State.CANCELLED,
+                f"It was {'terminated' if asked else State.CANCELLED} {ago}{by}",
+                f"runner retry {task.id}",
+            )
     return Cause(State.DEAD, f"It failed for good {ago}, at {tried}: {said(task.error)}", f"runner retry {task.id}")
