@@ -1,7 +1,6 @@
 """Submission: a call with what its tasks are to have, and the ways to hand it in."""
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -102,8 +101,11 @@ class Submission(Generic[P, R]):
 
 def _waited(tasks: Sequence[NewTask]) -> Receipt:
     """Submit, and wait for it; not on an event loop, which could be the one that the wait is for."""
-    with contextlib.suppress(RuntimeError):
+    try:
         asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
         raise WouldBlock(call="submit", instead="submit_async")
     return door().submit(tasks).result()
 

@@ -124,6 +124,13 @@ async def test_the_rows_of_a_foreign_client_break_no_screen(database: Database, 
         await operator.sees("ENTRY")
 
 
+@ON_ONE_DATABASE
+async def test_what_a_task_resulted_in_stands_on_its_screen(database: Database, watch: Watch) -> None:
+    id = await add_past(database, 4711, result='{"charged": 5}')
+    async with watch("task", task_id=id) as operator:
+        await operator.sees("✔ succeeded", "result", '"charged": 5')
+
+
 async def test_a_unique_key_is_told_with_its_holder_and_its_duplicates(database: Database, watch: Watch) -> None:
     (first,) = (await put(database, once("user-7"), once("user-7"))).ids[:1]
     async with watch("task", task_id=first) as operator:
