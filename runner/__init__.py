@@ -7,6 +7,7 @@ from runner.producer import TaskHandler, handler
 from runner.submission import Submission
 from runner.task import After
 from runner.ticket import Ticket
+from runner.together import Together, together, together_async
 
 __all__ = [
     "After",
@@ -17,7 +18,10 @@ __all__ = [
     "Submission",
     "TaskHandler",
     "Ticket",
+    "Together",
     "connect",
     "disconnect",
     "handler",
+    "together",
+    "together_async",
 ]

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+from runner.batch import Batch
 from runner.errors import (
     DuplicateHandler,
     HandlersNotFound,
@@ -73,6 +74,7 @@ class Context:
         deadline: when this attempt times out; None when it never does.
         logger: puts the task's id and handler into each line.
         stop: is set when the task was terminated or its time is up.
+        batch: how the tasks that it waited for have ended; None when it waited for none.
         own: opens what `transaction` returns; None where no runner executes the task.
     """
 
@@ -85,6 +87,7 @@ class Context:
     logger: logging.LoggerAdapter[logging.Logger]
     stop: threading.Event = field(default_factory=threading.Event, repr=False)
     own: Callable[[], OwnTransaction] | None = field(default=None, repr=False)
+    batch: Batch | None = None
 
     def transaction(self) -> OwnTransaction:
         """Open a transaction of the database that holds the tasks, at whose commit this task is done.

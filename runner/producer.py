@@ -41,6 +41,10 @@ class TaskHandler(Handler, Generic[P, C, R]):
         """Submit a call; see Submission.submit_async."""
         return await self._plainly.submit_async(*args, **kwargs)
 
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
+        """Make a call that is still to be submitted; see Submission.call."""
+        return self.options().call(*args, **kwargs)
+
     def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[Ticket[R]]:
         """Submit many calls; see Submission.submit_many."""
         return self._plainly.submit_many(calls)

@@ -71,8 +71,8 @@ class Submission(Generic[P, R]):
         """Do what `submit_many` does without blocking the event loop."""
         return _tickets(await self._handed_in_async(self._filled_each(calls)))
 
-    def filled(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
-        """The task that `submit` would submit, with its arguments checked and written as JSON."""
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
+        """The task that `submit` would submit, its arguments checked and written as JSON, for `together`."""
         return self._filled(args, kwargs)[0]
 
     def _filled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[NewTask]:
@@ -93,13 +93,13 @@ class Submission(Generic[P, R]):
         return [self.rules.applied(task, partial(arguments, task.payload)) for task in bulk]
 
     def _handed_in(self, tasks: Sequence[NewTask]) -> Receipt:
-        return _waited(tasks) if self.tx is None else door().submit_within(self.tx, tasks)
+        return waited(tasks) if self.tx is None else door().submit_within(self.tx, tasks)
 
     async def _handed_in_async(self, tasks: Sequence[NewTask]) -> Receipt:
         return await (door().submit_async(tasks) if self.tx is None else door().submit_within_async(self.tx, tasks))
 
 
-def _waited(tasks: Sequence[NewTask]) -> Receipt:
+def waited(tasks: Sequence[NewTask]) -> Receipt:
     """Submit, and wait for it; not on an event loop, which could be the one that the wait is for."""
     try:
         asyncio.get_running_loop()

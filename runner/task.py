@@ -1,5 +1,6 @@
 """Task, State and MOVES: what a task is, and every way in which it may change."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
@@ -91,6 +92,8 @@ class Claimed(NamedTuple):
     checkpoint: str | None
     submitted: float | None = None
     """The minute in which it was submitted, counted from 1970; None where no time stands in the row."""
+    parents: str | None = None
+    """How the tasks that it waited for have ended, as JSON text; None when it waited for none."""
 
 
 BUCKETS = 1_000
@@ -139,22 +142,28 @@ OnFailure: TypeAlias = Literal["wait", "cancel", "run"]
 cancelled too; "run": it runs anyway."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """A task that is submitted together with the one that waits for it, before which it stands.
+
+    Args:
+        place: its place among them, from 0.
+    """
+
+    place: int
+
+
 class After(NamedTuple):
     """That a task waits until another one has ended.
 
     Args:
         parent: the other's id; or its handler's name and its business key, which stand for the task that was submitted
-            last with them, and may be submitted later than the one that waits.
+            last with them, and may be submitted later than the one that waits; or a sibling.
         on_failure: what it means when the other one is dead or cancelled.
     """
 
-    parent: int | tuple[str, str]
+    parent: int | tuple[str, str] | Sibling
     on_failure: OnFailure = "wait"
-
-    @property
-    def told(self) -> str:
-        """The parent, as people call it."""
-        return f"task {self.parent}" if isinstance(self.parent, int) else " ".join(self.parent)
 
 
 class NewTask(NamedTuple):

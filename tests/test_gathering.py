@@ -231,7 +231,7 @@ async def test_a_task_with_a_unique_key_waits_for_no_others(
 def test_what_was_handed_in_is_stored_before_the_door_is_closed(
     sharing: None, migrated_url: str, work: TaskHandler[Any, Any, Any]
 ) -> None:
-    tasks = [work.options().filled(number=number) for number in range(50)]
+    tasks = [work.options().call(number=number) for number in range(50)]
     futures = [door().submit([task]) for task in tasks]
     disconnect()
     assert not wait_for(futures, timeout=PATIENCE).not_done

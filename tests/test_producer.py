@@ -139,7 +139,7 @@ def test_a_retry_plan_that_is_none_is_refused_at_once() -> None:
 def test_what_is_under_way_ends_before_the_door_is_closed(
     migrated_url: str, send_coupon: TaskHandler[Any, Any, Any]
 ) -> None:
-    futures = [door().submit([send_coupon.options().filled(user_id=number)]) for number in range(5)]
+    futures = [door().submit([send_coupon.options().call(user_id=number)]) for number in range(5)]
     disconnect()  # also while the database is only just being opened
     assert len({future.result(timeout=0).ids[0] for future in futures}) == 5
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from runner.cli.ending import complain
 from runner.cli.lines import Line
-from runner.errors import DatabaseRefused, DuplicateTask, RunnerError
+from runner.errors import DatabaseRefused, DuplicateTask, InvalidTask, RunnerError
 from runner.task import NewTask, Receipt
 
 CHUNK = 2_000
@@ -69,8 +69,8 @@ class Intake:
     def _submit(self, batch: list[tuple[int, NewTask]]) -> None:
         try:
             receipt = self.submit([task for _, task in batch])
-        except (DatabaseRefused, DuplicateTask) as error:
-            # One of them is not to the database's liking, or to be no duplicate: halve until it stands alone.
+        except (DatabaseRefused, DuplicateTask, InvalidTask) as error:
+            # One is not to the database's liking, or no duplicate, or waits for what is not: halve until it is alone.
             if len(batch) == 1:
                 self._refuse(batch[0][0], str(error))
                 return

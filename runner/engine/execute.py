@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from runner.batch import Batch
 from runner.engine.result import done
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload
@@ -146,7 +147,16 @@ class Executor:
         logger = logging.LoggerAdapter(log, {"task": task.id, "handler": task.handler})
         own = None if self._own is None else partial(self._own, running)
         return Context(
-            task.id, task.key, task.attempt, task.max_attempts, task.fence, deadline, logger, running.stop, own
+            task.id,
+            task.key,
+            task.attempt,
+            task.max_attempts,
+            task.fence,
+            deadline,
+            logger,
+            running.stop,
+            own,
+            Batch.read(task.parents),
         )
 
     def resize(self, threads: int) -> None:

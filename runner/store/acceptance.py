@@ -160,7 +160,7 @@ def _after(task: NewTask, after: tuple[After, ...]) -> None:
             require_storable("after", parent[1], LONGEST_KEY)
             if parent == (task.handler, task.key):
                 raise InvalidTask(field="after", value=" ".join(parent), why="these are its own handler and key")
-        elif not 1 <= parent < 2**63:
+        elif isinstance(parent, int) and not 1 <= parent < 2**63:
             raise InvalidTask(field="after", value=parent, why="it is no number of a task")
 
 

@@ -110,11 +110,15 @@ def submission(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[Re
     check_each(tasks)
     held = yield from waits(frame, tasks)
     if not _is_contested(tasks):
-        return Receipt((yield from _inserted(frame, tasks, held, notify)))
-    outcome = yield from contested(frame, tasks)
-    waiting = [held[place] for place in outcome.new] if held else []
-    inserted = yield from _inserted(frame, [tasks[place] for place in outcome.new], waiting, notify)
-    return (yield from concluded(frame, tasks, outcome, inserted, notify))
+        receipt = Receipt((yield from _inserted(frame, tasks, held, notify)))
+    else:
+        outcome = yield from contested(frame, tasks)
+        waiting = [held[place] for place in outcome.new] if held else []
+        inserted = yield from _inserted(frame, [tasks[place] for place in outcome.new], waiting, notify)
+        receipt = yield from concluded(frame, tasks, outcome, inserted, notify)
+        held = [None if place in receipt.duplicates else waits for place, waits in enumerate(held)]
+    yield from tie(frame, receipt.ids, held)
+    return receipt
 
 
 def takes_one_statement(tasks: Sequence[NewTask]) -> bool:
@@ -138,7 +142,6 @@ def _inserted(frame: Frame, tasks: Sequence[NewTask], held: Held, notify: bool) 
         rows = yield _insertion(frame, tasks[part], held[part], notify)
         # Numbers are handed out in the order of the rows, but come back in any.
         ids += sorted(row[0] for row in rows)
-    yield from tie(frame, ids, held)
     return ids
 
 

@@ -40,7 +40,7 @@ def submitted(now: datetime, owner: UUID) -> None:
     assert_type(crunch.submit(rows=3, owner=owner), Ticket[int])
     assert_type(crunch.submit_many([{"rows": 1}, {"rows": 2}]), list[Ticket[int]])
     assert_type(crunch.options(priority=9, delay="10m").submit(3), Ticket[int])
-    assert_type(crunch.options(key="k").filled(rows=3), NewTask)
+    assert_type(crunch.options(key="k").call(rows=3), NewTask)
     assert_type(crunch(rows=3), int)
     number: int = crunch.submit(rows=3)
     print(number)

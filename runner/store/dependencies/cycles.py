@@ -16,11 +16,11 @@ from runner.store.dialects import DIALECTS, by_column
 from runner.store.parentage import is_open, parent_of
 from runner.store.statement import Prepared
 from runner.store.steps import Frame, Step, Steps
-from runner.task import NewTask, State
+from runner.task import NewTask, Sibling, State
 
 Name: TypeAlias = tuple[str, str]
-Node: TypeAlias = int | Name
-"""A task, by its id or by its handler and key."""
+Node: TypeAlias = int | Name | Sibling
+"""A task, by its id, by its handler and key, or by its place among the new ones."""
 
 MOST_NODES = 10_000
 """Tasks that are walked over before a search is given up; `runner check` finds what was missed."""
@@ -41,40 +41,43 @@ def refuse_cycles(frame: Frame, tasks: Sequence[NewTask]) -> Steps[None]:
 
     Args:
         frame: what the statements are for.
-        tasks: to be submitted, all of which wait for others.
+        tasks: to be submitted.
 
     Raises:
         InvalidTask: naming the way from the task back to itself.
     """
-    new = {(task.handler, task.key): task for task in tasks if task.key is not None}
+    new = {(task.handler, task.key): task for task in tasks if task.key is not None and task.after}
     if new:
         waited_for = {edge.parent for task in tasks for edge in task.after or ()} & new.keys()
         rows = yield _asking(frame, _waited_for, "name", NAME_COLUMNS, list(new))
         for name in waited_for | {(handler, key) for handler, key in rows}:
             if isinstance(name, tuple):
-                yield from _walk(frame, name, new)
+                yield from _walk(frame, name, new, tasks)
 
 
-def _walk(frame: Frame, start: Name, new: Mapping[Name, NewTask]) -> Steps[None]:
+def _walk(frame: Frame, start: Name, new: Mapping[Name, NewTask], tasks: Sequence[NewTask]) -> Steps[None]:
     """Go from a new task to what it waits for, and on to what that waits for, level by level."""
     came: dict[Node, Node | None] = {start: None}
     told: dict[Node, str] = {}
     level: list[Node] = [start]
     while level and len(came) < MOST_NODES:
-        steps: list[tuple[Node, Node]] = [
-            (node, edge.parent)
-            for node in level
-            if isinstance(node, tuple) and node in new
-            for edge in new[node].after or ()
-        ]
-        steps += yield from _stored(frame, [node for node in level if node not in new], told)
+        known = {node: _known(node, new, tasks) for node in level}
+        steps = [(node, edge.parent) for node, task in known.items() if task for edge in task.after or ()]
+        steps += yield from _stored(frame, [node for node, task in known.items() if task is None], told)
         level = []
         for node, parent in steps:
-            if parent == start:
+            if parent == start or _known(parent, new, tasks) is new[start]:
                 raise InvalidTask(field="after", value=" ".join(start), why=_told([*_way(came, node), start], told))
             if parent not in came:
                 came[parent] = node
                 level.append(parent)
+
+
+def _known(node: Node, new: Mapping[Name, NewTask], tasks: Sequence[NewTask]) -> NewTask | None:
+    """The new task that is meant; None for those that are stored."""
+    if isinstance(node, Sibling):
+        return tasks[node.place]
+    return new.get(node) if isinstance(node, tuple) else None
 
 
 def _stored(frame: Frame, nodes: Sequence[Node], told: dict[Node, str]) -> Steps[list[tuple[Node, Node]]]:
@@ -103,8 +106,12 @@ def _way(came: Mapping[Node, Node | None], last: Node) -> list[Node]:
 
 
 def _told(way: Sequence[Node], told: Mapping[Node, str]) -> str:
-    names = [told.get(node) or (" ".join(node) if isinstance(node, tuple) else f"task {node}") for node in way]
+    names = [told.get(node) or (" ".join(node) if isinstance(node, tuple) else _called(node)) for node in way]
     return f"it would wait for itself: {', which waits for '.join(names)}"
+
+
+def _called(node: int | Sibling) -> str:
+    return f"the new task at place {node.place}" if isinstance(node, Sibling) else f"task {node}"
 
 
 def _asking(frame: Frame, statement: Any, name: str, columns: dict[str, Any], rows: Collection[Any]) -> Step:

@@ -16,9 +16,9 @@ from runner.store.dialects import DIALECTS, by_column
 from runner.store.parentage import final_state, is_live, parent_of
 from runner.store.statement import Prepared
 from runner.store.steps import Frame, Step, Steps
-from runner.task import FINAL, After, NewTask, State
+from runner.task import FINAL, After, NewTask, Sibling, State
 
-Parent: TypeAlias = int | tuple[str, str]
+Parent: TypeAlias = int | tuple[str, str] | Sibling
 
 CHUNK = 5_000
 """Parents per statement, and edges per statement."""
@@ -86,8 +86,10 @@ def waits(frame: Frame, tasks: Sequence[NewTask]) -> Steps[Held]:
     waiting = [task for task in alike if task.after is not None]
     if not waiting:
         return []
-    yield from refuse_cycles(frame, waiting)
-    standings = yield from _look_up(frame, list({edge.parent: None for task in waiting for edge in task.after or ()}))
+    _refuse_later_siblings(alike)
+    yield from refuse_cycles(frame, alike)
+    parents = {edge.parent: None for task in waiting for edge in task.after or ()}
+    standings = yield from _look_up(frame, [parent for parent in parents if not isinstance(parent, Sibling)])
     held = [_waits(task.after, standings) if task.after else None for task in alike]
     return held * len(tasks) if isinstance(tasks, Bulk) else held
 
@@ -97,13 +99,22 @@ def tie(frame: Frame, ids: Sequence[int], held: Held) -> Steps[None]:
 
     Args:
         frame: what the statements are for.
-        ids: of the tasks.
-        held: what each of them waits for.
+        ids: of the tasks, and of those that were there already.
+        held: what each of them waits for; None for those that were there already.
     """
-    rows = [_row(id, *edge) for id, waits in zip(ids, held, strict=False) if waits for edge in waits.edges]
+    tied = [(id, waits.edges) for id, waits in zip(ids, held, strict=False) if waits]
+    rows = [_row(id, edge, standing, ids) for id, waited in tied for edge, standing in waited]
     for first in range(0, len(rows), CHUNK):
         part = by_column(EDGE_COLUMNS, rows[first : first + CHUNK])
         yield Step(_insertion(frame.tables, frame.driver), frame.dialect.parameters("edge", part))
+
+
+def _refuse_later_siblings(tasks: Sequence[NewTask]) -> None:
+    for place, task in enumerate(tasks):
+        for parent, _ in task.after or ():
+            if isinstance(parent, Sibling) and not 0 <= parent.place < place:
+                why = "a task can wait for one that stands before it among those that are submitted together"
+                raise InvalidTask(field="after", value=f"place {parent.place} (from {place})", why=why)
 
 
 def _look_up(frame: Frame, wanted: Sequence[Parent]) -> Steps[Mapping[Parent, Standing]]:
@@ -119,10 +130,15 @@ def _look_up(frame: Frame, wanted: Sequence[Parent]) -> Steps[Mapping[Parent, St
     return standings
 
 
-def _row(task_id: int, edge: After, standing: Standing) -> tuple[Any, ...]:
-    parent: tuple[Any, ...] = (edge.parent, None, None)
-    if isinstance(edge.parent, tuple):
-        parent = (standing.id if standing.state else None, *edge.parent)
+def _row(task_id: int, edge: After, standing: Standing, ids: Sequence[int]) -> tuple[Any, ...]:
+    parent: tuple[Any, ...]
+    match edge.parent:
+        case Sibling(place):
+            parent = (ids[place], None, None)
+        case (handler, key):
+            parent = (standing.id if standing.state else None, handler, key)
+        case id:
+            parent = (id, None, None)
     holds = _holds(edge, standing)
     # What has to be cancelled is left to the next sweep, for which an end that is written down would be no news.
     seen = None if holds and edge.on_failure == "cancel" else standing.state
