@@ -83,7 +83,9 @@ class Tables:
     def _index_open(self, dependency: sa.Table) -> None:
         edge = dependency.c
         is_open = edge.satisfied_at.is_(None)
-        self._index(dependency, "open", edge.id, where=is_open)
+        # Its second condition is true of every row. Whoever does not repeat it is kept from using this index, which a
+        # planner takes for small, to look for single edges.
+        self._index(dependency, "open", edge.id, where=is_open & (edge.id > sa.literal_column("0")))
         self._index(
             dependency, "key", edge.parent_key, edge.parent_handler, where=is_open & edge.parent_key.is_not(None)
         )

@@ -26,6 +26,12 @@ def is_open(edge: Any) -> sa.ColumnElement[bool]:
     return condition
 
 
+def is_any_open(edge: Any) -> sa.ColumnElement[bool]:
+    """The condition that an edge is open, spelled so that the index of all open edges matches, in their order."""
+    every: sa.ColumnElement[bool] = edge.id > sa.literal_column("0")
+    return is_open(edge) & every
+
+
 def is_blocked(tables: Tables, task_id: Any) -> sa.ColumnElement[bool]:
     """The condition that a task is blocked."""
     task = tables.task.alias("child")

@@ -15,14 +15,16 @@ from runner.columns import db_later, db_now
 from runner.outcome import Retry
 from runner.store.claim import claim_suspect
 from runner.store.database import Database
+from runner.store.dependencies import Ended, any_open, resolve, strays, waiting_for
 from runner.store.expire import forget_expired
 from runner.store.settle import settle_done
 from runner.store.submit import hand_in
 from runner.task import OnDuplicate
 from tests.store.conftest import ON_POSTGRESQL
+from tests.store.family import put_after
 from tests.store.plans import Seen, Watch, watch
 from tests.store.runners import Runner, ended
-from tests.store.table import change, expire, put_many
+from tests.store.table import change, expire, put, put_many
 from tests.store.uniques import once
 
 SOME, MANY, MILLION = 3_000, 30_000, 1_000_000
@@ -216,3 +218,60 @@ async def test_no_statement_is_left_to_a_generic_plan(database: Database) -> Non
 
 async def _prepared(tx: Any) -> Any:
     return await tx.scalar(sa.text("SELECT count(*) FROM pg_prepared_statements"))
+
+
+async def wait_for_others(database: Database, rows: int) -> None:
+    """Add so many blocked tasks, each with an edge that is open and one that is not; half of the open ones by key."""
+    task, edge = database.tables.task, database.tables.dependency
+    n = sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
+    n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < rows))
+    blocked, key = sa.literal("blocked"), sa.literal("k") + sa.cast(n.c.i, sa.Text)
+    named = sa.insert(task).from_select(["handler", "state", "key"], sa.select(sa.literal("w"), blocked, key))
+    await change(database, named)
+    ids = sa.select(task.c.id, task.c.key).where(task.c.state == "blocked")
+    by_id = sa.select(ids.subquery().c.id, sa.literal(1), sa.null(), sa.null(), sa.null())
+    some = ids.where(task.c.id % 2 == 0).subquery()
+    columns = ["task_id", "parent_id", "parent_handler", "parent_key", "satisfied_at"]
+    by_key = sa.select(some.c.id, sa.null(), sa.literal("w"), some.c.key, sa.null())
+    closed = sa.select(ids.subquery().c.id, sa.literal(2), sa.null(), sa.null(), db_now())
+    for values in (by_id, by_key, closed):
+        await change(database, sa.insert(edge).from_select(columns, values))
+
+
+async def follow(database: Database, looking: Watch, runner: Runner) -> dict[str, Seen]:
+    """Look at what is done for those that wait for a task which has ended."""
+    seen: dict[str, Seen] = {}
+    parent = await put(database, key="parent", priority=9)
+    for _ in range(10):
+        await put_after(database, parent)
+        await put_after(database, ("work", "parent"))
+    await runner.survey()
+    (task,) = await runner.claim_on(1)
+    async with looking.seeing() as seen["look up parents"]:
+        await put_after(database, parent, ("work", "parent"))
+    await runner.end(task)
+    async with looking.seeing() as seen["any open"]:
+        assert await database.state(any_open)
+    async with looking.seeing() as seen["who waits"]:
+        edges = await database.state(waiting_for, [Ended(task.id, task.handler, task.key)])
+    async with looking.seeing() as seen["sweep"]:
+        assert len((await database.state(strays)).edges) == len(edges) == 22
+    async with looking.seeing() as seen["resolve"]:
+        assert len((await database.write(resolve, edges)).freed) == 21
+    return seen
+
+
+async def test_following_costs_the_same_whatever_else_waits(watched: tuple[Database, Watch]) -> None:
+    database, looking = watched
+    runner = await _worn_in(database)
+    await fill(database, SOME)
+    await wait_for_others(database, SOME)
+    before = await follow(database, looking, runner)
+    await fill(database, MANY)
+    await wait_for_others(database, MANY)
+    after = await follow(database, looking, runner)
+    told = report(before, after)
+    for verb, seen in after.items():
+        assert not seen.whole & {"task", "task_dependency"}, f"{verb} reads a table from end to end\n{told}"
+        assert seen.rows <= 1.2 * before[verb].rows + 1_000, f"{verb} looks at more rows\n{told}"
+        assert seen.pages <= 1.5 * before[verb].pages + 200, f"{verb} touches more pages\n{told}"

@@ -247,7 +247,7 @@ def _task_dependency(op: Operations) -> None:
     )
     op.create_index("task_dependency", "task_id", "task_id")
     op.create_index("task_dependency", "parent_id", "parent_id")
-    op.create_index("task_dependency", "open", "id", where="satisfied_at IS NULL")
+    op.create_index("task_dependency", "open", "id", where="satisfied_at IS NULL AND id > 0")
     op.create_index(
         "task_dependency",
         "key",

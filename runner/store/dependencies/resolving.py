@@ -1,7 +1,7 @@
 """resolving: let go, or cancel, the tasks that waited for others which have ended."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -22,8 +22,6 @@ CHUNK = 2_000
 """Edges that are resolved in one transaction."""
 
 ENDED_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "handler": sa.Text, "key": sa.Text}
-ID_COLUMN: dict[str, Any] = {"id": sa.BigInteger}
-CLOSED_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "closed": sa.Integer}
 
 
 class Ended(NamedTuple):
@@ -97,13 +95,12 @@ async def resolve(tx: Transaction, edges: Sequence[Edge], *, notify: bool = True
     """
     held = await _lock(tx, {edge.task_id for edge in edges})
     result = Resolved(left=[edge for edge in edges if edge.task_id not in held])
-    mine = [(edge.id,) for edge in edges if edge.task_id in held]
+    mine = [edge.id for edge in edges if edge.task_id in held]
     if not mine:
         return result
     closed: Counter[int] = Counter()
     doomed: dict[int, str] = {}
-    judged = await tx.run(_judge(tx.tables, tx.driver), tx.dialect.parameters("given", by_column(ID_COLUMN, mine)))
-    for task_id, parent_id, state, on_failure in judged:
+    for task_id, parent_id, state, on_failure in await _judge(tx, mine):
         if state == State.SUCCEEDED or on_failure == "run":
             closed[task_id] += 1
         elif on_failure == "cancel":
@@ -126,18 +123,62 @@ async def let_go(tx: Transaction, closed: Mapping[int, int], *, notify: bool = T
     """
     if not closed:
         return []
-    parameters = tx.dialect.parameters("closed", by_column(CLOSED_COLUMNS, closed.items()))
-    freed = [row[0] for row in await tx.run(_free(tx.tables, tx.driver, notify), parameters)]
-    if len(freed) < len(closed):
-        await tx.run(_count_down(tx.tables, tx.driver), parameters)
-    return freed
+    task, edge = tx.tables.task, tx.tables.dependency
+    held_back = sa.exists().where(edge.c.task_id == task.c.id, is_open(edge.c))
+    free = (
+        sa.update(task)
+        .where(_are(tx, closed), ~held_back)
+        .values(
+            state=state_literal(MOVES["unblock"].target),
+            blocked_by=0,
+            # It is due from now on: its age counts from here, and it does not overtake what has been due for longer.
+            run_at=sa.case((task.c.run_at > db_now(), task.c.run_at), else_=db_now()),
+            version=task.c.version + 1,
+            parents=sa.cast(summary(tx.tables, task.c.id), JsonText),
+        )
+        .returning(task.c.id)
+    )
+    rows = await tx.rows(tx.dialect.announcing(free, tx.tables) if notify else free)
+    freed = {row.id for row in rows}
+    await _count_down(tx, {id: number for id, number in closed.items() if id not in freed})
+    return sorted(freed)
+
+
+async def _count_down(tx: Transaction, closed: Mapping[int, int]) -> None:
+    """Note how many fewer edges are open; the version stays, for a member that has ended is no news to operators."""
+    task = tx.tables.task
+    for number in set(closed.values()):
+        ids, left = [id for id in closed if closed[id] == number], task.c.blocked_by - number
+        fewer = sa.update(task).where(_are(tx, ids)).values(blocked_by=sa.case((left > 1, left), else_=1))
+        await tx.execute(fewer)
 
 
 async def _lock(tx: Transaction, ids: Collection[int]) -> dict[int, Child]:
     """Hold the blocked ones of these tasks that nobody else holds, in the order of their ids."""
-    parameters = tx.dialect.parameters("given", by_column(ID_COLUMN, [(id,) for id in ids]))
-    rows = await tx.run(_lock_statement(tx.tables, tx.driver), parameters)
-    return {row[0]: Child(*row) for row in rows}
+    task = tx.tables.task
+    held = sa.select(*(task.c[name] for name in Child._fields)).where(_are(tx, ids)).order_by(task.c.id)
+    return {row.id: Child(*row) for row in await tx.rows(held.with_for_update(skip_locked=True))}
+
+
+def _are(tx: Transaction, ids: Iterable[int]) -> sa.ColumnElement[bool]:
+    """The condition that a task is one of these, and blocked."""
+    task = tx.tables.task.c
+    return tx.dialect.one_of(task.id, sorted(ids)) & is_state(task.state, State.BLOCKED)
+
+
+async def _judge(tx: Transaction, ids: Sequence[int]) -> Sequence[Any]:
+    """Write into edges how their parents have ended, and return those that this is news of."""
+    edge = tx.tables.dependency
+    mine = tx.dialect.one_of(edge.c.id, ids)
+    told = news(tx.tables, sa.select(*edges_of(tx.tables)).where(mine, is_open(edge.c))).subquery("told")
+    satisfied = is_state(told.c.state, State.SUCCEEDED) | (edge.c.on_failure == "run")
+    judged = (
+        sa.update(edge)
+        .where(edge.c.id == told.c.id, mine)
+        .values(parent_id=told.c.parent, parent_state=told.c.state, satisfied_at=sa.case((satisfied, db_now())))
+        .returning(edge.c.task_id, edge.c.parent_id, edge.c.parent_state, edge.c.on_failure)
+    )
+    return await tx.rows(judged)
 
 
 async def _cancel(tx: Transaction, doomed: Mapping[Child, str]) -> list[Child]:
@@ -172,56 +213,3 @@ def _waiting_for(tables: Tables, driver: sa.Dialect) -> Prepared:
     told = news(tables, sa.union_all(*found)).subquery("told")
     concerned = sa.select(told.c.id, told.c.task_id).where(is_blocked(tables, told.c.task_id))
     return Prepared(concerned.limit(sa.bindparam("most", type_=sa.Integer)), driver)
-
-
-@lru_cache
-def _lock_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
-    task, given = tables.task, DIALECTS[driver.name].rows("given", ID_COLUMN)
-    columns = [task.c[name] for name in Child._fields]
-    held = sa.select(*columns).join(given, given.c.id == task.c.id).where(is_state(task.c.state, State.BLOCKED))
-    return Prepared(held.order_by(task.c.id).with_for_update(skip_locked=True, of=task), driver)
-
-
-@lru_cache
-def _judge(tables: Tables, driver: sa.Dialect) -> Prepared:
-    edge, given = tables.dependency, DIALECTS[driver.name].rows("given", ID_COLUMN)
-    some = sa.select(*edges_of(tables)).join(given, given.c.id == edge.c.id).where(is_open(edge.c))
-    told = news(tables, some).subquery("told")
-    satisfied = is_state(told.c.state, State.SUCCEEDED) | (edge.c.on_failure == sa.literal_column("'run'"))
-    judged = (
-        sa.update(edge)
-        .where(edge.c.id == told.c.id)
-        .values(parent_id=told.c.parent, parent_state=told.c.state, satisfied_at=sa.case((satisfied, db_now())))
-        .returning(edge.c.task_id, edge.c.parent_id, edge.c.parent_state, edge.c.on_failure)
-    )
-    return Prepared(judged, driver)
-
-
-@lru_cache
-def _free(tables: Tables, driver: sa.Dialect, notify: bool) -> Prepared:
-    dialect, task, edge = DIALECTS[driver.name], tables.task, tables.dependency
-    closed = dialect.rows("closed", CLOSED_COLUMNS)
-    held_back = sa.exists().where(edge.c.task_id == task.c.id, is_open(edge.c))
-    free = (
-        sa.update(task)
-        .where(task.c.id == closed.c.id, is_state(task.c.state, State.BLOCKED), ~held_back)
-        .values(
-            state=state_literal(MOVES["unblock"].target),
-            blocked_by=sa.literal_column("0"),
-            # It is due from now on: its age counts from here, and it does not overtake what has been due for longer.
-            run_at=sa.case((task.c.run_at > db_now(), task.c.run_at), else_=db_now()),
-            version=task.c.version + sa.literal_column("1"),
-            parents=sa.cast(summary(tables, task.c.id), JsonText),
-        )
-        .returning(task.c.id)
-    )
-    return Prepared(dialect.announcing(free, tables) if notify else free, driver)
-
-
-@lru_cache
-def _count_down(tables: Tables, driver: sa.Dialect) -> Prepared:
-    task, closed = tables.task, DIALECTS[driver.name].rows("closed", CLOSED_COLUMNS)
-    left = task.c.blocked_by - closed.c.closed
-    # The version stays: a member that has ended is no change of the task that an operator would have to look at again.
-    fewer = sa.update(task).where(task.c.id == closed.c.id, is_state(task.c.state, State.BLOCKED))
-    return Prepared(fewer.values(blocked_by=sa.case((left > 1, left), else_=1)), driver)

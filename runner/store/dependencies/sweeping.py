@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from runner.columns import db_now
 from runner.schema import Tables
 from runner.store.dependencies.resolving import Edge, edges_of
-from runner.store.parentage import is_blocked, is_open, news
+from runner.store.parentage import is_any_open, is_blocked, is_open, news
 from runner.store.statement import Prepared
 from runner.store.transaction import Transaction
 
@@ -63,7 +63,7 @@ async def forget(tx: Transaction, moot: list[Edge]) -> None:
 
 @lru_cache
 def _any_open(tables: Tables, driver: sa.Dialect) -> Prepared:
-    return Prepared(sa.select(sa.exists().where(is_open(tables.dependency.c))), driver)
+    return Prepared(sa.select(sa.exists().where(is_any_open(tables.dependency.c))), driver)
 
 
 @lru_cache
@@ -75,7 +75,7 @@ def strays_statement(tables: Tables) -> sa.Select[Any]:
     """One row for each stray, beside what the window was; one row without a stray when there is none."""
     edge = tables.dependency
     below = edge.c.id < sa.bindparam("below", type_=sa.BigInteger)
-    newest = sa.select(*edges_of(tables)).where(is_open(edge.c), below).order_by(edge.c.id.desc())
+    newest = sa.select(*edges_of(tables)).where(is_any_open(edge.c), below).order_by(edge.c.id.desc())
     window = newest.limit(sa.literal_column(str(WINDOW))).cte("window_")
     bounds = sa.select(sa.func.min(window.c.id).label("lowest"), sa.func.count().label("looked")).subquery("bounds")
     told = news(tables, sa.select(window).where(is_blocked(tables, window.c.task_id))).subquery("told")
