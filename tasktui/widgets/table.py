@@ -114,11 +114,13 @@ class Table(ScrollView, Generic[K], can_focus=True):
 
     def action_first(self) -> None:
         """Move the cursor to the first line."""
-        self.action_move(-len(self.keys))
+        if self.keys:
+            self.put(self.keys[0])
 
     def action_last(self) -> None:
         """Move the cursor to the last line."""
-        self.action_move(len(self.keys))
+        if self.keys:
+            self.put(self.keys[-1])
 
     def action_choose(self) -> None:
         """Choose the line under the cursor."""
