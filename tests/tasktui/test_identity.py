@@ -22,7 +22,7 @@ TASKS = 8
 EVENTS = ("nothing", "come", "edit", "go", "end")
 """What may happen to the rows at any moment."""
 
-KEYS = ("up", "down", "home", "end", "r", "space", "v", "backslash")
+KEYS = ("up", "down", "down", "down", "home", "end", "r", "space", "v", "backslash")
 
 Step = tuple[str, int, str]
 steps = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 50), st.sampled_from(KEYS)), min_size=3, max_size=8)
@@ -91,14 +91,16 @@ async def follow(operator: Operator, database: Database, ids: list[int], steps: 
 
 async def act_on_what_stands_still(operator: Operator, database: Database) -> None:
     """While nothing happens, exactly what is shown is acted upon."""
-    id = await add_live(database)
+    second, newest = [await add_live(database) for _ in range(2)]
     await operator.press("backslash", "r")
-    await operator.until(lambda: displayed(operator) == {id})
+    await operator.until(lambda: displayed(operator) == {newest})
+    await operator.press("down")
+    await operator.until(lambda: displayed(operator) == {second})
     before = await acted_upon(database)
     await operator.press("T")
     await say_yes(operator)
-    await operator.until(lambda: "⊘ cancelled" in operator.text)
-    assert await acted_upon(database) - before == {id}
+    await operator.sees(f"{second} ⊘ cancelled")
+    assert await acted_upon(database) - before == {second}
 
 
 async def check_identity(database: Database, watch: Watch, steps: Sequence[Step]) -> None:
