@@ -1,24 +1,27 @@
 """What an edit would set, read from what was typed into a form, and what would follow from it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, tzinfo
 from typing import Any, NamedTuple
 
 from runner import cells
 from runner.errors import InvalidEdit, RunnerError
-from runner.redaction import redacted
+from runner.redaction import decoded, redacted
 from runner.store.intervene import KEEP, Changes
 from runner.store.observe import Story, forecast
-from runner.times import parse_duration, parse_moment
+from runner.times import format_moment, parse_duration, parse_moment
 from tasktui.render import block, line
 
 NONE = "none"
 """Typed to give a value back to the handler's, or to have no key."""
 
-MOST_RUNS = 4
-"""Next runs that a preview lists."""
+MOST_RUNS = 6
+"""Next runs that a preview lists one by one."""
+
+LONGEST_FORECAST = 20
+"""A forecast that is as long as this may have been cut off."""
 
 
 class Entry(NamedTuple):
@@ -93,18 +96,61 @@ def preview(typed: Mapping[str, str], story: Story, zone: tzinfo) -> list[str]:
     given = wanted.given()
     if not given:
         return ["nothing is changed yet"]
-    told = [f"{name.replace('_', ' ')}: {_value(value, story.at, zone)}" for name, value in given.items()]
+    told = [line(text) for name, value in given.items() for text in _difference(name, value, story, zone)]
     task = replace(story.task, **{name: given[name] for name in ("run_at", "max_attempts") if name in given})
     plan = story.retry if wanted.retry is KEEP else wanted.retry
-    runs = forecast(task, plan, story.at)
-    if runs:
-        shown = ", ".join(cells.distance(run, story.at) for run in runs[:MOST_RUNS])
-        told.append(f"runs, if every attempt fails: {shown}{' ...' if len(runs) > MOST_RUNS else ', then dead'}")
+    return told + _runs(forecast(task, plan, story.at), task.max_attempts, story.at, zone)
+
+
+def _difference(name: str, value: Any, story: Story, zone: tzinfo) -> list[str]:
+    """A value as it is and as it will be; of a payload only what differs."""
+    label = name.replace("_", " ")
+    if name == "payload":
+        return [f"{label}: {text}" for text in payload_differences(story.payload, value)] or [f"{label}: written anew"]
+    if isinstance(value, datetime):
+        return [f"{label}: {cells.exact(value, story.at, zone)}"]
+    before = getattr(story, name) if name in ("retry", "timeout") else getattr(story.task, name)
+    used = f"; {story.task.attempt} used" if name == "max_attempts" else ""
+    return [f"{label}: {_named(before)} -> {_named(value)}{used}"]
+
+
+def payload_differences(before: str, after: str) -> list[str]:
+    """What differs between two payloads, by name, secrets masked: `n: 1 -> 2`, `+ to: "ana"`, `- old: true`."""
+    old, new = (found if isinstance(found := decoded(text), dict) else {} for text in (before, after))
+    told = []
+    for name in {**old, **new}:
+        was, is_now = (json.dumps(values.get(name), ensure_ascii=False) for values in (old, new))
+        if name not in new:
+            told.append(f"- {name}: {was}")
+        elif name not in old:
+            told.append(f"+ {name}: {is_now}")
+        elif was != is_now:
+            told.append(f"{name}: {was} -> {is_now}")
     return told
 
 
-def _value(value: Any, at: datetime, zone: tzinfo) -> str:
-    return cells.exact(value, at, zone) if isinstance(value, datetime) else line(NONE if value is None else value)
+def _runs(runs: Sequence[datetime], most: int | None, at: datetime, zone: tzinfo) -> list[str]:
+    """When it will run if every attempt fails at once, to the end of its plan, in the operator's zone."""
+    if not runs:
+        return []
+    shown = [_clock(run, at, zone) for run in runs[:MOST_RUNS]]
+    if len(runs) > MOST_RUNS:
+        shown.append(f"{len(runs) - MOST_RUNS} more until {_clock(runs[-1], at, zone)}")
+    end = ", then dead" if most is not None and len(runs) < LONGEST_FORECAST else ", and so on"
+    offsets = dict.fromkeys(
+        format_moment(run, zone).split(" ", 2)[2] for run in runs
+    )  # the clocks may change meanwhile
+    return [f"runs, if every attempt fails at once: {', '.join(shown)}{end}", f"times are {', then '.join(offsets)}"]
+
+
+def _clock(moment: datetime, at: datetime, zone: tzinfo) -> str:
+    local = moment.astimezone(zone)
+    same_day = local.date() == at.astimezone(zone).date()
+    return local.strftime("%H:%M:%S" if same_day else "%b %d %H:%M")
+
+
+def _named(value: Any) -> Any:
+    return NONE if value is None else f"{value:g}s" if isinstance(value, float) else value
 
 
 def _read(name: str, text: str, at: datetime, zone: tzinfo) -> Any:
@@ -119,6 +165,18 @@ def _read(name: str, text: str, at: datetime, zone: tzinfo) -> Any:
             return int(text)
         case "timeout":
             return parse_duration(text).total_seconds()
+        case "payload":
+            return _object(text)
+    return text
+
+
+def _object(text: str) -> str:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidEdit(field="payload", value=text[:80], why=f"it is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidEdit(field="payload", value=text[:80], why="it must be a JSON object")
     return text
 
 

@@ -108,7 +108,7 @@ async def test_an_edit_is_previewed_saved_and_taken_back(database: Database, wat
         await operator.until(lambda: isinstance(operator.screen, EditScreen) and operator.screen.focused)
         operator.screen.query_one("#max_attempts").value = "6"
         operator.screen.query_one("#run_at").value = "+15m"
-        await operator.sees("max attempts: 6", "runs, if every attempt fails: in 15m")
+        await operator.sees("max attempts: 4 -> 6; 0 used", "runs, if every attempt fails at once: ")
         await operator.press("ctrl+s")
         await operator.is_told("Edit: 1 changed")
         await operator.sees("0/6")

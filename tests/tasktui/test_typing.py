@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -172,7 +173,39 @@ def test_what_is_not_understood_is_refused_and_previewed_as_such(name: str, text
 
 def test_a_preview_tells_the_next_runs_to_the_end_of_the_plan() -> None:
     told = preview({"run_at": "+10m", "max_attempts": "3"}, story(row()), UTC)
-    assert told[-1] == "runs, if every attempt fails: in 10m, in 11m, in 16m, then dead"
+    assert told == [
+        "run at: 2026-11-20 13:10:00 UTC (+00:00)  in 10m",
+        "max attempts: 4 -> 3; 0 used",
+        "runs, if every attempt fails at once: 13:10:00, 13:11:00, 13:16:00, then dead",
+        "times are UTC (+00:00)",
+    ]
+
+
+def test_many_runs_are_counted_and_a_change_of_the_clocks_is_told() -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    typed = {"run_at": "2027-03-27 12:00", "max_attempts": "9", "retry": "12h"}
+    runs, times = preview(typed, story(row()), berlin)[-2:]
+    assert runs.startswith("runs, if every attempt fails at once: Mar 27 12:00, Mar 28 00:00, Mar 28 13:00,")
+    assert runs.endswith("3 more until Mar 31 13:00, then dead")
+    assert times == "times are CET (+01:00), then CEST (+02:00)"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("2027-03-28 02:30", "skip that time"), ("2027-10-31 02:30", "show that time")]
+)
+def test_a_local_time_that_is_none_or_two_is_not_taken(text: str, why: str) -> None:
+    (told,) = preview({"run_at": text}, story(row()), ZoneInfo("Europe/Berlin"))
+    assert why in told
+    assert "+02:00" in told
+
+
+def test_of_a_payload_only_what_differs_is_told() -> None:
+    seen = story(row(), '{"to": "ana", "n": 1, "old": true}')
+    told = preview({"payload": '{"to": "ana", "n": 2, "token": "geheim"}'}, seen, UTC)
+    assert told[:3] == ["payload: n: 1 -> 2", "payload: - old: true", 'payload: + token: "***"']
+    assert "geheim" not in "".join(told)
+    (refused,) = preview({"payload": "[1]"}, seen, UTC)
+    assert "must be a JSON object" in refused
 
 
 @pytest.mark.parametrize("payload", ['{"password": "hunter2"}', '{"text": "\\u202e"}', "no JSON"])
