@@ -7,13 +7,16 @@ import sqlalchemy as sa
 
 from runner.errors import TaskNotFound
 from runner.outcome import Dead, Done, Retry
+from runner.policy.selection import Lane
 from runner.store.database import Database
 from runner.store.intervene import By, Kind, Place, Target, pause, terminate
 from runner.store.observe import Cause, Why, clock, why
+from runner.store.observe.ahead import ahead as tasks_ahead
 from runner.store.observe.facts import facts
 from runner.store.runners import Identity, register
 from runner.store.statistics import Minute, write_statistics
 from runner.task import After, Shown, State
+from tests.store.plans import watch
 from tests.store.rows import add_live, add_past, add_runner, ahead
 from tests.store.runners import Runner
 from tests.store.table import change, expire, put, put_many
@@ -258,3 +261,25 @@ async def test_rows_of_foreign_clients_break_nothing(database: Database) -> None
         database, sa.insert(database.tables.queue).values(name=hostile, paused_at=ahead(0), paused_why=hostile)
     )
     assert all("\x1b" not in cause.text + cause.advice for cause in (await told(database, id)).causes)
+
+
+async def test_the_first_of_many_is_told_without_walking_over_the_others(own_database: None, migrated_url: str) -> None:
+    opened = Database.open(migrated_url)
+    looking = watch(opened)
+    try:
+        await Runner.enter(opened)
+        first = await add_live(opened, "work", run_at=ahead(-60))
+        task, n = opened.tables.task, sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
+        n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < 20_000))
+        same = sa.select(task.c.run_at).where(task.c.id == first).scalar_subquery()
+        bulk = sa.select(sa.literal("work"), same).select_from(n)
+        await change(opened, sa.insert(task).from_select(["handler", "run_at"], bulk))
+        async with opened.reading() as tx:
+            run_at = await tx.scalar(sa.select(tx.dialect.legible(task.c.run_at)).where(task.c.id == first))
+        lanes = [Lane("default", "work", priority) for priority in (1, 2)]
+        async with looking.seeing() as seen:
+            assert await opened.read(tasks_ahead, first, run_at, 1, lanes, 10_000) == (0, False)
+        assert seen.rows < 2_000, seen
+        assert "task" not in seen.whole, seen
+    finally:
+        await opened.dispose()

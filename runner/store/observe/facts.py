@@ -129,7 +129,7 @@ async def facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
     )
     match known.task.state:
         case State.WAITING:
-            return await _of_waiting(tx, known, cap)
+            return await _of_waiting(tx, known, row["run_at"], cap)
         case State.BLOCKED:
             return replace(known, parents=await parents(tx, id))
         case State.RUNNING:
@@ -152,7 +152,7 @@ async def _row(tx: Transaction, id: int) -> sa.RowMapping:
     raise TaskNotFound(id=id)
 
 
-async def _of_waiting(tx: Transaction, known: Facts, cap: int) -> Facts:
+async def _of_waiting(tx: Transaction, known: Facts, run_at: Any, cap: int) -> Facts:
     task = known.task
     registered = tuple(await runners(tx))
     known = replace(
@@ -168,7 +168,7 @@ async def _of_waiting(tx: Transaction, known: Facts, cap: int) -> Facts:
         return replace(known, ahead=await suspects_ahead(tx, task.id, cap))
     due = [head.lane for head in await survey(tx) if head.wait <= 0 and not head.paused]
     lanes = [lane for lane in due if any(taker.serves(lane) for taker in known.takers)]
-    before = await ahead(tx, task.id, task.priority, lanes, cap)
+    before = await ahead(tx, task.id, run_at, task.priority, lanes, cap)
     return replace(known, ahead=before, pace=await pace(tx, lanes))
 
 
