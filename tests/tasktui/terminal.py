@@ -96,6 +96,12 @@ class Terminal:
         self.types(keys)
         self.sees(*wanted, no=no)
 
+    def drains(self, seconds: float = 0.005) -> None:
+        """Read for a while."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._read(left)
+
     def ends(self) -> int:
         """Read until the process has ended."""
         while self._read():
@@ -107,9 +113,9 @@ class Terminal:
         self.process.wait()
         os.close(self.door)
 
-    def _read(self) -> bytes:
+    def _read(self, wait: float = PATIENCE) -> bytes:
         """Read what is there, after waiting for something to be; nothing when the other end was closed."""
-        read, wait = b"", PATIENCE
+        read = b""
         while select.select([self.door], [], [], wait)[0]:
             try:
                 part = os.read(self.door, 65536)
