@@ -84,6 +84,11 @@ async def wish(session: Session, runner_id: int, wanted: str, reason: str | None
     return f"is asked for: {wanted}" if done else "is not registered any more"
 
 
+async def reveal(session: Session, task_id: int) -> None:
+    """Write down that the secrets of a task are going to be shown."""
+    await session.write(intervene.reveal, task_id, session.by(None))
+
+
 async def last_change(session: Session, task_id: int) -> Audited | None:
     """The latest change of a task by an operator that was not taken back."""
     return undoable(await session.read(observe.audit, task_id=task_id, limit=LATEST))

@@ -64,6 +64,14 @@ class Matched(Message):
         super().__init__()
 
 
+class Revealed(Message):
+    """It has been written down that the secrets of a task are shown."""
+
+    def __init__(self, task_id: int) -> None:
+        self.task_id = task_id
+        super().__init__()
+
+
 class Told(Message):
     """A sentence for the operator: an outcome, or why there is none.
 

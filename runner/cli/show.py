@@ -26,6 +26,8 @@ from runner.person import local_zone
 from runner.redaction import audited, decoded, differences
 from runner.settings import Settings
 from runner.store.database import Database
+from runner.store.intervene import reveal as write_down
+from runner.store.intervene import who
 from runner.store.observe import Attempt, Audited, Story
 from runner.store.observe import story as read_story
 from runner.times import format_age, format_moment
@@ -54,7 +56,7 @@ async def show(
 
     Args:
         id: The task's number.
-        reveal: Show secrets.
+        reveal: Show secrets, and write down in the audit that they were shown.
         handlers: A module that defines handlers; may be repeated.
         json: Print one JSON document.
         connection: Which database.
@@ -62,6 +64,8 @@ async def show(
     settings = connection.settings(handlers=handlers or None)
     async with opened(settings) as database:
         told = await _told(database, settings, id)
+        if reveal:
+            await database.write(write_down, id, who(None))
     print_json(_document(told, reveal)) if json else _print(told, reveal)
     return Exit.OK
 

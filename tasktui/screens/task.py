@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
@@ -10,7 +11,9 @@ from textual.widgets import Static
 
 from runner.store import observe
 from runner.store.observe import Story, TaskRow
+from tasktui import interventions
 from tasktui.actions import Subject
+from tasktui.messages import Revealed
 from tasktui.render import content, lines
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts
@@ -22,7 +25,10 @@ class TaskScreen(ActingScreen):
 
     KEY = "3"
     TITLE = "Task"
-    ABOUT = "The task that was opened with enter, or with :task ID. Secrets are masked until v is pressed."
+    ABOUT = (
+        "The task that was opened with enter, or with :task ID. Secrets are masked until v is pressed, which is "
+        "written down in the audit."
+    )
     BINDINGS: ClassVar[list[BindingType]] = [
         *acts(Subject.TASKS, Subject.TASK, Subject.QUEUE, Subject.HANDLER, Subject.ENTRY),
         Binding("w", "why", "Why"),
@@ -59,6 +65,12 @@ class TaskScreen(ActingScreen):
         self._story = snapshot
         self._draw()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Grey out what is written down while nothing may be written."""
+        if action == "reveal" and not (self.session.writable or self._reveal):
+            return None
+        return super().check_action(action, parameters)
+
     def chosen(self) -> Sequence[TaskRow]:
         """The task whose story is on the screen."""
         return [self._story.task] if self._story else []
@@ -68,8 +80,20 @@ class TaskScreen(ActingScreen):
         return ["show", self.session.task_id] if self.session.task_id is not None else ["tasks"]
 
     def action_reveal(self) -> None:
-        """Show secrets, or mask them again."""
-        self._reveal = not self._reveal
+        """Show secrets when that has been written down, or mask them again."""
+        if self._reveal:
+            self._reveal = False
+            self._draw()
+        elif self._story is not None:
+            self.work(self._write_down(self._story.task.id))
+
+    async def _write_down(self, id: int) -> None:
+        await interventions.reveal(self.session, id)
+        self.post_message(Revealed(id))
+
+    @on(Revealed)
+    def _revealed(self, message: Revealed) -> None:
+        self._reveal = self._story is not None and self._story.task.id == message.task_id
         self._draw()
 
     def action_back(self) -> None:

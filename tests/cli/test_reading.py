@@ -118,6 +118,8 @@ def test_a_story_has_the_attempts_and_the_error(called: Call, store: Store) -> N
     for part in ("↻ retrying", "no luck", "Traceback:", "next runs", "1/3"):
         assert part in text
     assert "geheim" in called("show", id, "--reveal").out
+    (entry,) = called("show", id, "--json").document["audit"]
+    assert entry["verb"] == "reveal"
 
 
 def test_a_finished_task_has_a_story_too(called: Call, store: Store) -> None:

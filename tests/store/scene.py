@@ -36,6 +36,7 @@ INTERVENES: dict[str, Verb] = {
     "pause": lambda tx: intervene.pause(tx, Place(Kind.QUEUE, "mail"), BY),
     "pause handler": lambda tx: intervene.pause(tx, Place(Kind.HANDLER, "h"), BY),
     "resume": lambda tx: intervene.resume(tx, Place(Kind.QUEUE, "slow"), BY),
+    "reveal": lambda tx: intervene.reveal(tx, LATER, BY),
     "wish": lambda tx: intervene.wish(tx, RUNNER, "drain", BY),
 }
 """Every intervention of the store, by its name; each has something to do."""

@@ -7,6 +7,7 @@ import pytest
 import sqlalchemy as sa
 from textual.strip import Strip
 
+from runner.store import observe
 from runner.store.database import Database
 from runner.task import State
 from tasktui.screens.confirm import ConfirmScreen
@@ -99,3 +100,19 @@ async def test_secrets_are_masked_until_they_are_revealed(database: Database, wa
         await operator.sees("hunter2")
         await operator.press("v")
         await operator.until(lambda: "hunter2" not in operator.text)
+    (entry,) = await database.read(observe.audit)
+    assert (entry.verb, entry.task_id) == ("reveal", id)
+
+
+@ON_ONE_DATABASE
+async def test_secrets_stay_masked_where_a_look_at_them_cannot_be_written_down(
+    database: Database, watch: Watch
+) -> None:
+    id = await add_live(database, payload='{"password": "hunter2"}')
+    async with watch("task", task_id=id, writable=False) as operator:
+        await operator.sees("***")
+        await operator.press("v")
+        await operator.pilot.pause()
+        assert operator.screen.check_action("reveal", ()) is None
+        assert "hunter2" not in operator.text
+    assert await database.read(observe.audit) == []

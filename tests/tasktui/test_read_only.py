@@ -83,6 +83,7 @@ DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
     "pause": lambda session, _: interventions.pause(session, Place(Kind.QUEUE, "mail"), "", None),
     "resume": lambda session, _: interventions.resume(session, Place(Kind.QUEUE, "slow"), None),
     "wish": lambda session, _: interventions.wish(session, 1, "drain", None),
+    "reveal": lambda session, _: interventions.reveal(session, LATER),
     "take_back": lambda session, _: interventions.take_back(session, 1, None),
 }
 LOOKS = ("preview", "pause_of", "last_change")

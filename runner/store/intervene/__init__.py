@@ -13,6 +13,7 @@ from runner.store.intervene.pause import Kind, Paused, Place, pause, resume
 from runner.store.intervene.person import who
 from runner.store.intervene.preview import Preview, bounded, gathered, preview
 from runner.store.intervene.retry import requeue, retry_now
+from runner.store.intervene.reveal import reveal
 from runner.store.intervene.terminate import terminate
 from runner.store.intervene.unblock import unblock
 from runner.store.intervene.undo import undo
@@ -46,6 +47,7 @@ __all__ = [
     "requeue",
     "resume",
     "retry_now",
+    "reveal",
     "terminate",
     "to_all",
     "to_each",

@@ -41,6 +41,9 @@ class Audited:
     after: str | None
 
 
+REVEAL = "reveal"
+"""The verb of an entry that tells of a look at secrets: it changed nothing, and cannot be taken back."""
+
 STRETCH = 100_000
 """Entries that are looked through at most for those of an operator."""
 
@@ -87,13 +90,14 @@ async def audited(tx: Transaction, entry: int) -> Audited | None:
 
 
 def undoable(entries: Sequence[Audited]) -> Audited | None:
-    """The latest entry that was not taken back, and takes nothing back itself; None when there is none.
+    """The latest change that was not taken back, and takes nothing back itself; None when there is none.
 
     Args:
         entries: the latest first.
     """
     taken_back = {entry.undo_of for entry in entries}
-    return next((entry for entry in entries if entry.undo_of is None and entry.id not in taken_back), None)
+    changes = (entry for entry in entries if entry.undo_of is None and entry.verb != REVEAL)
+    return next((entry for entry in changes if entry.id not in taken_back), None)
 
 
 def _audited(row: sa.RowMapping) -> Audited:
