@@ -12,12 +12,14 @@ from runner.store.database import Database
 from runner.store.intervene import By, Changes, Kind, Place, Target
 from runner.store.transaction import Transaction
 from runner.task import State
+from tests.store.family import put_after
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 
 BY = By("ana", "web-1", "relay is back")
 
-DUE, LATER, HELD, DEAD, OLD = range(1, 6)
-"""Tasks that are there: two that wait, one in the hands of RUNNER, a dead one, and one to be pruned."""
+DUE, LATER, HELD, BLOCKED = range(1, 5)
+DEAD, OLD = 11, 12
+"""Tasks that are there: two that wait, one in the hands of RUNNER, one that waits for LATER; one dead, one to prune."""
 
 RUNNER, LOST = 1, 2
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
@@ -37,6 +39,7 @@ INTERVENES: dict[str, Verb] = {
     "pause handler": lambda tx: intervene.pause(tx, Place(Kind.HANDLER, "h"), BY),
     "resume": lambda tx: intervene.resume(tx, Place(Kind.QUEUE, "slow"), BY),
     "reveal": lambda tx: intervene.reveal(tx, LATER, BY),
+    "unblock": lambda tx: intervene.unblock(tx, [Target(BLOCKED)], BY),
     "wish": lambda tx: intervene.wish(tx, RUNNER, "drain", BY),
 }
 """Every intervention of the store, by its name; each has something to do."""
@@ -50,6 +53,7 @@ async def arrange(database: Database) -> None:
     await add_runner(database, lease=-60)
     held: dict[str, Any] = {"state": State.RUNNING.value, "runner_id": RUNNER, "fence": 1, "attempt": 1}
     await add_live(database, max_attempts=3, claimed_at=db_now(), **held)
+    assert await put_after(database, LATER) == BLOCKED
     await add_past(database, DEAD, State.DEAD)
     await add_past(database, OLD, finished_at=ahead(-400 * 86_400))
     await add_attempt(database, DEAD, started_at=ahead(-2), ended_at=ahead(-1))
