@@ -17,6 +17,12 @@ from runner.times import parse_duration
 
 SAMPLES = 5
 
+EVERY = "all"
+"""What is typed for all that a task waits for."""
+
+MOST_DIGITS = 19
+"""Digits of a number that both databases hold."""
+
 
 class Subject(Enum):
     """What an action is done to."""
@@ -71,7 +77,7 @@ ACTIONS = {
         Action("retry", "R", "retry_now", "Retry", Subject.TASKS, "Spread over", "0s"),
         Action("terminate", "T", "terminate", "Terminate", Subject.TASKS),
         Action("delay", "D", "delay", "Delay", Subject.TASKS, "Delay by", "10m", needed=True),
-        Action("unblock", "U", "unblock", "Unblock", Subject.TASKS, shown=False),
+        Action("unblock", "U", "unblock", "Unblock", Subject.TASKS, "Edge", EVERY, shown=False),
         Action("edit", "E", "edit", "Edit", Subject.TASK),
         Action("pause", "P", "", "Pause", Subject.QUEUE, "For", "30m", needed=True),
         Action("pause --handler", "H", "", "Pause handler", Subject.HANDLER, "For", "30m", needed=True, shown=False),
@@ -156,7 +162,16 @@ def operation(action: Action, by: By, answer: str = "") -> Operation:
         case "terminate":
             return partial(intervene.terminate, by=by)
         case "unblock":
-            return partial(intervene.unblock, by=by)
+            return partial(intervene.unblock, by=by, edge=_edge(answer))
         case "delay":
             return partial(intervene.delay, seconds=parse_duration(answer).total_seconds(), by=by)
     raise InvalidInput(why=f"{action.name} is not done to tasks at once")
+
+
+def _edge(answer: str) -> int | None:
+    """The number of an edge; None for all of them."""
+    if answer in ("", EVERY):
+        return None
+    if not (answer.isdecimal() and len(answer) < MOST_DIGITS):
+        raise InvalidInput(why=f"an edge is a number that stands before what a task waits for, or {EVERY}")
+    return int(answer)

@@ -95,7 +95,7 @@ def task_line(task: TaskRow, at: datetime, *, ended: bool = False, gone: bool = 
             Cell(cells.tries(task.attempt, task.max_attempts)),
             Cell(cells.distance(task.telling, at)),
             Cell(cells.since(task.submitted_at, at)),
-            Cell(cells.reason(task.error)),
+            Cell(cells.reason(task.remark)),
         ),
         struck=ended or gone,
     )

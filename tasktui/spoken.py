@@ -7,7 +7,7 @@ from runner.settings import Settings
 from runner.store.intervene import Kind, Place
 from runner.store.observe import Story
 from runner.terminal import clean
-from tasktui.actions import Action, Plan
+from tasktui.actions import EVERY, Action, Plan
 from tasktui.consent import Consent
 
 LONGEST = 4_000
@@ -46,6 +46,8 @@ def of_plan(made: Plan, consent: Consent) -> list[object]:
     match made.action.name:
         case "retry" if consent.answer not in ("", "0", "0s"):
             words += ["--over", consent.answer]
+        case "unblock" if consent.answer not in ("", EVERY):
+            words += ["--edge", consent.answer]
         case "delay":
             words += ["--by", consent.answer]
     return words + _reason(consent.reason)

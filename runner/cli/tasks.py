@@ -101,5 +101,5 @@ def row(task: TaskRow, at: datetime) -> list[str]:
         cells.text(task.key),
         cells.tries(task.attempt, task.max_attempts),
         cells.distance(task.telling, at),
-        cells.reason(task.error),
+        cells.reason(task.remark),
     ]

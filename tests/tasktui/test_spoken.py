@@ -12,6 +12,7 @@ from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.intervene import Kind, Place
 from runner.store.observe import Count
+from runner.task import Shown
 from runner.urls import parse_url
 from tasktui.actions import ACTIONS, plan
 from tasktui.consent import Consent
@@ -39,6 +40,8 @@ def all_of(name: str, number: int, *, more: bool = False) -> Any:
         (of_plan(all_of("retry", 4120), WHY._replace(amount=1)),
          "runner retry 'queue:\"a b\"' --yes 4120 --first 1 --over 10m --reason 'it is back'"),
         (of_plan(all_of("terminate", 10_000, more=True), Consent()), "runner terminate 'queue:\"a b\"' --yes 10000+"),
+        (of_plan(plan(ACTIONS["unblock"], [row(1, Shown.BLOCKED)]), Consent("all")), "runner unblock 1"),
+        (of_plan(plan(ACTIONS["unblock"], [row(1, Shown.BLOCKED)]), Consent("12")), "runner unblock 1 --edge 12"),
         (of_pause(Place(Kind.QUEUE, "mail"), WHY, ends=False), "runner pause mail --until +10m --reason 'it is back'"),
         (of_pause(Place(Kind.QUEUE, "mail"), Consent("14:30"), ends=False), "runner pause mail --until 14:30"),
         (of_pause(Place(Kind.HANDLER, "a.b"), Consent(), ends=True), "runner resume --handler a.b"),

@@ -5,10 +5,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from runner.schema import is_state
 from runner.store.observe.legible import text, words
 from runner.store.observe.tasks import TaskRow, task_rows
 from runner.store.parentage import is_open, parent_of
 from runner.store.transaction import Transaction
+from runner.task import State
 
 MOST = 20
 """Parents that are told of."""
@@ -63,7 +65,9 @@ async def parents(tx: Transaction, *children: int, closed: bool = False, limit: 
     meant = sa.case((is_open(edge.c), now), else_=edge.c.parent_id).label("meant")
     names = ("id", "task_id", "parent_handler", "parent_key", "on_failure", "satisfied_by")
     columns = [*(edge.c[name] for name in names), is_open(edge.c).label("open"), meant]
-    order = (sa.case((is_open(edge.c), 0), else_=1), edge.c.id)
+    # What is waited for, then what did not end well, then the rest.
+    well = sa.func.coalesce(is_state(edge.c.parent_state, State.SUCCEEDED), sa.false())
+    order = (sa.case((is_open(edge.c), 0), (~well, 1), else_=2), edge.c.id)
     rows = await tx.rows(sa.select(*columns).where(wanted).order_by(*order).limit(limit))
     found = {task.id: task for task in await task_rows(tx, [row.meant for row in rows if row.meant is not None])}
     return tuple(_parent(row, found.get(row.meant)) for row in rows)

@@ -12,6 +12,7 @@ from runner.store.observe.legible import legible, moment, number, text, whole, w
 from runner.store.observe.subjects import live_states
 from runner.store.transaction import Transaction
 from runner.task import Shown, State
+from runner.terminal import counted
 
 SHORT = 500
 """Characters of a long text that a list shows."""
@@ -42,6 +43,7 @@ class TaskRow:
         host: of that runner.
         cancel_requested: its end has been asked for while it runs.
         error: the last one.
+        blocked_by: how many tasks it still waits for.
     """
 
     id: int
@@ -64,6 +66,14 @@ class TaskRow:
     host: str | None
     cancel_requested: bool
     error: str | None
+    blocked_by: int = 0
+
+    @property
+    def remark(self) -> str | None:
+        """What a list says about it: what it waits for, else its last error."""
+        if self.state is State.BLOCKED:
+            return f"waits for {counted(self.blocked_by, 'task')}" if self.blocked_by else None
+        return self.error
 
     @property
     def state(self) -> State:
@@ -157,4 +167,5 @@ def task_row(row: sa.RowMapping) -> TaskRow:
         host=text(row["host"]),
         cancel_requested=row.get("cancel_requested") in (1, True),
         error=text(row["error"]),
+        blocked_by=whole(row.get("blocked_by")),
     )
