@@ -240,6 +240,9 @@ documented.import_file.submit(path="/tmp", item={"name": "x"}, since=datetime.no
 documented.sync.submit("berlin")
 documented.crunch.options(key="last").submit(rows=3)
 documented.pay.submit(order=7)
+documented.import_file.options(key="stock").submit(path="/tmp", item={"name": "y"})
+documented.ordered(9)
+documented.close_the_day("monday", [1, 2])
 """
 
 ORDERS = "CREATE TABLE orders (id integer PRIMARY KEY, paid boolean); INSERT INTO orders VALUES (7, false)"
@@ -263,6 +266,14 @@ def test_the_documented_handlers_work(tmp_path: Path, surroundings: dict[str, st
         ("shop.sync", "dead", None),
         ("shop.crunch", "succeeded", "3"),
         ("shop.pay", "succeeded", None),
+        ("shop.import", "succeeded", '{"path":"/tmp","item":"y"}'),
+        ("shop.charge", "succeeded", '"charged 5 for order 9"'),
+        ("shop.ship", "succeeded", None),
+        ("shop.thank", "succeeded", None),
+        ("shop.charge", "succeeded", '"charged 5 for order 1"'),
+        ("shop.charge", "succeeded", '"charged 5 for order 2"'),
+        ("shop.report", "succeeded", '"monday: 0 of 2 failed"'),
+        ("shop.celebrate", "succeeded", None),
     ]
     assert paid == [(1,)]
 
