@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widgets import Input
 
@@ -19,6 +20,7 @@ from runner.errors import InvalidInput, RunnerError
 from runner.terminal import clean
 from tasktui import screens, views
 from tasktui.arguments import Arguments, parse
+from tasktui.colourless import Colourless
 from tasktui.commands import parse_command
 from tasktui.obeying import obey
 from tasktui.palette import Palette
@@ -68,6 +70,10 @@ class Console(App[None]):
         """Show the keys of this screen."""
         if isinstance(self.screen, LiveScreen):
             self.push_screen(HelpScreen(help_of(self.screen)))
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Draw without any colour where that is asked for."""
+        return [Colourless()] if self.no_color else super().get_line_filters()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Let a colon that is typed into a line be a colon."""

@@ -1,0 +1,89 @@
+"""Colours: none where NO_COLOR asks for none, few where the terminal has few, and always legible."""
+
+import asyncio
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from runner.store.database import Database
+from tasktui.screens import MODES
+from tests.conftest import SqliteDatabases
+from tests.store.scene import LATER, arrange
+from tests.tasktui.terminal import Terminal
+
+PIECE = re.compile(r"\x1b\[([0-9;]*)m([^\x1b]*)")
+COLOURS = re.compile(r"\b(?:[34]8;[25];[\d;]+|[349][0-7]|10[0-7])\b")
+MANY = re.compile(r"[34]8;")
+PAIR = re.compile(r"38;2;(\d+);(\d+);(\d+);48;2;(\d+);(\d+);(\d+)")
+LEGIBLE = 3.0
+"""The contrast that WCAG 2 asks of large text and of what is drawn."""
+
+
+@pytest.fixture(scope="module")
+def url(sqlite: SqliteDatabases, tmp_path_factory: pytest.TempPathFactory) -> str:
+    url = sqlite.migrated(tmp_path_factory.mktemp("colours"))
+
+    async def fill() -> None:
+        database = Database.open(url)
+        try:
+            await arrange(database)
+        finally:
+            await database.dispose()
+
+    asyncio.run(fill())
+    return url
+
+
+def pieces(url: str, environment: dict[str, str], *arguments: str) -> Iterator[tuple[str, str]]:
+    """Every piece of text that a console writes on its screens, with its colours before it."""
+    console = Terminal("--url", url, *arguments, size=(100, 30), environment=environment)
+    try:
+        console.sees("mail")
+        console.answers(b":task %d\r" % LATER, f"{LATER}   version")
+        console.drains(0.3)
+        begin = len(console.output)  # what lies behind a dialog is darkened on purpose
+        for screen in MODES.values():
+            console.goes(screen.KEY, screen.TITLE or "")
+            console.drains(0.3)
+        yield from PIECE.findall(console.output[begin:].decode())
+    finally:
+        console.close()
+
+
+def contrast(*parts: int) -> float:
+    """How much two colours differ, as WCAG 2 defines it: 1 to 21."""
+    lights = sorted(_light(*parts[first : first + 3]) for first in (0, 3))
+    return (lights[1] + 0.05) / (lights[0] + 0.05)
+
+
+def _light(*parts: int) -> float:
+    linear = [part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_no_colour_means_none(url: str) -> None:
+    written = list(pieces(url, {"NO_COLOR": "1"}))
+    assert {colours for colours, _ in written if COLOURS.search(colours)} == set()
+    assert any("7" in style.split(";") for style, _ in written)
+
+
+def test_a_terminal_of_sixteen_colours_gets_no_others(url: str) -> None:
+    written = list(pieces(url, {"TERM": "xterm", "COLORTERM": ""}))
+    assert {style for style, _ in written if MANY.search(style)} == set()
+
+
+@pytest.mark.parametrize("arguments", [(), ("--read-only",)])
+def test_whatever_is_written_can_be_read_on_any_background(url: str, arguments: tuple[str, ...]) -> None:
+    pale = {
+        (style, text.strip())
+        for style, text in pieces(url, {}, *arguments)
+        if any(map(str.isalnum, text)) and not _legible(style)
+    }
+    assert pale == set()
+
+
+def _legible(style: str) -> bool:
+    """The ground is painted too, so that the terminal's does not matter, and the letters stand out on it."""
+    pair = PAIR.search(style)
+    return pair is not None and contrast(*map(int, pair.groups())) >= LEGIBLE

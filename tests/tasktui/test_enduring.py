@@ -1,0 +1,139 @@
+"""What the console lives through: servers that stop, tables of other releases, rows that go, windows that shrink."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+
+from runner.errors import SchemaTooNew
+from runner.migrations import HEAD
+from runner.settings import Settings
+from runner.store.database import Database
+from runner.urls import parse_url
+from tasktui import feed
+from tasktui.actions import ACTIONS, Action
+from tasktui.arguments import Arguments
+from tasktui.screens import MODES
+from tasktui.starting import opened
+from tests.postgres import Server, find_programs
+from tests.store.rows import add_live, ahead
+from tests.store.scene import LATER, arrange
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
+from tests.tasktui.test_acting import say_yes
+
+TINY = (40, 10)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server of the test's own, to be stopped."""
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("there are no programs of a PostgreSQL to start one of our own")
+    with Server(programs) as running:
+        asyncio.run(_filled(running.url()))
+        yield running
+
+
+async def _filled(url: str) -> None:
+    database = Database.open(url)
+    try:
+        await database.migrate()
+        await arrange(database)
+    finally:
+        await database.dispose()
+
+
+@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+async def test_a_server_that_stops_and_starts_again_is_waited_for(
+    server: Server, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "LONGEST_WAIT", 1.0)
+    async with watch("tasks", url=server.url()) as operator:
+        await operator.sees("▷ running", "◷ scheduled")
+        server.stop("immediate")
+        await operator.sees("shown is what was seen", "ago: The database", "▷ running", "◷ scheduled")
+        await operator.until(lambda: operator.screen.feed.failures > 2)
+        for screen in MODES.values():
+            await operator.press(screen.KEY)
+            await operator.until(lambda screen=screen: isinstance(operator.screen, screen))
+        await operator.command("pause mail 10m because")
+        await operator.is_told("cannot be reached")
+        await operator.press(MODES["tasks"].KEY)
+        server.start()
+        await operator.until(lambda: "ago: The database" not in operator.text and operator.screen.feed.failures == 0)
+        await operator.sees("▷ running")
+
+
+@pytest.mark.parametrize("number", ["9999", "0000"])
+async def test_tables_of_another_release_are_said_to_be(number: str, database: Database, migrated_url: str) -> None:
+    async with database.writing() as tx:
+        await tx.execute(sa.text("UPDATE task_schema SET version_num = :number"), {"number": number})
+    with pytest.raises(SchemaTooNew, match=f"is at schema {number}, which this program .schema {HEAD}. does not know"):
+        async with opened(Arguments(), Settings(url=parse_url(migrated_url))):
+            pass
+
+
+@ON_ONE_DATABASE
+async def test_tables_that_change_under_a_console_do_not_end_it(database: Database, watch: Watch) -> None:
+    await add_live(database)
+    async with watch("tasks") as operator:
+        await operator.sees("○ ready")
+        async with database.writing() as tx:
+            await tx.execute(sa.text("ALTER TABLE task_history RENAME COLUMN error TO failure"))
+        await operator.sees("shown is what was seen", "no such column", "○ ready")
+        async with database.writing() as tx:
+            await tx.execute(sa.text("ALTER TABLE task_history RENAME COLUMN failure TO error"))
+        await operator.until(lambda: "no such column" not in operator.text)
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("name", ["terminate", "retry", "edit"])
+async def test_a_task_that_goes_away_behind_a_dialog_is_said_to_be_gone(
+    name: str, database: Database, watch: Watch
+) -> None:
+    id = await add_live(database, run_at=ahead(60))
+    async with watch("task", task_id=id) as operator:
+        await operator.sees("◷ scheduled")
+        await operator.press(ACTIONS[name].key)
+        await operator.until(lambda: operator.screen.is_modal and operator.screen.focused)
+        async with database.writing() as tx:
+            await tx.execute(sa.delete(tx.tables.task))
+        if name == "edit":
+            operator.screen.query_one("#priority").value = "3"
+            await operator.press("ctrl+s")
+            await operator.sees("Nothing was saved", "there is no such task")
+        else:
+            await say_yes(operator)
+            await operator.is_told("there is no such task")
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_window_may_become_tiny_and_large_again(mode: str, database: Database, watch: Watch) -> None:
+    await arrange(database)
+    async with watch(mode, WIDE, task_id=LATER) as operator:
+        seen = operator.text.splitlines()[2]
+        for size in (TINY, (1, 1), NARROW, WIDE):
+            await operator.pilot.resize_terminal(*size)
+            await operator.pilot.pause()
+            await operator.press("down", "question_mark")
+            await operator.press("escape")
+        await operator.until(lambda: seen.split()[:1] == operator.text.splitlines()[2].split()[:1])
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("action", ACTIONS.values(), ids=lambda action: action.name)
+async def test_a_dialog_may_become_tiny_too(action: Action, database: Database, watch: Watch) -> None:
+    await arrange(database)
+    async with watch("task", TINY, task_id=LATER) as operator:
+        await operator.until(operator.screen.chosen)
+        if action.key not in operator.screen.active_bindings:
+            return  # it is done to something else
+        await operator.press(action.key)
+        await operator.until(lambda: operator.screen.is_modal or operator.notices)
+        await operator.pilot.resize_terminal(*WIDE)
+        await operator.pilot.resize_terminal(*TINY)
+        await operator.press("escape")
+        await operator.sees("tasktui")
