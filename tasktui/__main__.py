@@ -1,7 +1,34 @@
-"""`python -m tasktui`."""
+"""`tasktui`: a line to look at, at once, and then the console, whose modules take most of a second to load."""
 
 import sys
 
-from tasktui.app import main
+from tasktui.arguments import parse
 
-sys.exit(main())
+WAITING = "tasktui is starting ..."
+ERASED = "\r\x1b[2K"
+
+
+def main() -> int:
+    """Run the console that this process was called for.
+
+    Returns:
+        The exit code.
+    """
+    arguments = parse(sys.argv[1:])
+    told = sys.stdout is not None and sys.stdout.isatty()
+    if told:
+        print(WAITING, end="", flush=True)
+    try:
+        from tasktui.app import main as run
+
+        return run(arguments, _erase if told else bool)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _erase() -> None:
+    print(ERASED, end="", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -19,7 +19,7 @@ from textual.widgets import Input
 from runner.errors import InvalidInput, RunnerError
 from runner.terminal import clean
 from tasktui import screens, views
-from tasktui.arguments import Arguments, parse
+from tasktui.arguments import Arguments
 from tasktui.colourless import Colourless
 from tasktui.commands import parse_command
 from tasktui.obeying import obey
@@ -142,8 +142,12 @@ def crash_text(error: BaseException | None) -> str:
     return clean("\n".join([f"tasktui ended because of something unforeseen: {kind}", *places]), newlines=True)
 
 
-async def run(arguments: Arguments) -> int:
+async def run(arguments: Arguments, ready: Callable[[], object]) -> int:
     """Run the console until it is left.
+
+    Args:
+        arguments: that it was called with.
+        ready: called when it is about to draw.
 
     Returns:
         The exit code.
@@ -151,23 +155,26 @@ async def run(arguments: Arguments) -> int:
     async with opened(arguments, arguments.settings()) as session:
         console = Console(session)
         end_on_signals(console.exit)
+        ready()
         await console.run_async()
         return console.return_code or 0
 
 
-def main() -> int:
-    """Run the console that this process was called for.
+def main(arguments: Arguments, ready: Callable[[], object]) -> int:
+    """Run the console.
+
+    Args:
+        arguments: that it was called with.
+        ready: called before anything is drawn or said.
 
     Returns:
         The exit code; whatever went wrong has been said on standard error.
     """
-    arguments = parse(sys.argv[1:])
     try:
         require_terminal()
         forgive_bad_bytes()
-        return asyncio.run(run(arguments))
+        return asyncio.run(run(arguments, ready))
     except RunnerError as error:
+        ready()
         print(clean(f"tasktui: {error}", newlines=True), file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        return 130

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from runner.settings import Settings, load
-from runner.urls import refuse_password
+if TYPE_CHECKING:
+    from runner.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +29,16 @@ class Arguments:
     read_only: bool = False
     write: bool = False
 
-    def settings(self) -> Settings:
+    def settings(self) -> "Settings":
         """Collect the settings.
 
         Raises:
             PasswordInArguments: the URL holds a password, which others could read in the list of processes.
             ConfigurationError: see `runner.settings.load`.
         """
+        from runner.settings import load  # a third of what there is to load, and not needed to read a command line
+        from runner.urls import refuse_password
+
         if self.url is not None:
             refuse_password(self.url)
         return load(profile=self.profile, config=self.config, url=self.url)

@@ -63,10 +63,10 @@ def changed(url: str, a_second: int) -> Iterator[None]:
 
 
 def started(url: str) -> tuple[Terminal, list[float]]:
-    """Start a console; milliseconds until it has painted, and has data, by the clock and of the processor."""
+    """Start a console; milliseconds until it says something, and has data, by the clock and of the processor."""
     begin, times = time.monotonic(), []
     console = Terminal("--url", url, size=SIZE)
-    for wanted in ("tasktui", "queue-0"):
+    for wanted in ("tasktui is starting", "queue-0"):
         console.sees(wanted)
         times += [1000 * (time.monotonic() - begin), 1000 * used(console.process.pid)]
     return console, times

@@ -12,6 +12,7 @@ import pytest
 from runner.errors import DatabaseAway, SchemaMissing
 from runner.settings import Settings
 from runner.urls import parse_url
+from tasktui.__main__ import ERASED, WAITING
 from tasktui.app import crash_text
 from tasktui.arguments import Arguments
 from tasktui.starting import lock_of, named, opened
@@ -161,3 +162,9 @@ def test_a_crash_shows_where_and_no_value() -> None:
     assert "ValueError" in text
     assert "in fail" in text
     assert "hunter2" not in text
+
+
+def test_there_is_a_line_to_look_at_until_the_console_is_there(terminal: Terminal) -> None:
+    terminal.reads(WAITING.encode())
+    terminal.sees("runners alive", no=WAITING)
+    assert terminal.output.startswith((WAITING + ERASED).encode())
