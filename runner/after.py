@@ -17,11 +17,11 @@ Parent: TypeAlias = int | tuple[str | Named, str] | After
 """A task to wait for: its id, its handler and its business key, or either with a rule for its failure."""
 
 
-def edges(after: Parent | Iterable[Parent]) -> tuple[After, ...]:
+def edges(after: Parent | Iterable[Parent] | None) -> tuple[After, ...]:
     """Read what a task is to wait for.
 
     Args:
-        after: the parents; a single one needs no list.
+        after: the parents; a single one needs no list, and None is none.
 
     Returns:
         Each parent once: of two that say the same the first counts.
@@ -29,6 +29,8 @@ def edges(after: Parent | Iterable[Parent]) -> tuple[After, ...]:
     Raises:
         InvalidTask: when something is not a parent.
     """
+    if after is None:
+        return ()
     alone = isinstance(after, (int, After)) or _is_name(after)
     found = [_edge(parent) for parent in ([after] if alone else after)]  # type: ignore[union-attr] # told apart above
     return tuple({edge.parent: edge for edge in reversed(found)}.values())[::-1]

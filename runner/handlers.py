@@ -266,6 +266,7 @@ def discover(modules: Iterable[str] = (), *, installed: bool = True) -> Registry
     Raises:
         HandlersNotFound: when a module cannot be loaded.
         DuplicateHandler: when two handlers have one name.
+        InvalidHandler: when no arguments of a handler can be made of a payload.
     """
     offered = [entry.value.partition(":")[0] for entry in entry_points(group=ENTRY_POINTS)] if installed else []
     for module in (*modules, *offered):
@@ -275,4 +276,6 @@ def discover(modules: Iterable[str] = (), *, installed: bool = True) -> Registry
             raise
         except Exception as error:
             raise HandlersNotFound(module=module, why=f"{type(error).__name__}: {error}") from error
+    for handler in REGISTRY.values():
+        handler.signature.require_types()  # before its tasks lose their attempts by it
     return REGISTRY

@@ -1,11 +1,13 @@
 """once: how an author says what makes a task unique, and what that is for one call."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from runner.derived import derive, require_names
-from runner.errors import InvalidPayload, InvalidTask
+from runner.errors import InvalidDuration, InvalidPayload, InvalidTask
 from runner.signature import Signature
+from runner.storable import require_text
 from runner.task import OnDuplicate, Scope, Unique
 from runner.times import parse_duration
 
@@ -48,8 +50,10 @@ class Once(NamedTuple):
         """Read what an author said.
 
         Raises:
-            InvalidTask: the scope, or what to do with duplicates, is none.
+            InvalidTask: the key, the scope, or what to do with duplicates, is none.
         """
+        if key is not None and not callable(key):
+            require_text("unique_key", key)
         return cls(
             key,
             None if unique is None else parse_scope(unique),
@@ -109,7 +113,6 @@ def parse_scope(text: str) -> Lasting:
 
     Raises:
         InvalidTask: it is none of these.
-        InvalidDuration: the length of time is none.
     """
     match text.split():
         case ["forever"]:
@@ -117,7 +120,8 @@ def parse_scope(text: str) -> Lasting:
         case ["until", "finished"]:
             return Lasting(Scope.UNTIL_FINISHED)
         case ["for", *length] if length:
-            return Lasting(Scope.FOR_A_TIME, parse_duration(" ".join(length)).total_seconds())
+            with contextlib.suppress(InvalidDuration):
+                return Lasting(Scope.FOR_A_TIME, parse_duration(" ".join(length)).total_seconds())
     raise InvalidTask(field="unique", value=text, why=SCOPES)
 
 

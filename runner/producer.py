@@ -8,11 +8,13 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from runner.after import Parent, edges
 from runner.buckets import Bucket
+from runner.errors import InvalidHandler, InvalidTask
 from runner.handlers import REGISTRY, Context, Handler, OnError, Options
 from runner.once import Duplicate, UniqueKey
 from runner.outcome import Delay
 from runner.policy.retry import parse_plan
 from runner.rules import NO_RULES, Rules
+from runner.storable import require_text
 from runner.submission import Submission
 from runner.task import NewTask
 from runner.ticket import Ticket
@@ -194,12 +196,16 @@ def handler(  # noqa: PLR0913 - they are what its tasks have
     Raises:
         InvalidRetryPlan: when `retry` is not one.
         InvalidTask: when `unique` or `on_duplicate` is not one.
+        InvalidHandler: when there is no name.
         DuplicateHandler: when the name is taken.
 
     Example:
         >>> @handler("coupons.send", retry="1m,5m,20m", timeout="30s")
         ... async def send_coupon(ctx: Context, user_id: int) -> None: ...
     """
+    if callable(name):
+        why = 'write @handler("name") above it, with the name that its tasks are to be known by'
+        raise InvalidHandler(name=getattr(name, "__name__", ""), why=why)
     plan = str(parse_plan(retry)) if retry is not None else None
     rules = Rules.read(unique_key, unique, on_duplicate, bucket)
     return _Decorator(name, Options(queue, plan, _seconds(timeout), max_attempts, priority, on_error, rules))
@@ -210,4 +216,10 @@ def _seconds(delay: Delay | None) -> float | None:
 
 
 def _json_list(tags: Iterable[str]) -> str | None:
-    return json.dumps(list(tags)) if tags else None
+    """Write tags; a text is no list of them, though Python would take it for one of letters."""
+    if isinstance(tags, str):
+        raise InvalidTask(field="tags", value=tags, why=f"it must be a list of texts, such as [{tags!r}]")
+    words = list(tags)
+    for word in words:
+        require_text("tags", word)
+    return json.dumps(words) if words else None

@@ -35,11 +35,14 @@ class Returned:
         Raises:
             ValueError: it does not fit the annotation; it says why, without the value.
         """
-        if result is None or self._adapter is None:
-            return None if result is None else json.loads(result)
+        text = "null" if result is None else result
+        if self._adapter is None:
+            return json.loads(text)
         try:
-            return self._adapter.validate_json(result)
+            return self._adapter.validate_json(text)
         except ValidationError as error:
+            if result is None:
+                raise ValueError("there is none; in ctx.transaction() it is given with own.result") from None
             found = error.errors(include_input=False, include_url=False, include_context=False)
             why = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'result'}: {item['msg']}" for item in found)
             raise ValueError(why) from None

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, NotRequired, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic.errors import PydanticUserError
 from typing_extensions import TypedDict
 
 from runner.errors import InvalidHandler, InvalidPayload
@@ -89,6 +90,14 @@ class Signature:
         rest: dict[str, Any] = given.get(self._extra, {})
         return {name: value for name, value in given.items() if name != self._extra} | rest
 
+    def require_types(self) -> None:
+        """Refuse annotations that no argument could be made by, once all that they name is defined.
+
+        Raises:
+            InvalidHandler: naming the argument.
+        """
+        _ = self._adapter
+
     def takes(self, name: str) -> bool:
         """Tell whether a call may hold an argument of this name."""
         return bool(self._extra) or name in self._calling.parameters
@@ -114,9 +123,17 @@ class Signature:
 
     @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:
-        """Built at first use: annotations may name what is defined after the handler."""
+        """Built at first use: annotations may name what is defined after the handler.
+
+        Raises:
+            InvalidHandler: there is no way to make an argument of its JSON.
+        """
         make: Any = TypedDict  # its static meaning has no place for fields that are known only now
-        hints = get_type_hints(self._function, include_extras=True)
+        try:
+            hints = get_type_hints(self._function, include_extras=True)
+        except (NameError, TypeError) as error:
+            why = f"its annotations cannot be read: {error}. Import what they name, and not for type checkers alone"
+            raise InvalidHandler(name=self.name, why=why) from None
         annotated: dict[str, Any] = {}
         for item in self._calling.parameters.values():
             if item.name != self._extra:
@@ -125,7 +142,12 @@ class Signature:
         shape = make("Arguments", annotated)
         extra: Any = "allow" if self._extra else "forbid"
         rules = ConfigDict(extra=extra, allow_inf_nan=False, ser_json_inf_nan="constants")
-        return TypeAdapter(with_config(rules)(shape))
+        try:
+            return TypeAdapter(with_config(rules)(shape))
+        except PydanticUserError as error:
+            raise InvalidHandler(
+                name=self.name, why=_unknown({name: hints.get(name, Any) for name in annotated}, error)
+            ) from None
 
     def _written(self, values: dict[str, Any]) -> str:
         try:
@@ -141,6 +163,19 @@ class Signature:
 
     def _refused(self, error: ValidationError) -> InvalidPayload:
         return InvalidPayload(handler=self.name, why=_reasons(error))
+
+
+def _unknown(hints: Mapping[str, Any], error: PydanticUserError) -> str:
+    """Say which argument has a type that cannot be made of JSON."""
+    for name, hint in hints.items():
+        try:
+            TypeAdapter(hint)
+        except PydanticUserError:
+            shown = hint.__qualname__ if isinstance(hint, type) else hint
+            return (
+                f"no {shown} can be made of JSON for its argument {name}: take an id, a data class or a pydantic model"
+            )
+    return error.message.partition("\n")[0]
 
 
 def _require_finite(value: Any) -> None:

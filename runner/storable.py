@@ -1,5 +1,7 @@
 """The write gate: text that both databases can hold, whatever a handler or a person came up with."""
 
+from typing import Any
+
 from runner.errors import InvalidTask
 
 MARK = "... [cut: {lost} more bytes] ..."
@@ -41,6 +43,7 @@ def require_storable(field: str, text: str, limit: int = 10_000) -> str:
     Raises:
         InvalidTask: with the reason.
     """
+    require_text(field, text)
     if "\0" in text:
         raise InvalidTask(field=field, value=text[:80], why="it holds the character NUL, which PostgreSQL cannot store")
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
@@ -48,3 +51,13 @@ def require_storable(field: str, text: str, limit: int = 10_000) -> str:
     if len(text) > limit:
         raise InvalidTask(field=field, value=text[:80] + "...", why=f"it is longer than {limit} characters")
     return text
+
+
+def require_text(field: str, text: Any) -> None:
+    """Refuse what a producer passed in place of a text, such as a number or a UUID.
+
+    Raises:
+        InvalidTask: naming what it is.
+    """
+    if not isinstance(text, str):
+        raise InvalidTask(field=field, value=text, why=f"it must be text, and is of the type {type(text).__name__}")

@@ -15,9 +15,15 @@ from runner.task import State
 from runner.times import format_duration, parse_duration
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from runner.store.observe.endings import Ending
 
 R = TypeVar("R")
+
+LAST_LOOK = 1.0
+"""Seconds that a look may take when the time-out has come: looks are seldom, and the task may have ended since the last
+one, or even before the first, where the time-out is 0."""
 
 
 class Ticket(int, Generic[R]):
@@ -57,13 +63,16 @@ class Ticket(int, Generic[R]):
 
     async def wait(self, timeout: Delay | None = None) -> R:
         """Do what `result` does on an event loop."""
-        waiting = door().waiting
-        told = asyncio.wrap_future(waiting.wait(self))
-        try:
+        waiting, ending = door().waiting, None
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_seconds(timeout)):
-                ending = await told
-        except TimeoutError:
-            raise waiting.trouble or _timed_out(self, timeout) from None
+                ending = await asyncio.wrap_future(waiting.wait(self))
+        if ending is None and waiting.trouble is None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_LOOK):
+                    ending = await asyncio.wrap_future(waiting.ask(self))
+        if ending is None:
+            raise waiting.trouble or _timed_out(self, timeout)
         return _result(ending)  # type: ignore[no-any-return] # as above
 
 
@@ -98,12 +107,20 @@ def ended(id: int, timeout: Delay | None) -> "Ending":
         asyncio.get_running_loop()
         raise WouldBlock(call="result", instead="wait")
     waiting = door().waiting
-    told = waiting.wait(id)
+    ending = _known(waiting.wait(id), _seconds(timeout))
+    if ending is None and waiting.trouble is None:
+        ending = _known(waiting.ask(id), LAST_LOOK)
+    if ending is None:
+        raise waiting.trouble or _timed_out(id, timeout)
+    return ending
+
+
+def _known(told: "Future[Ending] | Future[Ending | None]", seconds: float | None) -> "Ending | None":
     try:
-        return told.result(_seconds(timeout))
+        return told.result(seconds)
     except TimeoutError:
         told.cancel()
-        raise waiting.trouble or _timed_out(id, timeout) from None
+        return None
 
 
 def kept(ending: "Ending") -> str | None:

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.errors import DatabaseAway, RunnerError, TaskNotFound
 
 if TYPE_CHECKING:
     from runner.store.observe.endings import Ending
+
+E = TypeVar("E")
 
 SOONEST, LATEST = 0.02, 1.0
 """Seconds between two looks at a task that somebody waits for."""
@@ -38,11 +40,13 @@ class Watched:
         since: when that began.
         due: when to look at it next.
         waiters: who waits.
+        askers: who wants to know what the next look finds, whatever that is.
     """
 
     since: float
     due: float
     waiters: "list[Future[Ending]]" = field(default_factory=list)
+    askers: "list[Future[Ending | None]]" = field(default_factory=list)
 
     def looked(self, now: float) -> None:
         """Put off the next look: the longer it takes already, the more seldom."""
@@ -50,8 +54,9 @@ class Watched:
 
     @property
     def wanted(self) -> bool:
-        """True while somebody still waits."""
-        return any(not waiter.done() for waiter in self.waiters)
+        """True while somebody still waits or asks."""
+        futures: list[Future[Any]] = [*self.waiters, *self.askers]
+        return any(not future.done() for future in futures)
 
 
 class Waiting:
@@ -81,7 +86,13 @@ class Waiting:
     def wait(self, id: int) -> "Future[Ending]":
         """Wait for a task to end, from any thread; whoever wants to no more cancels the future."""
         told: Future[Ending] = Future()
-        self._loop.call_soon_threadsafe(self._add, int(id), told)
+        self._loop.call_soon_threadsafe(lambda: self._due(int(id)).waiters.append(told))
+        return told
+
+    def ask(self, id: int) -> "Future[Ending | None]":
+        """Look at once, from any thread: how the task has ended, or None while it lives."""
+        told: Future[Ending | None] = Future()
+        self._loop.call_soon_threadsafe(lambda: self._due(int(id)).askers.append(told))
         return told
 
     async def end(self, error: RunnerError) -> None:
@@ -92,14 +103,15 @@ class Waiting:
                 await self._looking
         self._fail(list(self._watched), error)
 
-    def _add(self, id: int, told: "Future[Ending]") -> None:
+    def _due(self, id: int) -> Watched:
+        """A task, to be looked at next."""
         now = time.monotonic()
         watched = self._watched.setdefault(id, Watched(now, now))
         watched.due = now
-        watched.waiters.append(told)
         self._some.set()
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self._watch())
+        return watched
 
     async def _watch(self) -> None:
         while self._watched:
@@ -128,15 +140,18 @@ class Waiting:
                 self._answer(id, found)
 
     def _answer(self, id: int, found: "Mapping[int, Ending | None]") -> None:
-        ending = found.get(id)
-        if ending is not None:
-            for waiter in self._watched.pop(id).waiters:
-                if waiter.set_running_or_notify_cancel():
-                    waiter.set_result(ending)
-        elif id in found:
-            self._watched[id].looked(time.monotonic())
-        else:
+        if id not in found:
             self._fail([id], TaskNotFound(id=id))
+            return
+        watched, ending = self._watched[id], found[id]
+        for asker in watched.askers:
+            _tell(asker, ending)
+        watched.askers.clear()
+        if ending is None:
+            watched.looked(time.monotonic())
+            return
+        for waiter in self._watched.pop(id).waiters:
+            _tell(waiter, ending)
 
     def _bear(self, ids: Sequence[int], error: DatabaseAway) -> None:
         """Wait for the database as well, for some time."""
@@ -151,6 +166,13 @@ class Waiting:
 
     def _fail(self, ids: Sequence[int], error: Exception) -> None:
         for id in ids:
-            for waiter in self._watched.pop(id).waiters:
-                if waiter.set_running_or_notify_cancel():
-                    waiter.set_exception(copy(error))
+            watched = self._watched.pop(id)
+            futures: list[Future[Any]] = [*watched.waiters, *watched.askers]
+            for future in futures:
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(copy(error))
+
+
+def _tell(future: "Future[E]", ending: E) -> None:
+    if future.set_running_or_notify_cancel():
+        future.set_result(ending)

@@ -23,6 +23,7 @@ SAID: list[tuple[Any, tuple[After, ...]]] = [
     ([After(("orders.pay", "o"), "cancel")], (After(("orders.pay", "o"), "cancel"),)),
     ([17, After(17, "run"), 18], (After(17), After(18))),
     ([], ()),
+    (None, ()),
 ]
 
 

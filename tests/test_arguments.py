@@ -13,9 +13,9 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, Field
 
-from runner import handler
-from runner.errors import InvalidPayload, PayloadTooLarge
-from runner.handlers import REGISTRY
+from runner import Context, handler
+from runner.errors import InvalidHandler, InvalidPayload, PayloadTooLarge
+from runner.handlers import REGISTRY, discover
 from runner.testing import TaskStore
 
 
@@ -111,6 +111,29 @@ def test_what_is_not_json_is_refused_before_it_is_stored(store: TaskStore) -> No
             take.submit(value=value)
     take.submit(value=[None, "null", 1.5])
     assert [task.payload for task in store.tasks()] == [{"value": [None, "null", 1.5]}]
+
+
+class Connection:
+    """Nothing that JSON could hold."""
+
+
+def test_annotations_that_no_json_fits_are_refused_before_a_task_is_tried(store: TaskStore) -> None:
+    @handler("test.take")
+    def take(ctx: Context, number: int, by: Connection | None = None) -> None: ...
+
+    refused = r"no .*Connection \| None can be made of JSON for its argument by: take an id"
+    with pytest.raises(InvalidHandler, match=refused):
+        take.submit(number=1)
+    with pytest.raises(InvalidHandler, match=refused):
+        discover(installed=False)
+
+
+def test_annotations_that_are_not_there_when_the_program_runs_are_refused(store: TaskStore) -> None:
+    @handler("test.take")
+    def take(value: "Elsewhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821 - it is imported nowhere
+
+    with pytest.raises(InvalidHandler, match=r"name 'Elsewhere' is not defined\. Import what they name"):
+        take.submit(1)  # type: ignore[call-arg] # without its annotation it is not known what it takes
 
 
 def test_a_payload_at_the_limit_is_taken_and_beyond_it_refused(store: TaskStore) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner import TaskHandler, connect, disconnect, handler
-from runner.errors import DuplicateTask, InvalidDuration, InvalidHandler, InvalidPayload, InvalidTask
+from runner.errors import DuplicateTask, InvalidHandler, InvalidPayload, InvalidTask
 from runner.handlers import REGISTRY
 from runner.once import Lasting, parse_scope
 from runner.store.database import Database
@@ -155,8 +155,13 @@ def test_scopes_are_words(text: str, lasting: Lasting) -> None:
 
 @pytest.mark.parametrize("text", ["", "for", "for ever", "for -1h", "until", "1h", "always"])
 def test_other_scopes_are_refused(text: str) -> None:
-    with pytest.raises((InvalidTask, InvalidDuration)):
+    with pytest.raises(InvalidTask, match="write forever, until finished, or for and a length of time: for 1h"):
         parse_scope(text)
+
+
+def test_a_key_that_is_no_text_is_refused_at_once() -> None:
+    with pytest.raises(InvalidTask, match="unique_key may not be 17: it must be text, and is of the type int"):
+        handler("test.odd", unique_key=17)  # type: ignore[arg-type]
 
 
 def test_what_to_do_with_duplicates_is_one_of_three() -> None:

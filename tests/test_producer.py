@@ -14,7 +14,15 @@ import sqlalchemy as sa
 
 from runner import Context, TaskHandler, connect, disconnect, handler
 from runner.door import door
-from runner.errors import DuplicateHandler, InvalidPayload, InvalidRetryPlan, InvalidTask, PayloadTooLarge, WouldBlock
+from runner.errors import (
+    DuplicateHandler,
+    InvalidHandler,
+    InvalidPayload,
+    InvalidRetryPlan,
+    InvalidTask,
+    PayloadTooLarge,
+    WouldBlock,
+)
 from runner.handlers import REGISTRY
 from runner.store.database import Database
 from runner.urls import parse_url
@@ -122,6 +130,34 @@ def test_a_handler_can_be_called_as_if_it_were_undecorated() -> None:
 
     REGISTRY._handlers.pop("test.plain")
     assert double(21) == 42
+
+
+ODD: list[tuple[dict[str, Any], str]] = [
+    ({"key": 17}, "key may not be 17: it must be text, and is of the type int"),
+    ({"queue": ["mail"]}, r"queue may not be \['mail'\]: it must be text"),
+    ({"tags": "slow"}, r"tags may not be 'slow': it must be a list of texts, such as \['slow'\]"),
+    ({"tags": ["slow", 7]}, "tags may not be 7: it must be text"),
+    ({"priority": "high"}, "priority may not be 'high': priorities go from 1 to 9"),
+    ({"priority": 10}, "priority may not be 10: priorities go from 1 to 9"),
+    ({"max_attempts": 2.5}, "max_attempts may not be 2.5: a task is tried at least once"),
+    ({"bucket": -1}, "bucket may not be -1: buckets go from 0 to 999"),
+    ({"run_at": "tomorrow"}, "run_at may not be 'tomorrow': it must be a datetime"),
+    ({"run_at": datetime(2030, 1, 1)}, r"it has no time zone: take datetime\.now\(UTC\)"),  # noqa: DTZ001 - that is tested
+    ({"run_at": datetime(2030, 1, 1, tzinfo=UTC), "delay": "1m"}, "leave one of them out"),
+]
+
+
+async def test_options_that_no_row_holds_are_refused_by_name(send_coupon: TaskHandler[Any, Any, Any]) -> None:
+    for said, why in ODD:
+        with pytest.raises(InvalidTask, match=why):
+            await send_coupon.options(**said).submit_async(user_id=7)
+
+
+def test_a_handler_without_a_name_is_refused() -> None:
+    with pytest.raises(InvalidHandler, match=r"'work' cannot be registered: write @handler\(\"name\"\) above it"):
+
+        @handler  # type: ignore[arg-type]
+        def work() -> None: ...
 
 
 def test_two_handlers_with_one_name_are_refused(send_coupon: TaskHandler[Any, Any, Any]) -> None:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ByteSize
 
 from runner import Context, Dead, Retry, Ticket, connect, disconnect, handler, waiting
+from runner import ticket as ticket_module
 from runner.door import door
 from runner.engine.process import Runner
 from runner.errors import (
@@ -164,7 +165,7 @@ async def test_giving_up_is_a_failure_with_the_reason_that_was_given(at_it: Simp
 async def test_a_task_that_was_terminated_says_so(handlers: SimpleNamespace, database: Database) -> None:
     ticket = await handlers.bill.submit_async(number=1)
     await terminated(database, ticket)
-    with pytest.raises(TaskCancelled, match=r"handler 'test\.bill' was terminated"):
+    with pytest.raises(TaskCancelled, match=r"handler 'test\.bill' was cancelled"):
         await ticket.wait(timeout=PATIENCE)
 
 
@@ -181,6 +182,27 @@ async def test_who_waits_too_long_is_told_and_may_wait_again(handlers: SimpleNam
     settings = Settings(url=parse_url(migrated_url), **QUICK)
     async with at_work(Runner(settings, {handlers.crunch.name: handlers.crunch})):
         assert await ticket.wait(timeout=PATIENCE) == 2
+
+
+async def test_what_has_ended_is_told_without_time_to_wait(at_it: SimpleNamespace, database: Database) -> None:
+    ticket = await at_it.crunch.submit_async(rows=1)
+    await ticket.wait(timeout=PATIENCE)
+    assert (await ticket.wait(timeout=0), await asyncio.to_thread(ticket.result, timeout=0)) == (2, 2)
+    with pytest.raises(TaskNotFound):
+        await Ticket[int](4711).wait(timeout=0)
+    assert door().waiting._watched == {}
+
+
+async def test_the_last_look_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        async def __call__(self, ids: Sequence[int]) -> Mapping[int, Ending | None]:
+            await asyncio.Event().wait()
+            return {}
+
+    monkeypatch.setattr(ticket_module, "LAST_LOOK", 0.0)
+    door().waiting._look = Silent()
+    with pytest.raises(TimedOut):
+        await Ticket[int](4711).wait(timeout=0)
 
 
 async def test_a_task_that_never_was_is_not_found(database: Database) -> None:
@@ -214,6 +236,19 @@ async def test_a_result_that_is_too_large_is_told_of_on_the_task(at_it: SimpleNa
 async def test_a_result_that_is_not_what_was_promised_is_told_of(at_it: SimpleNamespace) -> None:
     with pytest.raises(InvalidResult, match="valid integer"):
         await (await at_it.lie.submit_async()).wait(timeout=PATIENCE)
+
+
+async def test_a_result_that_is_promised_and_missing_is_told_of(at_it: SimpleNamespace, database: Database) -> None:
+    ticket = await at_it.bill.submit_async(number=3)
+    await ticket.wait(timeout=PATIENCE)
+    await database.write(_emptied, ticket)
+    with pytest.raises(InvalidResult, match=r"promises: there is none; in ctx\.transaction\(\) it is given with"):
+        await ticket.wait(timeout=PATIENCE)
+
+
+async def _emptied(tx: Transaction, task_id: int) -> None:
+    past = tx.tables.history
+    await tx.execute(sa.update(past).where(past.c.id == task_id).values(result=None))
 
 
 async def test_hundreds_wait_at_once_and_are_served_by_common_looks(at_it: SimpleNamespace) -> None:

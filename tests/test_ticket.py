@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from runner import Ticket
+from runner.errors import TaskFailed
 from runner.ticket import tickets
 
 
@@ -27,3 +28,11 @@ def test_a_ticket_travels_to_other_processes(travel: Any) -> None:
     made: list[Ticket[int]] = tickets([17, 18], duplicates={1})
     for ticket in made:
         assert (type(travel(ticket)), travel(ticket)) == (type(ticket), ticket)
+
+
+@pytest.mark.parametrize(
+    ("said", "ending"), [("no shop", "no shop."), ("no shop.", "no shop."), ("wait...", "wait....")]
+)
+def test_a_reason_ends_with_one_full_stop(said: str, ending: str) -> None:
+    failed = TaskFailed(id=1, handler="test.fail", attempts=3, reason=said)
+    assert str(failed).endswith(f"in attempt 3: {ending}")

@@ -34,7 +34,7 @@ class TaskFailed(NoResult):
 
 
 class TaskCancelled(NoResult):
-    """Task {id} of handler {handler!r} was terminated: {reason}."""
+    """Task {id} of handler {handler!r} was cancelled: {reason}."""
 
     exit_code = 8
 

@@ -12,10 +12,15 @@ class RunnerError(Exception):
 
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
-        super().__init__(" ".join(cleandoc(type(self).__doc__ or "").split()).format(**fields))
+        super().__init__(_sentence(" ".join(cleandoc(type(self).__doc__ or "").split()).format(**fields)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _revive, (type(self), self.fields)
+
+
+def _sentence(text: str) -> str:
+    """A message that ends in what somebody else said, without a second full stop behind theirs."""
+    return text[:-1] if text.endswith("..") and not text.endswith("...") else text
 
 
 def _revive(kind: type[RunnerError], fields: dict[str, Any]) -> RunnerError:

@@ -43,7 +43,10 @@ class SchemaTooNew(StoreError):
 
 
 class TaskNotFound(StoreError):
-    """There is no task {id}, neither live nor in the history. It may have been pruned."""
+    """
+    There is no task {id}, neither live nor in the history: it was never submitted, its transaction is not committed
+    yet, or it was pruned.
+    """
 
     exit_code = 5
 

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, get_args
 
@@ -10,7 +11,7 @@ from runner.bulk import Bulk
 from runner.columns import EARLIEST, LATEST, bounded
 from runner.errors import InvalidTask
 from runner.policy.retry import parse_plan
-from runner.storable import require_storable
+from runner.storable import require_storable, require_text
 from runner.task import BUCKETS, After, NewTask, OnFailure, Priority, Scope, Unique
 
 LONGEST_NAME = 200
@@ -19,6 +20,13 @@ LONGEST_KEY = 400
 LONGEST_SECONDS = 1e9
 MOST_PARENTS = 100_000
 RULES = get_args(OnFailure)
+
+NUMBERS = {
+    "priority": (range(Priority.LOWEST, Priority.HIGHEST + 1), "priorities go from 1 to 9, 9 goes first"),
+    "max_attempts": (range(1, 2**31), "a task is tried at least once, and that often as a whole number says"),
+    "bucket": (range(BUCKETS), f"buckets go from 0 to {BUCKETS - 1}"),
+}
+"""Whole numbers: what they may be, and what to say of others."""
 
 NOTHING_SAID = NewTask("handler")[2:]
 """What follows handler and payload in a task that leaves everything to the defaults, as most do."""
@@ -53,6 +61,7 @@ def check_each(tasks: Iterable[NewTask]) -> None:
 
 def _check_options(task: NewTask) -> None:
     if task.queue is not None:
+        require_text("queue", task.queue)
         _name("queue", task.queue)
     if task.key is not None:
         require_storable("key", task.key, LONGEST_KEY)
@@ -70,12 +79,10 @@ def _check_options(task: NewTask) -> None:
 
 
 def _numbers(task: NewTask) -> None:
-    if task.priority is not None and not Priority.LOWEST <= task.priority <= Priority.HIGHEST:
-        raise InvalidTask(field="priority", value=task.priority, why="priorities go from 1 to 9, 9 goes first")
-    if task.max_attempts is not None and not 1 <= task.max_attempts < 2**31:
-        raise InvalidTask(field="max_attempts", value=task.max_attempts, why="a task is tried at least once")
-    if task.bucket is not None and not 0 <= task.bucket < BUCKETS:
-        raise InvalidTask(field="bucket", value=task.bucket, why=f"buckets go from 0 to {BUCKETS - 1}")
+    for field, (allowed, why) in NUMBERS.items():
+        value = getattr(task, field)
+        if value is not None and not (isinstance(value, int) and value in allowed):
+            raise InvalidTask(field=field, value=value, why=why)
 
 
 def check_payload(payload: str) -> None:
@@ -166,13 +173,16 @@ def _after(task: NewTask, after: tuple[After, ...]) -> None:
 
 def _times(task: NewTask) -> None:
     if task.run_at is not None:
+        if not isinstance(task.run_at, datetime):
+            raise InvalidTask(field="run_at", value=task.run_at, why="it must be a datetime with a time zone")
         if task.run_at.tzinfo is None:
-            raise InvalidTask(field="run_at", value=task.run_at.isoformat(), why="it has no time zone")
+            why = "it has no time zone: take datetime.now(UTC), or its astimezone() if it is this machine's time"
+            raise InvalidTask(field="run_at", value=task.run_at.isoformat(), why=why)
         if not bounded(task.run_at):
             why = f"times go from {EARLIEST:%Y} to {LATEST:%Y}"
             raise InvalidTask(field="run_at", value=task.run_at.isoformat(), why=why)
         if task.delay is not None:
-            raise InvalidTask(field="delay", value=task.delay, why="run_at is given as well")
+            raise InvalidTask(field="delay", value=task.delay, why="run_at is given as well, so leave one of them out")
     for field in ("delay", "timeout"):
         value = getattr(task, field)
         if value is not None and not (
