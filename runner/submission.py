@@ -99,14 +99,14 @@ class Submission(Generic[P, R]):
         return await (door().submit_async(tasks) if self.tx is None else door().submit_within_async(self.tx, tasks))
 
 
-def waited(tasks: Sequence[NewTask]) -> Receipt:
+def waited(tasks: Sequence[NewTask], call: str = "submit") -> Receipt:
     """Submit, and wait for it; not on an event loop, which could be the one that the wait is for."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         pass
     else:
-        raise WouldBlock(call="submit", instead="submit_async")
+        raise WouldBlock(call=call, instead=f"{call}_async")
     return door().submit(tasks).result()
 
 

@@ -45,7 +45,7 @@ def together(
         >>> together([charge.call(order=n) for n in orders], then=report.options(queue="reports").call(day="today"))
     """
     tasks, places = _tasks(list(calls), then, on_success)
-    return _told(waited(tasks) if tx is None else door().submit_within(tx, tasks), places)
+    return _told(waited(tasks, "together") if tx is None else door().submit_within(tx, tasks), places)
 
 
 async def together_async(
@@ -63,6 +63,8 @@ def _tasks(
     """All tasks in the order in which they are submitted, and the places of those that wait for the members."""
     if not members:
         raise InvalidTask(field="after", value="nothing", why="there is no call to wait for")
+    for task in (*members, then, on_success):
+        _require_call(task)
     tasks, places = list(members), dict[str, int]()
     rules: dict[str, tuple[NewTask | None, OnFailure]] = {"then": (then, "run"), "on_success": (on_success, "cancel")}
     for name, (task, rule) in rules.items():
@@ -71,6 +73,13 @@ def _tasks(
             edges = tuple(After(Sibling(place), rule) for place in range(len(members)))
             tasks.append(task._replace(after=(*edges, *(task.after or ()))))
     return tasks, places
+
+
+def _require_call(task: Any) -> None:
+    """Refuse what was submitted already, a handler, and the parts of a call that stands without a list."""
+    if task is not None and not isinstance(task, NewTask):
+        why = "together takes calls in a list, each made with handler.call(...)"
+        raise InvalidTask(field="call", value=task, why=why)
 
 
 def _told(receipt: Receipt, places: dict[str, int]) -> Together:

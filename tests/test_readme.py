@@ -240,12 +240,15 @@ documented.import_file.submit(path="/tmp", item={"name": "x"}, since=datetime.no
 documented.sync.submit("berlin")
 documented.crunch.options(key="last").submit(rows=3)
 documented.pay.submit(order=7)
+documented.count.submit(order=7)
 documented.import_file.options(key="stock").submit(path="/tmp", item={"name": "y"})
 documented.ordered(9)
 documented.close_the_day("monday", [1, 2])
 """
 
-ORDERS = "CREATE TABLE orders (id integer PRIMARY KEY, paid boolean); INSERT INTO orders VALUES (7, false)"
+ORDERS = (
+    "CREATE TABLE orders (id integer PRIMARY KEY, paid boolean, seen integer); INSERT INTO orders VALUES (7, false, 0)"
+)
 
 
 @on_sqlite
@@ -258,7 +261,7 @@ def test_the_documented_handlers_work(tmp_path: Path, surroundings: dict[str, st
     follow("python submit.py && runner work -H documented --until-idle", tmp_path, surroundings)
     with closing(sqlite3.connect(tmp_path / "tasktui.db")) as shell:
         ended = shell.execute("SELECT handler, state, result FROM task_history ORDER BY id").fetchall()
-        paid = shell.execute("SELECT paid FROM orders").fetchall()
+        paid = shell.execute("SELECT paid, seen FROM orders").fetchall()
     assert ended == [
         ("shop.charge", "succeeded", '"charged 5 for order 1"'),
         ("shop.charge", "dead", None),
@@ -266,6 +269,7 @@ def test_the_documented_handlers_work(tmp_path: Path, surroundings: dict[str, st
         ("shop.sync", "dead", None),
         ("shop.crunch", "succeeded", "3"),
         ("shop.pay", "succeeded", None),
+        ("shop.count", "succeeded", "1"),
         ("shop.import", "succeeded", '{"path":"/tmp","item":"y"}'),
         ("shop.charge", "succeeded", '"charged 5 for order 9"'),
         ("shop.ship", "succeeded", None),
@@ -275,7 +279,7 @@ def test_the_documented_handlers_work(tmp_path: Path, surroundings: dict[str, st
         ("shop.report", "succeeded", '"monday: 0 of 2 failed"'),
         ("shop.celebrate", "succeeded", None),
     ]
-    assert paid == [(1,)]
+    assert paid == [(1, 1)]
 
 
 @pytest.fixture

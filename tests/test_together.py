@@ -8,7 +8,7 @@ import pytest
 
 from runner import Context, Dead, TaskHandler, disconnect, handler, together, together_async
 from runner.batch import Batch
-from runner.errors import InvalidTask
+from runner.errors import InvalidTask, WouldBlock
 from runner.handlers import REGISTRY
 from runner.task import After, NewTask, Sibling, State
 from runner.testing import TaskStore
@@ -93,7 +93,17 @@ def test_what_comes_then_may_wait_for_more(store: TaskStore, work: Work, report:
 async def test_it_can_be_awaited(store: TaskStore, work: Work, report: Work) -> None:
     batch = await together_async([work.call(number=2)], then=report.call(name="then"))
     assert batch.then == batch.members[0] + 1
+    with pytest.raises(WouldBlock, match=r"together\(\) would .* await together_async"):
+        together([work.call(number=2)])
     await asyncio.to_thread(disconnect)
+
+
+def test_what_is_no_call_is_refused(store: TaskStore, work: Work) -> None:
+    for odd in ([work], [work.submit(number=2)], work.call(number=2)):
+        with pytest.raises(InvalidTask, match=r"takes calls in a list, each made with handler\.call"):
+            together(odd)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTask, match="call may not be 1: "):
+        together([work.call(number=2)], then=work.ticket(1))  # type: ignore[arg-type]
 
 
 def test_without_a_call_there_is_nothing_to_wait_for(store: TaskStore, report: Work) -> None:

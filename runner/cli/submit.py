@@ -19,6 +19,7 @@ from runner.cli.lines import read_lines, reading
 from runner.cli.parents import typed
 from runner.cli.printing import print_json, print_line
 from runner.errors import InvalidInput
+from runner.fields import suggestion
 from runner.person import local_zone, now, operator
 from runner.settings import Settings
 from runner.store.submit import hand_in
@@ -50,8 +51,7 @@ class TaskOptions:
         bucket: A number from 0 to 999 to spread tasks by; else one at random.
         unique_key: It is to be the only task of its handler with this key.
         unique: For how long: "until finished", forever, or "for 1h".
-        on_duplicate: When another has the key: skip submits nothing, replace gives a
-            waiting one the new values, error refuses.
+        on_duplicate: When another has it: skip submits nothing, replace changes the one that waits, error refuses.
     """
 
     at: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
@@ -99,15 +99,15 @@ def submit(
 ) -> int:
     """Put a task, or a file of tasks, into the queue.
 
-    A payload is checked against the signature of its handler where that is
-    known, from -H or the configuration.
+    Where its handler is known, from -H or the configuration, a payload is
+    checked against its signature, and queue, priority, bucket and unique key
+    are the handler's, unless they are said here. Elsewhere they are not.
 
     With --lines each line is {"handler": ..., "payload": {...}} and may hold
     queue, key, priority, run_at, delay, max_attempts, retry, timeout, tags, after,
     bucket, unique_key, unique and on_duplicate; or it is the payload alone when
-    NAME is given. Bad lines are listed on standard
-    error and all others are submitted, in transactions of 2,000, or of what a
-    pipe holds at the moment.
+    NAME is given. Bad lines are listed on standard error and all others are
+    submitted, in transactions of 2,000, or of what a pipe holds at the moment.
 
     With --wait what the handler returned is printed as JSON, secrets and all; a
     task that fails for good or is terminated ends the command with exit code 8,
@@ -138,6 +138,9 @@ def submit(
     if name is None:
         raise InvalidInput(why="name a handler and a payload, or a file with --lines")
     task = drafts.task(name, sys.stdin.read() if payload == "-" else payload or "{}")
+    if handlers and name not in drafts.handlers:
+        near = suggestion(name, tuple(drafts.handlers))
+        complain(f"no handler is named {name!r} in what -H names{near}; the payload was not checked")
     return _submit_one(settings, task, patience, json)
 
 
@@ -181,10 +184,10 @@ def _submit_lines(settings: Settings, drafts: Drafts, path: str, handler: str | 
         counts = {"submitted": intake.submitted, "duplicates": intake.duplicates}
         print_json({**counts, "first_id": first, "last_id": last, "bad": intake.bad})
     else:
-        span = f" ({first} to {last})" if intake.ids else ""
+        span = "" if first is None else f" ({first})" if first == last else f" ({first} to {last})"
         same = f"; {counted(intake.duplicates, 'duplicate')}" if intake.duplicates else ""
-        bad = counted(len(intake.bad), "bad line")
-        print_line(f"Submitted {counted(intake.submitted, 'task')}{span}{same}; {bad}.")
+        bad = f"; {counted(len(intake.bad), 'bad line')}" if intake.bad else ""
+        print_line(f"Submitted {counted(intake.submitted, 'task')}{span}{same}{bad}.")
     if not intake.bad:
         return Exit.OK
     return Exit.PARTLY if intake.submitted else Exit.BAD_INPUT

@@ -31,6 +31,7 @@ from runner.store.rescue import any_lost, rescue
 from runner.store.runners import Beat
 from runner.store.statistics import write_statistics
 from runner.task import MOVES
+from runner.terminal import counted
 
 log = logging.getLogger("runner")
 
@@ -163,8 +164,8 @@ class Runner:
         self.tally.forget_minutes()
         self.working.buffer.holder = self.lease.id
         self.claiming.who = Claimant(self.lease.id, self.lease.identity.host)
-        known = len(self.handlers)
-        log.info("runner %d at work on %s with %d handlers", self.lease.id, self.database.url, known)
+        known = counted(len(self.handlers), "handler")
+        log.info("runner %d at work on %s with %s", self.lease.id, self.database.url, known)
 
     async def _news(self) -> None:
         if self.database.dialect.isolates_rows:

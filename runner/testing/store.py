@@ -72,6 +72,7 @@ class TaskStore:
     """
 
     def __init__(self, url: str, **settings: Any) -> None:
+        self.url = url
         self.settings = Settings(url=parse_url(url), notify=False, **settings)
         self._door = TestDoor(self.settings, self._drained)
         self._before: Any = None

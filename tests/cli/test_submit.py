@@ -42,6 +42,13 @@ def test_a_task_is_stored_as_it_was_typed(called: Call, store: Store) -> None:
     assert json.loads(task["tags"]) == ["t1", "t2"]
 
 
+def test_a_name_that_the_modules_do_not_know_is_told(called: Call, store: Store, handlers: None) -> None:
+    told = called("submit", "-H", "mail_handlers", "mail.sent", '{"to": "ana"}')
+    assert told.code == Exit.OK
+    assert "no handler is named 'mail.sent' in what -H names, did you mean 'mail.send'" in told.err
+    assert called("submit", "mail.sent", '{"to": "ana"}').err == ""
+
+
 def test_every_option_reaches_the_row(called: Call, store: Store) -> None:
     options = ("--priority", 9, "--queue", "q", "--max-attempts", 3, "--retry", "1m, 5m", "--timeout", "90s")
     assert called("submit", "a.b", *options).code == Exit.OK

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from runner import After, Context, Retry, TaskHandler, connect, disconnect, handler
 from runner.door import door
@@ -196,6 +197,26 @@ def test_what_fails_inline_stands_in_the_store(store: TaskStore, flaky: TaskHand
     with store.inline():
         flaky.submit()
     assert [(task.state, task.error) for task in store.tasks()] == [("waiting", "Retry: attempt 1")]
+
+
+def test_tables_of_the_application_stand_beside_the_tasks(tmp_path: Path) -> None:
+    @handler("test.pay")
+    def pay(ctx: Context, order: int) -> int:
+        own = ctx.transaction()
+        with own as tx:
+            own.result = tx.execute(sa.text("INSERT INTO paid(id) VALUES (:id)"), {"id": order}).rowcount
+        return 1
+
+    with TaskStore.in_folder(tmp_path) as store:
+        engine = sa.create_engine(store.url)
+        with engine.begin() as connection:
+            connection.execute(sa.text("CREATE TABLE paid(id integer PRIMARY KEY)"))
+        ticket = pay.submit(order=7)
+        store.drain()
+        assert ticket.result(timeout=0) == 1
+        with engine.connect() as connection:
+            assert connection.execute(sa.text("SELECT id FROM paid")).all() == [(7,)]
+        engine.dispose()
 
 
 def test_the_way_to_the_application_s_store_is_kept(tmp_path: Path, welcome: TaskHandler[Any, Any, Any]) -> None:
