@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from runner import Context
 from runner.columns import db_later, db_now
-from runner.store import claim, move
+from runner.store import claim, eligible, move
 from runner.store.database import Database
 from runner.store.rescue import rescue
 from tests.chaos.check import GRAIN, OK, check
@@ -147,7 +147,8 @@ async def broken_by_a_flaky_task(bench: Bench) -> set[int]:
 
 async def test_a_claim_by_a_clock_that_is_ahead_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await broken_by_a_later_task(bench) == set()
-    monkeypatch.setattr(claim, "db_now", lambda: db_later(db_now(), 3600))
+    for module in (claim, eligible):
+        monkeypatch.setattr(module, "db_now", lambda: db_later(db_now(), 3600))
     monkeypatch.setattr(claim, "_alive", lambda runner: sa.true())
     claim._prepared.cache_clear()
     assert 14 in await broken_by_a_later_task(bench)

@@ -38,6 +38,7 @@ from runner.store.intervene import (
     terminate,
     to_all,
     to_each,
+    unblock,
     undo,
     wish,
 )
@@ -649,6 +650,7 @@ class TestPreview:
             "delay": partial(delay, seconds=60.0, by=ANA),
             "terminate": partial(terminate, by=ANA),
             "edit": _edit_each,
+            "unblock": partial(unblock, by=ANA),
         }
         result = await to_all(database, acts[verb], Filter())
         assert (len(result.changed), len(result.refused)) == (seen.eligible, sum(seen.skipped.values()))
