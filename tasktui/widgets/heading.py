@@ -68,7 +68,7 @@ class Heading(Static):
 def milliseconds(skew: timedelta) -> str:
     """A difference of clocks, with its sign: `+3 ms`, `-2.4 s`."""
     seconds = skew.total_seconds()
-    return f"{seconds * 1000:+.0f} ms" if abs(seconds) < 1 else f"{seconds:+,.1f} s"
+    return f"{round(seconds * 1000):+d} ms" if abs(seconds) < 1 else f"{seconds:+,.1f} s"
 
 
 def _first(status: Status, width: int) -> Content:

@@ -42,7 +42,8 @@ async def test_the_heading_tells_the_difference_of_the_clocks_and_our_load(watch
 
 
 @pytest.mark.parametrize(
-    ("seconds", "shown"), [(0.003, "+3 ms"), (-0.0312, "-31 ms"), (2.44, "+2.4 s"), (-3600.0, "-3,600.0 s")]
+    ("seconds", "shown"),
+    [(0.003, "+3 ms"), (-0.0312, "-31 ms"), (-0.0003, "+0 ms"), (2.44, "+2.4 s"), (-3600.0, "-3,600.0 s")],
 )
 def test_a_difference_of_clocks_has_a_sign(seconds: float, shown: str) -> None:
     assert milliseconds(timedelta(seconds=seconds)) == shown
