@@ -63,6 +63,7 @@ async def test_what_is_still_waited_for_is_told_first(database: Database, runner
     await database.write(unblock, [Target(child)], ANA)
     told = await family(database, child)
     assert f"waited for task {dead} work: dead; let go by ana" in " ".join(lines(told))
+    assert "waited for pay o-17: not submitted by then; let go by ana" in " ".join(lines(told))
     assert [title for title, _ in told.sections()] == ["what it waited for"]
 
 

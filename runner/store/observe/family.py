@@ -166,8 +166,8 @@ def _waits(parent: Parent, *, circle: bool) -> str:
     waits = "waits for" if parent.open else "waited for"
     name = one_line(parent.name)
     if parent.task is None:
-        there = "not there any more" if parent.id is not None else "not submitted yet"
-        state = there if parent.open else "not there any more"
+        awaited = "not submitted yet" if parent.open else "not submitted by then"
+        state = awaited if parent.id is None else "not there any more"
     else:
         key = f" {one_line(parent.key)}" if parent.key is not None else ""
         name, state = f"task {parent.task.id} {one_line(parent.task.handler)}{key}", str(parent.task.shown)
