@@ -24,7 +24,7 @@ class Running:
         slots: whose slot it takes.
     """
 
-    __slots__ = ("concluded", "handler", "job", "over", "slots", "started", "stop", "task", "told")
+    __slots__ = ("concluded", "concluding", "handler", "job", "over", "slots", "started", "stop", "task", "told")
 
     def __init__(self, task: Claimed, handler: Handler, slots: "Slots") -> None:
         self.task = task
@@ -34,6 +34,7 @@ class Running:
         self.told = False
         self.over = False
         self.concluded = False
+        self.concluding = False
         self.job: asyncio.Task[None] | None = None
         self.stop: threading.Event | None = None
 

@@ -12,7 +12,8 @@
     ├── StoreError              what the database said
     │   ├── DatabaseAway  DatabaseRefused (ContentRefused)
     │   ├── SchemaTooOld  SchemaTooNew  SchemaMissing
-    │   ├── TaskNotFound  TaskMovedOn  DuplicateTask  FencedOut  AlreadyDone  NoTransaction
+    │   ├── TaskNotFound  TaskMovedOn  DuplicateTask  FencedOut
+    │   ├── AlreadyDone  NoTransaction  TransactionOpen  TransactionEnded
     │   └── UnsafeFile
     ├── NoResult                why a task that was waited for has none
     │   ├── TaskFailed  TaskCancelled  TimedOut
@@ -66,6 +67,8 @@ from runner.errors.store import (
     StoreError,
     TaskMovedOn,
     TaskNotFound,
+    TransactionEnded,
+    TransactionOpen,
     UnsafeFile,
 )
 
@@ -109,6 +112,8 @@ __all__ = [
     "TaskMovedOn",
     "TaskNotFound",
     "TimedOut",
+    "TransactionEnded",
+    "TransactionOpen",
     "UnknownConnection",
     "UnknownHandler",
     "UnknownProfile",

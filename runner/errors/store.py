@@ -71,6 +71,17 @@ class AlreadyDone(StoreError):
     """Task {id} has ended in an earlier ctx.transaction(): one attempt can end its task once. Write all in one."""
 
 
+class TransactionOpen(StoreError):
+    """Task {id} has a ctx.transaction() open already, and only one can end the task. Write all in that one."""
+
+
+class TransactionEnded(StoreError):
+    """
+    The transaction of task {id} was ended inside of its ctx.transaction(). Leave commit() and rollback() out: it
+    commits at the end of the block, and an exception rolls it back.
+    """
+
+
 class NoTransaction(StoreError):
     """Task {id} is executed by no runner, so there is no transaction that could end it."""
 

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner import Context
-from runner.errors import AlreadyDone, FencedOut, NoTransaction
+from runner.errors import AlreadyDone, FencedOut, NoTransaction, TransactionEnded, TransactionOpen
 from tests.engine.workshop import PATIENCE, Workshop, heard
 
 PAY = sa.text("INSERT INTO payments (task) VALUES (:task)")
@@ -133,6 +133,56 @@ async def test_a_task_ends_once(workshop: Workshop, payments: Payments) -> None:
         with pytest.raises(AlreadyDone):
             ctx.transaction()
 
+    task = await workshop.submit("pay")
+    await workshop.work()
+    assert await workshop.state(task) == "succeeded"
+    assert await payments() == 1
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_handler_that_ends_the_transaction_itself_fails_and_writes_nothing(
+    workshop: Workshop, payments: Payments, kind: str, ending: str
+) -> None:
+    async def on_loop(ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            await tx.execute(PAY, {"task": ctx.id})
+            await getattr(tx, ending)()
+
+    def in_thread(ctx: Context) -> None:
+        with ctx.transaction() as tx:
+            tx.execute(PAY, {"task": ctx.id})
+            getattr(tx, ending)()
+
+    workshop.handler("pay", on_error=TransactionEnded)(on_loop if kind == "async" else in_thread)
+    task = await workshop.submit("pay")
+    await workshop.work()
+    row = await workshop.row(task)
+    assert row.state == "dead"
+    assert "Leave commit() and rollback() out" in row.error
+    assert await payments() == 0
+
+
+@pytest.mark.parametrize("again", ["another", "the same"])
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_second_transaction_beside_the_first_is_refused(
+    workshop: Workshop, payments: Payments, kind: str, again: str
+) -> None:
+    async def on_loop(ctx: Context) -> None:
+        own = ctx.transaction()
+        async with own as tx:
+            await tx.execute(PAY, {"task": ctx.id})
+            with pytest.raises(TransactionOpen, match="Write all in that one"):
+                await (own if again == "the same" else ctx.transaction()).__aenter__()
+
+    def in_thread(ctx: Context) -> None:
+        own = ctx.transaction()
+        with own as tx:
+            tx.execute(PAY, {"task": ctx.id})
+            with pytest.raises(TransactionOpen, match="Write all in that one"):
+                (own if again == "the same" else ctx.transaction()).__enter__()
+
+    workshop.handler("pay", max_attempts=1)(on_loop if kind == "async" else in_thread)
     task = await workshop.submit("pay")
     await workshop.work()
     assert await workshop.state(task) == "succeeded"
