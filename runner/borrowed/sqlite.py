@@ -20,11 +20,13 @@ def follow_sqlite3(connection: Any, verb: Verb[T]) -> T:
     """Follow a verb on a `sqlite3.Connection`."""
     cursor = connection.cursor()
     cursor.row_factory = None  # the application's is not ours
+    texts, connection.text_factory = connection.text_factory, str  # of this, cursors have none of their own
     try:
         if begin := beginning(connection):
             cursor.execute(begin)
         return follow(verb(SQLITE), lambda step: _execute(cursor, step))
     finally:
+        connection.text_factory = texts
         cursor.close()
 
 

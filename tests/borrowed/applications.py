@@ -61,6 +61,7 @@ def path(url: str) -> str:
 async def python_sqlite3(url: str) -> AsyncIterator[Application]:
     with closing(sqlite3.connect(path(url))) as connection:
         connection.row_factory = sqlite3.Row
+        connection.text_factory = bytes
         yield Application(connection, connection.execute, connection.commit, connection.rollback)
 
 
@@ -76,6 +77,7 @@ async def sqlite3_with_begin(url: str) -> AsyncIterator[Application]:
 async def awaited_sqlite(url: str) -> AsyncIterator[Application]:
     async with aiosqlite.connect(path(url)) as connection:
         connection.row_factory = aiosqlite.Row
+        connection.text_factory = bytes
         yield Application(connection, connection.execute, connection.commit, connection.rollback, awaited=True)
 
 
