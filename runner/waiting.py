@@ -31,6 +31,9 @@ PATIENCE = 30.0
 MOST = 5_000
 """Tasks of one look."""
 
+MOST_ID = 2**63 - 1
+"""What a column for ids can hold."""
+
 
 @dataclass
 class Watched:
@@ -129,7 +132,8 @@ class Waiting:
 
     async def _tell(self, ids: Sequence[int]) -> None:
         try:
-            found = await self._look(ids)
+            # The database would refuse a number that no column can hold, and with it the look for all the others.
+            found = await self._look([id for id in ids if 0 < id <= MOST_ID])
         except DatabaseAway as error:
             self._bear(ids, error)
         except Exception as error:

@@ -210,6 +210,17 @@ async def test_a_task_that_never_was_is_not_found(database: Database) -> None:
         await Ticket[int](4711).wait(timeout=PATIENCE)
 
 
+@pytest.mark.parametrize("id", [0, 2**63])
+async def test_a_number_that_no_task_can_have_does_not_disturb_the_others(at_it: SimpleNamespace, id: int) -> None:
+    ticket = await at_it.crunch.submit_async(rows=1)
+    others = [ticket.wait(timeout=PATIENCE), Ticket[Any](id).wait(timeout=PATIENCE)]
+    answers = await asyncio.gather(*others, return_exceptions=True)
+    assert [isinstance(answer, TaskNotFound) for answer in answers] == [False, True]
+    assert not isinstance(answers[0], BaseException)
+    with pytest.raises(TaskNotFound, match=f"no task {id}"):
+        await Ticket[int](id).wait(timeout=PATIENCE)
+
+
 async def test_a_task_that_was_pruned_is_not_found(at_it: SimpleNamespace, database: Database) -> None:
     ticket = await at_it.crunch.submit_async(rows=1)
     await ticket.wait(timeout=PATIENCE)
