@@ -1,0 +1,102 @@
+"""Draw the pictures of the documentation from the console as it is, at a demo that runs: `python -m tests.pictures`."""
+
+import argparse
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from runner.store import observe
+from runner.store.database import Database
+from tasktui.app import Console
+from tasktui.arguments import Arguments
+from tasktui.screens import MODES
+from tasktui.screens.live import LiveScreen
+from tasktui.starting import opened
+
+DOCS = Path(__file__).parent.parent / "docs"
+SIZE = (112, 26)
+DRAWN = ("overview", "failures")
+"""The screens that pictures are made of."""
+
+FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
+"""In place of the one that would be fetched from a foreign host."""
+
+
+async def drawn(url: str) -> dict[str, str]:
+    """Pictures of screens, by their names."""
+    arguments = Arguments(url=url)
+    async with opened(arguments, arguments.settings()) as session:
+        console = Console(session)
+        async with console.run_test(size=SIZE) as pilot:
+            return {name: await _drawn(console, pilot, name) for name in DRAWN}
+
+
+async def _drawn(console: Console, pilot: object, name: str) -> str:
+    await pilot.press(MODES[name].KEY)  # type: ignore[attr-defined] # a Pilot, whose type knows nothing of its app
+    async with asyncio.timeout(30):
+        while not _is_seen(console, name):
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(2)  # what is asked for with the second look is there then
+    return plain(console.export_screenshot(title="tasktui"))
+
+
+def _is_seen(console: Console, name: str) -> bool:
+    screen = console.screen
+    return isinstance(screen, MODES[name]) and isinstance(screen, LiveScreen) and screen._seen is not None
+
+
+def plain(picture: str) -> str:
+    """A picture that asks no other host for anything, and is the same text for the same screen."""
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)
+    picture = re.sub(r"terminal-\d+", "terminal", picture)
+    return re.sub(r"font-family:\s*[^;]*;", f"font-family: {FONT};", picture)
+
+
+async def made(url: str) -> None:
+    """Create the tables."""
+    database = Database.open(url)
+    try:
+        await database.migrate()
+    finally:
+        await database.dispose()
+
+
+async def worked(url: str, tasks: int) -> None:
+    """Wait until so many tasks have ended."""
+    database = Database.open(url)
+    try:
+        ended = 0
+        while ended < tasks:
+            await asyncio.sleep(1)
+            queues = await database.read(observe.counts)
+            ended = sum(queue.hour.ended for queue in queues)
+    finally:
+        await database.dispose()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.pictures", description=__doc__)
+    parser.add_argument("--tasks", type=int, default=15_000, help="to wait for until the pictures are drawn")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/shop.db"
+        program = [str(Path(sys.executable).with_name("runner")), "demo", "--keep-running", "--url", url]
+        asyncio.run(made(url))
+        demo = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            asyncio.run(worked(url, given.tasks))
+            pictures = asyncio.run(drawn(url))
+        finally:
+            demo.send_signal(signal.SIGINT)
+            demo.wait(30)
+    for name, picture in pictures.items():
+        (DOCS / f"{name}.svg").write_text(picture, encoding="utf-8")
+        print(DOCS / f"{name}.svg")
+
+
+if __name__ == "__main__":
+    main()

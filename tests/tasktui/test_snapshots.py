@@ -1,0 +1,79 @@
+"""The screens as text, at the sizes that terminals have: `SNAPSHOTS=write pytest ...` writes them anew."""
+
+import os
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.store import intervene
+from runner.store.database import Database
+from runner.store.intervene import By, Changes, Kind, Place
+from runner.task import State
+from tasktui.screens import MODES
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
+
+FOLDER = Path(__file__).with_name("snapshots")
+DAY = 86_400.0
+BY = By("ana", "web-1", "relay is back")
+
+CHANGING = {
+    r" *our load .*": "…",
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?": "DATE",
+    r"\d\d:\d\d": "TIME",
+    r" *(in )?\b\d+(\.\d+)?(ms|s|m|h)(\d+(ms|s|m))?( ago)?": "AGE",
+}
+"""What differs from one run to the next, with the blanks in front of it, which make up for its length."""
+
+
+@pytest.fixture
+async def task_id(database: Database) -> int:
+    """A little of everything, as long ago as its age stays the same for the length of a test."""
+    await add_live(database, "report.make", queue="slow", run_at=ahead(-2 * DAY), submitted_at=ahead(-3 * DAY))
+    id = await add_live(
+        database, "smtp.send", queue="mail", key="order-17", run_at=ahead(9 * DAY + 1800), priority=3, bucket=7
+    )
+    running: dict[str, Any] = {"state": State.RUNNING.value, "runner_id": 1, "attempt": 1, "fence": 1}
+    await add_live(database, "smtp.send", queue="mail", claimed_at=ahead(-DAY), max_attempts=4, **running)
+    past = {"handler": "smtp.send", "queue": "mail", "finished_at": ahead(-DAY), "submitted_at": ahead(-2 * DAY)}
+    await add_past(database, 11, State.DEAD, error="ConnectionError: no route", **past)
+    await add_past(database, 12, State.SUCCEEDED, duration=0.5, **past)
+    tried: dict[str, Any] = {"error_type": "ConnectionError", "message": "no route", "traceback": "Traceback: no route"}
+    times = {"started_at": ahead(-DAY), "ended_at": ahead(-DAY)}
+    await add_attempt(database, 11, handler="smtp.send", queue="mail", **tried, **times)
+    await add_runner(database, 1e6, '["smtp.send", "report.make"]', host="web-7", capacity=8)
+    await database.write(intervene.edit, id, None, Changes(priority=5, max_attempts=4, retry="1m,5m"), BY)
+    await database.write(intervene.pause, Place(Kind.QUEUE, "slow"), BY)
+    async with database.writing() as tx:
+        await tx.execute(sa.update(tx.tables.task).where(tx.tables.task.c.id == id).values(submitted_at=ahead(-DAY)))
+    return id
+
+
+def masked(text: str) -> str:
+    """A screen without what differs from one run to the next."""
+    for pattern, name in CHANGING.items():
+        text = re.sub(pattern, partial(_named, name), text)
+    return "\n".join(line.rstrip() for line in text.splitlines()).rstrip() + "\n"
+
+
+def _named(name: str, found: re.Match[str]) -> str:
+    """A name in place of what was found; in a column, which has blanks in front, of the same width."""
+    return name.rjust(len(found[0])) if found[0].startswith("  ") else found[0][: found[0].startswith(" ")] + name
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("size", [NARROW, WIDE], ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_screen_looks_as_it_did(mode: str, size: tuple[int, int], task_id: int, watch: Watch) -> None:
+    file = FOLDER / f"{mode}-{size[0]}x{size[1]}.txt"
+    async with watch(mode, size, task_id=task_id, profile="orders") as operator:
+        await operator.until(lambda: operator.screen._seen and masked(operator.text).count("\n") > 6)
+        if os.environ.get("SNAPSHOTS") == "write":
+            await operator.pilot.pause(1.0)
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(masked(operator.text), encoding="utf-8")
+        await operator.until(lambda: masked(operator.text) == file.read_text(encoding="utf-8"))
