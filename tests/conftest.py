@@ -122,6 +122,11 @@ def postgresql(postgres_server: Cluster) -> Iterator[PostgresDatabases]:
     databases.close()
 
 
+on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+"""For tests whose database makes no difference, or all of it."""
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def databases(request: pytest.FixtureRequest) -> Databases:
     """Each kind of database in turn: a new kind is one class above and one parameter here."""

@@ -24,6 +24,7 @@ from runner.bench.stopwatch import Stopwatch
 from runner.cli.app import run
 from runner.cli.ending import Exit, ended
 from runner.errors import InvalidInput
+from tests.conftest import on_postgresql
 
 PROGRAM = Path(sys.executable).with_name("runner")
 PATIENCE = 120.0
@@ -108,14 +109,14 @@ def test_every_part_is_measured(sqlite: Any, tmp_path: Path, scratch: Path) -> N
     assert {"cpus", "system", "python", "database", "disk", "packages", "settings"} == set(report["machine"])
 
 
+@on_postgresql
 def test_a_drain_is_measured_and_taken_to_pieces(database_url: str, scratch: Path) -> None:
     parts = ("bulk", "drain", "pinned", "profile")
     report = measured(database_url, scratch, "--parts", ",".join(parts), "--runners", "2")
     assert figures(report) == {part: FIGURES[part] for part in parts}
     costs = report["measurements"][-1]["costs"]
     assert [cost["what"] for cost in costs if not cost["calls"]] == ["rest", "threads"]
-    on_server = {"claim", "settle"} if database_url.startswith("postgresql") else set()
-    assert {cost["what"] for cost in costs if "PostgreSQL" in cost["words"]} == on_server
+    assert {cost["what"] for cost in costs if "PostgreSQL" in cost["words"]} == {"claim", "settle"}
 
 
 @contextmanager
@@ -163,6 +164,7 @@ def _is_alive(pid: int) -> bool:
     return not stat.parent.parent.is_mount() or _fields(stat)[1] != "Z"
 
 
+@on_postgresql
 def test_ctrl_c_ends_it_and_everything_is_removed(database_url: str, scratch: Path) -> None:
     with sustained(database_url, scratch) as (bench, runner):
         bench.send_signal(signal.SIGINT)

@@ -20,6 +20,7 @@ from runner import migrations
 from runner.errors import DatabaseRefused, SchemaMissing, SchemaTooNew, SchemaTooOld
 from runner.migrations import context, revisions
 from runner.store.database import Database
+from tests.conftest import on_postgresql, on_sqlite
 
 Open = Callable[..., Database]
 Described = dict[str, list[Any]]
@@ -98,10 +99,6 @@ def limited_role(databases: Any, database_url: str) -> Iterator[str]:
         yield parts._replace(netloc=f"{role}:hunter2@{host}").geturl()
         connection.execute(f"DROP OWNED BY {role} CASCADE")
         connection.execute(f"DROP ROLE {role}")
-
-
-on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
-on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 
 
 async def described(database: Database) -> Described:

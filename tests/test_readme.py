@@ -26,6 +26,7 @@ from runner.task import MOVES, Shown
 from runner.times import format_duration
 from tasktui.actions import ACTIONS
 from tasktui.screens import MODES
+from tests.conftest import on_postgresql, on_sqlite
 from tests.shells import Refused, shell_of
 
 PROJECT = Path(__file__).parent.parent
@@ -47,9 +48,6 @@ exec "$@"
     # Stands for the password manager of the documentation.
     "pass": "#!/bin/sh\nprintf 'a secret\\n'\n",
 }
-
-on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
-on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 
 
 class Block(NamedTuple):

@@ -24,6 +24,7 @@ from runner.schema import Tables, tables
 from runner.settings import Settings
 from runner.urls import sync_url
 from sample_handlers.digest import LARGEST
+from tests.conftest import on_postgresql, on_sqlite
 
 PROGRAM = """
 import asyncio, sys
@@ -137,6 +138,7 @@ def test_the_report_tells_what_the_database_holds(migrated_url: str) -> None:
         assert report["first"] == look.rows(sa.select(sa.func.min(history.id)))[0][0]
 
 
+@on_sqlite
 def test_what_really_fails_is_tried_by_its_rules_and_is_dead_for_a_reason(migrated_url: str) -> None:
     dead = reported(migrated_url, 60)["dead"]
     with looking(migrated_url) as look:
@@ -152,6 +154,7 @@ def test_what_really_fails_is_tried_by_its_rules_and_is_dead_for_a_reason(migrat
     assert stages == [(1, 0.2), (2, 0.5), (3, None)]
 
 
+@on_postgresql
 def test_another_round_reports_only_itself(migrated_url: str) -> None:
     first, second = reported(migrated_url, 25), reported(migrated_url, 30)
     assert (first["whole"]["tasks"], second["whole"]["tasks"]) == (25, 30)
@@ -189,6 +192,7 @@ def test_a_terminal_shows_how_far_it_is(tmp_path: Path) -> None:
     assert "failed attempts" in line
 
 
+@on_sqlite
 def test_a_demo_that_keeps_running_is_ended_by_ctrl_c(migrated_url: str) -> None:
     with _begun(migrated_url, 30, "json", "on") as process, looking(migrated_url) as look:
         wait_until(lambda: look.ended > 40)
@@ -203,6 +207,7 @@ def test_a_demo_that_keeps_running_is_ended_by_ctrl_c(migrated_url: str) -> None
         assert look.count(look.tables.runner) == 0
 
 
+@on_postgresql
 def test_ctrl_c_reports_what_was_done_so_far_and_leaves_the_rest(migrated_url: str) -> None:
     with _begun(migrated_url, 0, "json") as process, looking(migrated_url) as look:
         wait_until(lambda: look.ended > 10)

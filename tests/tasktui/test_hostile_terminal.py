@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from runner.store.database import Database
 from tasktui.render import line
 from tasktui.screens import MODES
-from tests.conftest import SqliteDatabases
+from tests.conftest import SqliteDatabases, on_postgresql
 from tests.store.scene import everything
 from tests.tasktui.hostile import CORPUS, MARK, fill
 from tests.tasktui.terminal import Terminal, escapes, text
@@ -110,6 +110,7 @@ def harmless(sqlite: SqliteDatabases, tmp_path_factory: pytest.TempPathFactory) 
     return seen(url, [last])
 
 
+@on_postgresql
 def test_hostile_texts_write_nothing_that_harmless_ones_do_not(migrated_url: str, harmless: bytes) -> None:
     *_, last = filled(migrated_url, [*CORPUS.values(), ALL])
     before = use(migrated_url, everything)
