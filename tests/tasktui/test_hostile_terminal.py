@@ -23,7 +23,7 @@ INVISIBLE = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
 """Unicode's categories of what cannot be seen or does something: controls, formats, unassigned, private, separators."""
 
 ALL = "".join(CORPUS.values())
-HELP = "the queues at a glance"
+HELP = "│ Keys  "
 DOWN, ESCAPE = b"\x1b[6~", b"\x1b"
 DIALOGS = {
     b"T": "Terminate: 1 task",
