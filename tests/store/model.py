@@ -11,6 +11,15 @@ KNOWN = "work"
 
 
 @dataclass
+class Wait:
+    """That a task waits for another one, by its id or by the key that it has among the tasks of KNOWN."""
+
+    parent: int | str
+    rule: str
+    open: bool = True
+
+
+@dataclass
 class Task:
     """A task as it should stand."""
 
@@ -26,6 +35,8 @@ class Task:
     terminated: bool = False
     runner: int | None = None
     unique_key: str | None = None
+    key: str | None = None
+    waits: list[Wait] = field(default_factory=list)
     granted: list[int] = field(default_factory=list)
     """Every fence that a claim handed out."""
 
@@ -133,6 +144,55 @@ class Model:
         if not self.runners.get(runner):
             return set()
         return {id for id, task in self.tasks.items() if task.claimable and task.suspect is suspects}
+
+    def ended(self, wait: Wait) -> State | None:
+        """How a parent has ended; None while it has not, or is not there."""
+        id = self._meant(wait.parent)
+        return None if id is None or not self.tasks[id].state.final else self.tasks[id].state
+
+    def block(self, task: Task) -> None:
+        """Let a new task wait for what has not ended as it should."""
+        for wait in task.waits:
+            ended = self.ended(wait)
+            wait.open = ended is None or (ended is not State.SUCCEEDED and wait.rule != "run")
+        if any(wait.open for wait in task.waits):
+            task.state = State.BLOCKED
+
+    def sweep(self) -> tuple[set[int], set[int]]:
+        """What is let go, and what is cancelled, by how all parents stand now."""
+        blocked = {id: task for id, task in self.tasks.items() if task.state is State.BLOCKED}
+        ends = {id: [self.ended(wait) for wait in task.waits] for id, task in blocked.items()}
+        freed, cancelled = set(), set()
+        for id, task in blocked.items():
+            news = [(wait, end) for wait, end in zip(task.waits, ends[id], strict=True) if wait.open and end]
+            closed = [wait for wait, end in news if end is State.SUCCEEDED or wait.rule == "run"]
+            for wait in closed:
+                wait.open = False
+            if any(wait.rule == "cancel" and wait.open for wait, _ in news):
+                cancelled.add(id)
+                task.state = State.CANCELLED
+            elif closed and not any(wait.open for wait in task.waits):
+                freed.add(id)
+                task.state = State.WAITING
+        return freed, cancelled
+
+    def circle(self, new: Task) -> bool:
+        """Tell whether a new task would wait for itself."""
+        level, seen = [wait.parent for wait in new.waits], set[int | str]()
+        while level:
+            parent = level.pop()
+            if parent == new.key:
+                return True
+            id = self._meant(parent)
+            if parent not in seen and id is not None and self.tasks[id].state is State.BLOCKED:
+                level += [wait.parent for wait in self.tasks[id].waits if wait.open]
+            seen.add(parent)
+        return False
+
+    def _meant(self, parent: int | str) -> int | None:
+        if isinstance(parent, int):
+            return parent
+        return max((id for id, task in self.tasks.items() if task.key == parent), default=None)
 
     def holds(self, runner: int, id: int, fence: int) -> bool:
         """Tell whether a settle must be accepted."""

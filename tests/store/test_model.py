@@ -17,16 +17,17 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from runner.errors import DuplicateTask
+from runner.errors import DuplicateTask, InvalidTask
 from runner.outcome import Cancelled, Dead, Done, Outcome, Release, Retry, Snooze
 from runner.store.database import Database
-from runner.store.intervene import By, Target, requeue
+from runner.store.intervene import By, Target, requeue, unblock
 from runner.store.move import NOBODY, Ending, finish
 from runner.store.prune import prune
 from runner.store.runners import beat, leave
 from runner.store.submit import hand_in, submit
-from runner.task import NewTask, OnDuplicate, Receipt, Scope, State, Unique
-from tests.store.model import KNOWN, Holding, Model, Task
+from runner.task import After, NewTask, OnDuplicate, Receipt, Scope, State, Unique
+from tests.store.family import sweep
+from tests.store.model import KNOWN, Holding, Model, Task, Wait
 from tests.store.runners import LEASE, Runner, ended
 from tests.store.table import edit, expire, make_due
 from tests.store.uniques import let_time_pass
@@ -103,6 +104,60 @@ class Histories(RuleBasedStateMachine):
         self.model.tasks[task_id] = Task(KNOWN, 1, payload, None, not later, unique_key=key)
         self.model.keys[key] = Holding(task_id, scope)
 
+    @rule(
+        parents=st.lists(st.one_of(picks, st.sampled_from("xyz")), max_size=2, unique=True),
+        by=st.sampled_from(["wait", "cancel", "run"]),
+        key=st.sampled_from([None, None, *"xyz"]),
+        later=st.booleans(),
+        then=st.sampled_from([None, Done(), Done(), Dead(), Cancelled()]),
+    )
+    def submit_after(
+        self,
+        parents: list[int | str],
+        by: Any,
+        key: str | None,
+        later: bool,
+        then: Outcome | None,
+    ) -> None:
+        """Submit a task that waits, if for nothing else then for a new one, and mostly let that end: for by chance that
+        would be rare."""
+        if not parents:
+            self.submit(KNOWN, 3, "{}", 1, False)
+        known = [self._task(parent)[0] if isinstance(parent, int) else parent for parent in parents]
+        named = dict.fromkeys(known or [max(self.model.tasks)])
+        task = Task(KNOWN, 1, "{}", None, not later, key=key, waits=[Wait(parent, by) for parent in named])
+        edges = tuple(After((KNOWN, parent) if isinstance(parent, str) else parent, by) for parent in named)
+        new = NewTask(KNOWN, priority=1, key=key, delay=3_600.0 if later else None, after=edges)
+        if self.model.circle(task):
+            with pytest.raises(InvalidTask, match=r"wait for itself|its own handler and key"):
+                self.do(self.database.write(submit, new))
+            return
+        self.model.block(task)
+        self.model.tasks[self.do(self.database.write(submit, new))] = task
+        if then is not None:
+            self.enter()
+            before = len(self.claims)
+            self.claim(len(self.runners) - 1, 5)
+            for latest in range(len(self.claims) - before):
+                self.settle(latest, then)
+            self.sweep()
+
+    @rule()
+    def sweep(self) -> None:
+        done = self.do(sweep(self.database))
+        freed, cancelled = self.model.sweep()
+        assert (set(done.freed), {child.id for child in done.cancelled}) == (freed, cancelled)
+
+    @rule(pick=picks)
+    def unblock(self, pick: int) -> None:
+        task_id, task = self._task(pick)
+        answer = self.do(self.database.write(unblock, [Target(task_id)], By("ana", "desk")))
+        assert answer.changed == ([task_id] if task.state is State.BLOCKED else [])
+        if task.state is State.BLOCKED:
+            task.state = State.WAITING
+            for wait in task.waits:
+                wait.open = False
+
     @rule()
     def let_keys_run_out(self) -> None:
         self.do(let_time_pass(self.database))
@@ -115,6 +170,9 @@ class Histories(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.runners) < 5)
     @rule()
+    def one_more(self) -> None:
+        self.enter()
+
     def enter(self) -> None:
         runner = self.do(Runner.enter(self.database, KNOWN))
         assert runner.id not in {known.id for known in self.runners}
@@ -185,7 +243,7 @@ class Histories(RuleBasedStateMachine):
         if task.state is State.RUNNING:
             self.do(edit(self.database, task_id, cancel_requested=True))
             task.terminated = True
-        elif task.state is State.WAITING:
+        elif task.state in (State.WAITING, State.BLOCKED):
             ending = [Ending(task_id, task.fence)]
             assert self.do(self.database.write(finish, "cancel", NOBODY, ending)) == {task_id}
             task.state = State.CANCELLED
@@ -262,7 +320,7 @@ class Histories(RuleBasedStateMachine):
     async def _empty(self) -> None:
         tables = self.database.tables
         async with self.database.writing() as tx:
-            for table in (tables.task, tables.history, tables.attempt, tables.runner, tables.unique):
+            for table in (tables.task, tables.history, tables.attempt, tables.runner, tables.unique, tables.dependency):
                 await tx.execute(sa.delete(table))
 
 
