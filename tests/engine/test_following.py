@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from runner.handlers import Context
 from runner.outcome import Dead
@@ -70,6 +71,17 @@ async def test_what_nobody_was_told_of_is_found_by_any_runner(workshop: Workshop
         runner.working._ended = lambda task: None
         await workshop.ended(parent, child)
     assert order == [parent, child]
+
+
+async def test_a_row_that_no_database_takes_holds_up_no_other(workshop: Workshop, order: list[int]) -> None:
+    parent = await workshop.submit("step")
+    children = [await workshop.submit("step", **after(parent)) for _ in range(5)]
+    task = workshop.database.tables.task
+    await workshop.change(sa.update(task).where(task.c.id == children[2]).values(version=10**18))
+    async with workshop.running():
+        await workshop.ended(parent, *(id for id in children if id != children[2]))
+    assert await workshop.state(children[2]) == State.BLOCKED
+    assert sorted(order) == [parent, *(id for id in children if id != children[2])]
 
 
 async def test_while_nothing_waits_that_is_asked_now_and_then_and_nothing_else(
