@@ -12,7 +12,6 @@ from importlib.metadata import entry_points
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from runner.batch import Batch
 from runner.errors import (
     DuplicateHandler,
     HandlersNotFound,
@@ -23,7 +22,8 @@ from runner.errors import (
 )
 from runner.outcome import Dead, Done, Outcome, Retry, Snooze
 from runner.returned import Returned
-from runner.rules import NO_RULES, Rules
+from runner.rules.batch import Batch
+from runner.rules.rules import NO_RULES, Rules
 from runner.signature import Signature
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
-from runner.terminal import clean
+from runner.people.terminal import clean
 
 STANDARD = frozenset(vars(logging.makeLogRecord({})))
 """What every record has; whatever else one has was given by its writer."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
-from runner.times import parse_duration
+from runner.people.times import parse_duration
 
 Delay: TypeAlias = str | float | timedelta
 

@@ -7,13 +7,13 @@ from enum import Enum
 from functools import partial
 
 from runner.errors import InvalidInput
-from runner.filters import Filter
+from runner.people.filters import Filter
+from runner.people.times import parse_duration
 from runner.policy.consent import MANY
 from runner.store import intervene
 from runner.store.intervene import By, Operation, Preview, Target
 from runner.store.observe import Count, TaskRow
 from runner.task import Shown
-from runner.times import parse_duration
 
 SAMPLES = 5
 

@@ -5,9 +5,9 @@ from datetime import datetime, tzinfo
 from itertools import islice
 from typing import NamedTuple
 
-from runner import cells
+from runner.people import cells
+from runner.people.terminal import counted
 from runner.store.observe import Pause, QueueCounts, RunnerRow
-from runner.terminal import counted
 from tasktui.glance import MINUTE, Glance, Slowdown, per_minute
 from tasktui.render import line
 

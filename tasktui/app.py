@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
-from runner.terminal import clean
+from runner.people.terminal import clean
 from tasktui import screens, views
 from tasktui.arguments import Arguments
 from tasktui.colourless import Colourless

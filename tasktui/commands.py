@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from runner.errors import InvalidInput
-from runner.fields import suggestion
+from runner.people.fields import suggestion
 from runner.store.intervene import Kind, Place
 from tasktui.query import complete_filter, first_of
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 from datetime import datetime, tzinfo
 from typing import Any, NamedTuple
 
-from runner import cells
 from runner.errors import InvalidEdit, RunnerError
-from runner.redaction import decoded, redacted
+from runner.people import cells
+from runner.people.redaction import decoded, redacted
+from runner.people.times import format_moment, parse_duration, parse_moment
 from runner.store.intervene import KEEP, Changes
 from runner.store.observe import Story, forecast
-from runner.times import format_moment, parse_duration, parse_moment
 from tasktui.render import block, line
 
 NONE = "none"

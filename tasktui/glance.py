@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from runner.filters import Filter
+from runner.people.filters import Filter
 from runner.store import observe
 from runner.store.observe import Count, Flow, MinuteFlow, Pause, QueueCounts, RunnerRow, Total, UnknownHandler, Waiting
 from runner.store.transaction import Transaction

@@ -1,10 +1,10 @@
 """Carrying out what an operator said yes to, in transactions of the store."""
 
-from runner.filters import Filter
+from runner.people.filters import Filter
+from runner.people.times import parse_moment
 from runner.store import intervene, observe
 from runner.store.intervene import Course, Kind, Place, Result
 from runner.store.observe import Audited, Pause, undoable
-from runner.times import parse_moment
 from tasktui.actions import Action, Plan, operation, plan_of
 from tasktui.consent import Consent
 from tasktui.session import Session

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from runner.filters import Filter
+from runner.people.filters import Filter
 from runner.store.observe import Count, Page, TaskRow
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from runner.filters import Filter
+from runner.people.filters import Filter
 from runner.store import intervene, observe
 from runner.store.observe import Count, Page, TaskRow
 from runner.store.transaction import Transaction

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from textual.message import Message
 
 from runner.errors import RunnerError
-from runner.filters import Filter
+from runner.people.filters import Filter
 from runner.store.intervene import Result
 from runner.store.observe import Count, TaskRow
 

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from runner.fields import FIELDS, STATES, Kind, Operator
-from runner.filters import Filter, Term
+from runner.people.fields import FIELDS, STATES, Kind, Operator
+from runner.people.filters import Filter, Term
 
 _LAST_TERM = re.compile(r'(?:^|\s)(?P<minus>[-!]?)(?P<term>[^\s"]*)$')
 _VALUE = re.compile(r"(?P<head>(?P<field>[a-z_]+)[:=](?:[^,]*,)*)(?P<begun>[^,]*)")

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
-from runner import cells
+from runner.people import cells
+from runner.people.terminal import CUT, clean, state_text
 from runner.store.observe import TaskRow
 from runner.task import Shown
-from runner.terminal import CUT, clean, state_text
 
 LONGEST_LINE = 400
 

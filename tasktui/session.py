@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from runner.person import local_zone
+from runner.people.person import local_zone
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.intervene import By, who

@@ -3,10 +3,10 @@
 import shlex
 from collections.abc import Iterable, Mapping
 
+from runner.people.terminal import clean
 from runner.settings import Settings
 from runner.store.intervene import Kind, Place
 from runner.store.observe import Story
-from runner.terminal import clean
 from tasktui.actions import EVERY, Action, Plan
 from tasktui.consent import Consent
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from textual.content import Content
 
-from runner import cells
-from runner.redaction import decoded, differences
+from runner.people import cells
+from runner.people.redaction import decoded, differences
+from runner.people.times import format_age
 from runner.store.observe import Attempt, Audited, Story
-from runner.times import format_age
 from tasktui.render import block, content, line, state
 
 TITLE = "bold underline"

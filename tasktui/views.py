@@ -8,8 +8,8 @@ from pathlib import Path
 import platformdirs
 
 from runner.errors import InvalidInput
-from runner.fields import suggestion
-from runner.terminal import clean
+from runner.people.fields import suggestion
+from runner.people.terminal import clean
 
 LONGEST_NAME = 40
 MOST = 500

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from runner import cells
+from runner.people import cells
 from runner.store.intervene import Result
 
 

@@ -5,7 +5,7 @@ from math import inf
 from typing import NamedTuple
 
 from runner.errors import InvalidInput, RunnerError
-from runner.times import parse_duration
+from runner.people.times import parse_duration
 
 
 class Barrier(NamedTuple):

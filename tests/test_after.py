@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from runner import After
-from runner.after import edges
 from runner.errors import InvalidTask
 from runner.handlers import Handler
-from runner.ticket import Ticket
+from runner.producer.ticket import Ticket
+from runner.rules.after import edges
 
 PAY = Handler("orders.pay", lambda: None)
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.errors import InvalidFilter
-from runner.fields import FIELDS, STATES, Field, Kind, Operator, Value
-from runner.filters import LONGEST_VALUE, MOST_CHOICES, MOST_TERMS, Filter, Term, parse_filter
+from runner.people.fields import FIELDS, STATES, Field, Kind, Operator, Value
+from runner.people.filters import LONGEST_VALUE, MOST_CHOICES, MOST_TERMS, Filter, Term, parse_filter
+from runner.people.times import EARLIEST, LATEST, LONGEST
 from runner.task import Shown, State
-from runner.times import EARLIEST, LATEST, LONGEST
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NOW = datetime(2026, 11, 20, 13, 2, 40, tzinfo=UTC)

@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from runner import TaskHandler, connect, disconnect, handler
-from runner.door import door
+from runner.door.door import door
+from runner.door.gathering import MOST, Gathering
 from runner.errors import DatabaseAway, DatabaseRefused, InvalidTask
-from runner.gathering import MOST, Gathering
 from runner.handlers import REGISTRY
 from runner.store.database import Database
 from runner.store.submit import hand_in

@@ -10,7 +10,7 @@ import pytest
 from runner import TaskHandler, connect, disconnect, handler
 from runner.errors import DuplicateTask, InvalidHandler, InvalidPayload, InvalidTask
 from runner.handlers import REGISTRY
-from runner.once import Lasting, parse_scope
+from runner.rules.once import Lasting, parse_scope
 from runner.store.database import Database
 from runner.task import BUCKETS, Scope
 from runner.urls import parse_url

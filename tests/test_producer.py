@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner import Context, TaskHandler, connect, disconnect, handler
-from runner.door import door
+from runner.door.door import door
 from runner.errors import (
     DuplicateHandler,
     InvalidHandler,

@@ -17,13 +17,13 @@ import pytest
 
 from runner.cli.app import VERBS, build
 from runner.cli.ending import MEANINGS
-from runner.fields import FIELDS
-from runner.filters import parse_filter
+from runner.people.fields import FIELDS
+from runner.people.filters import parse_filter
+from runner.people.times import format_duration
 from runner.policy.retry import parse_plan
 from runner.settings import Settings, load
 from runner.store.observe.tasks import STORED
 from runner.task import MOVES, Shown
-from runner.times import format_duration
 from tasktui.actions import ACTIONS
 from tasktui.screens import MODES
 from tests.conftest import on_postgresql, on_sqlite

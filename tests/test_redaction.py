@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from runner.redaction import MASK, MOST_LEVELS, decoded, is_secret, redacted
+from runner.people.redaction import MASK, MOST_LEVELS, decoded, is_secret, redacted
 
 SECRET = (
     "password db_password Passwd passphrase secret client_secret token accessToken api_key apiKey API-KEY "

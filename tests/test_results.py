@@ -11,9 +11,10 @@ import pytest
 import sqlalchemy as sa
 from pydantic import BaseModel, ByteSize
 
-from runner import Context, Dead, Retry, Ticket, connect, disconnect, handler, waiting
-from runner import ticket as ticket_module
-from runner.door import door
+from runner import Context, Dead, Retry, Ticket, connect, disconnect, handler
+from runner.door import waiting
+from runner.door.door import door
+from runner.door.waiting import LATEST, SOONEST, Waiting, Watched
 from runner.engine.process import Runner
 from runner.errors import (
     DatabaseAway,
@@ -26,6 +27,7 @@ from runner.errors import (
     WouldBlock,
 )
 from runner.handlers import REGISTRY
+from runner.producer import ticket as ticket_module
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.intervene import By, Target, terminate
@@ -34,7 +36,6 @@ from runner.store.prune import prune
 from runner.store.transaction import Transaction
 from runner.task import State
 from runner.urls import parse_url
-from runner.waiting import LATEST, SOONEST, Waiting, Watched
 from tests.engine.workshop import QUICK, at_work
 from tests.store.rows import ahead
 

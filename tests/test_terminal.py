@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from runner.people.terminal import MOST_MARKS, SIGNS, clean, counted, one_line, state_text
 from runner.task import Shown
-from runner.terminal import MOST_MARKS, SIGNS, clean, counted, one_line, state_text
 
 HOSTILE = {
     "colour": "\x1b[31mred",

@@ -9,7 +9,7 @@ import pytest
 
 from runner import Ticket
 from runner.errors import TaskFailed
-from runner.ticket import tickets
+from runner.producer.ticket import tickets
 
 
 def test_a_ticket_is_its_tasks_number() -> None:

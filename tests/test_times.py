@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.errors import InvalidDuration, InvalidMoment
-from runner.times import (
+from runner.people.times import (
     EARLIEST,
     LATEST,
     LONGEST,

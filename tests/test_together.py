@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from runner import Context, Dead, TaskHandler, disconnect, handler, together, together_async
-from runner.batch import Batch
 from runner.errors import InvalidTask, WouldBlock
 from runner.handlers import REGISTRY
+from runner.rules.batch import Batch
 from runner.task import After, NewTask, Sibling, State
 from runner.testing import TaskStore
 from tests.store.family import edges

@@ -15,7 +15,7 @@ from runner.bench.orders import Account, Orders, Step
 from runner.bench.place import Place
 from runner.bench.probe import Probe
 from runner.errors import BenchFailed
-from runner.terminal import clean
+from runner.people.terminal import clean
 
 COMMAND = ("-P", "-m", "runner.bench.worker")
 LOOK = 0.002

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from runner.errors import InvalidInput
-from runner.fields import suggestion
+from runner.people.fields import suggestion
 
 PARTS = {
     "one": "submit one by one, each committed",

@@ -11,8 +11,8 @@ from runner.bench.ground import Ground
 from runner.bench.load import PAD, Load
 from runner.bench.orders import HANDLER
 from runner.bench.report import Measurement
-from runner.door import connect, disconnect
-from runner.producer import TaskHandler
+from runner.door.door import connect, disconnect
+from runner.producer.handler import TaskHandler
 
 COROUTINES, THREADS = 200, 32
 """So many submit at the same time in `coalesced`, one task after the other."""

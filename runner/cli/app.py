@@ -8,7 +8,7 @@ from cyclopts import App, Group, Parameter
 
 from runner.cli.ending import MEANINGS
 from runner.errors import InvalidInput
-from runner.fields import suggestion
+from runner.people.fields import suggestion
 
 
 class Verb(NamedTuple):

@@ -4,18 +4,18 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import Column, plain, print_json, print_line, print_table
 from runner.cli.targets import EntryId, TaskId
 from runner.errors import InvalidInput
-from runner.person import local_zone
-from runner.redaction import audited, differences
+from runner.people import cells
+from runner.people.person import local_zone
+from runner.people.redaction import audited, differences
+from runner.people.terminal import counted
+from runner.people.times import parse_moment
 from runner.store.observe import Audited, clock
 from runner.store.observe import audit as read_audit
-from runner.terminal import counted
-from runner.times import parse_moment
 
 MOST = 1_000
 """Entries that one call lists; the next call goes on behind them."""

@@ -7,11 +7,11 @@ from cyclopts import Group, Parameter
 
 from runner.cli.ending import Exit, complain
 from runner.cli.printing import print_block, print_json
-from runner.door import connect, disconnect
+from runner.door.door import connect, disconnect
 from runner.errors import NoResult, ResultNotKept
+from runner.people.times import parse_duration
+from runner.producer.ticket import ended, kept
 from runner.settings import Settings
-from runner.ticket import ended, kept
-from runner.times import parse_duration
 
 
 @Parameter(name="*", group=Group("Waiting", sort_key=60))

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from runner import cells
+from runner.people import cells
 from runner.store.intervene import Result
 
 PERIOD = 0.5

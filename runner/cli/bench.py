@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from runner import cells
 from runner.bench import Plan, Report
 from runner.bench import bench as measure
 from runner.bench.plan import read_parts
@@ -18,8 +17,9 @@ from runner.cli.connection import NOWHERE, Connection
 from runner.cli.ending import Exit, complain
 from runner.cli.printing import Column, print_json, print_line, print_table, print_title
 from runner.demo.interruption import Interruption
+from runner.people import cells
+from runner.people.terminal import clean
 from runner.settings import Settings
-from runner.terminal import clean
 
 WIDTH, INDENT = 80, 10
 """Columns: of the whole, and of the topics to the left."""

@@ -15,14 +15,14 @@ from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit, complain
 from runner.cli.targets import EntryId, read_targets
 from runner.errors import InvalidInput
-from runner.fields import Operator
-from runner.filters import Filter, Term
+from runner.people.fields import Operator
+from runner.people.filters import Filter, Term
+from runner.people.terminal import counted
+from runner.people.times import parse_duration
 from runner.settings import Settings
 from runner.store import intervene
 from runner.store.database import Database
 from runner.store.intervene import Course, Operation, Preview, Result, Target, who
-from runner.terminal import counted
-from runner.times import parse_duration
 
 Targets = Annotated[str, Parameter(name="TASKS")]
 

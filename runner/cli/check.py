@@ -6,7 +6,6 @@ from enum import StrEnum
 from shlex import quote
 from typing import NamedTuple
 
-from runner import cells
 from runner.cli.connection import NOWHERE, Connection, unopened
 from runner.cli.ending import Exit
 from runner.cli.handlers import Modules, load_handlers
@@ -14,6 +13,8 @@ from runner.cli.printing import Column, print_json, print_line, print_table, pri
 from runner.cli.stats import paused_line, unknown_line
 from runner.errors import ConfigurationError, StoreError
 from runner.migrations import check as check_schema
+from runner.people import cells
+from runner.people.terminal import counted
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.observe import (
@@ -30,7 +31,6 @@ from runner.store.observe import (
 )
 from runner.store.partitions import look as look_at_ranges
 from runner.store.partitions import overtaken
-from runner.terminal import counted
 
 MOST_SKEW = timedelta(seconds=2)
 """Between this host's clock and the database's; beyond it, times typed here mean something else there."""

@@ -3,12 +3,12 @@
 import sys
 from typing import Any
 
-from runner import cells
 from runner.cli.ending import complain
 from runner.cli.printing import Column, print_json, print_line, print_table
 from runner.cli.tasks import COLUMNS, listed, row
 from runner.errors import CountChanged, InvalidInput
-from runner.person import now
+from runner.people import cells
+from runner.people.person import now
 from runner.policy.consent import MANY, Demand, demand
 from runner.settings import Settings
 from runner.store.intervene import Preview

@@ -8,13 +8,13 @@ from typing import Any
 
 from runner.cli.parents import parents
 from runner.errors import InvalidInput, InvalidPayload, InvalidTask, PayloadTooLarge
-from runner.fields import suggestion
 from runner.handlers import Handler
+from runner.people.fields import suggestion
+from runner.people.times import parse_duration, parse_moment
 from runner.policy.retry import parse_plan
-from runner.rules import Rules
+from runner.rules.rules import Rules
 from runner.store.acceptance import check
 from runner.task import NewTask
-from runner.times import parse_duration, parse_moment
 
 RULES = ("unique_key", "unique", "on_duplicate", "bucket")
 """What is said of a task and may follow from its handler's rules."""

@@ -1,11 +1,11 @@
 """`runner drain`, `runner resize`: ask a runner for something; it hears of it with its next beat."""
 
-from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit, complain
 from runner.cli.printing import print_json, print_line
 from runner.cli.targets import RunnerId
 from runner.errors import InvalidInput
+from runner.people import cells
 from runner.policy.wish import Wish
 from runner.store import intervene
 from runner.store.database import Database

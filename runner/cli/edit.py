@@ -6,19 +6,19 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from runner import cells
 from runner.cli.answer import tell
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import print_line
 from runner.cli.targets import TaskId
 from runner.errors import InvalidEdit, TaskMovedOn
-from runner.person import local_zone
+from runner.people import cells
+from runner.people.person import local_zone
+from runner.people.times import format_moment, parse_duration, parse_moment
 from runner.policy.retry import parse_plan
 from runner.store import intervene
 from runner.store.intervene import KEEP, Changes, who
 from runner.store.observe import clock
-from runner.times import format_moment, parse_duration, parse_moment
 
 NONE = "none"
 """Typed to give a value back to the handler's, or to have no key."""

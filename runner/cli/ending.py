@@ -10,7 +10,7 @@ from typing import TextIO
 from cyclopts import CycloptsError
 
 from runner.errors import RunnerError
-from runner.terminal import clean
+from runner.people.terminal import clean
 
 
 class Exit(IntEnum):

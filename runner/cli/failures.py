@@ -5,17 +5,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import Column, plain, print_block, print_json, print_line, print_table, print_title
 from runner.errors import InvalidInput
-from runner.fields import Operator
-from runner.filters import Filter, Term, parse_filter
-from runner.person import local_zone, now
+from runner.people import cells
+from runner.people.fields import Operator
+from runner.people.filters import Filter, Term, parse_filter
+from runner.people.person import local_zone, now
+from runner.people.terminal import counted
 from runner.store.observe import Failures, clock
 from runner.store.observe import failures as read_failures
-from runner.terminal import counted
 
 DAY = timedelta(days=1)
 

@@ -5,16 +5,16 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import print_json, print_line
 from runner.errors import InvalidInput
-from runner.person import local_zone
+from runner.people import cells
+from runner.people.person import local_zone
+from runner.people.times import parse_moment
 from runner.store import intervene
 from runner.store.intervene import Kind, Paused, Place, who
 from runner.store.observe import clock
-from runner.times import parse_moment
 
 Handler = Annotated[str | None, Parameter(name="--handler")]
 

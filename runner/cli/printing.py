@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from runner.terminal import clean
+from runner.people.terminal import clean
 
 # What a terminal could take for a command, or show as nothing, and what is no text at all: JSON has escapes for them.
 _UNSAFE = re.compile(

@@ -9,8 +9,9 @@ from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit, complain
 from runner.cli.printing import print_json, print_line
 from runner.errors import DatabaseRefused
-from runner.fields import Operator
-from runner.filters import Filter, Term
+from runner.people.fields import Operator
+from runner.people.filters import Filter, Term
+from runner.people.times import format_duration
 from runner.policy.ranges import Range
 from runner.store.database import Database
 from runner.store.observe import Count, clock, find
@@ -19,7 +20,6 @@ from runner.store.prune import retention_of
 from runner.store.retention import enforce
 from runner.store.transaction import Transaction
 from runner.task import State
-from runner.times import format_duration
 
 CAP = 10_000
 """A dry run counts no further."""

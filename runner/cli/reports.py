@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
-from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import Column, print_json, print_line, print_table
 from runner.errors import InvalidInput
-from runner.fields import FIELDS
-from runner.person import local_zone, now
+from runner.people import cells
+from runner.people.fields import FIELDS
+from runner.people.person import local_zone, now
+from runner.people.times import format_moment
 from runner.store.observe import By, Summary, SummaryLine
 from runner.store.observe import summary as read_summary
 from runner.store.observe.exports import as_csv, as_document
-from runner.times import format_moment
 
 COLUMNS = (
     Column("NAME"),

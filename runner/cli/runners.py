@@ -2,10 +2,10 @@
 
 from datetime import datetime
 
-from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import Column, plain, print_json, print_line, print_table
+from runner.people import cells
 from runner.store.observe.legible import clock
 from runner.store.observe.runners import RunnerRow
 from runner.store.observe.runners import runners as read_runners

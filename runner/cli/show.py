@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from datetime import datetime, tzinfo
 from typing import Any
 
-from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.handlers import Modules, load_handlers
@@ -22,15 +21,16 @@ from runner.cli.printing import (
 from runner.cli.stats import paused_line
 from runner.cli.targets import TaskId
 from runner.cli.tasks import listed
-from runner.person import local_zone
-from runner.redaction import audited, decoded, differences
+from runner.people import cells
+from runner.people.person import local_zone
+from runner.people.redaction import audited, decoded, differences
+from runner.people.times import format_age, format_moment
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.intervene import reveal as write_down
 from runner.store.intervene import who
 from runner.store.observe import Attempt, Audited, Story
 from runner.store.observe import story as read_story
-from runner.times import format_age, format_moment
 
 ATTEMPTS = (
     Column("TRY", right=True, whole=True),

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import Column, print_json, print_line, print_table, print_title
+from runner.people import cells
 from runner.store.observe.counts import QueueCounts, counts
 from runner.store.observe.legible import clock
 from runner.store.observe.pauses import Pause, pauses

@@ -19,12 +19,12 @@ from runner.cli.lines import read_lines, reading
 from runner.cli.parents import typed
 from runner.cli.printing import print_json, print_line
 from runner.errors import InvalidInput
-from runner.fields import suggestion
-from runner.person import local_zone, now, operator
+from runner.people.fields import suggestion
+from runner.people.person import local_zone, now, operator
+from runner.people.terminal import counted
 from runner.settings import Settings
 from runner.store.submit import hand_in
 from runner.task import NewTask, OnFailure, Receipt
-from runner.terminal import counted
 
 LINE_ROOM = 64 * 1024
 """Bytes of a line beyond its payload."""

@@ -7,8 +7,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from runner.errors import InvalidInput
-from runner.filters import Filter, parse_filter
-from runner.person import local_zone, now
+from runner.people.filters import Filter, parse_filter
+from runner.people.person import local_zone, now
 
 HIGHEST_ID = 2**63 - 1
 

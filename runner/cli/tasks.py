@@ -5,18 +5,18 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from runner import cells
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import Column, plain, print_json, print_line, print_table
 from runner.cli.targets import TaskId
 from runner.errors import InvalidInput
-from runner.filters import Filter, parse_filter
-from runner.person import local_zone, now
+from runner.people import cells
+from runner.people.filters import Filter, parse_filter
+from runner.people.person import local_zone, now
+from runner.people.terminal import counted
 from runner.store.observe.pages import Page, page
 from runner.store.observe.search import Order
 from runner.store.observe.tasks import TaskRow
-from runner.terminal import counted
 
 MOST = 1_000
 """Tasks that one call lists; the next call goes on behind them."""

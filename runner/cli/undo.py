@@ -2,15 +2,15 @@
 
 import sys
 
-from runner import cells
 from runner.cli.answer import tell
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit, complain
 from runner.cli.printing import print_line
 from runner.cli.targets import EntryId
 from runner.errors import InvalidInput
-from runner.person import operator
-from runner.redaction import differences
+from runner.people import cells
+from runner.people.person import operator
+from runner.people.redaction import differences
 from runner.store import intervene
 from runner.store.database import Database
 from runner.store.intervene import who

@@ -8,7 +8,7 @@ from runner.cli.ending import Exit
 from runner.cli.printing import console, plain, print_json, print_line
 from runner.cli.targets import TaskId
 from runner.cli.tasks import listed
-from runner.person import local_zone
+from runner.people.person import local_zone
 from runner.store.observe import Why
 from runner.store.observe import why as read_why
 

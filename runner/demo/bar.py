@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from runner.demo.pace import Pace
 from runner.demo.round import Standing
-from runner.times import format_duration
+from runner.people.times import format_duration
 
 
 class Bar:

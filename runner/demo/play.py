@@ -21,10 +21,10 @@ from runner.engine.process import Runner
 from runner.errors import DatabaseAway, InvalidInput, InvalidSettings
 from runner.handlers import Handler, discover
 from runner.migrations import ensure
+from runner.people.terminal import counted
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.task import NewTask
-from runner.terminal import counted
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at how far the round is."""

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from runner.demo.findings import Total
 from runner.demo.report import Report
+from runner.people.terminal import clean, one_line
 from runner.task import FINAL, State
-from runner.terminal import clean, one_line
 
 WIDEST = 80
 LONGEST_FILE = 28

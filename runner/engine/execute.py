@@ -13,13 +13,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from runner.batch import Batch
 from runner.engine.result import done
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload
 from runner.handlers import Context, Handler, OwnTransaction
 from runner.outcome import Cancelled, Dead, Failure, Outcome, Retry, Snooze
-from runner.times import format_duration
+from runner.people.times import format_duration
+from runner.rules.batch import Batch
 
 log = logging.getLogger("runner.task")
 

@@ -21,6 +21,7 @@ from runner.engine.working import Working
 from runner.errors import DatabaseAway, StoreError
 from runner.handlers import Handler
 from runner.migrations import ensure
+from runner.people.terminal import counted
 from runner.policy.polling import BackOff, Pace
 from runner.settings import Settings
 from runner.store.claim import Claimant
@@ -31,7 +32,6 @@ from runner.store.rescue import any_lost, rescue
 from runner.store.runners import Beat
 from runner.store.statistics import write_statistics
 from runner.task import MOVES
-from runner.terminal import counted
 
 log = logging.getLogger("runner")
 

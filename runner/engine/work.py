@@ -8,11 +8,11 @@ import signal
 from collections.abc import Mapping
 from functools import partial
 
-from runner.door import connect
+from runner.door.door import connect
 from runner.engine.process import Runner
 from runner.handlers import Handler
+from runner.people.terminal import counted
 from runner.settings import Settings
-from runner.terminal import counted
 
 log = logging.getLogger("runner")
 

@@ -17,12 +17,12 @@ from runner.engine.slots import InHand, Running, Slots
 from runner.engine.tally import Tally
 from runner.handlers import Handler
 from runner.outcome import Cancelled, Outcome, Release, Snooze
+from runner.people.terminal import counted
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.dependencies import Ended
 from runner.store.settle import Settled, Settlement
 from runner.task import MOVES, Claimed
-from runner.terminal import counted
 
 log = logging.getLogger("runner")
 

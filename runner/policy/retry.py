@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Protocol, Self
 
 from runner.errors import InvalidDuration, InvalidRetryPlan
-from runner.times import format_duration, parse_duration
+from runner.people.times import format_duration, parse_duration
 
 LONGEST_DELAY = timedelta(days=3_650)
 """No plan waits longer, whatever the attempt: ten years."""

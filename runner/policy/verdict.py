@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from runner.errors import InvalidRetryPlan
 from runner.outcome import Cancelled, Dead, Delay, Failure, Outcome, Release, Retry, Snooze
+from runner.people.times import parse_duration
 from runner.policy.retry import RetryPlan, parse_plan
-from runner.times import parse_duration
 
 FREE_RELEASES = 100
 """So many times a task may be handed back without using up an attempt; beyond, something is wrong with it."""

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from runner.errors import InvalidDuration
-from runner.times import format_duration, parse_duration
+from runner.people.times import format_duration, parse_duration
 from runner.urls import DatabaseUrl, parse_url
 
 DEFAULT_URL = "sqlite:///tasktui.db"

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from runner.door import Door
+from runner.door.door import Door
 from runner.settings import Settings
 from runner.task import NewTask
 

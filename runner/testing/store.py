@@ -13,17 +13,17 @@ from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 
-from runner.door import replace
+from runner.door.door import replace
 from runner.errors import WouldBlock
 from runner.handlers import REGISTRY, Handler
 from runner.outcome import Delay
+from runner.people.times import parse_duration
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.transaction import Transaction
 from runner.testing.clock import advance
 from runner.testing.door import TestDoor
 from runner.testing.drain import Drain, Ran
-from runner.times import parse_duration
 from runner.urls import parse_url
 
 T = TypeVar("T")

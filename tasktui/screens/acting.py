@@ -7,8 +7,8 @@ from functools import partial
 from textual import on
 
 from runner.errors import RunnerError
-from runner.filters import Filter
-from runner.redaction import differences
+from runner.people.filters import Filter
+from runner.people.redaction import differences
 from runner.store import observe
 from runner.store.intervene import Kind, Place, Result
 from runner.store.observe import Audited, TaskRow

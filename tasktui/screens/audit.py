@@ -11,8 +11,8 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
-from runner import cells
-from runner.redaction import differences
+from runner.people import cells
+from runner.people.redaction import differences
 from runner.store import observe
 from runner.store.observe import Audited
 from runner.store.transaction import Transaction

@@ -11,8 +11,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
-from runner import cells
 from runner.errors import InvalidInput
+from runner.people import cells
 from runner.policy.consent import Demand
 from tasktui.actions import Action, Plan
 from tasktui.consent import ALL, Consent, amount_of

@@ -11,9 +11,9 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
-from runner import cells
-from runner.fields import Operator
-from runner.filters import Filter, Term
+from runner.people import cells
+from runner.people.fields import Operator
+from runner.people.filters import Filter, Term
 from runner.store import observe
 from runner.store.intervene import Kind, Place
 from runner.store.observe import Failures, TaskRow

@@ -11,8 +11,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from runner import cells
 from runner.errors import RunnerError
+from runner.people import cells
 from runner.store import observe
 from runner.store.observe import Health, Ping, worries
 from tasktui.messages import Failed, Looked

@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from runner.fields import FIELDS
+from runner.people.fields import FIELDS
 from tasktui.commands import COMMANDS
 from tasktui.render import content, lines
 from tasktui.screens.live import LiveScreen

@@ -12,8 +12,8 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 
-from runner import cells
 from runner.errors import RunnerError
+from runner.people import cells
 from tasktui.feed import Feed
 from tasktui.messages import Failed, Looked, Told
 from tasktui.render import block

@@ -6,7 +6,7 @@ from typing import ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 
-from runner.filters import Filter
+from runner.people.filters import Filter
 from runner.store.observe import TaskRow
 from tasktui import loading
 from tasktui.actions import Action, Subject

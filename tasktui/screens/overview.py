@@ -13,7 +13,7 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Static
 
-from runner import cells
+from runner.people import cells
 from runner.store import observe
 from runner.store.intervene import Kind, Place
 from runner.store.observe import Flow, MinuteFlow, QueueCounts, Waiting

@@ -12,8 +12,8 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Static
 
-from runner import cells
 from runner.errors import InvalidInput
+from runner.people import cells
 from runner.store import observe
 from runner.store.observe import By, Flow, MinuteFlow, Summary, SummaryLine
 from runner.store.transaction import Transaction

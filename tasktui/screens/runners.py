@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from textual.widget import Widget
 from textual.widgets import Static
 
-from runner import cells
+from runner.people import cells
 from runner.store import observe
 from runner.store.observe import RunnerRow
 from runner.store.transaction import Transaction

@@ -5,7 +5,7 @@ from functools import partial
 
 from textual.content import Content
 
-from runner import cells
+from runner.people import cells
 from runner.store import observe
 from runner.store.intervene import Kind, Place
 from runner.store.observe import Pause, RunnerRow

@@ -10,7 +10,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from runner.errors import RunnerError
-from runner.filters import Filter, parse_filter
+from runner.people.filters import Filter, parse_filter
 from runner.store import observe
 from runner.store.observe import Order
 from tasktui.columns import Column

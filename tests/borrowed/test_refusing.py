@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from runner import TaskHandler, connect
-from runner.door import door
+from runner.door.door import door
 from runner.errors import (
     CommitsByItself,
     InvalidPayload,

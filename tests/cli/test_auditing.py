@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from runner.cli.ending import Exit
-from runner.person import operator
+from runner.people.person import operator
 from runner.store import intervene
 from runner.store.intervene import By, Changes
 from runner.task import NewTask, State

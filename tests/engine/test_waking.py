@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from runner.borrowed import Borrowing, follow
+from runner.door.borrowed import Borrowing, follow
 from runner.engine import news
 from runner.settings import Settings
 from runner.store.submit import submission

@@ -6,7 +6,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.columns import db_later, db_now
-from runner.filters import Filter, parse_filter
+from runner.people.filters import Filter, parse_filter
 from runner.store.database import Database
 from runner.task import State
 

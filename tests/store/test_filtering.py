@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner.errors import InvalidFilter
-from runner.filters import Filter
+from runner.people.filters import Filter
 from runner.store.database import Database
 from runner.store.observe import Order, failures, find, indexed, page
 from runner.task import State

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from runner import person
+from runner.people import person
 from runner.store.database import Database
 from runner.store.observe import Health, clock, health, ping, worries
 from runner.store.observe.health import DeadRows, OpenTransaction

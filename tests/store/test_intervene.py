@@ -8,8 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from runner.errors import DatabaseRefused, InvalidEdit, InvalidRetryPlan, PayloadTooLarge
-from runner.filters import Filter
 from runner.outcome import Done, Failure, Retry
+from runner.people.filters import Filter
 from runner.policy.selection import Place as Start
 from runner.store.claim import Claimant, Terms, claim
 from runner.store.database import Database

@@ -6,8 +6,8 @@ import pytest
 import sqlalchemy as sa
 
 from runner.errors import TaskNotFound
-from runner.filters import Filter
 from runner.outcome import Failure, Retry
+from runner.people.filters import Filter
 from runner.policy.histogram import add
 from runner.store import settle as settling
 from runner.store.claim import Claimant, Terms, claim

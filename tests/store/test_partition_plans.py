@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner.columns import db_now
-from runner.filters import Filter
+from runner.people.filters import Filter
 from runner.schema.partitions import WIDTH
 from runner.store.database import Database
 from runner.store.observe import Order, counts, page, story

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from runner.filters import parse_filter
+from runner.people.filters import parse_filter
 from runner.store.database import Database
 from runner.store.observe import (
     TaskRow,

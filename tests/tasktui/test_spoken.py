@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runner.cli.app import build
-from runner.filters import parse_filter
+from runner.people.filters import parse_filter
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.intervene import Kind, Place

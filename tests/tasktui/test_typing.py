@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from runner.errors import InvalidEdit, InvalidInput, InvalidMoment
-from runner.filters import parse_filter
+from runner.people.filters import parse_filter
 from runner.store.observe import Audited, Count, Story, TaskRow, undoable
 from runner.task import Shown
 from tasktui.actions import ACTIONS, plan

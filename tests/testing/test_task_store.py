@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner import After, Context, Retry, TaskHandler, connect, disconnect, handler
-from runner.door import door
+from runner.door.door import door
 from runner.errors import InvalidPayload, UnknownHandler, WouldBlock
 from runner.handlers import REGISTRY
 from runner.testing import Ran, TaskStore

@@ -6,7 +6,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
-from runner.filters import Filter
+from runner.people.filters import Filter
 from runner.store.intervene.answers import Result, Target
 from runner.store.observe.legible import whole
 from runner.store.observe.search import STRETCH, find

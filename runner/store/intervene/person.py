@@ -1,6 +1,6 @@
 """person: the one at this terminal, as what is changed will name them."""
 
-from runner import person
+from runner.people import person
 from runner.store.intervene.answers import By
 
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.fields import Operator
-from runner.filters import Filter, Term
+from runner.people.fields import Operator
+from runner.people.filters import Filter, Term
 from runner.store.intervene.eligibility import objection
 from runner.store.intervene.keys import ANOTHER, keyless
 from runner.store.observe.legible import whole, words

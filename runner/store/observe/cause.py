@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
-from runner.cells import distance, reason
+from runner.people.cells import distance, reason
+from runner.people.terminal import one_line
+from runner.people.times import format_moment
 from runner.store.observe.runners import RunnerRow
-from runner.terminal import one_line
-from runner.times import format_moment
 
 MOST_NAMED = 4
 """Handlers that are named in one sentence."""

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from runner.spreadsheet import csv_text
+from runner.people.spreadsheet import csv_text
 from runner.store.observe.reports import Flow
 from runner.store.observe.summary import Line, Summary
 

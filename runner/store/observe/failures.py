@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.filters import Filter
+from runner.people.filters import Filter
 from runner.schema import Tables
 from runner.store.observe.filtering import conditions
 from runner.store.observe.legible import legible, moment, text, words

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from runner.people.terminal import one_line
 from runner.store.observe.legible import text, words
 from runner.store.observe.parents import Parent, parents
 from runner.store.observe.tallies import Count, capped
@@ -13,7 +14,6 @@ from runner.store.observe.tasks import TaskRow, task_rows
 from runner.store.parentage import is_open
 from runner.store.transaction import Transaction
 from runner.task import FINAL, State
-from runner.terminal import one_line
 
 LEVELS = 4
 """Levels that are told of, above and below."""

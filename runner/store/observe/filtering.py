@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from runner.columns import db_later, db_now
 from runner.errors import InvalidFilter
-from runner.fields import Operator
-from runner.filters import Filter, Term
+from runner.people.fields import Operator
+from runner.people.filters import Filter, Term
 from runner.store.dialects import Dialect
 from runner.store.observe.subjects import Condition, Subject
 from runner.task import Shown, State

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from runner import cells
+from runner.people import cells
+from runner.people.terminal import one_line
 from runner.store.observe.legible import clock, number, text, whole, words
 from runner.store.transaction import Transaction
-from runner.terminal import one_line
 
 OLD = 300.0
 """Seconds after which an open transaction is a worry: nothing that has ended since it began can be cleaned up."""

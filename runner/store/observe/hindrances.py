@@ -6,11 +6,11 @@ from datetime import datetime, tzinfo
 from shlex import quote
 from typing import Any
 
-from runner.cells import age, reason, since
+from runner.people.cells import age, reason, since
+from runner.people.terminal import counted, one_line
 from runner.store.observe.cause import Cause, named, runners_of, said, when
 from runner.store.observe.facts import Facts
 from runner.store.observe.pauses import Pause, Registered
-from runner.terminal import counted, one_line
 
 JUST_NOW = 2.0
 """Seconds for which a task may be due before anybody need wonder."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from runner.filters import Filter
+from runner.people.filters import Filter
 from runner.store.observe.filtering import indexed
 from runner.store.observe.legible import clock
 from runner.store.observe.search import STRETCH, Order, find

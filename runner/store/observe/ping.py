@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from runner.person import now
+from runner.people.person import now
 
 
 class Ping(NamedTuple):

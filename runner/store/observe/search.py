@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.filters import Filter
+from runner.people.filters import Filter
 from runner.store.observe.filtering import conditions, path
 from runner.store.observe.subjects import Condition, Subject, live, past
 from runner.store.transaction import Transaction

@@ -7,12 +7,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from runner.people.terminal import counted
 from runner.schema import Tables
 from runner.store.observe.legible import legible, moment, number, text, whole, words
 from runner.store.observe.subjects import live_states
 from runner.store.transaction import Transaction
 from runner.task import Shown, State
-from runner.terminal import counted
 
 SHORT = 500
 """Characters of a long text that a list shows."""

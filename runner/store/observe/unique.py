@@ -5,7 +5,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from runner import cells
+from runner.people import cells
 from runner.store.observe.legible import legible, moment, text, whole
 from runner.store.transaction import Transaction
 from runner.store.unique import is_held

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
-from runner.cells import age, since
+from runner.people.cells import age, since
+from runner.people.terminal import one_line
 from runner.store.observe.cause import Cause, runner_of, said, when
 from runner.store.observe.facts import Facts, facts
 from runner.store.observe.hindrances import hindrances
@@ -12,7 +13,6 @@ from runner.store.observe.parents import Parent
 from runner.store.observe.tasks import TaskRow
 from runner.store.transaction import Transaction
 from runner.task import Shown, State
-from runner.terminal import one_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from runner.borrowed import alchemy, postgresql, sqlite
-from runner.borrowed.frame import Verb
+from runner.door.borrowed import alchemy, postgresql, sqlite
+from runner.door.borrowed.frame import Verb
 from runner.errors import UnknownConnection, WrongForm
 
 T = TypeVar("T")

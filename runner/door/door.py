@@ -9,14 +9,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from runner.door.gathering import Gathering
+from runner.door.waiting import Waiting
 from runner.errors import DatabaseAway
-from runner.gathering import Gathering
 from runner.settings import Settings, load
 from runner.task import NewTask, Receipt
-from runner.waiting import Waiting
 
 if TYPE_CHECKING:
-    from runner.borrowed import Verb
+    from runner.door.borrowed import Verb
     from runner.store.database import Database
     from runner.store.observe.endings import Ending
 
@@ -67,18 +67,18 @@ class Door:
 
     def submit_within(self, tx: object, tasks: Sequence[NewTask]) -> Receipt:
         """Submit tasks in the transaction of an application's connection; no other connection is used."""
-        from runner.borrowed import follow
+        from runner.door.borrowed import follow
 
         return follow(tx, self._submission(tasks))
 
     async def submit_within_async(self, tx: object, tasks: Sequence[NewTask]) -> Receipt:
         """Do what `submit_within` does with a connection that is awaited."""
-        from runner.borrowed import follow_async
+        from runner.door.borrowed import follow_async
 
         return await follow_async(tx, self._submission(tasks))
 
     def _submission(self, tasks: Sequence[NewTask]) -> "Verb[Receipt]":
-        from runner.borrowed import Borrowing
+        from runner.door.borrowed import Borrowing
         from runner.store.submit import submission
 
         return lambda driver: submission(Borrowing.of(self.settings, driver), tasks, self.settings.notify)

@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from runner.door import door
+from runner.door.door import door
 from runner.errors import InvalidResult, ResultNotKept, TaskCancelled, TaskFailed, TimedOut, WouldBlock
 from runner.handlers import REGISTRY
 from runner.outcome import RESULT_NOT_KEPT, Delay
+from runner.people.times import format_duration, parse_duration
 from runner.task import State
-from runner.times import format_duration, parse_duration
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple, Self
 
-from runner.buckets import Bucket, bucket_of
-from runner.derived import require_names
-from runner.once import Once, UniqueKey
+from runner.rules.buckets import Bucket, bucket_of
+from runner.rules.derived import require_names
+from runner.rules.once import Once, UniqueKey
 from runner.signature import Signature
 from runner.task import NewTask
 

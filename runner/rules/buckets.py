@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from runner.derived import derive
 from runner.errors import InvalidPayload
+from runner.rules.derived import derive
 from runner.task import BUCKETS
 
 Bucket: TypeAlias = int | Callable[..., int]

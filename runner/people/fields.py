@@ -7,8 +7,8 @@ from enum import Enum, StrEnum, auto
 from typing import NamedTuple, TypeAlias
 
 from runner.errors import InvalidInput
+from runner.people.times import parse_duration, parse_moment
 from runner.task import BUCKETS, Priority, Shown, State
-from runner.times import parse_duration, parse_moment
 
 Value: TypeAlias = str | int | timedelta | datetime
 

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from runner.door import door
+from runner.door.door import door
 from runner.errors import InvalidTask
-from runner.submission import waited
+from runner.producer.submission import waited
+from runner.producer.ticket import Ticket, tickets
 from runner.task import After, NewTask, OnFailure, Receipt, Sibling
-from runner.ticket import Ticket, tickets
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from runner.borrowed.frame import Verb
+from runner.door.borrowed.frame import Verb
 from runner.errors import CommitsByItself
 from runner.store.steps import Step, follow, follow_async
 

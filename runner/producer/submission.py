@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from runner.bulk import Bulk
-from runner.door import door
+from runner.door.door import door
 from runner.errors import PayloadTooLarge, WouldBlock
 from runner.handlers import Handler
-from runner.rules import NO_RULES, Rules
+from runner.producer.ticket import Ticket, tickets
+from runner.rules.rules import NO_RULES, Rules
 from runner.task import NewTask, Receipt
-from runner.ticket import Ticket, tickets
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from runner.terminal import clean
+from runner.people.terminal import clean
 
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of texts that a spreadsheet would execute."""

@@ -4,7 +4,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.dialects.sqlite import pysqlite
 
-from runner.borrowed.frame import Verb
+from runner.door.borrowed.frame import Verb
 from runner.errors import CommitsByItself
 from runner.store.steps import Step, follow
 

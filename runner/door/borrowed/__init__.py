@@ -4,7 +4,7 @@ Nothing here commits, rolls back, tries again, changes a setting of the session 
 driver raises comes out as it is. The libraries are known by the names of their classes, so none is imported for it.
 """
 
-from runner.borrowed.frame import Borrowing, Verb
-from runner.borrowed.kinds import follow, follow_async
+from runner.door.borrowed.frame import Borrowing, Verb
+from runner.door.borrowed.kinds import follow, follow_async
 
 __all__ = ["Borrowing", "Verb", "follow", "follow_async"]

@@ -6,19 +6,19 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from runner.after import Parent, edges
-from runner.buckets import Bucket
 from runner.errors import InvalidHandler, InvalidTask
 from runner.handlers import REGISTRY, Context, Handler, OnError, Options
-from runner.once import Duplicate, UniqueKey
 from runner.outcome import Delay
+from runner.people.times import parse_duration
 from runner.policy.retry import parse_plan
-from runner.rules import NO_RULES, Rules
+from runner.producer.submission import Submission
+from runner.producer.ticket import Ticket
+from runner.rules.after import Parent, edges
+from runner.rules.buckets import Bucket
+from runner.rules.once import Duplicate, UniqueKey
+from runner.rules.rules import NO_RULES, Rules
 from runner.storable import require_text
-from runner.submission import Submission
 from runner.task import NewTask
-from runner.ticket import Ticket
-from runner.times import parse_duration
 
 P = ParamSpec("P")
 C = TypeVar("C")

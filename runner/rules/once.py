@@ -4,12 +4,12 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
-from runner.derived import derive, require_names
 from runner.errors import InvalidDuration, InvalidPayload, InvalidTask
+from runner.people.times import parse_duration
+from runner.rules.derived import derive, require_names
 from runner.signature import Signature
 from runner.storable import require_text
 from runner.task import OnDuplicate, Scope, Unique
-from runner.times import parse_duration
 
 UniqueKey: TypeAlias = str | Callable[..., str | None]
 """A key, or a function that makes it of the call's arguments: it takes those that it needs by name, as the handler

@@ -2,9 +2,9 @@
 
 from datetime import datetime, timedelta, tzinfo
 
+from runner.people.terminal import one_line, state_text
+from runner.people.times import format_age, format_moment
 from runner.task import Shown
-from runner.terminal import one_line, state_text
-from runner.times import format_age, format_moment
 
 NOTHING = "-"
 """Stands where there is no value."""

@@ -4,7 +4,7 @@
 
 Blanks stand between terms, and all terms must hold; a comma means "or" inside one. `-` or `!` before a term negates it,
 and so do `!=` and `!~`. A word without a field is looked for in error, key and handler. Double quotes make blanks,
-commas and stars ordinary; inside them a backslash goes before a quote or a backslash. runner.fields has the fields.
+commas and stars ordinary; inside them a backslash goes before a quote or a backslash. The fields: see fields.py.
 """
 
 import re
@@ -14,8 +14,8 @@ from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple
 
 from runner.errors import InvalidFilter, InvalidInput
-from runner.fields import FIELDS, Field, Operator, Value, suggestion
-from runner.times import format_duration
+from runner.people.fields import FIELDS, Field, Operator, Value, suggestion
+from runner.people.times import format_duration
 
 MOST_TERMS = 50
 MOST_CHOICES = 1_000

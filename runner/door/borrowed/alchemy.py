@@ -5,9 +5,9 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from runner.borrowed.frame import Verb
-from runner.borrowed.postgresql import ASYNCPG, PSYCOPG, PSYCOPG2
-from runner.borrowed.sqlite import SQLITE, beginning
+from runner.door.borrowed.frame import Verb
+from runner.door.borrowed.postgresql import ASYNCPG, PSYCOPG, PSYCOPG2
+from runner.door.borrowed.sqlite import SQLITE, beginning
 from runner.errors import CommitsByItself, UnknownConnection
 from runner.store.dialects import DIALECTS
 from runner.store.steps import Step, follow

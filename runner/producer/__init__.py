@@ -1,0 +1,1 @@
+"""What applications call: @handler, submitting, and the way to a result."""
