@@ -12,10 +12,11 @@ from runner.outcome import Cancelled, Dead, Done, Outcome
 from runner.store.database import Database
 from runner.store.dependencies import any_open
 from runner.store.intervene import By, Target, requeue, terminate, unblock
-from runner.store.observe import audit
+from runner.store.observe import audit, story
 from runner.store.prune import prune
 from runner.store.submit import submit_many
 from runner.task import After, NewTask, State
+from tests.store.conftest import ON_POSTGRESQL
 from tests.store.family import after, edges, put_after, sweep, tell
 from tests.store.runners import Runner
 from tests.store.table import change, count, edit, live, past, put, put_many, standing
@@ -357,3 +358,21 @@ async def test_edges_go_with_their_task_and_a_dead_parent_stays_while_it_is_wait
     pruned = await database.write(prune, at_once)
     assert pruned.tasks == {State.SUCCEEDED: 0, State.DEAD: 1, State.CANCELLED: 1}
     assert await count(database, database.tables.dependency) == 0
+
+
+@ON_POSTGRESQL
+async def test_a_prefix_and_a_schema_have_families_of_their_own(own_database: None, migrated_url: str) -> None:
+    database = Database.open(migrated_url, prefix="x_", schema="user")
+    try:
+        await database.migrate()
+        runner = await Runner.enter(database)
+        parent = await put(database, key="k")
+        children = [await put_after(database, parent), await put_after(database, ("work", "k"), on_failure="cancel")]
+        await end(runner, parent, State.DEAD)
+        told = await tell(database, parent)
+        assert (told.freed, [child.id for child in told.cancelled]) == ([], children[1:])
+        assert (await database.write(unblock, [Target(children[0])], ANA)).changed == children[:1]
+        assert [kin.task.id for kin in (await database.read(story, parent)).family.below if kin.task] == children
+        assert not await database.state(any_open)
+    finally:
+        await database.dispose()

@@ -62,25 +62,23 @@ async def ending(runner: Runner, task: Claimed) -> AsyncIterator[None]:
 
 @ON_POSTGRESQL
 @pytest.mark.parametrize("named", ["by id", "by key"])
-@pytest.mark.parametrize("order", ORDERS)
-async def test_in_whatever_order_they_happen(
-    database: Database, rival: Database, runner: Runner, order: str, named: str
-) -> None:
-    parent = await put(database, key="k")
-    (task,) = await runner.claim()
-    ids: list[int] = []
-    child = submitting(rival, after(parent if named == "by id" else ("work", "k")), ids)
-    steps = {"c": child, "p": ending(runner, task)}
-    async with asyncio.timeout(PATIENCE):
-        for whose in order:
-            await anext(steps[whose])
-        for left in steps.values():
-            with pytest.raises(StopAsyncIteration):
-                await anext(left)
-        await sweep(database)
-    assert (await standing(database, ids[0]))["state"] == State.WAITING
-    (edge,) = await edges(database, ids[0])
-    assert (edge["parent_id"], edge["parent_state"]) == (parent, State.SUCCEEDED)
+async def test_in_whatever_order_they_happen(database: Database, rival: Database, runner: Runner, named: str) -> None:
+    for order in ORDERS:
+        parent = await put(database, key=order, priority=9)
+        (task,) = await runner.claim(1)
+        ids: list[int] = []
+        child = submitting(rival, after(parent if named == "by id" else ("work", order)), ids)
+        steps = {"c": child, "p": ending(runner, task)}
+        async with asyncio.timeout(PATIENCE):
+            for whose in order:
+                await anext(steps[whose])
+            for left in steps.values():
+                with pytest.raises(StopAsyncIteration):
+                    await anext(left)
+            await sweep(database)
+        assert (await standing(database, ids[0]))["state"] == State.WAITING, order
+        (edge,) = await edges(database, ids[0])
+        assert (edge["parent_id"], edge["parent_state"]) == (parent, State.SUCCEEDED), order
 
 
 @ON_POSTGRESQL
