@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.chaos.drafts import draft
 from tests.chaos.fleet import Fleet
 from tests.chaos.site import Site
+from tests.conftest import on_postgresql
 from tests.postgres import Server
 
 Report = Callable[[str, object], None]
@@ -89,6 +90,7 @@ def test_a_task_that_kills_its_runner_dies_and_its_neighbours_do_not(site: Site,
     report("seconds until the work was taken back:", site.recoveries())
 
 
+@on_postgresql
 def test_submitters_killed_anywhere_leave_both_task_and_order_or_neither(site: Site) -> None:
     fleet = site.fleet
     hesitant = fleet.start_submitter("plain", 1, pause=3600)

@@ -172,7 +172,7 @@ async def test_annotations_that_name_nothing_are_a_failure_and_free_the_slot(des
     outcome = await desk.execute(work, '{"n": 1}')
     assert isinstance(outcome, Retry)
     assert outcome.failure is not None
-    assert outcome.failure.type == "NameError"
+    assert outcome.failure.type.endswith("InvalidHandler")
     assert desk.left == 1
 
 

@@ -62,5 +62,5 @@ async def test_the_first_and_the_last_line_say_who_worked_and_what_became_of_it(
     await workshop.work()
     messages = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
     assert messages[0].startswith("runner ")
-    assert "1 handlers" in messages[0]
+    assert "with 1 handler" in messages[0]
     assert messages[-1] == "stopped: succeed 1"

@@ -16,6 +16,7 @@ from tasktui.actions import ACTIONS, Action
 from tasktui.arguments import Arguments
 from tasktui.screens import MODES
 from tasktui.starting import opened
+from tests.conftest import on_postgresql, on_sqlite
 from tests.postgres import Server, find_programs
 from tests.store.rows import add_live, ahead
 from tests.store.scene import LATER, arrange
@@ -45,7 +46,7 @@ async def _filled(url: str) -> None:
         await database.dispose()
 
 
-@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+@on_postgresql
 async def test_a_server_that_stops_and_starts_again_is_waited_for(
     server: Server, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,7 @@ async def test_a_task_that_goes_away_behind_a_dialog_is_said_to_be_gone(
 
 
 @ON_ONE_DATABASE
+@on_sqlite
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_window_may_become_tiny_and_large_again(mode: str, database: Database, watch: Watch) -> None:
     await arrange(database)
@@ -124,6 +126,7 @@ async def test_a_window_may_become_tiny_and_large_again(mode: str, database: Dat
 
 
 @ON_ONE_DATABASE
+@on_sqlite
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=lambda action: action.name)
 async def test_a_dialog_may_become_tiny_too(action: Action, database: Database, watch: Watch) -> None:
     await arrange(database)
