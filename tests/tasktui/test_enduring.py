@@ -16,7 +16,7 @@ from tasktui.actions import ACTIONS, Action
 from tasktui.arguments import Arguments
 from tasktui.screens import MODES
 from tasktui.starting import opened
-from tests.conftest import on_postgresql, on_sqlite
+from tests.conftest import on_postgresql
 from tests.postgres import Server, find_programs
 from tests.store.rows import add_live, ahead
 from tests.store.scene import LATER, arrange
@@ -111,7 +111,6 @@ async def test_a_task_that_goes_away_behind_a_dialog_is_said_to_be_gone(
 
 
 @ON_ONE_DATABASE
-@on_sqlite
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_window_may_become_tiny_and_large_again(mode: str, database: Database, watch: Watch) -> None:
     await arrange(database)
@@ -126,7 +125,6 @@ async def test_a_window_may_become_tiny_and_large_again(mode: str, database: Dat
 
 
 @ON_ONE_DATABASE
-@on_sqlite
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=lambda action: action.name)
 async def test_a_dialog_may_become_tiny_too(action: Action, database: Database, watch: Watch) -> None:
     await arrange(database)
