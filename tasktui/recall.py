@@ -7,11 +7,15 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
+SHARE = 100
+"""An answer is kept at least so many times as long as it took."""
+
+
 class Recall(Generic[T]):
     """The last answer to one kind of question.
 
     Args:
-        seconds: for which it is good.
+        seconds: for which it is good, at least.
         clock: seconds that never go backwards.
     """
 
@@ -31,5 +35,6 @@ class Recall(Generic[T]):
         if self._kept is not None and self._kept[0] == question and now < self._kept[1]:
             return self._kept[2]
         answer = await ask()
-        self._kept = (question, self._clock() + self._seconds, answer)
+        ended = self._clock()
+        self._kept = (question, ended + max(self._seconds, (ended - now) * SHARE), answer)
         return answer

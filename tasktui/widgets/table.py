@@ -93,12 +93,16 @@ class Table(ScrollView, Generic[K], can_focus=True):
 
     def put(self, key: K) -> None:
         """Put the cursor on a key that is shown."""
-        place = self._places[key]
+        place, before = self._places[key], self.place(self.cursor)
         self.cursor, self._last_place = key, place
         top, room = self.scroll_offset.y, max(1, self.size.height - 1)
         if not top <= place < top + room:
             self.scroll_to(y=place if place < top else place - room + 1, animate=False, immediate=True)
-        self.refresh()
+            self.refresh()
+        else:
+            for changed in (place, before):
+                if changed is not None:
+                    self.refresh_line(changed + 1)  # the titles stand above the first one
         self.post_message(self.Moved())
 
     def action_move(self, by: int) -> None:

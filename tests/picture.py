@@ -1,4 +1,4 @@
-"""Draw the pictures of the documentation from the console as it is, at a demo that runs: `python -m tests.pictures`."""
+"""Draw the picture of the documentation from the console as it is, at a demo that runs: `python -m tests.picture`."""
 
 import argparse
 import asyncio
@@ -13,40 +13,25 @@ from runner.store import observe
 from runner.store.database import Database
 from tasktui.app import Console
 from tasktui.arguments import Arguments
-from tasktui.screens import MODES
-from tasktui.screens.live import LiveScreen
 from tasktui.starting import opened
 
-DOCS = Path(__file__).parent.parent / "docs"
-SIZE = (112, 26)
-DRAWN = ("overview", "failures")
-"""The screens that pictures are made of."""
+PICTURE = Path(__file__).parent.parent / "docs" / "console.svg"
+SIZE = (112, 24)
+SECONDS = 5.0
+"""After which everything is there, also what is asked for with the second look."""
 
 FONT = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 """In place of the one that would be fetched from a foreign host."""
 
 
-async def drawn(url: str) -> dict[str, str]:
-    """Pictures of screens, by their names."""
+async def drawn(url: str) -> str:
+    """The overview as it is now."""
     arguments = Arguments(url=url)
     async with opened(arguments, arguments.settings()) as session:
         console = Console(session)
-        async with console.run_test(size=SIZE) as pilot:
-            return {name: await _drawn(console, pilot, name) for name in DRAWN}
-
-
-async def _drawn(console: Console, pilot: object, name: str) -> str:
-    await pilot.press(MODES[name].KEY)  # type: ignore[attr-defined] # a Pilot, whose type knows nothing of its app
-    async with asyncio.timeout(30):
-        while not _is_seen(console, name):
-            await asyncio.sleep(0.1)
-    await asyncio.sleep(2)  # what is asked for with the second look is there then
-    return plain(console.export_screenshot(title="tasktui"))
-
-
-def _is_seen(console: Console, name: str) -> bool:
-    screen = console.screen
-    return isinstance(screen, MODES[name]) and isinstance(screen, LiveScreen) and screen._seen is not None
+        async with console.run_test(size=SIZE):
+            await asyncio.sleep(SECONDS)
+            return plain(console.export_screenshot(title="tasktui"))
 
 
 def plain(picture: str) -> str:
@@ -79,8 +64,8 @@ async def worked(url: str, tasks: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.pictures", description=__doc__)
-    parser.add_argument("--tasks", type=int, default=15_000, help="to wait for until the pictures are drawn")
+    parser = argparse.ArgumentParser(prog="python -m tests.picture", description=__doc__)
+    parser.add_argument("--tasks", type=int, default=15_000, help="to wait for until the picture is drawn")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/shop.db"
@@ -89,13 +74,12 @@ def main() -> None:
         demo = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             asyncio.run(worked(url, given.tasks))
-            pictures = asyncio.run(drawn(url))
+            picture = asyncio.run(drawn(url))
         finally:
             demo.send_signal(signal.SIGINT)
             demo.wait(30)
-    for name, picture in pictures.items():
-        (DOCS / f"{name}.svg").write_text(picture, encoding="utf-8")
-        print(DOCS / f"{name}.svg")
+    PICTURE.write_text(picture, encoding="utf-8")
+    print(PICTURE)
 
 
 if __name__ == "__main__":
