@@ -36,8 +36,8 @@ from runner.task import MOVES
 log = logging.getLogger("runner")
 
 RESCUE_EVERY = 1.0
-SWEEP_EVERY = 1.0
-STATISTICS_EVERY = 1.0
+SWEEP_EVERY = 2.0
+STATISTICS_EVERY = 2.0
 PRUNE_EVERY = 60.0
 IDLE_EVERY = 0.1
 """Seconds between runs of the ticks that nobody needs to set."""
