@@ -6,30 +6,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.columns import Instant, JsonText, db_later, db_now
+from runner.columns import JsonText, db_later, db_now
 from runner.schema import Tables, is_state
 from runner.store.dialects import DIALECTS, by_column
+from runner.store.said import SAID
 from runner.store.statement import Prepared
 from runner.store.steps import Frame, Step, Steps
 from runner.task import NewTask, State
 
 ID_COLUMNS: dict[str, Any] = {"id": sa.BigInteger}
 
-NEWER_COLUMNS: dict[str, Any] = ID_COLUMNS | {
-    "payload": sa.Text,
-    "queue": sa.Text,
-    "key": sa.Text,
-    "priority": sa.SmallInteger,
-    "run_at": Instant,
-    "delay": sa.Float,
-    "max_attempts": sa.Integer,
-    "retry": sa.Text,
-    "timeout": sa.Float,
-    "tags": sa.Text,
-    "trace": sa.Text,
-    "submitted_by": sa.Text,
-    "bucket": sa.SmallInteger,
-}
+NEWER_COLUMNS: dict[str, Any] = ID_COLUMNS | SAID
 
 MAY_STAY = [name for name in NEWER_COLUMNS if name not in ("id", "payload", "run_at", "delay")]
 """What stays as it is where the newer task does not say it."""

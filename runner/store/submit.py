@@ -7,32 +7,20 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.bulk import Bulk
-from runner.columns import Instant, JsonText, db_later, db_now, random_below
+from runner.columns import JsonText, db_later, db_now, random_below
 from runner.schema import Tables, state_literal
 from runner.store.acceptance import check_each
 from runner.store.dependencies.edges import Held, tie, waits
 from runner.store.dialects import DIALECTS
+from runner.store.said import SAID
 from runner.store.statement import Prepared
 from runner.store.steps import Frame, Step, Steps
 from runner.store.transaction import Transaction
 from runner.store.unique import concluded, contested
 from runner.task import BUCKETS, MOVES, NewTask, Priority, Receipt
 
-COLUMNS: dict[str, Any] = {
+COLUMNS: dict[str, Any] = SAID | {
     "handler": sa.Text,
-    "payload": sa.Text,
-    "queue": sa.Text,
-    "key": sa.Text,
-    "priority": sa.SmallInteger,
-    "run_at": Instant,
-    "delay": sa.Float,
-    "max_attempts": sa.Integer,
-    "retry": sa.Text,
-    "timeout": sa.Float,
-    "tags": sa.Text,
-    "trace": sa.Text,
-    "submitted_by": sa.Text,
-    "bucket": sa.SmallInteger,
     "unique_key": sa.Text,
     "blocked_by": sa.Integer,
     "parents": sa.Text,

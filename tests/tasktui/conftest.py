@@ -20,6 +20,7 @@ from tasktui.app import Console
 from tasktui.screens import live
 from tasktui.session import Session
 from tasktui.writing import Barrier, WriteLock
+from tests.conftest import on_sqlite
 
 PATIENCE = 20.0
 """Seconds after which what did not happen is taken to never happen."""
@@ -27,7 +28,7 @@ PATIENCE = 20.0
 WIDE = (120, 40)
 NARROW = (80, 24)
 
-ON_ONE_DATABASE = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+ON_ONE_DATABASE = on_sqlite
 """For what happens between the keys and the screen: the store's own tests run on every database."""
 
 

@@ -52,7 +52,7 @@ async def test_all_that_match_are_counted_previewed_and_changed(database: Databa
         await operator.press("T")
         await operator.sees("Terminate: 12 tasks of 13 chosen", "1 left alone: it is succeeded", "○ ready")
         await say_yes(operator)
-        await operator.is_told("Terminate: 12 changed, 1 were left alone")
+        await operator.is_told("Terminate: 12 changed, 1 was left alone")
         await operator.press("backslash")
         await operator.until(lambda: "marked" not in operator.text)
     assert await states(database) == {State.WAITING: 3, State.CANCELLED: 12, State.SUCCEEDED: 1}

@@ -72,7 +72,7 @@ class Result:
         if self.moved_on:
             counts.append(f"{len(self.moved_on):,} had moved on")
         if self.refused:
-            counts.append(f"{len(self.refused):,} were left alone")
+            counts.append(f"{len(self.refused):,} {'was' if len(self.refused) == 1 else 'were'} left alone")
         return ", ".join(counts)
 
     def left_alone(self) -> list[str]:
