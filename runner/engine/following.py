@@ -29,6 +29,10 @@ SPAN = 0.05
 """Seconds for which one sweep goes on over a long list, which the next one then takes up."""
 
 
+REST = 5.0
+"""Seconds that sweeps rest at most, however long one took: what nobody was told of waits so long."""
+
+
 class Following:
     """Tells those that wait for tasks of their ends.
 
@@ -51,7 +55,7 @@ class Following:
         self._idle = asyncio.Event()
         self._idle.set()
         self._asking = Pace(every=LOOK_EVERY)
-        self._sweeping = Pace(every=0.0)
+        self._sweeping = Pace(every=0.0, most=REST)
         self._below = NEWEST
 
     def add(self, task: Ended) -> None:

@@ -42,6 +42,9 @@ PRUNE_EVERY = 60.0
 IDLE_EVERY = 0.1
 """Seconds between runs of the ticks that nobody needs to set."""
 
+RESCUE_REST = 2.0
+"""Seconds that the look for lost tasks rests at most, however long it took: they are to come back in time."""
+
 LAST_WRITES = 1.0
 """Seconds that the last outcomes are given to be written, however long draining took."""
 
@@ -82,7 +85,7 @@ class Runner:
         """Tasks that were left because they are scheduled for later, when the runner ends by itself."""
         self._stop = asyncio.Event()
         self.wishes = Wishes(self.lease, self.working, self.stop, self._look)
-        self._rescuing = Pace(every=0.0)
+        self._rescuing = Pace(every=0.0, most=RESCUE_REST)
         self._upkeep = Upkeep(self.database, settings, self._stop.is_set)
         self._timer: asyncio.TimerHandle | None = None
 

@@ -1,5 +1,6 @@
 """How often to look, and how much to take: decisions on time, with the time as an argument."""
 
+import math
 from dataclasses import dataclass
 
 EVERY = 1.0
@@ -19,9 +20,11 @@ class Pace:
 
     Args:
         every: seconds from the end of one look to the next.
+        most: seconds without a look at most, however long one takes: somebody may wait for what it finds.
     """
 
     every: float = EVERY
+    most: float = math.inf
     _next: float = 0.0
 
     def due(self, now: float) -> bool:
@@ -34,7 +37,7 @@ class Pace:
 
     def done(self, started: float, ended: float) -> None:
         """Note a look, in monotonic seconds."""
-        self._next = ended + max(self.every, SHARE * (ended - started))
+        self._next = ended + max(self.every, min(self.most, SHARE * (ended - started)))
 
 
 @dataclass

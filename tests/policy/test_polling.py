@@ -21,6 +21,13 @@ def test_a_slow_survey_takes_a_small_share_of_the_time() -> None:
     assert pace.due(102.0 + 2.0 * SHARE)
 
 
+def test_what_somebody_waits_for_is_looked_at_again_in_time_however_slow_it_was() -> None:
+    pace = Pace(every=0.0, most=3.0)
+    pace.done(100.0, 102.0)
+    assert not pace.due(104.99)
+    assert pace.due(105.0)
+
+
 def ahead(per_second: float, seconds: int = 10, **options: int) -> int:
     """How far to look ahead after so many seconds of steady work."""
     look = LookAhead(**options)

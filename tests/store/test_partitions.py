@@ -191,6 +191,18 @@ async def test_two_who_prune_at_once_drop_a_range_once(database: Database, rival
     assert await extended(database)
 
 
+async def test_a_range_that_goes_while_somebody_looks_is_not_there(database: Database, rival: Database) -> None:
+    await use_up(database)
+    await fill(database, 1, 20, days_ago(8))
+    async with rival.reading() as tx:
+        await tx.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+        await tx.rows(sa.text("SELECT 1"))  # from here on it sees the catalogue as it is now
+        assert (await enforced(database)).ranges == [FIRST]
+        layout = await look(tx)
+    assert layout is not None
+    assert FIRST not in layout.ranges
+
+
 async def test_what_belongs_to_a_range_goes_a_little_at_a_time(database: Database) -> None:
     await use_up(database)
     await fill(database, 1, 1_500, days_ago(8))

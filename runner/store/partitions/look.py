@@ -61,7 +61,8 @@ async def look(tx: Transaction) -> Layout | None:
         return None
     whole, found = full_name(tx.tables.history, SUCCEEDED), {}
     for row in await tx.rows(RANGES, {"whole": whole}):
-        if bounds := BOUNDS.fullmatch(row.bounds):
+        # A range that was dropped while the statement ran is still listed, without bounds.
+        if bounds := BOUNDS.fullmatch(row.bounds or ""):
             found[Range(int(bounds[1]), int(bounds[2]))] = None if row.rows < 0 else round(row.rows)
     ((own, last, role),) = await tx.rows(RIGHTS, {"whole": whole, "task": full_name(tx.tables.task)})
     return Layout(dict(sorted(found.items())), (last or 0) + 1 if own else 0, own, role)
