@@ -1,27 +1,18 @@
 """HealthScreen: how the database itself is, in front of the screen."""
 
-from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
 
-from textual import on
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
-from textual.widgets import Static
 
-from runner.errors import RunnerError
 from runner.people import cells
 from runner.store import observe
 from runner.store.observe import Health, Ping, worries
-from tasktui.messages import Failed, Looked
-from tasktui.render import block, content, line, lines
+from tasktui.render import content, line
+from tasktui.screens.answer import AnswerScreen
 from tasktui.session import PINGS, Session
 from tasktui.widgets.heading import milliseconds
-
-EVERY = 2.0
-"""Seconds between looks."""
 
 MOST_TABLES = 5
 FEW = 100
@@ -35,56 +26,27 @@ class Vitals(NamedTuple):
     health: Health
 
 
-class HealthScreen(ModalScreen[None]):
-    """What the database says of itself, again and again while it is open.
+class HealthScreen(AnswerScreen):
+    """What the database says of itself.
 
     Args:
         session: of the operator.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,h,q", "dismiss", "Close")]
+    FAILING = "The database does not answer"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("h", "dismiss", "Close")]
 
     def __init__(self, session: Session) -> None:
-        super().__init__()
-        self._session = session
-        self._looking = False
+        super().__init__(session, "The database")
 
-    def compose(self) -> ComposeResult:
-        """One text that can be scrolled."""
-        yield VerticalScroll(Static(content(("The database ...", "dim")), id="vitals"), classes="dialog")
+    async def look(self) -> object:
+        """Measure, and ask."""
+        answer = await observe.ping(lambda: self.session.read(observe.clock), PINGS)
+        return Vitals(answer, await self.session.read(observe.health))
 
-    def on_mount(self) -> None:
-        """Look at once, and then now and then."""
-        self._look()
-        self.set_interval(EVERY, self._look)
-
-    def _look(self) -> None:
-        if not self._looking:
-            self._looking = True
-            self.run_worker(self._ask(), group="look")
-
-    async def _ask(self) -> None:
-        try:
-            answer = await observe.ping(lambda: self._session.read(observe.clock), PINGS)
-            found = Vitals(answer, await self._session.read(observe.health))
-        except RunnerError as error:
-            self.post_message(Failed(error))
-        else:
-            self.post_message(Looked(found, None, answer.took))
-
-    @on(Looked)
-    def _looked(self, message: Looked) -> None:
-        self._looking = False
-        assert isinstance(message.snapshot, Vitals)  # noqa: S101 - nothing else is posted here
-        self._tell(lines(told(message.snapshot, self._session.name, self._session.load)))
-
-    @on(Failed)
-    def _failed(self, message: Failed) -> None:
-        self._looking = False
-        self._tell(content(("The database does not answer\n", "bold red"), block(str(message.error))))
-
-    def _tell(self, about: Content) -> None:
-        self.query_one("#vitals", Static).update(about)
+    def told(self, found: Any, width: int) -> Iterable[Content]:  # noqa: ARG002 - its lines are short
+        """Tell how it is."""
+        return told(found, self.session.name, self.session.load)
 
 
 def told(found: Vitals, name: str, load: int) -> Iterator[Content]:
@@ -101,7 +63,6 @@ def told(found: Vitals, name: str, load: int) -> Iterator[Content]:
     for worry in worries(health):
         yield content((f" ! {line(worry.text)}", "bold"))
         yield content((f"   → {line(worry.advice)}", "dim"))
-    yield content(("\nescape closes", "dim"))
 
 
 def _facts(found: Vitals, load: int) -> Iterator[tuple[str, str]]:
