@@ -12,6 +12,7 @@ from rich.text import Text
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.widgets import Input
@@ -22,6 +23,7 @@ from tasktui import screens, views
 from tasktui.arguments import Arguments
 from tasktui.colourless import Colourless
 from tasktui.commands import parse_command
+from tasktui.keyboard import Keyboard, forgive_bad_bytes
 from tasktui.obeying import obey
 from tasktui.palette import Palette
 from tasktui.render import block
@@ -30,7 +32,7 @@ from tasktui.screens.health import HealthScreen
 from tasktui.screens.help import HelpScreen, help_of
 from tasktui.screens.live import LiveScreen
 from tasktui.session import Session
-from tasktui.starting import end_on_signals, forgive_bad_bytes, opened, require_terminal
+from tasktui.starting import end_on_signals, opened, require_terminal
 
 MOST_FRAMES = 12
 
@@ -44,13 +46,13 @@ class Console(App[None]):
     DEFAULT_MODE = "overview"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {Palette}
     BINDINGS: ClassVar[list[BindingType]] = [
+        # With priority the application itself handles the key, and passes the next ones on only when that is done: they
+        # are meant for the screen or the line that it leads to, and not for whatever had the focus before.
         *(
-            Binding(screen.KEY, f"go('{name}')", str(screen.TITLE), show=False)
+            Binding(screen.KEY, f"go('{name}')", str(screen.TITLE), show=False, priority=True)
             for name, screen in screens.MODES.items()
         ),
         Binding("question_mark", "help", "Help", key_display="?"),
-        # With priority the application itself handles the key, and passes the next ones on only when that is done: they
-        # are meant for the line, and not for whatever had the focus before.
         Binding("colon", "command", "Command", key_display=":", show=False, priority=True),
         Binding("ctrl+p", "command_palette", "Palette", show=False, priority=True),
         Binding("h", "health", "Health of the database", show=False),
@@ -61,23 +63,26 @@ class Console(App[None]):
         super().__init__()
         self.session = session
 
-    def action_go(self, mode: str) -> None:
-        """Go to a screen."""
-        if not self.screen.is_modal:
-            self.switch_mode(mode)
+    async def action_go(self, mode: str) -> None:
+        """Go to a screen; the keys behind wait until it is there."""
+        await self.switch_mode(mode)
 
     def action_help(self) -> None:
         """Show the keys of this screen."""
         if isinstance(self.screen, LiveScreen):
             self.push_screen(HelpScreen(help_of(self.screen)))
 
+    def get_driver_class(self) -> type[Driver]:
+        """Read from the terminal in a way that ends with it."""
+        return Keyboard
+
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Draw without any colour where that is asked for."""
         return [Colourless()] if self.no_color else super().get_line_filters()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let a colon that is typed into a line be a colon."""
-        if action == "command":
+        """Let a colon or a digit that is typed into a line be one."""
+        if action in ("command", "go"):
             return isinstance(self.screen, LiveScreen) and not isinstance(self.focused, Input)
         return super().check_action(action, parameters)
 

@@ -121,7 +121,7 @@ class Session:
         with self._asking():
             async with self._turn:
                 if not self.writable:
-                    raise ReadOnly(why=self.lock.why(time.monotonic()))
+                    raise ReadOnly(why=self.lock.why)
                 database = Database.of(self.settings, deadline=LONGEST_CHANGE)
                 try:
                     return await database.write(verb, *args, **kwargs)

@@ -1,7 +1,6 @@
 """Starting and ending: the terminal is checked and guarded, the database opened, errors said in a line."""
 
 import asyncio
-import codecs
 import os
 import signal
 import sys
@@ -115,15 +114,3 @@ def _make_sure(number: int, _frame: object) -> None:
     watchdog = threading.Timer(LONGEST_ENDING, os._exit, [128 + number])
     watchdog.daemon = True
     watchdog.start()
-
-
-def forgive_bad_bytes() -> None:
-    """Let a byte on standard input that is no UTF-8 become a replacement sign: it would end the thread that reads."""
-    from textual.drivers import linux_driver
-
-    def forgiving(encoding: str) -> Callable[[], codecs.IncrementalDecoder]:
-        return lambda: codecs.getincrementaldecoder(encoding)(errors="replace")
-
-    # The driver has no other door to its decoder; without this name it has been mended, and needs nothing.
-    if hasattr(linux_driver, "getincrementaldecoder"):
-        linux_driver.getincrementaldecoder = forgiving

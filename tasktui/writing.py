@@ -76,9 +76,10 @@ class WriteLock:
         """Allow no changes from now on."""
         self.open_until = -inf
 
-    def why(self, now: float) -> str:
+    @property
+    def why(self) -> str:
         """Why no changes are allowed, for a sentence."""
-        return self.barrier.why if self.barrier else self.told(now)
+        return self.barrier.why if self.barrier else ":write 10m REASON unlocks it"
 
     def told(self, now: float) -> str:
         """What the heading says of it."""

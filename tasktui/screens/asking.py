@@ -5,6 +5,7 @@ from typing import Any
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.events import Key
 
 from runner.errors import RunnerError
 from runner.policy.consent import demand
@@ -14,6 +15,7 @@ from tasktui.messages import Told
 from tasktui.screens.confirm import ConfirmScreen
 from tasktui.screens.live import LiveScreen
 from tasktui.spoken import written
+from tasktui.writing import ReadOnly
 
 Then = Callable[[Consent], object]
 
@@ -32,6 +34,12 @@ class AskingScreen(LiveScreen):
         if action == "act" and not self.session.writable:
             return None
         return super().check_action(action, parameters)
+
+    def on_key(self, event: Key) -> None:
+        """Say why a key does nothing that is greyed out."""
+        active = self.active_bindings.get(event.key)
+        if active is not None and not active.enabled:
+            self.tell(str(ReadOnly(why=self.session.lock.why)), bad=True)
 
     def ask(
         self,

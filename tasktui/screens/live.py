@@ -121,6 +121,8 @@ class LiveScreen(Screen[None]):
 
     def _tick(self) -> None:
         if not self.is_active:
+            if self in self.app.screen_stack:  # behind a dialog, where the clock and what is under way go on
+                self._head()
             return
         now = time.monotonic()
         if self.feed.due(now):

@@ -1,5 +1,6 @@
 """How the console starts and ends, as a program of its own."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from textual.drivers.linux_driver import LinuxDriver
 
 from runner.errors import DatabaseAway, SchemaMissing
 from runner.settings import Settings
@@ -15,6 +17,7 @@ from runner.urls import parse_url
 from tasktui.__main__ import ERASED, WAITING
 from tasktui.app import crash_text
 from tasktui.arguments import Arguments
+from tasktui.keyboard import Keyboard
 from tasktui.starting import lock_of, named, opened
 from tasktui.writing import ASKED
 from tests.conftest import SqliteDatabases
@@ -74,14 +77,26 @@ def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: int)
     assert LEFT_ALTERNATE_SCREEN in terminal.output
 
 
-def test_it_ends_when_its_terminal_goes_away(sqlite: SqliteDatabases, tmp_path: Path) -> None:
-    console = Terminal("--url", sqlite.migrated(tmp_path), session=True)
+@pytest.mark.parametrize("session", [True, False], ids=["told", "not told"])
+def test_it_ends_when_its_terminal_goes_away(sqlite: SqliteDatabases, tmp_path: Path, *, session: bool) -> None:
+    console = Terminal("--url", sqlite.migrated(tmp_path), session=session)
     console.reads(b"runners alive")
     os.close(console.door)
     try:
         assert console.process.wait(PATIENCE) is not None
     finally:
         console.process.kill()
+
+
+def test_it_ends_when_reading_from_its_terminal_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_driver: LinuxDriver) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    told: list[int] = []
+    monkeypatch.setattr(LinuxDriver, "run_input_thread", fail)
+    monkeypatch.setattr(os, "kill", lambda _pid, number: told.append(number))
+    Keyboard.run_input_thread(Keyboard.__new__(Keyboard))
+    assert told == [signal.SIGHUP]
 
 
 STUCK = """
@@ -109,6 +124,8 @@ def test_keys_that_come_all_at_once_go_where_they_are_meant_to(terminal: Termina
     terminal.reads(b"runners alive")
     terminal.answers(b":tasks queue:Terminate/quick\r", "queue:Terminate/quick", " 0 tasks")
     terminal.answers(b"/queue:quiet:TZ\r", "queue:quiet:TZ")
+    terminal.answers(b"1", "runners alive")
+    terminal.answers(b"2/queue:TZ\r", "queue:TZ")
     terminal.answers(b"1", "runners alive")
     terminal.types(b"q")
     assert terminal.ends() == 0
