@@ -10,17 +10,18 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from runner.people import cells
 from runner.people.person import local_zone
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.intervene import By, who
-from runner.store.observe import Ping, clock, ping
+from runner.store.observe import Ping, clock, ping, staleness
 from runner.store.shield import shielded
 from runner.store.transaction import Transaction
 from tasktui.recall import Recall
 from tasktui.views import default_path
 from tasktui.work import Work
-from tasktui.writing import ReadOnly, WriteLock
+from tasktui.writing import STANDBY, ReadOnly, WriteLock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,6 +34,7 @@ LONGEST_CHANGE = 15.0
 """The same for one that changes something, which may have to wait for a row that somebody else holds."""
 
 MINUTE = 60.0
+TEN_SECONDS = 10.0
 
 PINGS = 3
 """Questions for the time of the database, of which the one counts that was answered first."""
@@ -56,6 +58,7 @@ class Session:
         views: the file of saved filters.
         work: something long that is under way; one at a time.
         skew: how far the database's clock was ahead of ours when it was measured last.
+        stale: how old the newest change was that a standby showed when it was measured last, in seconds.
     """
 
     database: Database
@@ -68,6 +71,8 @@ class Session:
     views: Path = field(default_factory=default_path)
     work: Work | None = None
     skew: timedelta | None = None
+    stale: float | None = None
+    _staleness: Recall[float | None] = field(default_factory=lambda: Recall(TEN_SECONDS))
     _ping: Recall[Ping] = field(default_factory=lambda: Recall(MINUTE))
     _asked: deque[float] = field(default_factory=deque)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -82,6 +87,11 @@ class Session:
     def writable(self) -> bool:
         """Whether changes are allowed at this moment."""
         return self.lock.is_open(time.monotonic())
+
+    def held(self, now: float) -> str:
+        """Whether changes are allowed, for the heading; of a standby also how old its news is."""
+        old = f", {cells.age(self.stale)} old" if self.stale is not None else ""
+        return self.lock.told(now) + old
 
     @property
     def load(self) -> int:
@@ -109,7 +119,9 @@ class Session:
             return await shielded(transaction())
 
     async def measure(self) -> None:
-        """Find out how far the database's clock is from ours, now and then."""
+        """Find out how far the database's clock is from ours, and a standby behind its master, now and then."""
+        if self.lock.barrier is STANDBY:
+            self.stale = await self._staleness.get(None, lambda: self.read(staleness))
         self.skew = (await self._ping.get(None, lambda: ping(lambda: self.read(clock), PINGS))).skew
 
     async def write(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -16,13 +16,22 @@ from runner.migrations.revisions import HEAD, check
 from runner.settings import Settings
 from runner.store import observe
 from runner.store.database import Database
+from runner.store.observe import Standing
 from runner.store.threads import driver_threads_ended
 from runner.urls import DatabaseUrl
 from tasktui.arguments import Arguments
 from tasktui.session import Session
-from tasktui.writing import ASKED, FILE, LOGIN, Barrier, WriteLock
+from tasktui.writing import ASKED, CLOSED, FILE, LOGIN, STANDBY, Barrier, WriteLock
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+HELD = {
+    Standing.INTERVENES: None,
+    Standing.LOOKS: LOGIN,
+    Standing.STANDBY: STANDBY,
+    Standing.CLOSED: CLOSED,
+}
+"""What keeps from changing anything, by what the console is to the database."""
 
 LONGEST_ENDING = 10.0
 """Seconds that ending may take when it was told to: time enough for the transaction that is under way."""
@@ -86,7 +95,7 @@ async def barrier_of(arguments: Arguments, settings: Settings, database: Databas
     by_effect = os.access in os.supports_effective_ids
     if settings.url.kind == "sqlite" and not os.access(settings.url.database, os.W_OK, effective_ids=by_effect):
         return FILE
-    return None if await database.read(observe.may_intervene) else LOGIN
+    return HELD[await database.read(observe.standing)]
 
 
 def named(url: DatabaseUrl) -> DatabaseUrl:

@@ -22,6 +22,8 @@ class Barrier(NamedTuple):
 
 ASKED = Barrier("read-only", "it was started with --read-only")
 LOGIN = Barrier("read-only login", "this login may only look; the role task_operator may change tasks")
+STANDBY = Barrier("read-only standby", "this server is a standby; connect to the one that it follows to change tasks")
+CLOSED = Barrier("read-only database", "default_transaction_read_only is on for this database or login")
 FILE = Barrier("read-only file", "you may only read the file of the database")
 
 LONGEST_UNLOCK = 3600.0

@@ -68,6 +68,8 @@ def told(found: Vitals, name: str, load: int) -> Iterator[Content]:
 def _facts(found: Vitals, load: int) -> Iterator[tuple[str, str]]:
     health = found.health
     yield "answers in", cells.duration(found.ping.took)
+    if health.stale is not None:
+        yield "standby", f"the newest change that it shows was made {cells.age(health.stale)} ago"
     yield "clock", f"{milliseconds(found.ping.skew)} from ours"
     yield "our own load", f"{load} transactions in the last minute"
     if health.size is not None:

@@ -174,7 +174,7 @@ class LiveScreen(Screen[None]):
             Status(
                 name=session.name,
                 production=session.settings.production,
-                lock=session.lock.told(now),
+                lock=session.held(now),
                 took=self._took,
                 skew=session.skew,
                 load=session.load,

@@ -2,6 +2,16 @@
 
 from tests.postgres.databases import Cluster, Remote, create_database, drop_database, login
 from tests.postgres.programs import find_programs
-from tests.postgres.server import Server, ServerFailed
+from tests.postgres.server import Server, ServerFailed, Standby
 
-__all__ = ["Cluster", "Remote", "Server", "ServerFailed", "create_database", "drop_database", "find_programs", "login"]
+__all__ = [
+    "Cluster",
+    "Remote",
+    "Server",
+    "ServerFailed",
+    "Standby",
+    "create_database",
+    "drop_database",
+    "find_programs",
+    "login",
+]

@@ -19,6 +19,7 @@ PATIENCE = 30.0
 PAUSE = 0.01
 STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 READY_LINE = 7
+READY = ("ready", "standby")
 LEFTOVERS = "pre-existing shared memory block"
 
 SETTINGS = {
@@ -68,10 +69,7 @@ class Server:
         return self._log.read_text(errors="replace")
 
     def initialise(self) -> None:
-        options = ["-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8", "-U", "postgres"]
-        initdb = self._launch("initdb", *options, "-D", str(self._data))
-        if initdb.wait() != 0:
-            raise ServerFailed(self.log())
+        self._fill("initdb", "-A", "trust", "--no-sync", "--locale=C", "-E", "UTF8", "-U", "postgres")
 
     def start(self) -> None:
         """Return when the server takes connections; after a kill, too."""
@@ -98,6 +96,10 @@ class Server:
         self.stop("immediate")
         self._watcher.close()
 
+    def _fill(self, program: str, *options: str) -> None:
+        if self._launch(program, *options, "-D", str(self._data)).wait() != 0:
+            raise ServerFailed(self.log())
+
     def _comes_up(self, give_up: float) -> bool:
         options = [f"-c{name}={value}" for name, value in self._settings.items()]
         self._process = self._launch("postgres", "-D", str(self._data), *options)
@@ -114,7 +116,7 @@ class Server:
         except FileNotFoundError:
             return False
         # A killed server leaves its file behind, with its own process id in it.
-        return lines[:1] == [str(pid)] and len(lines) > READY_LINE and lines[READY_LINE].strip() == "ready"
+        return lines[:1] == [str(pid)] and len(lines) > READY_LINE and lines[READY_LINE].strip() in READY
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
@@ -135,6 +137,18 @@ class Server:
                 start_new_session=True,
                 **account(),
             )
+
+
+class Standby(Server):
+    """A server that follows another one, and takes changes from nobody else."""
+
+    def __init__(self, master: Server, programs: Path) -> None:
+        super().__init__(programs)
+        self._master = master
+
+    def initialise(self) -> None:
+        place = ["-h", "127.0.0.1", "-p", str(self._master.port), "-U", "postgres"]
+        self._fill("pg_basebackup", *place, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
 
 
 def _free_port() -> int:

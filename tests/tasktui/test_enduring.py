@@ -16,12 +16,14 @@ from tasktui.actions import ACTIONS, Action
 from tasktui.arguments import Arguments
 from tasktui.screens import MODES
 from tasktui.starting import opened
+from tasktui.writing import STANDBY
 from tests.conftest import on_postgresql
-from tests.postgres import Server, find_programs
+from tests.postgres import Server, Standby, find_programs
 from tests.store.rows import add_live, ahead
 from tests.store.scene import LATER, arrange
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 from tests.tasktui.test_acting import say_yes
+from tests.tasktui.test_read_only import refused_for_good
 
 TINY = (40, 10)
 
@@ -65,6 +67,23 @@ async def test_a_server_that_stops_and_starts_again_is_waited_for(
         server.start()
         await operator.until(lambda: "ago: The database" not in operator.text and operator.screen.feed.failures == 0)
         await operator.sees("▷ running")
+
+
+@on_postgresql
+async def test_a_standby_is_watched_and_says_how_old_its_news_is(server: Server, watch: Watch) -> None:
+    programs = find_programs()
+    assert programs is not None
+    with Standby(server, programs) as standby:
+        database = Database.open(server.url())
+        await add_live(database, "news.tell")
+        await database.dispose()
+        await refused_for_good(Settings(url=parse_url(standby.url())), STANDBY)
+        async with watch("tasks", url=standby.url(), barrier=STANDBY) as operator:
+            await operator.sees("read-only standby, ", " old ", "news.tell")
+            await operator.press("R")
+            await operator.is_told("connect to the one that it follows")
+            await operator.press("h")
+            await operator.sees("standby  the newest change that it shows was made ")
 
 
 @pytest.mark.parametrize("number", ["9999", "0000"])

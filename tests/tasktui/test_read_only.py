@@ -14,6 +14,7 @@ from sqlite3 import connect
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from runner.errors import StoreError
 from runner.settings import Settings
@@ -31,7 +32,7 @@ from tasktui.screens.acting import ActingScreen
 from tasktui.screens.confirm import ConfirmScreen
 from tasktui.starting import opened
 from tasktui.work import Work
-from tasktui.writing import FILE, LOGIN, Barrier, ReadOnly
+from tasktui.writing import CLOSED, FILE, LOGIN, Barrier, ReadOnly
 from tests.postgres.logins import logins
 from tests.store.rows import add_live, stored
 from tests.store.scene import INTERVENES, LATER, arrange, everything
@@ -198,6 +199,14 @@ async def test_a_login_that_may_only_look_sees_every_screen_and_changes_nothing(
             await operator.until(lambda mode=mode: isinstance(operator.screen, MODES[mode]) and operator.screen._seen)
             await operator.sees("read-only login")
             assert not operator.screen._trouble
+
+
+@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+async def test_a_database_that_is_set_to_take_no_changes_is_watched(database: Database, migrated_url: str) -> None:
+    name = sa.make_url(migrated_url).database
+    async with database.writing() as tx:
+        await tx.execute(sa.text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'))
+    await refused_for_good(Settings(url=parse_url(migrated_url)), CLOSED)
 
 
 @pytest.mark.parametrize("databases", ["postgresql"], indirect=True)

@@ -58,8 +58,17 @@ class Dialect(Protocol):
         """The condition that a text is these pieces with anything between them; upper and lower case differ."""
         ...
 
-    def may_intervene(self, tables: Tables) -> sa.ColumnElement[bool]:
-        """The condition that this login may change tasks, and write down that it did."""
+    def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:
+        """What is asked by observe.rights, as conditions.
+
+        Returns:
+            `intervenes`: this login may change tasks, and write down that it did; `follows`: this is a standby;
+            `closed`: the database is set to take no changes.
+        """
+        ...
+
+    def staleness(self) -> sa.ColumnElement[Any]:
+        """Seconds since the newest change that a standby shows was made; NULL where there is no standby."""
         ...
 
     def vitals(self, tables: Tables) -> Mapping[str, sa.Executable]:

@@ -60,11 +60,22 @@ class PostgreSQL:
         signs = str.maketrans({sign: f"/{sign}" for sign in "/%_"})
         return column.like("%".join(piece.translate(signs) for piece in pieces), escape="/")
 
-    def may_intervene(self, tables: Tables) -> sa.ColumnElement[bool]:
-        """The rights of the login, on a server that is no standby; rights on columns will do."""
+    def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:
+        """The rights of the login, those on columns will do; what the server is; how the database or the login is set.
+
+        What the present transaction is begun with does not count: it is one that looks.
+        """
         task = sa.func.has_any_column_privilege(_regclass(tables.task), "UPDATE")
         audit = sa.func.has_any_column_privilege(_regclass(tables.audit), "INSERT")
-        return sa.and_(task, audit, sa.not_(sa.func.pg_is_in_recovery()))
+        return {
+            "intervenes": sa.and_(task, audit),
+            "follows": sa.func.pg_is_in_recovery(),
+            "closed": sa.func.current_setting("default_transaction_read_only") == "on",
+        }
+
+    def staleness(self) -> sa.ColumnElement[Any]:
+        """The time of its master's clock at which the transaction was committed that was followed last."""
+        return sa.func.extract("epoch", sa.func.clock_timestamp() - sa.func.pg_last_xact_replay_timestamp())
 
     def vitals(self, tables: Tables) -> Mapping[str, sa.Executable]:
         """Its statistics views, as far as the login may see them."""

@@ -60,9 +60,13 @@ class SQLite:
         signs = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
         return column.op("GLOB", is_comparison=True)("*".join(piece.translate(signs) for piece in pieces))
 
-    def may_intervene(self, tables: Tables) -> sa.ColumnElement[bool]:  # noqa: ARG002 - the other database needs them
-        """There are no logins: whoever may write the file may do anything."""
-        return sa.true()
+    def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:  # noqa: ARG002 - the other database needs them
+        """There are no logins and no standbys: whoever may write the file may do anything."""
+        return {"intervenes": sa.true(), "follows": sa.false(), "closed": sa.false()}
+
+    def staleness(self) -> sa.ColumnElement[Any]:
+        """There are no standbys."""
+        return sa.null()
 
     def vitals(self, tables: Tables) -> Mapping[str, sa.Executable]:  # noqa: ARG002 - the other database needs them
         """The size of the file."""

@@ -18,7 +18,7 @@ from runner.store.observe.pages import Page, page
 from runner.store.observe.pauses import Pause, Pauses, Registered, pauses, registered
 from runner.store.observe.ping import Ping, ping
 from runner.store.observe.reports import Flow, MinuteFlow, Total, per_minute, pulses, totals
-from runner.store.observe.rights import may_intervene
+from runner.store.observe.rights import Standing, staleness, standing
 from runner.store.observe.runners import RunnerRow, UnknownHandler, runner_of, runners, unknown_handlers
 from runner.store.observe.search import Found, Order, find
 from runner.store.observe.story import Story, forecast, story
@@ -51,6 +51,7 @@ __all__ = [
     "QueueCounts",
     "Registered",
     "RunnerRow",
+    "Standing",
     "Story",
     "Summary",
     "SummaryLine",
@@ -72,7 +73,6 @@ __all__ = [
     "forecast",
     "health",
     "indexed",
-    "may_intervene",
     "page",
     "pauses",
     "per_minute",
@@ -81,6 +81,8 @@ __all__ = [
     "registered",
     "runner_of",
     "runners",
+    "staleness",
+    "standing",
     "story",
     "summary",
     "task_rows",

@@ -8,6 +8,7 @@ from pathlib import Path
 from runner.people import cells
 from runner.people.terminal import one_line
 from runner.store.observe.legible import clock, number, text, whole, words
+from runner.store.observe.rights import staleness
 from runner.store.transaction import Transaction
 
 OLD = 300.0
@@ -72,6 +73,7 @@ class Health:
         hidden: connections of which this role may not see what they do.
         oldest: the transaction that has been open for longest.
         dead: tables by their dead rows.
+        stale: seconds since the newest change was made that a standby shows; None where there is no standby.
     """
 
     at: datetime
@@ -84,6 +86,7 @@ class Health:
     hidden: int = 0
     oldest: OpenTransaction | None = None
     dead: tuple[DeadRows, ...] = ()
+    stale: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,7 @@ async def health(tx: Transaction) -> Health:
         hidden=hidden,
         oldest=next(iter(oldest), None),
         dead=tuple(dead),
+        stale=await staleness(tx),
     )
 
 
