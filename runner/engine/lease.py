@@ -72,7 +72,7 @@ class Lease:
         """
         started = time.monotonic()
         try:
-            answer = await self._database.write(beat, self.id, self._seconds, running)
+            answer = await self._database.state(beat, self.id, self._seconds, running)
         except StoreError as error:
             log.warning("could not renew the lease: %s", error)
             return

@@ -32,11 +32,28 @@ async def listen(database: Database, heard: Callable[[], None]) -> None:
             async with connection:
                 await connection.execute(f'LISTEN "{channel(database.tables)}"')
                 heard()  # what was submitted while nobody listened
-                async for _ in connection.notifies():
-                    heard()
+                await _hear(connection.pgconn, heard)
         except (psycopg.Error, OSError) as error:
             log.info("not listening, tasks are found by polling: %s", " ".join(str(error).split()))
         await asyncio.sleep(LISTEN_AGAIN)
+
+
+async def _hear(connection: psycopg.pq.abc.PGconn, heard: Callable[[], None]) -> None:
+    """Wait on the socket itself: psycopg's own `notifies` wakes up ten times a second to see whether it is to end."""
+    loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(connection.socket, arrived.set)
+    try:
+        while True:
+            await arrived.wait()
+            arrived.clear()
+            connection.consume_input()
+            told = False
+            while connection.notifies():
+                told = True
+            if told:
+                heard()
+    finally:
+        loop.remove_reader(connection.socket)
 
 
 async def _connect(engine: AsyncEngine) -> psycopg.AsyncConnection[tuple[object, ...]]:

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from runner.columns import db_later, db_now
-from runner.schema import is_state
+from runner.schema import Tables, is_state
+from runner.store.statement import Prepared
 from runner.store.transaction import Transaction
 from runner.task import State
 
@@ -95,24 +97,38 @@ async def beat(tx: Transaction, runner_id: int, lease: float, running: int) -> B
     rescuing wait for each other at the runner's row.
 
     Args:
-        tx: an open transaction.
+        tx: an open transaction; two statements are executed.
         runner_id: as `register` returned it.
         lease: seconds from now.
         running: how many tasks it has in hand.
     """
-    runner, task = tx.tables.runner, tx.tables.task
-    late = await tx.scalar(sa.select(runner.c.lease_until < db_now()).where(runner.c.id == runner_id))
-    renewed = (
-        sa.update(runner)
-        .where(runner.c.id == runner_id)
-        .values(beat_at=db_now(), lease_until=db_later(db_now(), lease), running=running)
-    )
-    row = (await tx.execute(renewed.returning(runner.c.wish))).one_or_none()
-    if row is None:
+    heard = await tx.run(_heard(tx.tables, tx.driver), {"runner": runner_id})
+    renewal = {"runner": runner_id, "lease": lease, "in_hand": running}
+    if not await tx.run(_renewed(tx.tables, tx.driver), renewal):
         return Beat(False, None, frozenset())
-    ours = (task.c.runner_id == runner_id) & is_state(task.c.state, State.RUNNING)
-    asked = await tx.rows(sa.select(task.c.id).where(ours, task.c.cancel_requested))
-    return Beat(True, row.wish, frozenset(found.id for found in asked), bool(late))
+    (late, wish), asked = heard[0][:2], (row[2] for row in heard)
+    return Beat(True, wish, frozenset(task_id for task_id in asked if task_id is not None), bool(late))
+
+
+@lru_cache
+def _heard(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """What is to be told to a runner: a row for each task in its hands that is to be terminated, and one at least."""
+    runner, task = tables.runner, tables.task
+    asked = (task.c.runner_id == runner.c.id) & is_state(task.c.state, State.RUNNING) & task.c.cancel_requested
+    told = sa.select(runner.c.lease_until < db_now(), runner.c.wish, task.c.id)
+    return Prepared(told.select_from(runner.outerjoin(task, asked)).where(_is_it(tables)), driver)
+
+
+@lru_cache
+def _renewed(tables: Tables, driver: sa.Dialect) -> Prepared:
+    until = db_later(db_now(), sa.bindparam("lease", type_=sa.Float))
+    values = {"beat_at": db_now(), "lease_until": until, "running": sa.bindparam("in_hand", type_=sa.Integer)}
+    renewed = sa.update(tables.runner).where(_is_it(tables)).values(values)
+    return Prepared(renewed.returning(tables.runner.c.id), driver)
+
+
+def _is_it(tables: Tables) -> sa.ColumnElement[bool]:
+    return tables.runner.c.id == sa.bindparam("runner", type_=sa.BigInteger)
 
 
 async def heed(tx: Transaction, runner_id: int, wish: str, capacity: int, threads: int) -> None:

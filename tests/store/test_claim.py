@@ -168,7 +168,7 @@ async def test_a_runner_that_was_struck_out_gets_nothing(database: Database, run
 async def test_a_runner_that_renewed_its_lease_in_time_gets_tasks_again(database: Database, runner: Runner) -> None:
     await put(database)
     await expire(database, runner.id)
-    await database.write(beat, runner.id, 60, 0)
+    await database.state(beat, runner.id, 60, 0)
     assert len(await runner.claim()) == 1
 
 

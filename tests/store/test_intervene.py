@@ -377,7 +377,7 @@ class TestTerminate:
         id = await database.write(submit, NewTask("h"))
         await take(database)
         assert (await database.write(terminate, [Target(id, 1)], ANA)).changed == [id]
-        assert (await database.write(beat, await holder_of(database, id), 60.0, 1)).cancelled == {id}
+        assert (await database.state(beat, await holder_of(database, id), 60.0, 1)).cancelled == {id}
         ((_, why),) = (await database.write(terminate, [Target(id)], ANA)).refused
         assert "already" in why
 
@@ -539,7 +539,7 @@ class TestWish:
     async def test_a_runner_hears_a_wish_with_its_next_beat(self, database: Database) -> None:
         runner_id = await add_runner(database)
         assert await database.write(wish, runner_id, "drain", ANA) is True
-        assert (await database.write(beat, runner_id, 60.0, 0)).wish == "drain"
+        assert (await database.state(beat, runner_id, 60.0, 0)).wish == "drain"
         assert (await database.read(runners))[0].wish == "drain"
         assert (await last_entry(database)) == ("wish", {"wish": None}, {"wish": "drain"})
 

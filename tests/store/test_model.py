@@ -212,7 +212,7 @@ class Histories(RuleBasedStateMachine):
     @rule(pick=picks)
     def beat(self, pick: int) -> None:
         runner = self._runner(pick)
-        heard = self.do(self.database.write(beat, runner.id, LEASE, 0))
+        heard = self.do(self.database.state(beat, runner.id, LEASE, 0))
         assert heard.alive is (runner.id in self.model.runners)
         if heard.alive:
             self.model.runners[runner.id] = True

@@ -41,27 +41,27 @@ async def test_an_incarnations_number_is_never_used_again(database: Database) ->
 
 
 async def test_a_beat_renews_the_lease(database: Database, runner: Runner) -> None:
-    assert await database.write(beat, runner.id, 500, 7) == Beat(True, None, frozenset())
+    assert await database.state(beat, runner.id, 500, 7) == Beat(True, None, frozenset())
     assert 490 < await lease_left(database, runner.id) <= 500
     assert (await entry(database, runner.id))["running"] == 7
 
 
 async def test_a_beat_that_nobody_missed_renews_a_lease_that_had_run_out(database: Database, runner: Runner) -> None:
     await expire(database, runner.id)
-    assert (await database.write(beat, runner.id, 60, 0)).alive
+    assert (await database.state(beat, runner.id, 60, 0)).alive
     assert await runner.rescue() == {}
 
 
 async def test_a_runner_that_was_struck_out_hears_of_it(database: Database, runner: Runner) -> None:
     await expire(database, runner.id)
     await runner.rescue()
-    assert await database.write(beat, runner.id, 60, 0) == Beat(False, None, frozenset())
+    assert await database.state(beat, runner.id, 60, 0) == Beat(False, None, frozenset())
     assert await count(database, database.tables.runner) == 0
 
 
 async def test_a_beat_brings_what_operators_wish(database: Database, runner: Runner) -> None:
     await change(database, sa.update(database.tables.runner).values(wish="drain"))
-    assert (await database.write(beat, runner.id, 60, 0)).wish == "drain"
+    assert (await database.state(beat, runner.id, 60, 0)).wish == "drain"
 
 
 async def test_a_beat_tells_which_of_its_own_tasks_are_to_be_terminated(
@@ -72,13 +72,13 @@ async def test_a_beat_tells_which_of_its_own_tasks_are_to_be_terminated(
     assert [task.id for task in await other.claim(1)] == [theirs]
     for task_id in (ours, theirs):
         await edit(database, task_id, cancel_requested=True)
-    assert (await database.write(beat, runner.id, 60, 2)).cancelled == {ours}
+    assert (await database.state(beat, runner.id, 60, 2)).cancelled == {ours}
 
 
 async def test_leaving_touches_nobody_else(database: Database, runner: Runner, other: Runner) -> None:
     await database.write(leave, runner.id)
     await database.write(leave, runner.id)
-    assert (await database.write(beat, other.id, 60, 0)).alive
+    assert (await database.state(beat, other.id, 60, 0)).alive
 
 
 async def test_a_runner_enters_its_handlers_and_keeps_their_pauses(database: Database) -> None:
