@@ -176,7 +176,7 @@ class Claiming:
 
     async def _survey(self) -> None:
         started = time.monotonic()
-        self.lanes.survey(await self._database.state(survey))
+        self.lanes.survey(await self._database.ask(survey))
         self._pace.done(started, time.monotonic())
 
     async def _claim_round(self) -> int | None:

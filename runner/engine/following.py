@@ -109,17 +109,17 @@ class Following:
 
     async def _tell(self, ended: Sequence[Ended]) -> None:
         started = time.monotonic()
-        if not await self._database.state(any_open):
+        if not await self._database.ask(any_open):
             self._asking.done(started, time.monotonic())
             return
         patience = TRIES
-        while patience and (edges := await self._database.state(waiting_for, ended)):
+        while patience and (edges := await self._database.ask(waiting_for, ended)):
             if not await self._resolve(edges):
                 patience -= 1
                 await asyncio.sleep(BUSY)
 
     async def _look(self, below: int) -> int:
-        found = await self._database.state(strays, below)
+        found = await self._database.ask(strays, below)
         if self._below in (below, NEWEST):
             self._below = NEWEST if found.lowest is None else found.lowest
         if found.moot:

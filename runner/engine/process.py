@@ -228,7 +228,7 @@ class Runner:
         if not self.lease.may_rescue or not self._rescuing.due(started):
             return
         with contextlib.suppress(DatabaseAway):  # claims and beats say so already
-            lost = await self.database.state(any_lost, self.lease.id, grace)
+            lost = await self.database.ask(any_lost, self.lease.id, grace)
             self._rescuing.done(started, time.monotonic())
             rescued = await self.database.write(rescue, grace) if lost else {}
             for task_id, task in rescued.items():

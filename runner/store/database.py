@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -152,16 +152,20 @@ class Database:
             yield BlockingTransaction(connection, self.tables, self.dialect)
 
     @asynccontextmanager
-    async def stating(self) -> AsyncIterator[Transaction]:
+    async def stating(self, writes: bool = True) -> AsyncIterator[Transaction]:
         """Open a transaction for one prepared statement, with as little around it as can be.
 
         On PostgreSQL the statement commits by itself; on SQLite several make one transaction.
+
+        Args:
+            writes: False for one that changes nothing: it waits for no writer.
         """
         if self._read_only:
             async with self.reading() as tx:
                 yield tx
             return
-        async with self._translated(), self._writers_turn(), self._lines.taken() as line:
+        turn = self._writers_turn() if writes else nullcontext()
+        async with self._translated(), turn, self._lines.taken(writes) as line:
             yield Transaction(line.connection, self.tables, self.dialect, line.driver)
 
     async def read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -187,6 +191,15 @@ class Database:
 
         async def transaction() -> T:
             async with self.stating() as tx:
+                return await verb(tx, *args, **kwargs)
+
+        return await shielded(_until_won(transaction))
+
+    async def ask(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb that is one statement and changes nothing, with as little around it as can be."""
+
+        async def transaction() -> T:
+            async with self.stating(writes=False) as tx:
                 return await verb(tx, *args, **kwargs)
 
         return await shielded(_until_won(transaction))

@@ -46,15 +46,20 @@ class Lines:
         self._room = asyncio.Semaphore(MOST)
 
     @asynccontextmanager
-    async def taken(self) -> AsyncIterator[Line]:
-        """Take a line for one transaction; one on which something failed is not laid back."""
+    async def taken(self, writes: bool = True) -> AsyncIterator[Line]:
+        """Take a line for one transaction; one on which something failed is not laid back.
+
+        Args:
+            writes: False for a single statement that only reads: no transaction need be begun for it.
+        """
         async with self._room:
             line = self._idle.pop() if self._idle else await self._open()
+            begins = writes and line.commits
             try:
-                if line.commits:
+                if begins:
                     await line.driver.execute("BEGIN IMMEDIATE")
                 yield line
-                if line.commits:
+                if begins:
                     await line.driver.commit()
             except BaseException:
                 if getattr(line.driver, "closed", False):

@@ -57,10 +57,7 @@ class Transaction:
         if self._driver is None:
             raw = await self.connection.get_raw_connection()
             self._driver = raw.driver_connection
-        cursor = await self._driver.execute(prepared.sql, prepared.arguments(parameters))
-        rows: list[Any] = await cursor.fetchall() if cursor.description else []
-        await cursor.close()
-        return rows
+        return await self.dialect.fetch(self._driver, prepared.sql, prepared.arguments(parameters))
 
     async def follow(self, steps: Steps[T]) -> T:
         """Execute the statements of a verb, one after the other, and return what it returns."""

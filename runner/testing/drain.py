@@ -97,7 +97,7 @@ class Drain:
     async def _lanes(self) -> Lanes:
         start = Place(self.database.dialect.instant(EARLIEST), 0)
         lanes = Lanes(lambda lane: lane.handler in self.handlers, start)
-        lanes.survey(await self.database.state(survey))
+        lanes.survey(await self.database.ask(survey))
         return lanes
 
     async def _claimed(self, lanes: Lanes, runner_id: int) -> Claimed | None:

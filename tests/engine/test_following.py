@@ -90,13 +90,13 @@ async def test_while_nothing_waits_that_is_asked_now_and_then_and_nothing_else(
     monkeypatch.setattr("runner.engine.following.LOOK_EVERY", 3_600.0)
     asked: list[str] = []
     runner = workshop.runner()
-    state = runner.database.state
+    ask = runner.database.ask
 
     async def counting(verb: Any, *args: Any) -> Any:
         asked.append(verb.__name__)
-        return await state(verb, *args)
+        return await ask(verb, *args)
 
-    runner.database.state = counting  # type: ignore[method-assign, assignment] # looks over its shoulder
+    runner.database.ask = counting  # type: ignore[method-assign, assignment] # looks over its shoulder
     telling = asyncio.ensure_future(runner.following.run())
     for id in range(1, 200):
         runner.following.add(Ended(id, "step", None))

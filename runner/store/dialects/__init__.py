@@ -75,6 +75,10 @@ class Dialect(Protocol):
         """Statements that tell how the database is, by what they tell; see observe.health."""
         ...
 
+    async def fetch(self, connection: Any, sql: str, arguments: Any) -> list[Any]:
+        """Execute a statement on the driver's own connection, and fetch all its rows as tuples."""
+        ...
+
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """A time in a form that can always be fetched, whatever a foreign client wrote: see observe.legible."""
         ...

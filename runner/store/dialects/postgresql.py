@@ -81,6 +81,13 @@ class PostgreSQL:
         """Its statistics views, as far as the login may see them."""
         return vitals.of_postgresql(tables)
 
+    async def fetch(self, connection: Any, sql: str, arguments: Any) -> list[Any]:
+        """Rows are with the client when a statement has been executed."""
+        cursor = await connection.execute(sql, arguments)
+        rows: list[Any] = await cursor.fetchall() if cursor.description else []
+        await cursor.close()
+        return rows
+
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Leave out what Python has no date for: infinity, and years that it does not know."""
         return sa.case((moment.between(EARLIEST, LATEST), moment))
