@@ -122,8 +122,9 @@ def _heard(tables: Tables, driver: sa.Dialect) -> Prepared:
 @lru_cache
 def _renewed(tables: Tables, driver: sa.Dialect) -> Prepared:
     until = db_later(db_now(), sa.bindparam("lease", type_=sa.Float))
-    values = {"beat_at": db_now(), "lease_until": until, "running": sa.bindparam("in_hand", type_=sa.Integer)}
-    renewed = sa.update(tables.runner).where(_is_it(tables)).values(values)
+    in_hand = sa.bindparam("in_hand", type_=sa.Integer)
+    renewed = sa.update(tables.runner).where(_is_it(tables))
+    renewed = renewed.values(beat_at=db_now(), lease_until=until, running=in_hand)
     return Prepared(renewed.returning(tables.runner.c.id), driver)
 
 
