@@ -78,6 +78,13 @@ class DbNow(sa.sql.functions.FunctionElement[datetime]):
     inherit_cache = True
 
 
+class Login(sa.sql.functions.FunctionElement[str]):
+    """The login of this session, which no client can choose; NULL on SQLite, which knows none."""
+
+    type = sa.Text()
+    inherit_cache = True
+
+
 class DbLater(sa.sql.functions.FunctionElement[datetime]):
     """A time so many seconds after another: `DbLater(time, seconds)`."""
 
@@ -114,6 +121,16 @@ def _now_postgresql(_element: DbNow, _compiler: SQLCompiler, **_: Any) -> str:
 @compiles(DbNow, "sqlite")
 def _now_sqlite(_element: DbNow, _compiler: SQLCompiler, **_: Any) -> str:
     return f"strftime('{SQLITE_FORMAT}', 'now')"
+
+
+@compiles(Login, "postgresql")
+def _login_postgresql(_element: Login, _compiler: SQLCompiler, **_: Any) -> str:
+    return "session_user"
+
+
+@compiles(Login, "sqlite")
+def _login_sqlite(_element: Login, _compiler: SQLCompiler, **_: Any) -> str:
+    return "NULL"
 
 
 @compiles(DbLater, "postgresql")
@@ -166,6 +183,11 @@ def random_below(most: int) -> RandomBelow:
 def db_now() -> DbNow:
     """The database's clock, as an expression."""
     return DbNow()
+
+
+def login() -> Login:
+    """The login of this session, as an expression."""
+    return Login()
 
 
 def db_later(moment: Any, seconds: Any) -> DbLater:

@@ -60,6 +60,8 @@ MOVES: dict[str, Move] = {
     "cancel": Move((State.WAITING, State.BLOCKED, State.RUNNING), State.CANCELLED),
     "requeue": Move((State.DEAD, State.CANCELLED), State.WAITING),
     "unblock": Move((State.BLOCKED,), State.WAITING),
+    "restore": Move((State.CANCELLED,), State.WAITING),
+    "reblock": Move((State.WAITING, State.CANCELLED), State.BLOCKED),
 }
 """Every legal transition by its verb. Whatever changes a state takes source and target from here."""
 

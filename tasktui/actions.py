@@ -84,6 +84,7 @@ ACTIONS = {
         Action("drain", "L", "", "Drain", Subject.RUNNER),
         Action("resize", "S", "", "Resize", Subject.RUNNER, "Run at once", "slots=100 threads=10", needed=True),
         Action("undo", "Z", "", "Undo", Subject.ENTRY),
+        Action("undo --batch", "B", "", "Undo together", Subject.ENTRY, shown=False),
     )
 }
 """Every action by its name; keys, footers, help and the guard of read-only all follow from it."""

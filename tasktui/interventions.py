@@ -1,9 +1,11 @@
 """Carrying out what an operator said yes to, in transactions of the store."""
 
+from functools import partial
+
 from runner.people.filters import Filter
 from runner.people.times import parse_moment
 from runner.store import intervene, observe
-from runner.store.intervene import Course, Kind, Place, Result
+from runner.store.intervene import Course, Kind, Place, Result, together
 from runner.store.observe import Audited, Pause, undoable
 from tasktui.actions import Action, Plan, operation, plan_of
 from tasktui.consent import Consent
@@ -31,7 +33,9 @@ async def carry_out(session: Session, made: Plan, consent: Consent, work: Work) 
         consent: the answers of the operator.
         work: told how far it has come; it tells when to stop.
     """
-    doing = operation(made.action, session.by(consent.reason), consent.answer)
+    by = session.by(consent.reason)
+    alone = made.wanted is None and len(made.chosen) == 1
+    doing = operation(made.action, by if alone else together(by), consent.answer)
     course = Course(CHUNK, most=work.total, on_progress=work.went_on, stop=lambda: work.stopping)
     if made.wanted is not None:
         return await intervene.to_all(session, doing, made.wanted, course)
@@ -95,5 +99,13 @@ async def last_change(session: Session, task_id: int) -> Audited | None:
 
 
 async def take_back(session: Session, entry: int, reason: str | None) -> Result:
-    """Set a task back to what it was before an entry of the audit."""
-    return await session.write(intervene.undo, entry, session.by(reason))
+    """Take a change back."""
+    return await session.write(intervene.undo, [entry], session.by(reason))
+
+
+async def take_back_all(session: Session, batch: str, consent: Consent, work: Work) -> Result:
+    """Take back all that was changed together, chunk by chunk."""
+    course = Course(CHUNK, most=work.total, on_progress=work.went_on, stop=lambda: work.stopping)
+    return await intervene.undo_all(
+        session, partial(intervene.undo, by=together(session.by(consent.reason))), batch, course
+    )

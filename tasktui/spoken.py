@@ -72,6 +72,11 @@ def of_undo(entry: int, consent: Consent) -> list[object]:
     return ["undo", entry, *_reason(consent.reason)]
 
 
+def of_undo_together(batch: str, number: str, consent: Consent) -> list[object]:
+    """What takes all back that was changed together."""
+    return ["undo", "--batch", batch, "--yes", number, *_reason(consent.reason)]
+
+
 def of_edit(story: Story, given: Mapping[str, str], reason: str | None) -> list[object]:
     """What sets values of a task, if it is still as it was seen.
 

@@ -58,7 +58,9 @@ def change(entry: Audited, at: datetime, *, reveal: bool = False) -> Iterator[Co
     """What an operator did, and from what to what."""
     why = f": {line(entry.reason)}" if entry.reason else ""
     undone = f" (takes back {entry.undo_of})" if entry.undo_of else ""
-    who = f"{line(entry.verb)}{undone} by {line(entry.operator)}@{line(entry.host)}{why}"
+    login = f" (login {line(entry.login)})" if entry.login not in (None, entry.operator) else ""
+    together = f", together with others as {line(entry.batch)}" if entry.batch else ""
+    who = f"{line(entry.verb)}{undone} by {line(entry.operator)}@{line(entry.host)}{login}{together}{why}"
     yield content((f"{cells.distance(entry.at, at):>13}  ", "dim"), who)
     for difference in differences(entry.before, entry.after, reveal=reveal):
         yield content((f"{'':15}{line(difference)}", "dim"))

@@ -9,21 +9,23 @@ MOST_LINES = 50
 """Tasks that were left alone are listed up to so many."""
 
 
-def tell(verb: str, result: Result, *, json: bool) -> int:
+def tell(verb: str, result: Result, *, json: bool, batch: str | None = None) -> int:
     """Say what was done.
 
     Args:
         verb: what was asked for.
         result: of it.
         json: print one JSON document instead of words.
+        batch: what all changes have in common; None for one that was made alone.
 
     Returns:
         The exit code: all was done, some, or nothing.
     """
     if json:
-        print_json({"verb": verb, **plain(result)})
+        print_json({"verb": verb, **plain(result), "batch": batch if result.changed else None})
     else:
-        print_line(f"{verb}: {result}")
+        back = f"; runner undo --batch {batch} takes it back" if batch and result.changed else ""
+        print_line(f"{verb}: {result}{back}")
     lines = result.left_alone()
     for line in lines[:MOST_LINES]:
         complain(line)

@@ -51,7 +51,7 @@ VERBS = (
     Verb("edit", CHANGE, "Change when and how one task runs.", "edit"),
     Verb("pause", CHANGE, "Let no more tasks of a queue or a handler start.", "pause"),
     Verb("resume", CHANGE, "End a pause.", "pause"),
-    Verb("undo", CHANGE, "Take back a change of a task.", "undo"),
+    Verb("undo", CHANGE, "Take back a change, or all that was changed together.", "undo"),
     Verb("drain", CHANGE, "Ask a runner to finish what it has, and leave.", "drain"),
     Verb("resize", CHANGE, "Ask a runner to run more or fewer tasks at once.", "drain"),
     Verb("migrate", CARE, "Create the tables, or bring them up to date.", "migrate"),

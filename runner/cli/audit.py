@@ -28,6 +28,7 @@ COLUMNS = (
     Column("OF"),
     Column("CHANGE"),
     Column("WHY"),
+    Column("BATCH", whole=True),
 )
 
 
@@ -36,6 +37,7 @@ async def audit(
     task: TaskId | None = None,
     operator: str | None = None,
     since: str | None = None,
+    batch: str | None = None,
     limit: int = 50,
     after: EntryId | None = None,
     json: bool = False,
@@ -47,6 +49,7 @@ async def audit(
         task: Only what was done to this task.
         operator: Only what this person did.
         since: Only what was done from then on: 1h, 9:00, yesterday.
+        batch: Only what was done together, by the word that stands in each entry.
         limit: The most entries to list.
         after: Go on behind this entry, as the last line of the call before said.
         json: Print one JSON document.
@@ -57,7 +60,7 @@ async def audit(
     async with opened(connection.settings()) as database:
         at = await database.read(clock)
         begin = None if since is None else past_moment(since, at)
-        found = await database.read(read_audit, task, after, limit, operator=operator, since=begin)
+        found = await database.read(read_audit, task, after, limit, operator=operator, since=begin, batch=batch)
     if json:
         print_json({"entries": [document(entry) for entry in found], "next": _next(found, limit), "at": at})
     else:
@@ -82,8 +85,9 @@ def _next(found: list[Audited], limit: int) -> int | None:
 
 
 def _print(found: list[Audited], at: datetime, further: int | None) -> None:
+    width = len(COLUMNS) if any(entry.batch for entry in found) else -1
     if found:
-        print_table(COLUMNS, [list(_row(entry, at)) for entry in found])
+        print_table(COLUMNS[:width], [list(_row(entry, at))[:width] for entry in found])
     more = f"; go on with --after {further}" if further is not None else ""
     print_line(f"{counted(len(found), 'change')}{more}", style="dim")
 
@@ -91,8 +95,15 @@ def _print(found: list[Audited], at: datetime, further: int | None) -> None:
 def _row(entry: Audited, at: datetime) -> Iterator[str]:
     yield str(entry.id)
     yield cells.since(entry.at, at)
-    yield f"{entry.operator}@{entry.host}"
+    yield who(entry)
     yield f"undo of {entry.undo_of}" if entry.undo_of else entry.verb
     yield f"task {entry.task_id}" if entry.task_id is not None else cells.text(entry.target)
     yield "; ".join(differences(entry.before, entry.after))
     yield entry.reason or ""
+    yield entry.batch or ""
+
+
+def who(entry: Audited) -> str:
+    """Who did it and from where, and as whom the database knew them where that is another name."""
+    login = f" (login {entry.login})" if entry.login not in (None, entry.operator) else ""
+    return f"{entry.operator}@{entry.host}{login}"

@@ -1,7 +1,7 @@
 """`runner retry`, `terminate`, `delay`, `unblock`: done to tasks by number, or to all that a filter lets through."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 
 from runner.cli.answer import tell
 from runner.cli.bar import Bar
-from runner.cli.confirm import ask, confirm, demanded, need_reason, show, spoken
+from runner.cli.confirm import ask, confirm, demanded, need_reason, number, show, spoken
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit, complain
 from runner.cli.targets import EntryId, read_targets
@@ -22,7 +22,7 @@ from runner.people.times import parse_duration
 from runner.settings import Settings
 from runner.store import intervene
 from runner.store.database import Database
-from runner.store.intervene import Course, Operation, Preview, Result, Target, who
+from runner.store.intervene import Course, Operation, Preview, Result, Target, together, who
 
 Targets = Annotated[str, Parameter(name="TASKS")]
 
@@ -67,7 +67,7 @@ async def retry(
         connection: Which database.
     """
     seconds = parse_duration(over).total_seconds() if over else 0.0
-    operation = partial(intervene.retry_now, by=who(consent.reason), over=seconds)
+    operation = partial(intervene.retry_now, over=seconds)
     return await _change("retry_now", operation, targets, consent, connection)
 
 
@@ -81,8 +81,7 @@ async def terminate(*targets: Targets, consent: Consent = ASK, connection: Conne
         consent: Whether it is meant.
         connection: Which database.
     """
-    operation = partial(intervene.terminate, by=who(consent.reason))
-    return await _change("terminate", operation, targets, consent, connection)
+    return await _change("terminate", intervene.terminate, targets, consent, connection)
 
 
 async def delay(
@@ -102,7 +101,7 @@ async def delay(
         connection: Which database.
     """
     seconds = parse_duration(length).total_seconds()
-    operation = partial(intervene.delay, seconds=seconds, by=who(consent.reason))
+    operation = partial(intervene.delay, seconds=seconds)
     return await _change("delay", operation, targets, consent, connection)
 
 
@@ -120,12 +119,16 @@ async def unblock(
         consent: Whether it is meant.
         connection: Which database.
     """
-    operation = partial(intervene.unblock, by=who(consent.reason), edge=edge)
+    operation = partial(intervene.unblock, edge=edge)
     return await _change("unblock", operation, targets, consent, connection)
 
 
 async def _change(
-    verb: str, operation: Operation, words: Sequence[str], consent: Consent, connection: Connection
+    verb: str,
+    intervention: Callable[..., Awaitable[Result]],
+    words: Sequence[str],
+    consent: Consent,
+    connection: Connection,
 ) -> int:
     if consent.first is not None and consent.first < 1:
         raise InvalidInput(why=f"--first takes a number of tasks from 1 on, not {consent.first}")
@@ -138,8 +141,10 @@ async def _change(
             chosen, most = await _confirmed(database, verb, chosen, consent, settings)
         else:
             most = len(chosen)
+        by = who(consent.reason) if most == 1 else together(who(consent.reason))
+        operation = partial(intervention, by=by)
         result = await _carried_out(database, operation, chosen, most, consent, spoken(verb))
-    return tell(spoken(verb), result, json=consent.json)
+    return tell(spoken(verb), result, json=consent.json, batch=by.batch)
 
 
 async def _confirmed(
@@ -150,11 +155,11 @@ async def _confirmed(
     yes = consent.yes
     if yes is None:
         show(seen, json=False)
-    need_reason(demanded(seen, settings), consent.reason)
+    need_reason(demanded(number(seen), settings), consent.reason)
     if yes is None:
-        yes = ask(seen, demanded(seen, settings))
+        yes = ask(number(seen), demanded(number(seen), settings))
         seen = await _preview(database, verb, wanted)  # a person thinks for longer than a queue stands still
-    confirm(seen, yes)
+    confirm(number(seen), yes)
     return intervene.bounded(wanted, seen.newest), None if seen.total.more else seen.eligible
 
 

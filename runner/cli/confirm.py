@@ -55,9 +55,9 @@ def show(seen: Preview, *, json: bool) -> None:
         print_table(COLUMNS, [row(task, now()) for task in seen.samples])
 
 
-def demanded(seen: Preview, settings: Settings) -> Demand:
-    """What has to be said before it is done."""
-    count = MANY + 1 if seen.total.more else seen.eligible
+def demanded(number: str, settings: Settings) -> Demand:
+    """What has to be said before so many tasks are changed."""
+    count = MANY + 1 if number.endswith("+") else int(number)
     return demand(count, production=settings.production, name=settings.called)
 
 
@@ -72,8 +72,12 @@ def need_reason(wanted: Demand, reason: str | None) -> None:
         raise InvalidInput(why=why)
 
 
-def ask(seen: Preview, wanted: Demand) -> str:
+def ask(number: str, wanted: Demand) -> str:
     """Ask the person at the terminal whether what was shown is meant.
+
+    Args:
+        number: of tasks that would be changed.
+        wanted: what has to be typed.
 
     Returns:
         The number of tasks that was confirmed.
@@ -82,18 +86,18 @@ def ask(seen: Preview, wanted: Demand) -> str:
         InvalidInput: nobody can be asked, or the answer was no.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidInput(why=f"nothing was done; to do it, say --yes {number(seen)}")
+        raise InvalidInput(why=f"nothing was done; to do it, say --yes {number}")
     complain(f"Type {wanted.word} to go on, anything else to leave all as it is.")
     if sys.stdin.readline().strip().lower() != wanted.word.lower():
         raise InvalidInput(why="nothing was done, as it was not confirmed")
-    return number(seen)
+    return number
 
 
-def confirm(seen: Preview, yes: str) -> None:
+def confirm(number: str, yes: str) -> None:
     """Make sure that as many tasks would be changed as were confirmed.
 
     Raises:
         CountChanged: it would be another number by now.
     """
-    if yes.replace(",", "") != number(seen):
-        raise CountChanged(found=number(seen), confirmed=yes)
+    if yes.replace(",", "") != number:
+        raise CountChanged(found=number, confirmed=yes)

@@ -1,19 +1,25 @@
-"""`runner undo`: set a task back to what it was before somebody changed it."""
+"""`runner undo`: take back what somebody changed: one change, or all that was changed together."""
 
 import sys
+from functools import partial
+from typing import Any
 
 from runner.cli.answer import tell
+from runner.cli.bar import Bar
+from runner.cli.confirm import ask, confirm, demanded, need_reason
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit, complain
-from runner.cli.printing import print_line
+from runner.cli.printing import print_json, print_line
 from runner.cli.targets import EntryId
 from runner.errors import InvalidInput
 from runner.people import cells
 from runner.people.person import operator
 from runner.people.redaction import differences
+from runner.people.terminal import counted
+from runner.settings import Settings
 from runner.store import intervene
 from runner.store.database import Database
-from runner.store.intervene import who
+from runner.store.intervene import Course, Result, Undoing, together, who
 from runner.store.observe import Audited, audited, clock, undoable
 from runner.store.observe import audit as read_audit
 
@@ -25,33 +31,48 @@ async def undo(
     entry: EntryId | None = None,
     /,
     *,
+    batch: str | None = None,
     dry_run: bool = False,
+    yes: str | None = None,
     reason: str | None = None,
     json: bool = False,
     connection: Connection = NOWHERE,
 ) -> int:
-    """Take back a change of a waiting or running task, if nothing has changed the same values since.
+    """Take back a change, or all that was changed together, if nothing that happened since speaks against it.
 
-    Values can be set back: those of edits, delays, and retries of tasks that wait.
+    Values that were edited, delayed or retried are set back. Tasks that were
+    terminated while they waited come back as they were, requests to end running
+    ones are withdrawn, tasks that were let go wait again unless they have been
+    started; pauses and wishes are as before. What cannot be taken back says why.
     Without a number it is the last change that you made and did not take back; it
     is shown, and taken back when you say so on a terminal.
 
     Args:
         entry: The number of the change, as runner audit lists it.
-        dry_run: Only show what would be set back.
+        batch: All changes that were made together, by the word that was printed then.
+        dry_run: Only show what would be taken back.
+        yes: Of a batch, the number of changes that would be taken back.
         reason: Why; it is kept with the change.
         json: Print one JSON document.
         connection: Which database.
     """
-    async with opened(connection.settings()) as database:
+    if batch is not None and entry is not None:
+        raise InvalidInput(why="name a change by its number, or changes that were made together by --batch")
+    if yes is not None and batch is None:
+        raise InvalidInput(why="--yes confirms the number of changes of a --batch; one change needs none")
+    settings = connection.settings()
+    async with opened(settings) as database:
+        if batch is not None:
+            return await _together(database, settings, batch, yes, reason, dry_run=dry_run, json=json)
         found = await _entry(database, entry)
         if dry_run or entry is None:
-            await _show(database, found)
+            seen = await database.read(intervene.undoing, [found.id])
+            await _show(database, found, seen, json=json and dry_run)
         if dry_run:
             return Exit.OK
         if entry is None:
             _ask(found)
-        result = await database.write(intervene.undo, found.id, who(reason))
+        result = await database.write(intervene.undo, [found.id], who(reason))
     return tell("undo", result, json=json)
 
 
@@ -67,12 +88,17 @@ async def _entry(database: Database, number: int | None) -> Audited:
     return found
 
 
-async def _show(database: Database, found: Audited) -> None:
+async def _show(database: Database, found: Audited, seen: Undoing, *, json: bool) -> None:
+    if json:
+        print_json(_document(seen))
+        return
     at = await database.read(clock)
     target = f"task {found.task_id}" if found.task_id is not None else cells.text(found.target)
     print_line(f"change {found.id}: {found.verb} of {target} by {found.operator}, {cells.distance(found.at, at)}")
     for difference in differences(found.after, found.before):
         print_line(f"  back to {difference}")
+    for why in seen.skipped:
+        print_line(f"  it cannot be taken back: {why}")
 
 
 def _ask(found: Audited) -> None:
@@ -81,3 +107,68 @@ def _ask(found: Audited) -> None:
     complain("Type y to take it back, anything else to leave all as it is.")
     if sys.stdin.readline().strip().lower() != "y":
         raise InvalidInput(why="nothing was done, as it was not confirmed")
+
+
+async def _together(
+    database: Database,
+    settings: Settings,
+    batch: str,
+    yes: str | None,
+    reason: str | None,
+    *,
+    dry_run: bool,
+    json: bool,
+) -> int:
+    seen = await _undoing(database, batch)
+    if dry_run or yes is None:
+        _preview(seen, json=json and dry_run)
+    if dry_run:
+        return Exit.OK
+    wanted = demanded(seen.number, settings)
+    need_reason(wanted, reason)
+    if yes is None:
+        yes = ask(seen.number, wanted)
+        seen = await _undoing(database, batch)  # a person thinks for longer than a queue stands still
+    confirm(seen.number, yes)
+    return tell("undo", await _taken_back(database, batch, seen, reason), json=json)
+
+
+async def _undoing(database: Database, batch: str) -> Undoing:
+    seen = await database.read(intervene.undoing, None, batch)
+    if not seen.changes:
+        raise InvalidInput(why=f"no changes were made together as {batch!r}; see runner audit --json")
+    return seen
+
+
+async def _taken_back(database: Database, batch: str, seen: Undoing, reason: str | None) -> Result:
+    operation = partial(intervene.undo, by=together(who(reason)))
+    bar = Bar("undo", None if seen.more else len(seen.able))
+    try:
+        return await intervene.undo_all(database, operation, batch, Course(on_progress=bar.show))
+    finally:
+        bar.end()
+
+
+def _preview(seen: Undoing, *, json: bool) -> None:
+    if json:
+        print_json(_document(seen))
+        return
+    verbs = ", ".join(sorted({change.verb for change in seen.changes}))
+    more = "+" if seen.more else ""
+    print_line(
+        f"undo of {verbs}: {counted(len(seen.changes), 'change')}{more}, {seen.number} would be taken back",
+        style="bold",
+    )
+    for why, count in seen.skipped.items():
+        print_line(f"{count:,} would be left alone: {why}")
+
+
+def _document(seen: Undoing) -> dict[str, Any]:
+    return {
+        "verb": "undo",
+        "total": len(seen.changes),
+        "more": seen.more,
+        "eligible": len(seen.able),
+        "skipped": [{"why": why, "changes": count} for why, count in seen.skipped.items()],
+        "changes": [{"id": change.id, "verb": change.verb, "task_id": change.task_id} for change in seen.changes[:100]],
+    }

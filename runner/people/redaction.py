@@ -10,6 +10,9 @@ MASK = "***"
 MOST_LEVELS = 50
 """Levels of nesting that are shown; whatever prints the rest need not fear to run out of stack."""
 
+KNOWN_BY = ("version", "fence")
+"""What an entry of the audit tells its change by; it says nothing to people."""
+
 _SECRET = re.compile(
     r"pass(?:word|wd|phrase|code)|^pass$|^pwd$|secret|token|authori[sz]ation|^auth$|api[-_ ]?key|access[-_ ]?key"
     r"|private[-_ ]?key|credential|cookie|^session(?:[-_ ]?id)?$|^pin$|^cvv$|^cvc$|signature",
@@ -90,7 +93,8 @@ def audited(text: str | None, *, reveal: bool = False) -> dict[str, Any]:
 def differences(before: str | None, after: str | None, *, reveal: bool = False) -> list[str]:
     """The values that an entry of the audit changed, before and after: `priority: 1 -> 9`."""
     old, new = (audited(text, reveal=reveal) for text in (before, after))
-    return [f"{name}: {_json(old, name)} -> {_json(new, name)}" for name in {**old, **new}]
+    names = [name for name in {**old, **new} if name not in KNOWN_BY]
+    return [f"{name}: {_json(old, name)} -> {_json(new, name)}" for name in names]
 
 
 def _json(values: dict[str, Any], name: str) -> str:

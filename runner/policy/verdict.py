@@ -79,10 +79,10 @@ def judge(outcome: Outcome, row: Standing, random: float) -> Verdict:
         random: in [0, 1), spreads the delays.
     """
     match outcome:
-        case Cancelled(why=why):
-            return Verdict("cancel", why=why)
         case _ if row.cancel_requested:
             return _terminate(outcome)
+        case Cancelled():
+            return _hand_back(WITHDRAWN, row)
         case Release(why=why):
             return _hand_back(why, row)
         case Snooze(delay=delay, why=why):
@@ -94,7 +94,12 @@ def judge(outcome: Outcome, row: Standing, random: float) -> Verdict:
     raise AssertionError(outcome)
 
 
+WITHDRAWN = "its end was asked for, and that was taken back while it was carried out"
+
+
 def _terminate(outcome: Outcome) -> Verdict:
+    if isinstance(outcome, Cancelled):
+        return Verdict("cancel", why=outcome.why)
     failed = isinstance(outcome, (Retry, Dead))
     return Verdict("cancel", why="terminated by an operator", failure=_failure(outcome) if failed else None)
 

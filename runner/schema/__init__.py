@@ -60,6 +60,8 @@ class Tables:
         expires_at = self.unique.c.expires_at
         self._index(self.unique, "expires", expires_at, where=expires_at.is_not(None))
         self._index_open(self.dependency)
+        together = self.audit.c.batch
+        self._index(self.audit, "batch", together, self.audit.c.id, where=together.is_not(None))
         partitions.create_with(self.history)
 
     def _table(self, name: str, *items: Any, **options: Any) -> sa.Table:

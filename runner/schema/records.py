@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import sqlalchemy as sa
 
-from runner.columns import BigId, Instant, JsonText, Name, db_now
+from runner.columns import BigId, Instant, JsonText, Name, db_now, login
 from runner.task import OnFailure, Scope
 
 
@@ -66,6 +66,10 @@ def audit() -> list[sa.Column[Any]]:
         sa.Column("before", JsonText),
         sa.Column("after", JsonText),
         sa.Column("undo_of", sa.BigInteger),
+        # The same for all that was changed together.
+        sa.Column("batch", sa.Text),
+        # As whom the database knew the client; the roles give nobody the right to write it.
+        sa.Column("login", sa.Text, server_default=login()),
     ]
 
 

@@ -1,5 +1,6 @@
 """move: take tasks out of the live table into the history, and back."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -174,3 +175,29 @@ async def requeue(tx: Transaction, ids: list[int]) -> set[int]:
     moved = {row[0] for row in await tx.rows(copy)}
     await tx.execute(sa.delete(history).where(history.c.id.in_(moved)))
     return moved
+
+
+BACK_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "error": sa.Text, "progress": sa.Float}
+
+
+async def restore(tx: Transaction, back: Sequence[tuple[Any, ...]]) -> None:
+    """Move cancelled tasks from the history back to the live table, with all that they had before they ended.
+
+    Args:
+        tx: an open transaction that holds them; whoever calls this has made sure that no other tasks hold their unique
+            keys.
+        back: of each what the history did not keep, as BACK_COLUMNS has it.
+    """
+    task, history, lost = tx.tables.task, tx.tables.history, tx.dialect.rows("back", BACK_COLUMNS)
+    target = MOVES["restore"]
+    values: dict[str, Any] = {name: history.c[name] for name in shared(tx.tables)} | {
+        "state": state_literal(target.target),
+        "error": lost.c.error,
+        "progress": lost.c.progress,
+        "version": history.c.version + 1,
+    }
+    chosen = (history.c.id == lost.c.id) & is_state(history.c.state, *(state for state in target.sources if state))
+    rows = sa.select(*values.values()).select_from(history.join(lost, chosen))
+    parameters = tx.dialect.parameters("back", by_column(BACK_COLUMNS, back))
+    moved = await tx.rows(sa.insert(task).from_select(list(values), rows).returning(task.c.id), parameters)
+    await tx.execute(sa.delete(history).where(tx.dialect.one_of(history.c.id, [row.id for row in moved])))

@@ -59,18 +59,19 @@ async def write_statistics(
     await _add(tx, runner_id, arrivals)
 
 
-async def count_unclaimed(tx: Transaction, ids: Sequence[int]) -> None:
+async def count_unclaimed(tx: Transaction, ids: Sequence[int], times: int = 1) -> None:
     """Count as submitted those live tasks that end without ever having been claimed: nobody else would.
 
     Args:
         tx: the transaction that then ends them.
         ids: of tasks that are held.
+        times: -1 takes it back, for those that have not ended after all and will be counted when they are claimed.
     """
     task = tx.tables.task.c
     columns = (minute_number(task.submitted_at), task.queue, task.handler)
     never = tx.dialect.one_of(task.id, ids) & (task.fence == 0)
     rows = await tx.rows(sa.select(*columns, sa.func.count()).where(never).group_by(*columns))
-    await _add(tx, NOBODY, {(row[0], row[1], row[2]): row[3] for row in rows})
+    await _add(tx, NOBODY, {(row[0], row[1], row[2]): times * row[3] for row in rows})
 
 
 async def _replace(tx: Transaction, runner_id: int, minutes: Iterable[Minute]) -> None:

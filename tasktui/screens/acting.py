@@ -1,34 +1,29 @@
 """ActingScreen: a screen whose keys change things: tasks, what they are claimed from, and who claims them."""
 
-import time
 from collections.abc import Sequence
 from functools import partial
 
 from textual import on
 
-from runner.errors import RunnerError
 from runner.people.filters import Filter
-from runner.people.redaction import differences
 from runner.store import observe
 from runner.store.intervene import Kind, Place, Result
-from runner.store.observe import Audited, TaskRow
+from runner.store.observe import TaskRow
 from tasktui import interventions
 from tasktui.actions import ACTIONS, Action, Plan, Subject, plan
 from tasktui.consent import Consent
 from tasktui.messages import Acted, Told
-from tasktui.render import content, line
 from tasktui.screens.confirm import told
 from tasktui.screens.edit import EditScreen
-from tasktui.screens.steering import SteeringScreen
+from tasktui.screens.undoing import UndoingScreen
 from tasktui.screens.why import WhyScreen
-from tasktui.spoken import of_plan, of_undo
-from tasktui.work import Work
+from tasktui.spoken import of_plan
 
 MOST_TOLD = 8
 """Tasks that were left alone are told of one by one up to so many."""
 
 
-class ActingScreen(SteeringScreen):
+class ActingScreen(UndoingScreen):
     """A screen whose keys change things.
 
     What an action is done to is taken at the key press, with the versions that are on the screen; what happens to the
@@ -103,41 +98,10 @@ class ActingScreen(SteeringScreen):
             nobody = ["nothing matches any more"] if not made.skipped else list(made.skipped)
             self.tell("\n".join(f"{made.action.label}: {why}" for why in nobody), bad=True)
 
-    def ask_for_entry(self, action: Action, entry: Audited) -> None:
-        """Ask whether taking back a change is meant."""
-        title = f"Undo what {line(entry.operator)} did: {line(entry.verb)} of task {line(entry.task_id)}"
-        about = [content((title, "bold"))]
-        about += [content(f"  back to {line(change)}") for change in differences(entry.after, entry.before)]
-        self.ask(action, about, 1, partial(self._undo, entry.id), partial(of_undo, entry.id))
-
     def _do(self, made: Plan, consent: Consent) -> None:
-        session = self.session
-        if session.work is not None:
-            self.tell(f"{session.work.what} is still under way: wait for it, or stop it with ctrl+x", bad=True)
-            return
         eligible = None if made.eligible.more else made.eligible.number
         total = eligible if consent.amount is None else min(consent.amount, eligible or consent.amount)
-        session.work = work = Work(made.action.label, total, time.monotonic())
-
-        async def doing() -> None:
-            try:
-                result = await interventions.carry_out(session, made, consent, work)
-            except RunnerError as error:
-                self.post_message(Told(f"{work.what}: {work.done:,} changed, then it failed. {error}", bad=True))
-                return
-            finally:
-                session.work = None
-                self.feed.hurry()
-            what = f"{work.what}, stopped" if work.stopping else work.what
-            self.post_message(Acted(what, result))
-
-        self.work(doing())
-
-    def _undo(self, entry: int, consent: Consent) -> None:
-        async def doing() -> None:
-            self.post_message(Acted("Undo", await interventions.take_back(self.session, entry, consent.reason)))
-
-        self.work(doing())
+        self.carry(made.action.label, total, lambda work: interventions.carry_out(self.session, made, consent, work))
 
     async def _ask_for_edit(self, id: int) -> None:
         story = await self.session.read(observe.story, id)
@@ -148,7 +112,7 @@ class ActingScreen(SteeringScreen):
         if entry is None:
             self.post_message(Told(f"Nobody changed task {id}, or it was taken back already", bad=True))
         else:
-            self.call_later(self.ask_for_entry, action, entry)
+            await self.ask_for_entry(action, entry)
 
     def _edited(self, result: Result | None) -> None:
         if result is not None:

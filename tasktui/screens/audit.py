@@ -87,7 +87,7 @@ class AuditScreen(ActingScreen):
         """Take back the entry under the cursor; other actions have nothing to be done to here."""
         action, entry = ACTIONS[name], self._entry()
         if action.subject is Subject.ENTRY and entry is not None:
-            self.ask_for_entry(action, entry)
+            self.work(self.ask_for_entry(action, entry))
         else:
             super().action_act(name)
 

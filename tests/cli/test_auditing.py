@@ -94,10 +94,14 @@ def test_a_change_is_taken_back_by_its_number_once(called: Call, store: Store) -
 def test_what_cannot_be_taken_back_says_why(called: Call, store: Store) -> None:
     id = later(store)
     called("terminate", id)
-    (entry,) = called("audit", "--json").document["entries"]
-    told = called("undo", entry["id"])
+    called("retry", id)
+    last, first = called("audit", "--json").document["entries"]
+    told = called("undo", last["id"])
     assert told.code == Exit.MOVED_ON
-    assert "requeue" in told.err
+    assert "terminate it to end it once more" in told.err
+    assert "it cannot be taken back: it has changed since" in called("undo", first["id"], "--dry-run").out
+    (why,) = called("undo", first["id"], "--dry-run", "--json").document["skipped"]
+    assert "waiting now" in why["why"]
     assert called("undo", 999).code == Exit.BAD_INPUT
     assert called("undo", 2**63 - 1).code == Exit.BAD_INPUT
 
@@ -152,8 +156,34 @@ def test_a_size_that_no_runner_has_is_refused(called: Call, store: Store, sizes:
     assert called("resize", id, *sizes).code == Exit.BAD_INPUT
 
 
-def test_a_terminated_task_stays_terminated_when_undo_is_refused(called: Call, store: Store) -> None:
+def test_a_terminated_task_comes_back_once(called: Call, store: Store) -> None:
     id = later(store)
     called("terminate", id)
-    called("undo", 1)
-    assert called("show", id, "--json").document["state"] == State.CANCELLED
+    assert "back to state" in called("undo", 1, "--dry-run").out
+    assert called("undo", 1, "--json").document["changed"] == [id]
+    assert called("show", id, "--json").document["state"] == State.WAITING
+    assert called("undo", 1).code == Exit.MOVED_ON
+
+
+def test_what_was_done_together_is_taken_back_together_as_often_as_was_confirmed(called: Call, store: Store) -> None:
+    ids = [later(store) for _ in range(3)]
+    done = called("terminate", *ids)
+    batch = called("audit", "--json").document["entries"][0]["batch"]
+    assert f"runner undo --batch {batch} takes it back" in done.out
+    assert batch in called("audit", "--batch", batch).out
+    called("retry", ids[0])
+    seen = called("undo", "--batch", batch, "--dry-run", "--json").document
+    assert (seen["total"], seen["eligible"], seen["skipped"][0]["changes"]) == (3, 2, 1)
+    told = called("undo", "--batch", batch)
+    assert told.code == Exit.BAD_INPUT
+    assert "2 would be taken back" in told.out
+    assert "say --yes 2" in told.err
+    assert called("undo", "--batch", batch, "--yes", 3).code == Exit.MOVED_ON
+    assert called("undo", "--batch", batch, "--yes", 2).code == Exit.PARTLY
+    assert [task["state"] for task in store.tasks()] == ["waiting"] * 3
+
+
+@pytest.mark.parametrize("words", [("1", "--batch", "x"), ("1", "--yes", "1"), ("--batch", "nothing")])
+def test_what_is_to_be_taken_back_must_be_clear(called: Call, store: Store, words: tuple[str, ...]) -> None:
+    later(store)
+    assert called("undo", *words).code == Exit.BAD_INPUT

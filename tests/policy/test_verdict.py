@@ -93,6 +93,12 @@ def test_a_termination_that_was_asked_for_is_carried_out(outcome: Outcome) -> No
     assert (verdict.failure is not None) == isinstance(outcome, (Retry, Dead))
 
 
+def test_a_termination_that_was_taken_back_hands_the_task_back() -> None:
+    verdict = judge(Cancelled("terminated while running"), FRESH, 0)
+    assert (verdict.verb, verdict.delay, verdict.counted) == ("release", timedelta(0), False)
+    assert "taken back" in verdict.why
+
+
 @given(outcomes, standings, st.floats(0, 1, exclude_max=True))
 def test_every_verdict_is_a_legal_move_that_leaves_no_task_stuck(
     outcome: Outcome, row: Standing, random: float

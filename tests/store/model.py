@@ -74,11 +74,9 @@ class Task:
         match outcome:
             case Done():
                 self._leave(State.SUCCEEDED)
-            case Cancelled():
-                self._leave(State.CANCELLED)
             case _ if self.terminated:
                 self._leave(State.CANCELLED)
-            case Release():
+            case Release() | Cancelled():
                 self._leave(State.WAITING, uncounted=1)
             case Snooze():
                 self._leave(State.WAITING, uncounted=1, due=False)

@@ -15,7 +15,8 @@ from runner.task import State
 from tests.store.family import put_after
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 
-BY = By("ana", "web-1", "relay is back")
+TOGETHER = "1f2e3d4c"
+BY = By("ana", "web-1", "relay is back", TOGETHER)
 
 DUE, LATER, HELD, BLOCKED = range(1, 5)
 DEAD, OLD = 11, 12
@@ -34,7 +35,7 @@ INTERVENES: dict[str, Verb] = {
     "terminate": lambda tx: intervene.terminate(tx, [Target(LATER), Target(HELD)], BY),
     "delay": lambda tx: intervene.delay(tx, [Target(LATER)], seconds=60, by=BY),
     "edit": lambda tx: intervene.edit(tx, LATER, None, Changes(FAR, 9, 9, "1m", 5.0, "{}", "k"), BY),
-    "undo": lambda tx: intervene.undo(tx, EDITED, BY),
+    "undo": lambda tx: intervene.undo(tx, [EDITED], BY),
     "pause": lambda tx: intervene.pause(tx, Place(Kind.QUEUE, "mail"), BY),
     "pause handler": lambda tx: intervene.pause(tx, Place(Kind.HANDLER, "h"), BY),
     "resume": lambda tx: intervene.resume(tx, Place(Kind.QUEUE, "slow"), BY),

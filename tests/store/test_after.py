@@ -29,6 +29,8 @@ async def end(runner: Runner, task_id: int, state: str = State.SUCCEEDED) -> Non
     """Let a task, the only one that is due, end in a state; nobody is told."""
     (task,) = await runner.claim()
     assert task.id == task_id
+    if state == State.CANCELLED:
+        await edit(runner.database, task_id, cancel_requested=True)
     await runner.end(task, ENDS[state])
     assert (await standing(runner.database, task_id))["state"] == state
 

@@ -39,7 +39,6 @@ from runner.store.intervene import (
     to_all,
     to_each,
     unblock,
-    undo,
     wish,
 )
 from runner.store.observe import Audited, Count, audit, clock, counts, page, registered, runners, story
@@ -366,7 +365,8 @@ class TestTerminate:
             assert (row.state, row.version) == (State.CANCELLED.value, 2)
             assert row.error == "terminated by ana: relay is back"
             assert await stored(database, id) is None
-            assert await last_entry(database, id) == ("terminate", {"state": state}, {"state": State.CANCELLED})
+            verb, before, after = await last_entry(database, id)
+            assert (verb, before["state"], after["state"]) == ("terminate", state, State.CANCELLED)
 
     async def test_after_it_is_acknowledged_no_claim_takes_the_task(self, database: Database) -> None:
         id = await database.write(submit, NewTask("h"))
@@ -495,44 +495,6 @@ class TestPause:
             with pytest.raises(InvalidEdit):
                 await database.write(pause, place, ANA, until)
         assert await database.read(audit) == []
-
-
-class TestUndo:
-    async def test_values_are_set_back(self, database: Database) -> None:
-        id = await add_live(database, priority=3, key="k")
-        await database.write(edit, id, 0, Changes(priority=9, key=None), ANA)
-        (entry,) = await entries(database, id)
-        assert await database.write(undo, entry.id, BEN) == Result([id])
-        row = await stored(database, id)
-        assert (row.priority, row.key, row.version) == (3, "k", 2)
-        assert (await entries(database, id))[-1].undo_of == entry.id
-
-    async def test_times_are_set_back(self, database: Database) -> None:
-        id = await add_live(database, run_at=datetime(2030, 1, 1, tzinfo=UTC))
-        await database.write(delay, [Target(id)], 60.0, ANA)
-        await database.write(retry_now, [Target(id)], ANA)
-        for entry in await database.read(audit, task_id=id):
-            assert await database.write(undo, entry.id, ANA) == Result([id])
-        assert (await stored(database, id)).run_at == datetime(2030, 1, 1, tzinfo=UTC)
-
-    async def test_a_later_change_is_not_undone_along_with_it(self, database: Database) -> None:
-        id = await add_live(database)
-        await database.write(edit, id, None, Changes(priority=5), ANA)
-        await database.write(edit, id, None, Changes(priority=6), BEN)
-        first, _ = await entries(database, id)
-        ((_, why),) = (await database.write(undo, first.id, ANA)).refused
-        assert "changed again" in why
-        assert (await stored(database, id)).priority == 6
-
-    async def test_what_cannot_be_set_back_is_refused(self, database: Database) -> None:
-        id = await add_live(database)
-        await database.write(terminate, [Target(id)], ANA)
-        await database.write(pause, Place(Kind.QUEUE, "q"), ANA)
-        paused, terminated = await database.read(audit)
-        for entry in (paused.id, terminated.id, 999):
-            answer = await database.write(undo, entry, ANA)
-            assert answer.changed == []
-            assert len(answer.refused) == 1
 
 
 class TestWish:

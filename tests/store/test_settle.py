@@ -27,7 +27,7 @@ EVERY_OUTCOME: dict[str, tuple[Outcome, str]] = {
     "dead": (Dead(failure=BROKEN), "bury"),
     "snooze": (Snooze("10m"), "snooze"),
     "release": (Release(), "release"),
-    "cancelled": (Cancelled(), "cancel"),
+    "cancelled, which nobody wants any more": (Cancelled(), "release"),
 }
 every_outcome = pytest.mark.parametrize(("outcome", "verb"), EVERY_OUTCOME.values(), ids=EVERY_OUTCOME.keys())
 
@@ -183,6 +183,7 @@ async def test_handing_back_too_often_ends_with_the_last_attempt(database: Datab
 
 async def test_a_terminated_body_is_cancelled(database: Database, runner: Runner) -> None:
     task = await started(runner)
+    await edit(database, task.id, cancel_requested=True)
     assert (await runner.end(task, Cancelled())).verbs == {task.id: "cancel"}
     row = await past(database, task.id) or {}
     assert (row["state"], row["error"]) == ("cancelled", "terminated while running")
@@ -372,7 +373,7 @@ async def test_a_mixed_batch_settles_each_in_its_own_way(database: Database, run
     settled = await runner.settle(*batch)
     assert (settled.verbs, settled.fenced) == (expected | {unwilling.id: "cancel"}, {lost.id})
     tables = database.tables
-    assert (await count(database, tables.task), await count(database, tables.history)) == (7, 7)
+    assert (await count(database, tables.task), await count(database, tables.history)) == (9, 5)
     assert (await live(database, lost.id) or {})["state"] == "running"
 
 

@@ -2,7 +2,7 @@
 
 from runner.store import intervene, observe
 from runner.store.database import Database
-from runner.store.intervene import By, Changes
+from runner.store.intervene import By, Changes, Target
 from runner.task import State
 from tasktui.screens.confirm import ConfirmScreen
 from tasktui.screens.edit import EditScreen
@@ -117,6 +117,25 @@ async def test_an_edit_is_previewed_saved_and_taken_back(database: Database, wat
         await say_yes(operator)
         await operator.is_told("Undo: 1 changed")
     assert (await stored(database, id)).max_attempts == 4
+
+
+@ON_ONE_DATABASE
+async def test_what_was_terminated_together_is_taken_back_together(database: Database, watch: Watch) -> None:
+    ids = [await add_live(database, run_at=ahead(600)) for _ in range(3)]
+    by = intervene.together(SOMEBODY)
+    await database.write(intervene.terminate, [Target(id) for id in ids], by)
+    await database.write(intervene.retry_now, [Target(ids[0])], SOMEBODY)
+    async with watch("audit") as operator:
+        await operator.sees("retry_now")
+        await operator.press("Z")
+        await operator.is_told("cannot be taken back: it was put back to be run again")
+        await operator.press("B")
+        await operator.is_told("was made alone")
+        await operator.press("down", "B")
+        await operator.sees("2 will be taken back", "1 left alone: it has changed since, and is waiting now")
+        await say_yes(operator)
+        await operator.is_told("Undo: 2 changed, 1 was left alone")
+    assert [(await stored(database, id)).state for id in ids] == ["waiting"] * 3
 
 
 @ON_ONE_DATABASE

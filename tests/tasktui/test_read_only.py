@@ -35,7 +35,7 @@ from tasktui.work import Work
 from tasktui.writing import CLOSED, FILE, LOGIN, Barrier, ReadOnly
 from tests.postgres.logins import logins
 from tests.store.rows import add_live, stored
-from tests.store.scene import INTERVENES, LATER, arrange, everything
+from tests.store.scene import INTERVENES, LATER, TOGETHER, arrange, everything
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 from tests.tasktui.test_acting import audited, say_yes
 
@@ -81,6 +81,8 @@ async def test_no_command_changes_anything(database: Database, scene: dict[str, 
     assert await everything(database) == scene
 
 
+UNDO = Work("Undo", 1, 0.0)
+
 DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
     "carry_out": lambda session, made: interventions.carry_out(session, made, Consent(), Work("Terminate", 1, 0.0)),
     "pause": lambda session, _: interventions.pause(session, Place(Kind.QUEUE, "mail"), "", None),
@@ -88,6 +90,7 @@ DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
     "wish": lambda session, _: interventions.wish(session, 1, "drain", None),
     "reveal": lambda session, _: interventions.reveal(session, LATER),
     "take_back": lambda session, _: interventions.take_back(session, 1, None),
+    "take_back_all": lambda session, _: interventions.take_back_all(session, TOGETHER, Consent(), UNDO),
 }
 LOOKS = ("preview", "pause_of", "last_change")
 

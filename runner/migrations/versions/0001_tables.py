@@ -5,7 +5,7 @@ This is history: it says what databases were given then, and is not changed with
 
 import sqlalchemy as sa
 
-from runner.columns import BigId, Instant, JsonText, Name, db_now, random_below
+from runner.columns import BigId, Instant, JsonText, Name, db_now, login, random_below
 from runner.migrations.operations import Operations
 
 revision = "0001"
@@ -357,6 +357,9 @@ def _task_audit(op: Operations) -> None:
         sa.Column("before", JsonText),
         sa.Column("after", JsonText),
         sa.Column("undo_of", sa.BigInteger),
+        sa.Column("batch", sa.Text),
+        sa.Column("login", sa.Text, server_default=login()),
         sqlite_autoincrement=True,
     )
     op.create_index("task_audit", "task_id", "task_id")
+    op.create_index("task_audit", "batch", "batch", "id", where="batch IS NOT NULL")

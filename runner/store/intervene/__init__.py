@@ -10,13 +10,13 @@ from runner.store.intervene.delay import delay
 from runner.store.intervene.edit import edit
 from runner.store.intervene.eligibility import VERBS, objection
 from runner.store.intervene.pause import Kind, Paused, Place, pause, resume
-from runner.store.intervene.person import who
+from runner.store.intervene.person import together, who
 from runner.store.intervene.preview import Preview, bounded, gathered, preview
 from runner.store.intervene.retry import requeue, retry_now
 from runner.store.intervene.reveal import reveal
 from runner.store.intervene.terminate import terminate
 from runner.store.intervene.unblock import unblock
-from runner.store.intervene.undo import undo
+from runner.store.intervene.undo import Undoing, undo, undo_all, undoing
 from runner.store.intervene.wish import wish
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "Refused",
     "Result",
     "Target",
+    "Undoing",
     "bounded",
     "delay",
     "edit",
@@ -51,8 +52,11 @@ __all__ = [
     "terminate",
     "to_all",
     "to_each",
+    "together",
     "unblock",
     "undo",
+    "undo_all",
+    "undoing",
     "who",
     "wish",
 ]

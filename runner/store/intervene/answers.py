@@ -13,11 +13,13 @@ class By(NamedTuple):
         operator: the person's name.
         host: the machine that the person sits at.
         reason: why; None when none was given.
+        batch: a word that all changes have in common which are made together, and can be taken back together.
     """
 
     operator: str
     host: str
     reason: str | None = None
+    batch: str | None = None
 
 
 class Target(NamedTuple):

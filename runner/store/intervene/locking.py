@@ -37,6 +37,8 @@ class Held(NamedTuple):
     payload: str
     key: str | None
     unique_key: str | None
+    error: str | None
+    progress: float | None
 
 
 async def hold(tx: Transaction, verb: str, targets: Iterable[Target]) -> tuple[list[Held], Result]:
@@ -53,7 +55,7 @@ async def hold(tx: Transaction, verb: str, targets: Iterable[Target]) -> tuple[l
     seen: dict[int, int | None] = {}
     for target in targets:
         seen.setdefault(target.id, target.seen)
-    found = await _lock(tx, sorted(seen))
+    found = await standing(tx, sorted(seen), locked=True)
     answer, held = Result(), []
     for id in sorted(seen):
         task = found.get(id)
@@ -68,17 +70,22 @@ async def hold(tx: Transaction, verb: str, targets: Iterable[Target]) -> tuple[l
     return held, answer
 
 
-async def _lock(tx: Transaction, ids: Sequence[int]) -> dict[int, Held]:
-    """Lock rows in the order of their ids, so that no two operators wait for each other.
+async def standing(tx: Transaction, ids: Sequence[int], *, locked: bool) -> dict[int, Held]:
+    """Read tasks as they are, wherever they are.
 
     A task that is moved between the tables meanwhile is met in the other one: the live one is looked at twice.
+
+    Args:
+        tx: an open transaction; a writing one to lock.
+        ids: in their order, in which they are locked, so that no two operators wait for each other.
+        locked: until the transaction ends.
     """
     found: dict[int, Held] = {}
     for table in (tx.tables.task, tx.tables.history, tx.tables.task):
         missing = [id for id in ids if id not in found]
         if missing:
             statement = sa.select(*legible(tx, _columns(table))).where(tx.dialect.one_of(table.c.id, missing))
-            rows = await tx.execute(statement.order_by(table.c.id).with_for_update())
+            rows = await tx.execute(statement.order_by(table.c.id).with_for_update() if locked else statement)
             found |= {row["id"]: _held(row) for row in rows.mappings()}
     return found
 
@@ -104,6 +111,8 @@ def _held(row: sa.RowMapping) -> Held:
         payload=words(row["payload"]),
         key=text(row["key"]),
         unique_key=text(row["unique_key"]),
+        error=text(row["error"]),
+        progress=number(row.get("progress")),
     )
 
 

@@ -1,5 +1,6 @@
 """pause: let a queue or a handler stand still, and go on."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -71,7 +72,7 @@ async def pause(tx: Transaction, place: Place, by: By, until: datetime | None = 
     now = await clock(tx)
     if until is not None and not (until.tzinfo and now < until and bounded(until)):
         raise InvalidEdit(field="the end of the pause", value=str(until), why="it must be a time in the future")
-    before = await _pause_of(tx, place)
+    before = await pause_of(tx, place)
     why = before.get("paused_why") if by.reason is None else to_storable(by.reason, REASON_LIMIT)
     end: datetime | None = until or before.get("paused_until")
     values = {
@@ -96,11 +97,9 @@ async def resume(tx: Transaction, place: Place, by: By) -> bool:
     Returns:
         False when it was not paused; nothing has been changed then.
     """
-    before = await _pause_of(tx, place)
+    before = await pause_of(tx, place)
     if before:
-        registry = _registry(tx, place)
-        statement = sa.update(registry).where(registry.c.name == place.name)
-        await tx.execute(statement.values(dict.fromkeys(PAUSE)))
+        await pause_set(tx, place, {})
         await record(tx, by, [Entry("resume", before, {}, target=str(place))])
     return bool(before)
 
@@ -116,7 +115,14 @@ def _registry(tx: Transaction, place: Place) -> sa.Table:
     return tx.tables.queue if place.kind is Kind.QUEUE else tx.tables.handler
 
 
-async def _pause_of(tx: Transaction, place: Place) -> dict[str, Any]:
+async def pause_set(tx: Transaction, place: Place, values: Mapping[str, Any]) -> None:
+    """Set the pause of what is registered already; nothing for none."""
+    registry = _registry(tx, place)
+    statement = sa.update(registry).where(registry.c.name == place.name)
+    await tx.execute(statement.values(dict.fromkeys(PAUSE) | dict(values)))
+
+
+async def pause_of(tx: Transaction, place: Place) -> dict[str, Any]:
     """The pause that is in force, locked; empty when there is none."""
     registry = _registry(tx, place)
     columns = legible(tx, [registry.c[name] for name in PAUSE])

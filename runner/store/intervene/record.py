@@ -54,6 +54,7 @@ def _values(by: By, entry: Entry) -> dict[str, Any]:
         "before": _written(entry.before),
         "after": _written(entry.after),
         "undo_of": entry.undo_of,
+        "batch": by.batch,
     }
 
 

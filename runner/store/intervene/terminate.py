@@ -1,6 +1,7 @@
 """terminate: end tasks before they have ended by themselves."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -49,5 +50,14 @@ def _why(by: By) -> str:
 
 def _entry(task: Held) -> Entry:
     if task.state is State.RUNNING:
-        return Entry("terminate", {"cancel_requested": False}, {"cancel_requested": True}, task.id)
-    return Entry("terminate", {"state": task.state}, {"state": MOVES["cancel"].target}, task.id)
+        run = {"fence": task.fence}
+        return Entry("terminate", {"cancel_requested": False} | run, {"cancel_requested": True} | run, task.id)
+    before: dict[str, Any] = {"state": task.state, "version": task.version}
+    # The history has no room for the one, and keeps why it ended in the place of the other.
+    before |= {name: value for name in ("progress", "error") if (value := getattr(task, name)) is not None}
+    after = {"state": MOVES["cancel"].target, "version": task.version + RAISED}
+    return Entry("terminate", before, after, task.id)
+
+
+RAISED = 2
+"""By so much ending a task that waits raises its version: it is taken out of all hands, and moved."""

@@ -26,6 +26,8 @@ class Audited:
         reason: why.
         before: the values before, JSON text.
         after: the values after, JSON text.
+        batch: what all changes have in common that were made together; None for one that was made alone.
+        login: as whom the database knew who wrote this down; None where it knows no logins.
     """
 
     id: int
@@ -39,6 +41,8 @@ class Audited:
     reason: str | None
     before: str | None
     after: str | None
+    batch: str | None = None
+    login: str | None = None
 
 
 REVEAL = "reveal"
@@ -56,6 +60,7 @@ async def audit(
     *,
     operator: str | None = None,
     since: datetime | None = None,
+    batch: str | None = None,
 ) -> list[Audited]:
     """List what operators did, the latest first.
 
@@ -66,9 +71,12 @@ async def audit(
         limit: the most entries.
         operator: only what this person did; looked for among STRETCH entries, unless a task is named.
         since: only what was done from then on, aware; the same holds.
+        batch: only what was done together, by the word that this has in common.
     """
     table = tx.tables.audit
     only = [table.c.task_id == task_id] if task_id is not None else []
+    if batch is not None:
+        only.append(table.c.batch == batch)
     if after is not None:
         only.append(table.c.id < after)
     if (operator is not None or since is not None) and task_id is None:
@@ -113,4 +121,6 @@ def _audited(row: sa.RowMapping) -> Audited:
         reason=text(row["reason"]),
         before=text(row["before"]),
         after=text(row["after"]),
+        batch=text(row["batch"]),
+        login=text(row["login"]),
     )
