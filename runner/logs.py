@@ -1,4 +1,4 @@
-"""Logs: one line each, for people on a terminal, as JSON elsewhere."""
+"""Logs: one line each, for people on a terminal, as JSON elsewhere; what looks like a secret is masked."""
 
 import json
 import logging
@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime
 from typing import Literal, TextIO
 
+from runner.people.redaction import masked, redacted
 from runner.people.terminal import clean
 
 STANDARD = frozenset(vars(logging.makeLogRecord({})))
@@ -27,7 +28,7 @@ class JsonLines(logging.Formatter):
         line |= {name: value for name, value in vars(record).items() if name not in STANDARD | {"message", "asctime"}}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json.dumps(redacted(line), default=str)
 
 
 class HumanLines(logging.Formatter):
@@ -37,9 +38,9 @@ class HumanLines(logging.Formatter):
         """Write the record as one line; an exception as one more, indented."""
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        line = f"{at}.{int(record.msecs):03d} {level}{clean(record.getMessage())}"
+        line = f"{at}.{int(record.msecs):03d} {level}{clean(masked(record.getMessage()))}"
         if record.exc_info and record.exc_info[1] is not None:
-            line += f" ({type(record.exc_info[1]).__name__}: {clean(str(record.exc_info[1]))})"
+            line += f" ({type(record.exc_info[1]).__name__}: {clean(masked(str(record.exc_info[1])))})"
         return line
 
 

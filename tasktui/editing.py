@@ -189,7 +189,7 @@ def _payload(text: str) -> tuple[str, str]:
     masked = redacted(value)
     shown = json.dumps(masked, ensure_ascii=False)
     if masked != value:
-        return line(shown), "it holds secrets, which are masked here"
+        return line(shown), "it holds secrets, which are masked here; runner edit ID --payload sets another one"
     if block(shown) != shown or "\n" in shown:
         return line(shown), "it holds characters that cannot be shown"
     return shown, ""

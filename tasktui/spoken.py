@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterable, Mapping
 
+from runner.people.redaction import masked
 from runner.people.terminal import clean
 from runner.settings import Settings
 from runner.store.intervene import Kind, Place
@@ -22,8 +23,8 @@ def written(words: Iterable[object], settings: Settings) -> str | None:
         settings: which database; one whose URL holds a password is left to the environment.
 
     Returns:
-        The line; None when there is none that could be pasted: it would be too long, or hold characters that a
-        terminal could take for keys.
+        The line; None when there is none that could be pasted: it would be too long, hold characters that a terminal
+        could take for keys, or show a secret to all users of the machine.
     """
     place: tuple[str, ...] = ()
     if settings.profile:
@@ -31,7 +32,7 @@ def written(words: Iterable[object], settings: Settings) -> str | None:
     elif not settings.url.password:
         place = ("--url", str(settings.url))
     text = " ".join(shlex.quote(str(word)) for word in ("runner", *words, *place))
-    return text if len(text) <= LONGEST and clean(text) == text else None
+    return text if len(text) <= LONGEST and clean(text) == text == masked(text) else None
 
 
 def of_plan(made: Plan, consent: Consent) -> list[object]:

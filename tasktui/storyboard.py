@@ -8,7 +8,7 @@ from typing import Any
 from textual.content import Content
 
 from runner.people import cells
-from runner.people.redaction import decoded, differences
+from runner.people.redaction import decoded, differences, masked
 from runner.people.times import format_age
 from runner.store.observe import Attempt, Audited, Story
 from tasktui.render import block, content, line, state
@@ -32,14 +32,14 @@ def told(story: Story, zone: tzinfo, *, reveal: bool = False) -> Iterator[Conten
     for title, lines in story.family.sections():
         yield from _titled(title, "\n".join(lines))
     if story.error:
-        yield from _titled("error", block(story.error))
-    yield from _evidence(story)
+        yield from _titled("error", block(masked(story.error, reveal=reveal)))
+    yield from _evidence(story, reveal=reveal)
     for name in ("payload", "checkpoint", "result"):
         value = decoded(getattr(story, name), reveal=reveal)
         if value is not None:
             yield from _titled(name, pretty(value))
     if story.attempts and (trace := story.attempts[-1].traceback):
-        yield from _titled("traceback of the last failure", block(trace))
+        yield from _titled("traceback of the last failure", block(masked(trace, reveal=reveal)))
     if story.next_runs:
         runs = "\n".join(cells.exact(run, story.at, zone) for run in story.next_runs)
         yield from _titled("next runs, if every attempt fails at once", runs)
@@ -100,12 +100,13 @@ def _facts(story: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
     yield from ((name, line(value)) for name, value in rest.items() if value not in (None, ""))
 
 
-def _evidence(story: Story) -> Iterator[Content]:
+def _evidence(story: Story, *, reveal: bool) -> Iterator[Content]:
     if story.attempts:
         yield content(("\nattempts that failed", TITLE))
     for attempt in story.attempts:
         yield content((f"{attempt.attempt:>5}  ", "bold"), _attempt(attempt, story.at))
-        yield content((f"{'':7}{cells.reason(f'{attempt.error_type}: {attempt.message}')}", "red"))
+        error = masked(f"{attempt.error_type}: {attempt.message}", reveal=reveal)
+        yield content((f"{'':7}{line(error)}", "red"))
 
 
 def _attempt(attempt: Attempt, at: datetime) -> str:

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from runner.errors import DatabaseAway, DatabaseRefused, InvalidTask
+from runner.errors import ContentRefused, DatabaseAway, DatabaseRefused, InvalidTask
 from runner.store.database import Database
 from runner.store.faults import is_transient, translate
 from runner.store.submit import submit
@@ -199,6 +199,16 @@ async def test_a_door_that_the_server_does_not_open_is_no_traceback(
     with pytest.raises((DatabaseAway, DatabaseRefused), match="does not exist"):
         await put(database)
     await database.dispose()
+
+
+async def test_what_the_database_refuses_is_not_repeated(database: Database) -> None:
+    async def plainly(tx: Transaction) -> None:
+        values = {"handler": "work", "payload": '{"greeting": "hunter2"}', "priority": 99}
+        await tx.execute(sa.insert(tx.tables.task).values(values))
+
+    with pytest.raises(ContentRefused) as caught:
+        await database.write(plainly)
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.slow

@@ -1,10 +1,10 @@
-"""Secrets in payloads are masked wherever a payload is shown."""
+"""Secrets are masked wherever a payload or a text is shown: by the names they stand under, and by their looks."""
 
 import json
 
 import pytest
 
-from runner.people.redaction import MASK, MOST_LEVELS, decoded, is_secret, redacted
+from runner.people.redaction import MASK, MOST_LEVELS, decoded, is_secret, masked, redacted
 
 SECRET = (
     "password db_password Passwd passphrase secret client_secret token accessToken api_key apiKey API-KEY "
@@ -50,6 +50,45 @@ def test_what_lies_too_deep_is_not_shown() -> None:
     shown = json.dumps(decoded(deep, reveal=True), indent=2)
     assert shown.count("[") == MOST_LEVELS
     assert MASK in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no way to postgresql://ana:hunter2@db/app", "no way to postgresql://ana:***@db/app"),
+        ("PGPASSWORD=hunter2 psql", "PGPASSWORD=*** psql"),
+        ("https://h/p?token=hunter2&page=1", "https://h/p?token=***&page=1"),
+        ('Failing row: {"user": 1, "api_key": "hunter 2", "n": 2}', 'Failing row: {"user": 1, "api_key": ***, "n": 2}'),
+        ("connect(password='hunter2', port=1)", "connect(password=***, port=1)"),
+        ("Authorization: Bearer hunter2", "Authorization: ***"),
+        ("sent Bearer abcdefghij1 to h", "sent Bearer *** to h"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.hunter2 is over", "*** is over"),
+        ("the key AKIAIOSFODNN7EXAMPLE is unknown", "the key *** is unknown"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----\nend", "***\nend"),
+        ("-----BEGIN PRIVATE KEY-----\nhunter2, cut off", "***"),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked_in_any_text(text: str, shown: str) -> None:
+    assert masked(text) == shown
+    assert masked(shown) == shown
+    assert masked(text, reveal=True) == text
+    assert redacted({"said": [text]}) == {"said": [shown]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "KeyError: 'password'",
+        "passwords do not match; basic functionality of bearer certificates",
+        "unexpected token: '}' in line 7",
+        "SyntaxError: Missing parentheses in call to 'print'",
+        "https://example.org:8080/path?page=1",
+        "the tokenizer failed: bad input",
+    ],
+)
+def test_ordinary_words_stay(text: str) -> None:
+    assert masked(text) == text
 
 
 def test_a_payload_without_secrets_comes_out_as_it_went_in() -> None:

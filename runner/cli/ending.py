@@ -10,6 +10,7 @@ from typing import TextIO
 from cyclopts import CycloptsError
 
 from runner.errors import RunnerError
+from runner.people.redaction import masked
 from runner.people.terminal import clean
 
 
@@ -107,9 +108,9 @@ def _failed(error: Exception) -> int:
 
 
 def complain(text: str) -> None:
-    """Say something on standard error, safe to print; when nobody listens there, nothing can be done about it."""
+    """Say something on standard error, safe to print and without secrets; when nobody listens, nothing can be done."""
     try:
-        print(clean(text, _LONGEST_MESSAGE, newlines=True), file=sys.stderr, flush=True)
+        print(clean(masked(text), _LONGEST_MESSAGE, newlines=True), file=sys.stderr, flush=True)
     except OSError:
         _turn_away(sys.stderr)
 

@@ -13,6 +13,7 @@ from runner.people import cells
 from runner.people.fields import Operator
 from runner.people.filters import Filter, Term, parse_filter
 from runner.people.person import local_zone, now
+from runner.people.redaction import masked
 from runner.people.terminal import counted
 from runner.store.observe import Failures, clock
 from runner.store.observe import failures as read_failures
@@ -82,7 +83,7 @@ def _print(found: list[Failures], at: datetime, *, traceback: bool) -> None:
     print_line(f"{counted(len(found), 'kind')} of failures", style="dim")
     for group in found if traceback else ():
         print_title(f"{group.fingerprint}: task {group.task_id} was the last, with {_error(group)}")
-        print_block(group.traceback or "there is no traceback")
+        print_block(masked(group.traceback or "there is no traceback"))
 
 
 def _row(group: Failures, at: datetime) -> list[str]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from runner.people.redaction import redacted
 from runner.people.terminal import clean
 
 # What a terminal could take for a command, or show as nothing, and what is no text at all: JSON has escapes for them.
@@ -40,13 +41,14 @@ class Column(NamedTuple):
     whole: bool = False
 
 
-def print_json(document: Any) -> None:
+def print_json(document: Any, *, reveal: bool = False) -> None:
     """Print one JSON document: times in UTC, lengths of time in seconds, nothing in it that a terminal would obey.
 
     Args:
         document: JSON values, mappings, sequences, data classes, named tuples, times and enumerations.
+        reveal: leave secrets in; else they are masked, wherever they stand.
     """
-    text = json.dumps(plain(document), ensure_ascii=False, indent=2)
+    text = json.dumps(redacted(plain(document), reveal=reveal), ensure_ascii=False, indent=2)
     print(_UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1], text))
 
 

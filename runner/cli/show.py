@@ -23,7 +23,7 @@ from runner.cli.targets import TaskId
 from runner.cli.tasks import listed
 from runner.people import cells
 from runner.people.person import local_zone
-from runner.people.redaction import audited, decoded, differences
+from runner.people.redaction import audited, decoded, differences, masked
 from runner.people.times import format_age, format_moment
 from runner.settings import Settings
 from runner.store.database import Database
@@ -50,8 +50,8 @@ async def show(
 ) -> int:
     """Tell the whole story of one task, live or finished.
 
-    Values of the payload that stand under names such as password or token are
-    masked. The next runs are known when the task or its handler (-H) has a retry
+    What stands under names such as password or token, or looks like a secret, is
+    masked, in the payload as in errors. The next runs are known when the task or its handler (-H) has a retry
     plan.
 
     Args:
@@ -66,7 +66,7 @@ async def show(
         told = await _told(database, settings, id)
         if reveal:
             await database.write(write_down, id, who(None))
-    print_json(_document(told, reveal)) if json else _print(told, reveal)
+    print_json(_document(told, reveal), reveal=reveal) if json else _print(told, reveal)
     return Exit.OK
 
 
@@ -100,7 +100,7 @@ def _print(told: Story, reveal: bool) -> None:
         if value is not None:
             print_title(name)
             print_block(jsons.dumps(value, indent=2, ensure_ascii=False))
-    _print_failures(told)
+    _print_failures(told, reveal)
     if told.next_runs:
         print_title("next runs, if every attempt fails at once")
         print_block("\n".join(_when(run, told.at, local_zone()) for run in told.next_runs))
@@ -119,17 +119,17 @@ def _print_pauses(told: Story) -> None:
             print_line(paused_line(place, pause, told.at))
 
 
-def _print_failures(told: Story) -> None:
+def _print_failures(told: Story, reveal: bool) -> None:
     if told.error:
         print_title("last error")
-        print_block(told.error)
+        print_block(masked(told.error, reveal=reveal))
     if not told.attempts:
         return
     print_title("attempts that failed")
     print_table(ATTEMPTS, [_attempt(attempt, told.at) for attempt in told.attempts])
     if last := told.attempts[-1].traceback:
         print_title("traceback of the last one")
-        print_block(last)
+        print_block(masked(last, reveal=reveal))
 
 
 def _facts(told: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:

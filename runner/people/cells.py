@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta, tzinfo
 
+from runner.people.redaction import masked
 from runner.people.terminal import one_line, state_text
 from runner.people.times import format_age, format_moment
 from runner.task import Shown
@@ -12,6 +13,9 @@ NOTHING = "-"
 TEN_MILLISECONDS = 0.01
 """Seconds below which tenths of a millisecond tell something."""
 
+
+LONGEST_REASON = 4_000
+"""Characters of an error in which its first line is looked for."""
 
 STEP = 1024
 """From one unit of bytes to the next."""
@@ -98,8 +102,8 @@ def state(shown: Shown) -> str:
 
 
 def reason(error: str | None) -> str:
-    """The first line of an error, safe to show."""
-    return one_line(error) if error else ""
+    """The first line of an error, safe to show, secrets masked."""
+    return one_line(masked(error[:LONGEST_REASON])) if error else ""
 
 
 def progress(done: int, total: int | None, took: float) -> str:

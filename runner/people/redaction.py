@@ -1,4 +1,4 @@
-"""Secrets in payloads: found by the names they stand under, and masked wherever a payload is shown."""
+"""Secrets: found by the names they stand under and by what they look like, and masked wherever anything is shown."""
 
 import json
 import re
@@ -19,6 +19,52 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 
+# What follows one of these names in a text that is no JSON: password=x, "token": "x", api_key: x.
+_NAMED = r"""
+    (?P<named>(?:pass(?:word|wd|phrase|code)|pwd|secret|token|authori[sz]ation|api[-_]?key|access[-_]?key
+      |private[-_]?key|credential|cookie|signature)[\w-]{0,30}[\\"']{0,3}\s{0,3}(?:=>|[:=])\s{0,3}\\?)
+    (?:(?:bearer|basic)\s{1,3})?
+    (?:"(?=[^\w"\n]{0,9}\w)[^"\n]{1,400}"|'(?=[^\w'\n]{0,9}\w)[^'\n]{1,400}'|[^\s"'&,;(){}\[\]\\]{1,400})
+"""
+_TEXT = re.compile(
+    rf"""
+    -----BEGIN\ [A-Z\ ]{{0,40}}PRIVATE\ KEY-----(?:.*?-----END\ [A-Z\ ]{{0,40}}PRIVATE\ KEY-----|.*)
+    | (?P<url>://[^\s/@:"']{{0,100}}:)[^\s/@"']{{1,400}}(?=@)
+    | (?P<scheme>\b(?:bearer|basic)\s{{1,3}})(?=[a-z._~+/-]{{0,400}}[\d=])[\w.~+/=-]{{8,}}
+    | \beyJ[\w-]{{8,}}\.[\w-]{{8,}}(?:\.[\w-]*)?
+    | \b(?:(?:AKIA|ASIA)[A-Z0-9]{{16}}|[rs]k_(?:live|test)_\w{{8,}}|gh[opsur]_\w{{20,}}|xox[abeprs]-[\w-]{{10,}}
+      |glpat-[\w-]{{16,}}|AIza[\w-]{{30,}}|sk-[\w-]{{20,}})
+    | {_NAMED}
+    """,
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+_HINTS = (
+    *("pass", "pwd", "secret", "token", "authori", "key", "credential", "cookie", "signature", "://", "bearer"),
+    *("basic", "eyj", "akia", "asia", "aiza", "k_", "gh", "xox", "glpat", "sk-"),
+)
+"""Without one of these there is nothing to look for: most texts have none, and are looked at for every line drawn."""
+
+
+def masked(text: str, *, reveal: bool = False) -> str:
+    """Mask what looks like a secret in a text: an error, a traceback, a line of a log.
+
+    Args:
+        text: anything.
+        reveal: leave the secrets in.
+
+    Returns:
+        The text with MASK in place of passwords in URLs, of what stands behind names such as `password=`, of bearer
+        tokens, and of keys of the forms that are well known.
+    """
+    lower = text.lower()
+    if reveal or not any(hint in lower for hint in _HINTS):
+        return text
+    return _TEXT.sub(_hidden, text)
+
+
+def _hidden(found: re.Match[str]) -> str:
+    return f"{found['url'] or found['scheme'] or found['named'] or ''}{MASK}"
+
 
 def is_secret(name: str) -> bool:
     """Tell whether what stands under this name is likely a secret."""
@@ -26,7 +72,7 @@ def is_secret(name: str) -> bool:
 
 
 def redacted(value: Any, *, reveal: bool = False, levels: int = MOST_LEVELS) -> Any:
-    """Mask what stands under the names of secrets, at any depth.
+    """Mask what stands under the names of secrets, or looks like one, at any depth.
 
     Args:
         value: decoded JSON.
@@ -36,6 +82,8 @@ def redacted(value: Any, *, reveal: bool = False, levels: int = MOST_LEVELS) -> 
     Returns:
         A copy in which each secret is MASK, whatever it was; null, which tells nothing, stays.
     """
+    if isinstance(value, str):
+        return masked(value, reveal=reveal)
     if not isinstance(value, (dict, list)):
         return value
     if levels == 0:
@@ -44,7 +92,7 @@ def redacted(value: Any, *, reveal: bool = False, levels: int = MOST_LEVELS) -> 
         return [redacted(item, reveal=reveal, levels=levels - 1) for item in value]
     return {
         name: MASK
-        if item is not None and not reveal and is_secret(name)
+        if item is not None and not reveal and is_secret(str(name))
         else redacted(item, reveal=reveal, levels=levels - 1)
         for name, item in value.items()
     }

@@ -59,7 +59,9 @@ class Blocking:
     @cached_property
     def _engine(self) -> sa.Engine:
         # As many connections as there are threads: they are the bound.
-        engine = sa.create_engine(self._url, **connecting.options(self._url) | {"max_overflow": -1})
+        engine = sa.create_engine(
+            self._url, hide_parameters=True, **connecting.options(self._url) | {"max_overflow": -1}
+        )
         connecting.prepare(engine, self._synchronous)
         return engine.execution_options(**connecting.WRITING[engine.dialect.name])
 

@@ -96,7 +96,7 @@ class Database:
             refuse_remote(target.database or "")
         if read_only:
             target = connecting.read_only(target)
-        engine = create_async_engine(target, **connecting.options(target))
+        engine = create_async_engine(target, hide_parameters=True, **connecting.options(target))
         connecting.prepare(engine.sync_engine, synchronous)
         blocking = Blocking(sync_url(url), synchronous)
         return cls(engine, blocking, redacted(url), prefix, schema, read_only=read_only, deadline=deadline)

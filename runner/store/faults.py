@@ -42,10 +42,16 @@ def translate(error: BaseException, url: str) -> StoreError | None:
     if not isinstance(error, (sa.exc.SQLAlchemyError, OSError, TimeoutError)) and not _from_driver(error):
         return None
     original = _original(error)
-    why = " ".join(str(original).split()).rstrip(" .?!") or type(original).__name__  # our sentence goes on behind it
+    why = " ".join(_said(original).split()).rstrip(" .?!") or type(original).__name__  # our sentence goes on behind it
     if _is_away(error, original):
         return DatabaseAway(url=url, why=why)
     return ContentRefused(why=why) if _is_content(original) else DatabaseRefused(why=why)
+
+
+def _said(original: BaseException) -> str:
+    """What the database said; without the row or the value that it refused, which may hold secrets."""
+    primary = getattr(getattr(original, "diag", None), "message_primary", None)
+    return primary if primary and _is_content(original) else str(original)
 
 
 def _is_away(error: BaseException, original: BaseException) -> bool:

@@ -51,10 +51,11 @@ class EditScreen(ModalScreen[Result | None]):
             for entry in entries(self._story, self._session.zone):
                 with Horizontal(classes="entry"):
                     yield Label(entry.label, markup=False)
-                    hint = entry.closed or entry.hint
-                    field = Input(entry.value, placeholder=hint, id=entry.name, compact=True, select_on_focus=False)
+                    field = Input(entry.value, entry.hint, id=entry.name, compact=True, select_on_focus=False)
                     field.disabled = bool(entry.closed)
                     yield field
+                if entry.closed:
+                    yield Static(content((f"{entry.label} stays as it is: {entry.closed}", "dim")))
             yield from self._account()
             yield Static("", id="preview")
             yield Static(content(("ctrl+s saves, escape leaves all as it is, ctrl+y copies it", "dim")))

@@ -14,6 +14,7 @@ from textual.widgets import Static
 from runner.people import cells
 from runner.people.fields import Operator
 from runner.people.filters import Filter, Term
+from runner.people.redaction import masked
 from runner.store import observe
 from runner.store.intervene import Kind, Place
 from runner.store.observe import Failures, TaskRow
@@ -123,7 +124,7 @@ class FailuresScreen(ActingScreen):
         group = self._group()
         text = "" if group is None else group.traceback or f"{group.error_type}: {group.message}"
         title = f"the last one, of task {group.task_id}" if group else ""
-        self.query_one("#example", Static).update(content((f"{title}\n", "bold"), block(text)))
+        self.query_one("#example", Static).update(content((f"{title}\n", "bold"), block(masked(text))))
 
     def _group(self) -> Failures | None:
         return self._groups.get(self.query_one("#groups", Table).cursor or "")

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
@@ -50,6 +51,23 @@ async def test_every_event_is_one_line_of_json_without_payloads(workshop: Worksh
     assert "password" not in messages
     assert SECRET not in stream.getvalue()
     assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("form", ["json", "human"])
+def test_what_looks_like_a_secret_is_masked(form: Literal["json", "human"]) -> None:
+    stream = io.StringIO()
+    before = logging.getLogger().handlers[:]
+    logs.set_up(form, stream)
+    try:
+        raise ConnectionError(f"postgresql://ana:{SECRET}@db/app")
+    except ConnectionError:
+        logging.getLogger("runner").exception(
+            "token=%s", SECRET, extra={"api_key": SECRET, "by_number": {1: SECRET[:1]}}
+        )
+    finally:
+        logging.getLogger().handlers[:] = before
+    assert "ConnectionError" in stream.getvalue()
+    assert SECRET not in stream.getvalue()
 
 
 async def test_the_first_and_the_last_line_say_who_worked_and_what_became_of_it(

@@ -1,0 +1,92 @@
+"""Secrets stay masked on every screen, in every question and in what is copied, until somebody reveals them by name."""
+
+import json
+from typing import Any
+
+import pytest
+
+from runner.errors import InvalidInput
+from runner.settings import Settings
+from runner.store import intervene
+from runner.store.database import Database
+from runner.store.intervene import By, Changes
+from runner.task import State
+from runner.urls import parse_url
+from tasktui.actions import ACTIONS
+from tasktui.app import crash_text
+from tasktui.screens import MODES
+from tasktui.session import Session
+from tasktui.spoken import written
+from tests.store.rows import add_attempt, add_live, add_past, ahead
+from tests.tasktui.conftest import ON_ONE_DATABASE, WIDE, Operator, Watch
+
+SECRET = "hunter2"
+PAYLOAD = {"to": "ana", "password": SECRET, "dsn": f"postgresql://ana:{SECRET}@db/app"}
+ERROR = f"ConnectionError: no way to postgresql://ana:{SECRET}@db/app, token={SECRET}"
+TRACE = f'Traceback:\n  connect(password="{SECRET}")\nConnectionError: {{"api_key": "{SECRET}"}}'
+
+
+@pytest.fixture
+async def task_id(database: Database) -> int:
+    """A task that died with secrets wherever a text can stand, after somebody had written its payload anew."""
+    id = await add_live(database, "smtp.send", payload=json.dumps(PAYLOAD), run_at=ahead(60))
+    given = Changes(payload=json.dumps(PAYLOAD | {"token": SECRET}), retry="1m")
+    await database.write(intervene.edit, id, None, given, By("ana", "web-1"))
+    about = {"payload": json.dumps(PAYLOAD), "result": json.dumps(PAYLOAD), "error": ERROR, "submitted_at": ahead(-9)}
+    await add_past(database, id + 1, State.DEAD, handler="smtp.send", finished_at=ahead(-1), **about)
+    tried: dict[str, Any] = {"handler": "smtp.send", "message": ERROR, "traceback": TRACE}
+    await add_attempt(database, id + 1, started_at=ahead(-2), ended_at=ahead(-1), **tried)
+    await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1), **tried)
+    return id
+
+
+async def looks(operator: Operator) -> str:
+    """Everything that is seen and told on the way through all screens and questions."""
+    seen = []
+
+    async def look(text: str) -> None:
+        await operator.sees(text)
+        seen.append(operator.text)
+
+    for mode, text in {"tasks": "no way to", "failures": "***", "audit": "retry", "task": "last failure"}.items():
+        await operator.press(MODES[mode].KEY)
+        await look(text)
+        await operator.press("Y")
+    for key, text in {"w": "is not running", ACTIONS["retry"].key: "smtp.send", ACTIONS["edit"].key: "masked"}.items():
+        await operator.press(key)
+        await look(text)
+        await operator.press("escape")
+    return "\n".join([*seen, operator.notices, operator.console.clipboard])
+
+
+@ON_ONE_DATABASE
+async def test_no_screen_and_no_question_shows_a_secret(database: Database, task_id: int, watch: Watch) -> None:
+    async with watch(size=WIDE, task_id=task_id) as operator:
+        assert SECRET not in await looks(operator)
+        operator.console.session.task_id = task_id + 1
+        await operator.sees("no way to postgresql://ana:***@db/app, token=***", "connect(password=***)", '"dsn"')
+        assert SECRET not in operator.text
+        await operator.press("v")
+        await operator.sees(f'"password": "{SECRET}"', f"token={SECRET}", f'connect(password="{SECRET}")')
+        await operator.press("v")
+        await operator.until(lambda: SECRET not in operator.text)
+        await operator.press(MODES["audit"].KEY)
+        await operator.sees("reveal")
+
+
+def test_a_secret_is_not_written_into_a_command_line() -> None:
+    assert written(["edit", 7, "--payload", json.dumps({"to": "ana"})], Settings()) is not None
+    assert written(["edit", 7, "--payload", json.dumps(PAYLOAD)], Settings()) is None
+    assert written(["tasks", f"error~token={SECRET}"], Settings()) is None
+
+
+async def test_no_repr_and_no_crash_tells_the_password_of_the_database() -> None:
+    settings = Settings(url=parse_url(f"postgresql://ana:{SECRET}@db/app"))
+    database = Database.of(settings, read_only=True)
+    session = Session(database, settings)
+    try:
+        told = [repr(session), str(settings), repr(settings.model_dump()), repr(database.engine), str(database.url)]
+        told += [crash_text(InvalidInput(why=SECRET)), repr(written(["tasks"], settings))]
+    finally:
+        await database.dispose()
+    assert SECRET not in "\n".join(told)
