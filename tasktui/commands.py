@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from runner.errors import InvalidInput
 from runner.people.fields import suggestion
+from runner.people.sorts import SORTS
 from runner.store.intervene import Kind, Place
 from tasktui.query import complete_filter, first_of
 
@@ -28,6 +29,7 @@ COMMANDS = {
     for command in (
         Spelling("overview", "", "the queues at a glance"),
         Spelling("tasks", "[FILTER]", "the tasks that a filter lets through"),
+        Spelling("sort", "[BY] [asc|desc]", "the order of the list: :sort run_at; alone it turns it around"),
         Spelling("task", "ID", "the story of one task"),
         Spelling("failures", "", "what goes wrong, grouped"),
         Spelling("runners", "", "who works"),
@@ -110,6 +112,8 @@ def _complete_words(name: str, begun: str, names: Mapping[str, Sequence[str]]) -
             return complete_filter(begun, names)
         case "view" | "forget":
             return first_of(begun, names.get("view", ()))
+        case "sort":
+            return first_of(begun, tuple(SORTS)) if begun else None
         case "write" if not begun:
             return "10m "
         case "pause" | "resume":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from runner.people.filters import Filter
-from runner.store.observe import Count, Page, TaskRow
+from runner.store.observe import Bookmark, Count, Page, TaskRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Listing:
         tasks: each as it was read last.
         at: the database's time when anything was read last; None before anything was.
         next: where to go on behind the last one; None when there are no more.
-        capped: the search stopped after walking far.
         indexed: an index finds the filter's tasks.
+        way: how they were found, in words.
         gone: ids of those that exist no more.
         live: ids of those that had not ended when they were loaded.
         marks: marked tasks as they were seen last, in the list or not.
@@ -40,9 +40,9 @@ class Listing:
     ids: tuple[int, ...] = ()
     tasks: Mapping[int, TaskRow] = field(default_factory=dict)
     at: datetime | None = None
-    next: int | None = None
-    capped: bool = False
+    next: Bookmark | None = None
     indexed: bool = True
+    way: str = ""
     gone: frozenset[int] = frozenset()
     live: frozenset[int] = frozenset()
     marks: Mapping[int, TaskRow] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Listing:
         marks = {id: tasks.get(id, task) for id, task in self.marks.items()}
         live = _live(page.tasks)
         return Listing(
-            tuple(tasks), tasks, page.at, page.next, page.capped, page.indexed, live=live, marks=marks, all=self.all
+            tuple(tasks), tasks, page.at, page.next, page.indexed, page.way, live=live, marks=marks, all=self.all
         )
 
     def extended(self, page: Page) -> "Listing":
@@ -67,7 +67,7 @@ class Listing:
             tasks={**self.tasks, **new},
             at=page.at,
             next=page.next,
-            capped=page.capped,
+            way=page.way,
             live=self.live | _live(page.tasks),
         )
 

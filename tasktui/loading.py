@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from runner.people.filters import Filter
+from runner.people.sorts import Sort
 from runner.store import intervene, observe
 from runner.store.observe import Count, Page, TaskRow
 from runner.store.transaction import Transaction
 from tasktui.messages import Matched
 from tasktui.render import line
 
-NEWEST = 100
+MOST_NEWER = 100
 """Newer tasks are counted up to so many."""
 
 MOST_MARKED = 1_000
@@ -20,9 +21,15 @@ MOST_MARKED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A first page."""
+    """A first page.
+
+    Args:
+        page: the page.
+        newest: the highest id that the filter let through then; None where finding it would take long.
+    """
 
     page: Page
+    newest: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +56,34 @@ async def names(tx: Transaction) -> dict[str, Sequence[str]]:
     return {field: [name for name in entries if line(name) == name] for field, entries in known.items()}
 
 
-async def refresh(tx: Transaction, asked: tuple[int, ...], wanted: Filter | None, newest: int) -> Refreshed:
+async def load(tx: Transaction, wanted: Filter, limit: int, sort: Sort) -> Loaded:
+    """Read a first page, and what is the newest of all: a list need not begin with it.
+
+    Args:
+        tx: an open transaction.
+        wanted: the filter.
+        limit: the most tasks on a page.
+        sort: the order.
+    """
+    page = await observe.page(tx, wanted, None, limit, sort)
+    if not observe.indexed(wanted):
+        return Loaded(page, None)
+    return Loaded(page, max((await observe.find(tx, wanted, 1)).ids, default=0))
+
+
+async def refresh(tx: Transaction, asked: tuple[int, ...], wanted: Filter, newest: int | None) -> Refreshed:
     """Read tasks again, and count those that came since.
 
     Args:
         tx: an open transaction.
         asked: ids of the tasks.
-        wanted: the filter that newer ones must pass; None to count none.
-        newest: the highest id that is in the list.
+        wanted: the filter that newer ones must pass.
+        newest: the highest id when the list was loaded; None to count none.
     """
     rows = await observe.task_rows(tx, asked)
     newer = 0
-    if wanted is not None:
-        found = await observe.find(tx, wanted, NEWEST)
+    if newest is not None:
+        found = await observe.find(tx, wanted, MOST_NEWER)
         newer = sum(id > newest for id in found.ids)
     return Refreshed(asked, rows, newer, await observe.clock(tx))
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import InvalidInput, RunnerError
+from runner.people.sorts import parse_sort
 from tasktui import interventions, views
 from tasktui.commands import Command, place_of
 from tasktui.writing import split_length
@@ -53,6 +54,11 @@ def _stop(console: "Console", _command: Command) -> None:
 
 def _tasks(console: "Console", command: Command) -> None:
     console.list_tasks(command.rest)
+
+
+def _sort(console: "Console", command: Command) -> None:
+    console.session.sort = parse_sort(command.rest) if command.words else console.session.sort.reverse
+    console.switch_mode("tasks")
 
 
 def _task(console: "Console", command: Command) -> None:
@@ -122,6 +128,7 @@ OBEYED: dict[str, Callable[["Console", Command], None]] = {
     "lock": _lock,
     "stop": _stop,
     "tasks": _tasks,
+    "sort": _sort,
     "task": _task,
     "view": _view,
     "save": _save,

@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from runner.people import cells
 from runner.people.person import local_zone
+from runner.people.sorts import NEWEST, Sort
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.intervene import By, who
@@ -54,6 +55,7 @@ class Session:
         zone: in which times are shown and read.
         task_id: the task whose story is told.
         wanted: the filter of the list, as text.
+        sort: the order of the list.
         names: that were seen, of queues and handlers, to complete what is typed.
         views: the file of saved filters.
         work: something long that is under way; one at a time.
@@ -67,6 +69,7 @@ class Session:
     zone: tzinfo = field(default_factory=local_zone)
     task_id: int | None = None
     wanted: str = ""
+    sort: Sort = NEWEST
     names: dict[str, Sequence[str]] = field(default_factory=dict)
     views: Path = field(default_factory=default_path)
     work: Work | None = None

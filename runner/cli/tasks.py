@@ -8,14 +8,14 @@ from cyclopts import Parameter
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import Column, plain, print_json, print_line, print_table
-from runner.cli.targets import TaskId
 from runner.errors import InvalidInput
 from runner.people import cells
 from runner.people.filters import Filter, parse_filter
 from runner.people.person import local_zone, now
+from runner.people.sorts import NEWEST, By, Sort, sort_by
 from runner.people.terminal import counted
+from runner.store.observe.bookmark import read_bookmark, written
 from runner.store.observe.pages import Page, page
-from runner.store.observe.search import Order
 from runner.store.observe.tasks import TaskRow
 
 MOST = 1_000
@@ -36,12 +36,14 @@ COLUMNS = (
 async def tasks(
     *words: Annotated[str, Parameter(name="FILTER")],
     limit: int = 50,
-    after: TaskId | None = None,
-    oldest: bool = False,
+    after: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    sort: str = By.ID,
+    desc: bool = False,
+    asc: bool = False,
     json: bool = False,
     connection: Connection = NOWHERE,
 ) -> int:
-    """List the tasks that a filter lets through, newest first.
+    """List the tasks that a filter lets through, the newest first.
 
     A filter has terms that must all hold, and a comma for "or" within one:
 
@@ -54,21 +56,29 @@ async def tasks(
     A filter that no index serves is answered a stretch of rows at a time: the
     last line says where to go on.
 
+    Sorts: id age run_at priority claimed_at finished_at attempts. run_at and
+    priority list what waits, claimed_at what runs, finished_at what has ended.
+
     Args:
         words: The filter; none lists all tasks.
         limit: The most tasks to list.
-        after: Go on behind this id, as the last line of the call before said.
-        oldest: Oldest first.
+        after: Go on behind this place, as the last line of the call before said.
+        sort: What to sort by.
+        desc: The greatest first.
+        asc: The least first.
         json: Print one JSON document.
         connection: Which database.
     """
     if not 1 <= limit <= MOST:
         raise InvalidInput(why=f"--limit goes from 1 to {MOST}, not {limit}; go on with --after")
+    if asc and desc:
+        raise InvalidInput(why="--asc and --desc are opposites: only one of them makes sense")
     wanted = parse_filter(" ".join(words), now(), local_zone())
-    order = Order.OLDEST if oldest else Order.NEWEST
+    order = sort_by(sort, descending=desc if asc or desc else None)
+    mark = None if after is None else read_bookmark(after, order)
     async with opened(connection.settings()) as database:
-        found = await database.read(page, wanted, after, limit, order)
-    print_json(_document(found, wanted)) if json else _print(found)
+        found = await database.read(page, wanted, mark, limit, order)
+    print_json(_document(found, wanted, order)) if json else _print(found, order)
     return Exit.OK
 
 
@@ -77,18 +87,22 @@ def listed(task: TaskRow) -> dict[str, object]:
     return {"id": task.id, "state": task.state, **plain(task)}
 
 
-def _document(found: Page, wanted: Filter) -> dict[str, object]:
-    rest = {name: getattr(found, name) for name in ("next", "capped", "indexed", "at")}
-    return {"filter": str(wanted), "tasks": [listed(task) for task in found.tasks], **rest}
+def _document(found: Page, wanted: Filter, sort: Sort) -> dict[str, object]:
+    rest = {name: getattr(found, name) for name in ("capped", "indexed", "sorted", "at")}
+    tasks = [listed(task) for task in found.tasks]
+    return {"filter": str(wanted), "sort": str(sort), "tasks": tasks, "next": _next(found, sort), **rest}
 
 
-def _print(found: Page) -> None:
+def _next(found: Page, sort: Sort) -> str | None:
+    return None if found.next is None else written(found.next, sort)
+
+
+def _print(found: Page, sort: Sort) -> None:
     if found.tasks:
         print_table(COLUMNS, [row(task, found.at) for task in found.tasks])
-    way = "indexed" if found.indexed else "scan"
-    more = f"; go on with --after {found.next}" if found.next is not None else ""
-    short = ", stopped after looking at many rows" if found.capped else ""
-    print_line(f"{counted(len(found.tasks), 'task')} ({way}{short}){more}", style="dim")
+    more = f"; go on with --after {_next(found, sort)}" if found.next is not None else ""
+    order = "" if sort == NEWEST else f", by {sort.by}: {sort.words}"
+    print_line(f"{counted(len(found.tasks), 'task')} ({found.way}{order}){more}", style="dim")
 
 
 def row(task: TaskRow, at: datetime) -> list[str]:

@@ -2,7 +2,7 @@
 
     RunnerError
     ├── InvalidInput            what somebody typed or passed
-    │   ├── InvalidDuration  InvalidMoment  InvalidRetryPlan  InvalidFilter
+    │   ├── InvalidDuration  InvalidMoment  InvalidRetryPlan  InvalidFilter  InvalidSort
     │   ├── InvalidPayload  PayloadTooLarge  InvalidTask
     │   └── InvalidEdit
     ├── ConfigurationError      how the program was set up
@@ -48,6 +48,7 @@ from runner.errors.input import (
     InvalidMoment,
     InvalidPayload,
     InvalidRetryPlan,
+    InvalidSort,
     InvalidTask,
     PayloadTooLarge,
 )
@@ -95,6 +96,7 @@ __all__ = [
     "InvalidResult",
     "InvalidRetryPlan",
     "InvalidSettings",
+    "InvalidSort",
     "InvalidTask",
     "InvalidUrl",
     "NoResult",

@@ -28,6 +28,10 @@ class InvalidFilter(InvalidInput):
     """The filter {text!r} is not understood at character {position}: {why}."""
 
 
+class InvalidSort(InvalidInput):
+    """Tasks cannot be sorted by {sort}: {why}."""
+
+
 class InvalidPayload(InvalidInput):
     """The payload does not fit handler {handler!r}: {why}."""
 

@@ -98,6 +98,9 @@ class Tables:
         self._index(history, "finished", past.finished_at, past.id)
         rare = past.state != state_literal(State.SUCCEEDED)
         self._index(history, "failed", past.state, past.queue, past.id, where=rare)
+        # By id and by end, so that no list and no bulk sorts them anew for each page.
+        self._index(history, "rare", past.state, past.id, where=rare)
+        self._index(history, "ended", past.state, past.finished_at, past.id, where=rare)
         self._index(history, "key", past.key, past.handler, past.id, where=past.key.is_not(None))
         self._index(attempt, "fingerprint", tried.fingerprint, tried.ended_at)
         self._index(attempt, "ended", tried.ended_at)

@@ -1,6 +1,7 @@
 """CommandScreen: one line below the screen, to type a command into."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 from textual import on
@@ -30,9 +31,10 @@ class CommandScreen(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         """The line."""
-        yield Typed(
-            lambda text: complete_command(text, self._names), ": a command; ? lists them", self._begun, id="command"
-        )
+        complete = partial(complete_command, names=self._names)
+        line = Typed(complete, ": a command; ? lists them", self._begun, id="command")
+        line.select_on_focus = False  # what is typed goes on from what stands there
+        yield line
 
     @property
     def line(self) -> Input:

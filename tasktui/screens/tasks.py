@@ -1,7 +1,7 @@
-"""Tasks: the list. Filter, mark, act."""
+"""Tasks: the list. Filter, sort, mark, act."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -11,10 +11,10 @@ from textual.widgets import Input, Static
 
 from runner.errors import RunnerError
 from runner.people.filters import Filter, parse_filter
+from runner.people.sorts import NEWEST, By, Sort
 from runner.store import observe
-from runner.store.observe import Order
 from tasktui.columns import Column
-from tasktui.loading import NEWEST, Loaded, More, Refreshed, names, refresh
+from tasktui.loading import MOST_NEWER, Loaded, More, Refreshed, load, names, refresh
 from tasktui.query import complete_filter
 from tasktui.render import Line, content, line, task_line
 from tasktui.screens.marking import MarkingScreen
@@ -42,6 +42,22 @@ COLUMNS = (
     Column("REASON", 16, grow=4),
 )
 
+TITLES = {
+    By.ID: "ID",
+    By.AGE: "AGE",
+    By.RUN_AT: "WHEN",
+    By.CLAIMED_AT: "WHEN",
+    By.FINISHED_AT: "WHEN",
+    By.ATTEMPTS: "TRY",
+}
+"""The column that shows what is sorted by; priorities have none."""
+
+
+def titled(sort: Sort) -> tuple[Column, ...]:
+    """The columns, with an arrow at the one that is sorted by."""
+    chosen, arrow = TITLES.get(sort.by), f" {sort.arrow}"
+    return tuple(column._replace(title=column.title + arrow * (column.title == chosen)) for column in COLUMNS)
+
 
 class TasksScreen(MarkingScreen):
     """The list of tasks."""
@@ -49,13 +65,13 @@ class TasksScreen(MarkingScreen):
     KEY = "2"
     TITLE = "Tasks"
     ABOUT = (
-        "Newest first. The order stands still while you look: tasks change in their places, those that have ended are "
-        "struck through, and r loads the list anew."
+        "Newest first, or as o sorts them. The order stands still while you look: tasks change in their places, those "
+        "that have ended are struck through, and r loads the list anew."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", key_display="/", priority=True),
         Binding("w", "why", "Why"),
-        Binding("o", "order", "Order", show=False),
+        Binding("o", "sort", "Sort", show=False, priority=True),
         Binding("escape", "list", "To the list", show=False),
     ]
 
@@ -63,10 +79,11 @@ class TasksScreen(MarkingScreen):
         super().__init__()
         self._wanted = Filter()
         self._typed = ""
-        self._order = Order.NEWEST
+        self._sort = NEWEST
         self._load = True
         self._more = False
         self._loads = 0
+        self._newest: int | None = None
 
     def parts(self) -> Iterable[Widget]:
         """The filter, what is to be said about the list, and the list."""
@@ -85,7 +102,10 @@ class TasksScreen(MarkingScreen):
         self.table.focus()
 
     def on_screen_resume(self) -> None:
-        """Take over a filter that another screen asked for."""
+        """Take over a filter that another screen asked for, and an order."""
+        if self.session.sort != self._sort:
+            self._sort = self.session.sort
+            self._begin()
         if self.session.wanted != self._typed:
             self.query_one("#filter", Input).value = self.session.wanted
             self._apply(self.session.wanted)
@@ -96,30 +116,30 @@ class TasksScreen(MarkingScreen):
 
     def spoken(self) -> Sequence[object]:
         """What lists the same tasks."""
-        oldest = ["--oldest"] if self._order is Order.OLDEST else []
-        return ["tasks", *([self._typed] if self._typed else []), *oldest]
+        way = "--desc" if self._sort.descending else "--asc"
+        order = [] if self._sort == NEWEST else ["--sort", self._sort.by, way]
+        return ["tasks", *([self._typed] if self._typed else []), *order]
 
     def question(self) -> object:
         """The filter, the order, and how often the list was begun anew."""
-        return (self._typed, self._order, self._loads)
+        return (self._typed, self._sort, self._loads)
 
     async def look(self) -> object:
         """Load, go on, or refresh what is in sight."""
         if self._load:
             self.session.names |= await self.session.read(names)
-            return Loaded(await self.session.read(observe.page, self._wanted, None, PAGE, self._order))
+            return await self.session.read(load, self._wanted, PAGE, self._sort)
         if self._more and self.listing.next is not None:
-            return More(await self.session.read(observe.page, self._wanted, self.listing.next, PAGE, self._order))
-        asked = tuple(dict.fromkeys((*self.table.in_sight, *list(self.listing.marks)[:NEWEST])))
-        newest = max(self.listing.ids, default=0)
-        count = self.listing.indexed and self._order is Order.NEWEST
-        return await self.session.read(refresh, asked, self._wanted if count else None, newest)
+            return More(await self.session.read(observe.page, self._wanted, self.listing.next, PAGE, self._sort))
+        asked = tuple(dict.fromkeys((*self.table.in_sight, *list(self.listing.marks)[:MOST_NEWER])))
+        return await self.session.read(refresh, asked, self._wanted, self._newest)
 
     def show(self, snapshot: Any) -> None:
         """Put what was read into the list; only a load changes the order."""
         match snapshot:
-            case Loaded(page):
+            case Loaded(page, newest):
                 self.listing, self._load, self._more = self.listing.loaded(page), False, False
+                self._newest = newest
             case More(page):
                 self.listing, self._more = self.listing.extended(page), False
             case Refreshed(asked, rows, newer, at):
@@ -134,8 +154,8 @@ class TasksScreen(MarkingScreen):
         return self.table.cursor
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let a slash that is typed into the filter be a slash."""
-        if action == "filter" and isinstance(self.focused, Input):
+        """Let a letter that is typed into the filter be a letter."""
+        if action in ("filter", "sort") and isinstance(self.focused, Input):
             return False
         return super().check_action(action, parameters)
 
@@ -152,10 +172,9 @@ class TasksScreen(MarkingScreen):
         self.query_one("#filter", Input).value = self._typed
         self.table.focus()
 
-    def action_order(self) -> None:
-        """Turn the order around."""
-        self._order = Order.OLDEST if self._order is Order.NEWEST else Order.NEWEST
-        self._begin()
+    async def action_sort(self) -> None:
+        """Ask what to sort by."""
+        await cast("Any", self.app).begin_command("sort")
 
     @on(Input.Submitted, "#filter")
     def _submitted(self, event: Input.Submitted) -> None:
@@ -194,6 +213,7 @@ class TasksScreen(MarkingScreen):
     def draw(self) -> None:
         """Show the list as it is now."""
         listing = self.listing
+        self.table.columns = titled(self._sort)
         self.table.show(listing.ids, self._line, listing.marks)
         self.query_one("#about", Static).update(self._about())
 
@@ -205,14 +225,13 @@ class TasksScreen(MarkingScreen):
     def _about(self) -> Content:
         listing = self.listing
         more = "+" if listing.next is not None else ""
-        oldest = ", oldest first" if self._order is Order.OLDEST else ""
-        way = "indexed" if listing.indexed else "scan: no index serves this filter"
-        short = ", stopped after looking at many rows" if listing.capped else ""
+        sort = self._sort
+        order = "" if sort == NEWEST else f"   {sort.arrow} {sort.by}, {sort.words}"
         hidden = f" ({listing.hidden} not in this list)" if listing.hidden else ""
         marked = f"   {len(listing.marks):,} marked{hidden}" if listing.marks else ""
         if listing.all is not None:
             marked = f"   all {listing.all.count} that match {line(listing.all.wanted)} marked"
-        capped = "+" if listing.newer >= NEWEST else ""
+        capped = "+" if listing.newer >= MOST_NEWER else ""
         newer = f"   +{listing.newer:,}{capped} newer, r to load " if listing.newer else ""
-        found = f" {len(listing.ids):,}{more} tasks{oldest}   {way}{short}"
+        found = f" {len(listing.ids):,}{more} tasks{order}   {listing.way}"
         return content((found, "dim"), (marked, "bold"), (newer, "bold reverse"))

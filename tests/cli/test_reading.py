@@ -73,7 +73,19 @@ def test_a_list_goes_on_behind_its_last_task(called: Call, store: Store) -> None
     assert [task["id"] for task in second["tasks"]] == ids[2::-1]
     assert second["next"] is None
     assert f"--after {first['next']}" in called("tasks", "--limit", 2).out
-    assert [task["id"] for task in called("tasks", "--oldest", "--json").document["tasks"]] == ids
+
+
+def test_a_list_is_sorted_as_it_is_told_to_and_goes_on_so(called: Call, store: Store) -> None:
+    ids = store.submit(*(NewTask("a.b", delay=60 * (n % 3 + 1)) for n in range(5)))
+    due = [ids[0], ids[3], ids[1], ids[4], ids[2]]
+    assert [task["id"] for task in called("tasks", "--sort", "age", "--json").document["tasks"]] == ids
+    first = called("tasks", "--sort", "run_at", "--limit", 2, "--json").document
+    assert ([task["id"] for task in first["tasks"]], first["sort"]) == (due[:2], "run_at asc")
+    rest = called("tasks", "--sort", "run_at", "--after", first["next"])
+    assert "3 tasks (indexed, by run_at: due first)" in rest.out
+    assert [int(line.split()[0]) for line in rest.out.splitlines()[1:4]] == due[2:]
+    latest = called("tasks", "--sort", "run_at", "--desc", "--json").document
+    assert [task["id"] for task in latest["tasks"]] == due[::-1]
 
 
 def test_a_filter_may_be_one_word_or_several(called: Call, store: Store) -> None:
@@ -88,7 +100,19 @@ def test_a_list_says_whether_an_index_serves_it(called: Call) -> None:
     assert "(scan)" in called("tasks", "error~x").out
 
 
-@pytest.mark.parametrize("arguments", [("stat:x",), ("--limit", 0), ("--after", 2**63), ("--limit", "many")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("stat:x",),
+        ("--limit", 0),
+        ("--after", 2**63),
+        ("--limit", "many"),
+        ("--sort", "size"),
+        ("--asc", "--desc"),
+        ("--sort", "run_at", "--after", 7),
+        ("--sort", "run_at", "state:dead"),
+    ],
+)
 def test_what_cannot_be_listed_is_bad_input(called: Call, arguments: tuple[object, ...]) -> None:
     told = called("tasks", *arguments)
     assert told.code == Exit.BAD_INPUT

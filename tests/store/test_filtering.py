@@ -5,8 +5,9 @@ import sqlalchemy as sa
 
 from runner.errors import InvalidFilter
 from runner.people.filters import Filter
+from runner.people.sorts import OLDEST
 from runner.store.database import Database
-from runner.store.observe import Order, failures, find, indexed, page
+from runner.store.observe import failures, find, indexed, page
 from runner.task import State
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, filtered
 
@@ -197,8 +198,8 @@ def test_the_badge_says_whether_an_index_serves(text: str, served: bool) -> None
 
 
 async def test_the_oldest_can_come_first(zoo: Database) -> None:
-    found = await zoo.read(page, Filter(), order=Order.OLDEST, limit=4)
+    found = await zoo.read(page, Filter(), sort=OLDEST, limit=4)
     assert [task.id for task in found.tasks] == [1, 2, 3, 4]
-    rest = await zoo.read(page, Filter(), found.next, order=Order.OLDEST)
+    rest = await zoo.read(page, Filter(), found.next, sort=OLDEST)
     assert [task.id for task in rest.tasks] == [5, 6, 7, 8, 9]
     assert rest.next is None

@@ -41,7 +41,7 @@ from runner.store.intervene import (
     unblock,
     wish,
 )
-from runner.store.observe import Audited, Count, audit, clock, counts, page, registered, runners, story
+from runner.store.observe import Audited, Bookmark, Count, audit, clock, counts, page, registered, runners, story
 from runner.store.runners import Identity, beat, register
 from runner.store.settle import Settlement, settle
 from runner.store.submit import submit, submit_many
@@ -570,7 +570,7 @@ class TestBulk:
         id = await add_live(database, version=3)
         await add_past(database, 100, State.DEAD, version=8)
         found = await database.read(matching, Filter(), 1)
-        assert (found.targets, found.next) == ([Target(100, 8)], 100)
+        assert (found.targets, found.next) == ([Target(100, 8)], Bookmark(100))
         assert (await database.read(matching, Filter(), 1, found.next)).targets == [Target(id, 3)]
 
 

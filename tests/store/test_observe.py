@@ -8,14 +8,15 @@ import sqlalchemy as sa
 from runner.errors import TaskNotFound
 from runner.outcome import Failure, Retry
 from runner.people.filters import Filter
+from runner.people.sorts import NEWEST, OLDEST, Sort
 from runner.policy.histogram import add
 from runner.store import settle as settling
 from runner.store.claim import Claimant, Terms, claim
 from runner.store.database import Database
 from runner.store.observe import (
+    Bookmark,
     Count,
     Flow,
-    Order,
     QueueCounts,
     audit,
     counts,
@@ -138,7 +139,7 @@ class TestPages:
     async def test_a_page_that_just_fits_is_the_last_one(self, database: Database) -> None:
         await database.write(submit_many, [NewTask("h"), NewTask("h")])
         assert (await database.read(page, Filter(), limit=2)).next is None
-        assert (await database.read(page, Filter(), limit=1)).next == 2
+        assert (await database.read(page, Filter(), limit=1)).next == Bookmark(2)
 
     async def test_a_filter_without_an_index_walks_a_stretch_and_says_so(self, database: Database) -> None:
         await database.write(submit_many, [NewTask("rare" if number == 3 else "h") for number in range(20)])
@@ -153,8 +154,8 @@ class TestPages:
         assert found == [1_001, 4]
         assert pages > 3
 
-    @pytest.mark.parametrize("order", Order)
-    async def test_however_short_the_stretch_every_task_is_found_once(self, database: Database, order: Order) -> None:
+    @pytest.mark.parametrize("order", [NEWEST, OLDEST])
+    async def test_however_short_the_stretch_every_task_is_found_once(self, database: Database, order: Sort) -> None:
         for number in range(1, 13):
             handler = "rare" if number % 3 == 0 else "h"
             await (
@@ -169,7 +170,7 @@ class TestPages:
                     break
                 some = await database.read(find, filtered(text), limit, some.next, order, stretch)
             expected = [3, 6, 9, 12] if text == "handler:rare" else list(range(1, 13))
-            assert found == (expected if order is Order.OLDEST else expected[::-1])
+            assert found == (expected if order is OLDEST else expected[::-1])
 
     async def test_states_are_shown_as_the_database_s_clock_has_them(self, database: Database) -> None:
         gone = await add_runner(database, lease=-1)
@@ -179,7 +180,7 @@ class TestPages:
         await add_live(database, state=State.RUNNING.value, runner_id=gone)
         await add_live(database, state=State.RUNNING.value, runner_id=await add_runner(database))
         await add_past(database, 6, State.CANCELLED)
-        found = await database.read(page, Filter(), order=Order.OLDEST)
+        found = await database.read(page, Filter(), sort=OLDEST)
         shown = [Shown.READY, Shown.SCHEDULED, Shown.RETRYING, Shown.LOST, Shown.RUNNING, Shown.CANCELLED]
         assert [task.shown for task in found.tasks] == shown
         assert [task.state for task in found.tasks][2:5] == [State.WAITING, State.RUNNING, State.RUNNING]

@@ -10,9 +10,10 @@ import sqlalchemy as sa
 
 from runner.columns import db_now
 from runner.people.filters import Filter
+from runner.people.sorts import NEWEST, OLDEST
 from runner.schema.partitions import WIDTH
 from runner.store.database import Database
-from runner.store.observe import Order, counts, page, story
+from runner.store.observe import Bookmark, counts, page, story
 from runner.store.prune import prune
 from runner.task import State
 from tests.store.conftest import ON_POSTGRESQL
@@ -74,7 +75,7 @@ async def test_an_id_is_looked_up_in_two_partitions(watched: tuple[Database, Wat
 
 async def test_a_page_walks_along_the_keys(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
-    for order, after in itertools.product(Order, (None, 7 * WIDTH + 300)):
+    for order, after in itertools.product((NEWEST, OLDEST), (None, Bookmark(7 * WIDTH + 300))):
         async with looking.seeing() as seen:
             found = await database.read(page, Filter(), after, LIMIT, order)
         assert len(found.tasks) == LIMIT

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runner.store.observe import Page, TaskRow
+from runner.store.observe import Bookmark, Page, TaskRow
 from runner.task import Shown
 from tasktui.columns import Column, widths
 from tasktui.feed import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Feed
@@ -18,7 +18,7 @@ AT = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
 
 
 def page(*tasks: TaskRow, after: int | None = None) -> Page:
-    return Page(list(tasks), after, False, True, AT)
+    return Page(list(tasks), None if after is None else Bookmark(after), False, True, AT)
 
 
 def test_columns_share_the_room_that_is_left() -> None:

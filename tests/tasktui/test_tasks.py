@@ -135,6 +135,28 @@ async def test_further_pages_are_fetched_at_the_edge(database: Database, watch: 
 
 
 @ON_ONE_DATABASE
+async def test_the_list_is_sorted_with_one_key_and_says_so(database: Database, watch: Watch) -> None:
+    first, second = await add_live(database, run_at=ahead(60)), await add_live(database, run_at=ahead(30))
+    async with watch("tasks") as operator:
+        await operator.until(lambda: operator.screen.listing.ids == (second, first))
+        assert "ID ↓" in operator.text
+        await operator.press("o", *"run", "underscore", *"at", "enter")
+        await operator.sees("↑ run_at, due first", "WHEN ↑", "indexed")
+        assert operator.screen.listing.ids == (second, first)
+        await operator.press("o", "enter")
+        await operator.until(lambda: operator.screen.listing.ids == (first, second))
+        await operator.press("Y")
+        await operator.until(lambda: "runner tasks --sort run_at --desc" in operator.console.clipboard)
+        third = await add_live(database)
+        await operator.sees("+1 newer, r to load")
+        await operator.command("tasks state:dead")
+        await operator.sees("only those that wait have it")
+        await operator.command("sort age")
+        await operator.command("tasks")
+        await operator.until(lambda: operator.screen.listing.ids == (first, second, third))
+
+
+@ON_ONE_DATABASE
 async def test_enter_opens_the_task_under_the_cursor(database: Database, watch: Watch) -> None:
     first = await add_live(database, key="the-first")
     await add_live(database, key="the-second")

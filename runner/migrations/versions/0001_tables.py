@@ -172,6 +172,8 @@ def _task_history(op: Operations) -> None:
     )
     op.create_index("task_history", "finished", "finished_at", "id")
     op.create_index("task_history", "failed", "state", "queue", "id", where="state != 'succeeded'")
+    op.create_index("task_history", "rare", "state", "id", where="state != 'succeeded'")
+    op.create_index("task_history", "ended", "state", "finished_at", "id", where="state != 'succeeded'")
     op.create_index("task_history", "key", "key", "handler", "id", where='"key" IS NOT NULL')
     for part, of, values in (
         ("others", "task_history", "(PRIMARY KEY (id)) FOR VALUES IN ('dead', 'cancelled')"),

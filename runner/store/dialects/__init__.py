@@ -79,6 +79,10 @@ class Dialect(Protocol):
         """Execute a statement on the driver's own connection, and fetch all its rows as tuples."""
         ...
 
+    def along_indexes(self) -> sa.Executable | None:
+        """What to execute before a walk along an index, so that the planner keeps to it; None for nothing."""
+        ...
+
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """A time in a form that can always be fetched, whatever a foreign client wrote: see observe.legible."""
         ...

@@ -88,6 +88,13 @@ class PostgreSQL:
         await cursor.close()
         return rows
 
+    def along_indexes(self) -> sa.Executable | None:
+        """Neither bitmaps nor whole tables, until the transaction ends: they have no order.
+
+        A planner that last heard of few rows would collect all that there are by now, and sort them for each page.
+        """
+        return sa.select(*(sa.func.set_config(f"enable_{scan}", "off", True) for scan in ("bitmapscan", "seqscan")))
+
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Leave out what Python has no date for: infinity, and years that it does not know."""
         return sa.case((moment.between(EARLIEST, LATEST), moment))

@@ -76,6 +76,10 @@ class SQLite:
         """In one visit to the connection's thread: each costs as much as a small statement."""
         return list(await connection.execute_fetchall(sql, arguments))
 
+    def along_indexes(self) -> sa.Executable | None:
+        """Nothing: it takes the index that has the order."""
+        return None
+
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Times are text, and any text can be fetched."""
         return sa.type_coerce(moment, sa.Text)

@@ -8,8 +8,10 @@ import sqlalchemy as sa
 
 from runner.people.filters import Filter
 from runner.store.intervene.answers import Result, Target
+from runner.store.observe.bookmark import Bookmark
+from runner.store.observe.found import STRETCH
 from runner.store.observe.legible import whole
-from runner.store.observe.search import STRETCH, find
+from runner.store.observe.search import find
 from runner.store.transaction import Transaction
 
 P = ParamSpec("P")
@@ -85,11 +87,11 @@ class Matching:
     """
 
     targets: list[Target]
-    next: int | None
+    next: Bookmark | None
 
 
 async def matching(
-    tx: Transaction, wanted: Filter, limit: int, after: int | None = None, stretch: int = STRETCH
+    tx: Transaction, wanted: Filter, limit: int, after: Bookmark | None = None, stretch: int = STRETCH
 ) -> Matching:
     """Find the tasks that a filter lets through, the newest first.
 

@@ -98,7 +98,7 @@ class Outline(NamedTuple):
 async def gathered(tx: Transaction, wanted: Filter, cap: int = CAP) -> tuple[list[int], bool]:
     """Find all ids that a filter lets through, the highest first, up to a cap; and tell whether there may be more."""
     ids: list[int] = []
-    after: int | None = None
+    after = None
     for _ in range(MOST_STRETCHES):
         found = await find(tx, wanted, cap - len(ids), after)
         ids += found.ids

@@ -4,6 +4,7 @@ Every function takes an open transaction, counts up to a cap, and reads a row wh
 """
 
 from runner.store.observe.audit import Audited, audit, audited, undoable
+from runner.store.observe.bookmark import Bookmark, read_bookmark, written
 from runner.store.observe.cause import Cause
 from runner.store.observe.circles import circles
 from runner.store.observe.counts import QueueCounts, counts
@@ -12,6 +13,7 @@ from runner.store.observe.evidence import Attempt
 from runner.store.observe.failures import Failures, failures
 from runner.store.observe.family import Family, Kin
 from runner.store.observe.filtering import indexed
+from runner.store.observe.found import Found
 from runner.store.observe.health import Health, Worry, health, worries
 from runner.store.observe.legible import clock
 from runner.store.observe.pages import Page, page
@@ -20,7 +22,7 @@ from runner.store.observe.ping import Ping, ping
 from runner.store.observe.reports import Flow, MinuteFlow, Total, per_minute, pulses, totals
 from runner.store.observe.rights import Standing, staleness, standing
 from runner.store.observe.runners import RunnerRow, UnknownHandler, runner_of, runners, unknown_handlers
-from runner.store.observe.search import Found, Order, find
+from runner.store.observe.search import find
 from runner.store.observe.story import Story, forecast, story
 from runner.store.observe.summary import By, Summary, summary
 from runner.store.observe.summary import Line as SummaryLine
@@ -33,6 +35,7 @@ from runner.store.observe.why import Why, why
 __all__ = [
     "Attempt",
     "Audited",
+    "Bookmark",
     "By",
     "Cause",
     "Count",
@@ -43,7 +46,6 @@ __all__ = [
     "Health",
     "Kin",
     "MinuteFlow",
-    "Order",
     "Page",
     "Pause",
     "Pauses",
@@ -78,6 +80,7 @@ __all__ = [
     "per_minute",
     "ping",
     "pulses",
+    "read_bookmark",
     "registered",
     "runner_of",
     "runners",
@@ -92,4 +95,5 @@ __all__ = [
     "unknown_handlers",
     "why",
     "worries",
+    "written",
 ]

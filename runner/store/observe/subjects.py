@@ -1,7 +1,7 @@
 """What filters are applied to: tables, with the meaning of fields and states in each."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -54,12 +54,16 @@ class Subject:
         columns: what each field means there.
         states: the condition behind each word for a state that its rows can be in.
         failures: the table of failed attempts, which belong to its rows; None where it is that table itself.
+        always: what else must hold of its rows; an index serves it.
+        unordered: that index has no order that a list can have.
     """
 
     table: sa.Table
     columns: Mapping[str, Any]
     states: Mapping[str, Condition]
     failures: sa.Table | None = None
+    always: tuple[Condition, ...] = ()
+    unordered: bool = False
 
 
 @lru_cache
@@ -69,6 +73,23 @@ def live(tables: Tables) -> Subject:
     columns = {field: task[name] for field, name in TASK_COLUMNS.items()}
     times = {"since": task.submitted_at, "until": task.submitted_at, "due": task.run_at}
     return Subject(tables.task, columns | times, live_states(tables), tables.attempt)
+
+
+@lru_cache
+def waiting(tables: Tables) -> Subject:
+    """Tasks that wait for their time, or for a runner."""
+    return _only(live(tables), State.WAITING, Shown.READY, Shown.SCHEDULED, Shown.RETRYING)
+
+
+@lru_cache
+def running(tables: Tables) -> Subject:
+    """Tasks in the hands of runners."""
+    return replace(_only(live(tables), State.RUNNING, Shown.LOST), unordered=True)
+
+
+def _only(subject: Subject, state: State, *shown: Shown) -> Subject:
+    states: dict[str, Condition] = {word: subject.states[word] for word in (state, *shown)}
+    return replace(subject, states=states, always=(states[state],))
 
 
 @lru_cache
