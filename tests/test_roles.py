@@ -1,12 +1,14 @@
 """The roles of PostgreSQL: what each may and may not do, with logins of their own on a real server."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import psycopg
 import pytest
@@ -49,7 +51,7 @@ def seen_by(postgresql: PostgresDatabases) -> Iterator[dict[str, str]]:
     owner = postgresql.migrated(Path())
     asyncio.run(_arranged(owner))
     with logins(owner) as urls:
-        yield urls
+        yield urls | {"owner": owner}
     postgresql.remove(owner)
 
 
@@ -69,11 +71,26 @@ async def database(request: pytest.FixtureRequest, seen_by: dict[str, str]) -> A
     await opened.dispose()
 
 
-def sent(statement: str) -> Verb:
-    async def execute(tx: Transaction) -> None:
-        await tx.execute(sa.text(statement))
+@dataclass(frozen=True)
+class Plain:
+    """Statements as somebody types them in psql."""
 
-    return execute
+    statements: str
+
+    async def __call__(self, tx: Transaction) -> None:
+        for statement in self.statements.split("; "):
+            await tx.execute(sa.text(statement))
+
+
+sent = Plain
+
+
+async def plain_entries(tx: Transaction) -> list[Any]:
+    """What the triggers have written down, which else they do when the transaction ends."""
+    await tx.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))
+    may = await tx.scalar(sa.text("SELECT has_table_privilege('task_audit', 'SELECT')"))
+    audit = tx.tables.audit.c
+    return list(await tx.rows(sa.select(tx.tables.audit).where(audit.verb.startswith("SQL ")))) if may else []
 
 
 async def submits(tx: Transaction) -> None:
@@ -141,6 +158,11 @@ NOBODY_MAY = {
     "raise the schema": "UPDATE task_schema SET version_num = '9999'",
     "drop a table": "DROP TABLE task_audit",
     "empty a table": "TRUNCATE task_audit",
+    "write under another login": "INSERT INTO task_audit (operator, host, verb, login) VALUES ('a', 'b', 'c', 'd')",
+    "write under another time": "INSERT INTO task_audit (operator, host, verb, at) VALUES ('a', 'b', 'c', now())",
+    "take the trigger away": "DROP TRIGGER audited ON task",
+    "switch the trigger off": "ALTER TABLE task DISABLE TRIGGER ALL",
+    "switch all triggers off": "SET session_replication_role = replica",
     "add a trigger": "CREATE TRIGGER t BEFORE INSERT ON task EXECUTE FUNCTION suppress_redundant_updates_trigger()",
 }
 RUNNERS_AND_OPERATORS = ("runner", "operator")
@@ -203,7 +225,103 @@ async def tried(database: Database, verb: Verb) -> None:
         done = await verb(tx)
         if isinstance(done, intervene.Result):
             assert done.changed
+        # Who is no runner, and settles, is taken for somebody who does it by hand.
+        if not isinstance(verb, Plain) and verb is not settles:
+            assert await plain_entries(tx) == []
         raise Undone
+
+
+FIRST_ENTRIES = 2
+"""The scene itself was set by the owner, and left so many."""
+
+EDIT = "UPDATE task SET priority = 7, version = version + 1 WHERE id = 2"
+OWN_ENTRY = "INSERT INTO task_audit (operator, host, verb, task_id) VALUES ('nobody', 'x', 'y', %d)"
+WRITTEN: dict[str, tuple[str, list[tuple[str, int | None, str | None, Any, Any]]]] = {
+    "an edit": (EDIT, [("SQL UPDATE", 2, None, {"priority": 5, "version": 1}, {"priority": 7, "version": 2})]),
+    "a payload": (
+        """UPDATE task SET payload = '{"a": [1]}' WHERE id = 1""",
+        [("SQL UPDATE", 1, None, {"payload": {}}, {"payload": {"a": [1]}})],
+    ),
+    "nothing": ("UPDATE task SET priority = priority", []),
+    "two edits": (
+        "UPDATE task SET priority = 7 WHERE id = 2; UPDATE task SET priority = 8 WHERE id = 2",
+        [
+            ("SQL UPDATE", 2, None, {"priority": 5}, {"priority": 7}),
+            ("SQL UPDATE", 2, None, {"priority": 7}, {"priority": 8}),
+        ],
+    ),
+    "a task that goes": ("DELETE FROM task WHERE id = 1", [("SQL DELETE", 1, None, ANY, {})]),
+    "a task that never was": (
+        "INSERT INTO task_history (id, handler, queue, state) VALUES (90, 'h', 'q', 'succeeded')",
+        [("SQL INSERT", 90, None, {}, ANY)],
+    ),
+    "a task of the past": ("DELETE FROM task_history WHERE id = 11", [("SQL DELETE", 11, None, ANY, {})]),
+    "letting go": (
+        "UPDATE task_dependency SET satisfied_by = 'me' WHERE task_id = 4",
+        [("SQL UPDATE", 4, None, {"satisfied_by": None}, {"satisfied_by": "me"})],
+    ),
+    "a pause": (
+        "UPDATE task_queue SET paused_why = 'so' WHERE name = 'slow'",
+        [("SQL UPDATE", None, "queue slow", {"paused_why": "relay is back"}, {"paused_why": "so"})],
+    ),
+    "a queue": ("INSERT INTO task_queue (name) VALUES ('new')", [("SQL INSERT", None, "queue new", {}, ANY)]),
+    "a handler": ("INSERT INTO task_handler (name) VALUES ('new')", [("SQL INSERT", None, "handler new", {}, ANY)]),
+    "a wish": (
+        "UPDATE task_runner SET wish = 'drain' WHERE id = 1",
+        [("SQL UPDATE", None, "runner 1", {"wish": None}, {"wish": "drain"})],
+    ),
+    "a unique key": ("DELETE FROM task_unique WHERE task_id = 2", [("SQL DELETE", 2, None, ANY, {})]),
+    "a change beside an entry about another task": (f"{EDIT}; {OWN_ENTRY % 1}", [("SQL UPDATE", 2, None, ANY, ANY)]),
+    "a change beside an entry that looks like one of the trigger": (
+        f"{EDIT}; INSERT INTO task_audit (operator, host, verb, task_id) VALUES ('nobody', 'x', 'SQL UPDATE', 2)",
+        [("SQL UPDATE", 2, None, None, None), ("SQL UPDATE", 2, None, ANY, ANY)],
+    ),
+    # It proves who, when and which; what was changed is what the entry says.
+    "a change that its own entry tells of": (f"{EDIT}; {OWN_ENTRY % 2}", []),
+}
+"""What an operator does with psql, and what the audit then holds."""
+
+
+@pytest.mark.parametrize("who", ["operator"])
+@pytest.mark.parametrize(("statements", "expected"), WRITTEN.values(), ids=WRITTEN)
+async def test_what_an_operator_does_with_plain_sql_is_written_down(
+    database: Database,
+    who: str,
+    statements: str,
+    expected: list[Any],
+) -> None:
+    async def does(tx: Transaction) -> None:
+        await tx.execute(sa.text("INSERT INTO task_unique (handler, unique_key, task_id) VALUES ('h', 'u', 2)"))
+        await Plain(statements)(tx)
+        found = await plain_entries(tx)
+        told = [(row.verb, row.task_id, row.target, *map(decoded, (row.before, row.after))) for row in found]
+        assert told == expected
+        audit = tx.tables.audit.c
+        logins = await tx.rows(sa.select(audit.login).where(audit.id > FIRST_ENTRIES))
+        assert all(row.login.startswith("test_operator_") for row in logins)
+        assert all(row.host.startswith(("127.0.0.1 ", "local ")) for row in found if row.operator == row.login)
+        raise Undone
+
+    with pytest.raises(Undone):
+        await database.write(does)
+
+
+def decoded(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("who", ["runner", "owner"])
+async def test_runners_and_the_owner_are_not_watched(
+    database: Database,
+    who: str,
+) -> None:
+    async def does(tx: Transaction) -> None:
+        await Plain(EDIT)(tx)
+        assert await plain_entries(tx) == []
+        raise Undone
+
+    with pytest.raises(Undone):
+        await database.write(does)
 
 
 @pytest.mark.parametrize("who", ROLES)

@@ -59,4 +59,9 @@ def _names(prefix: str, schema: str | None) -> dict[str, str]:
     named = {name: f'{place}"{prefix}{name}"' for name in (*own, version_table(""))}
     who = {name: role(name, prefix, schema) for name in ROLES}
     usage = f'GRANT USAGE ON SCHEMA "{schema}" TO {", ".join(who.values())};\n' if schema else ""
-    return named | who | {"every_table": ", ".join(sorted(named.values())), "schema_usage": usage}
+    own_names = {
+        "audit_function": f'{place}"{prefix}task_audited"',
+        "audit_name": f"{prefix}task_audit",
+        "task_name": f"{prefix}task",
+    }
+    return named | who | own_names | {"every_table": ", ".join(sorted(named.values())), "schema_usage": usage}
