@@ -3,6 +3,7 @@
 import gc
 import sys
 
+from runner.later import divide
 from tasktui.arguments import parse
 
 WAITING = "tasktui is starting ..."
@@ -20,12 +21,11 @@ def main() -> int:
     if told:
         print(WAITING, end="", flush=True)
     try:
-        # Looking for garbage among what is loaded, which stays, takes a fifth of the time.
+        # Looking for garbage among what is loaded, which stays, takes a fifth of the time; see `load_rest`.
         gc.disable()
-        from tasktui.app import main as run
+        divide("sqlalchemy.ext.asyncio")  # its sessions bring the ORM along, which nobody here uses
+        from tasktui.starting import main as run
 
-        gc.freeze()
-        gc.enable()
         return run(arguments, _erase if told else bool)
     except KeyboardInterrupt:
         return 130

@@ -5,15 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
+from typing import TYPE_CHECKING
 
 from runner.errors import InvalidInput
 from runner.people.filters import Filter
 from runner.people.times import parse_duration
 from runner.policy.consent import MANY
 from runner.store import intervene
-from runner.store.intervene import By, Operation, Preview, Target
+from runner.store.intervene import By, Target
 from runner.store.observe import Count, TaskRow
 from runner.task import Shown
+
+if TYPE_CHECKING:
+    from runner.store.intervene import Operation, Preview  # with all that a change needs, and the first screen does not
 
 SAMPLES = 5
 
@@ -132,7 +136,7 @@ def plan(action: Action, chosen: Sequence[TaskRow]) -> Plan:
     )
 
 
-def plan_of(action: Action, wanted: Filter, seen: Preview) -> Plan:
+def plan_of(action: Action, wanted: Filter, seen: "Preview") -> Plan:
     """What an action will be done to when it is done to all that a filter lets through, as the store previewed it."""
     return Plan(
         action=action,
@@ -144,7 +148,7 @@ def plan_of(action: Action, wanted: Filter, seen: Preview) -> Plan:
     )
 
 
-def operation(action: Action, by: By, answer: str = "") -> Operation:
+def operation(action: Action, by: By, answer: str = "") -> "Operation":
     """What to do to tasks, for a store that gives the transaction and the targets.
 
     Args:

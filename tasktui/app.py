@@ -1,6 +1,5 @@
 """The console as an application: where one can go, what can be commanded, and how it starts and ends."""
 
-import asyncio
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -9,6 +8,7 @@ from typing import Any, ClassVar
 
 from rich.segment import Segments
 from rich.text import Text
+from textual import on
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
@@ -20,21 +20,26 @@ from textual.widgets import Input
 from runner.errors import InvalidInput, RunnerError
 from runner.people.terminal import clean
 from tasktui import screens, views
-from tasktui.arguments import Arguments
 from tasktui.colourless import Colourless
 from tasktui.commands import parse_command
 from tasktui.keyboard import Keyboard, forgive_bad_bytes
+from tasktui.messages import Failed, Looked
 from tasktui.obeying import obey
-from tasktui.palette import Palette
 from tasktui.render import block
-from tasktui.screens.command import CommandScreen
-from tasktui.screens.health import HealthScreen
-from tasktui.screens.help import HelpScreen, help_of
+from tasktui.rest import load_rest
 from tasktui.screens.live import LiveScreen
 from tasktui.session import Session
-from tasktui.starting import end_on_signals, opened, require_terminal
 
 MOST_FRAMES = 12
+
+SOON = 0.2
+"""Seconds after which the rest is loaded: what is there to look at is drawn before."""
+
+
+def _palette() -> type[Provider]:
+    from tasktui.palette import Palette  # everything that can be done, which the first screen does without
+
+    return Palette
 
 
 class Console(App[None]):
@@ -42,15 +47,17 @@ class Console(App[None]):
 
     CSS_PATH = Path(__file__).with_name("console.tcss")
     TITLE = "tasktui"
-    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = dict(screens.MODES)
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
+        name: mode.made for name, mode in screens.MODES.items()
+    }
     DEFAULT_MODE = "overview"
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {Palette}
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_palette}
     BINDINGS: ClassVar[list[BindingType]] = [
         # With priority the application itself handles the key, and passes the next ones on only when that is done: they
         # are meant for the screen or the line that it leads to, and not for whatever had the focus before.
         *(
-            Binding(screen.KEY, f"go('{name}')", str(screen.TITLE), show=False, priority=True)
-            for name, screen in screens.MODES.items()
+            Binding(mode.key, f"go('{name}')", mode.title, show=False, priority=True)
+            for name, mode in screens.MODES.items()
         ),
         Binding("question_mark", "help", "Help", key_display="?"),
         Binding("colon", "command", "Command", key_display=":", show=False, priority=True),
@@ -62,6 +69,7 @@ class Console(App[None]):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
+        self._complete = False
 
     async def action_go(self, mode: str) -> None:
         """Go to a screen; the keys behind wait until it is there."""
@@ -70,11 +78,20 @@ class Console(App[None]):
     def action_help(self) -> None:
         """Show the keys of this screen."""
         if isinstance(self.screen, LiveScreen):
-            self.push_screen(HelpScreen(help_of(self.screen)))
+            self.push_screen(screens.HelpScreen(self.screen))
 
     def get_driver_class(self) -> type[Driver]:
         """Read from the terminal in a way that ends with it."""
+        forgive_bad_bytes()
         return Keyboard
+
+    @on(Looked)
+    @on(Failed)
+    def _begun(self) -> None:
+        """Load the rest, now that there is something to look at."""
+        if not self._complete:
+            self._complete = True
+            self.set_timer(SOON, lambda: self.run_worker(load_rest, thread=True))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Draw without any colour where that is asked for."""
@@ -89,7 +106,7 @@ class Console(App[None]):
     def action_health(self) -> None:
         """Show how the database is."""
         if isinstance(self.screen, LiveScreen):
-            self.push_screen(HealthScreen(self.session))
+            self.push_screen(screens.HealthScreen(self.session))
 
     async def action_command(self) -> None:
         """Ask for a command; the keys behind the colon wait until there is a line to type them into."""
@@ -99,7 +116,7 @@ class Console(App[None]):
         """Ask for a command that begins with a name."""
         if isinstance(self.screen, LiveScreen):
             known = self.session.names | {"view": list(self.views())}
-            screen = CommandScreen(known, f"{name} " if name else "")
+            screen = screens.CommandScreen(known, f"{name} " if name else "")
             await self.push_screen(screen, self._command)
             screen.set_focus(screen.line)
 
@@ -145,41 +162,3 @@ def crash_text(error: BaseException | None) -> str:
     places = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
     kind = type(error).__name__
     return clean("\n".join([f"tasktui ended because of something unforeseen: {kind}", *places]), newlines=True)
-
-
-async def run(arguments: Arguments, ready: Callable[[], object]) -> int:
-    """Run the console until it is left.
-
-    Args:
-        arguments: that it was called with.
-        ready: called when it is about to draw.
-
-    Returns:
-        The exit code.
-    """
-    async with opened(arguments, arguments.settings()) as session:
-        console = Console(session)
-        end_on_signals(console.exit)
-        ready()
-        await console.run_async()
-        return console.return_code or 0
-
-
-def main(arguments: Arguments, ready: Callable[[], object]) -> int:
-    """Run the console.
-
-    Args:
-        arguments: that it was called with.
-        ready: called before anything is drawn or said.
-
-    Returns:
-        The exit code; whatever went wrong has been said on standard error.
-    """
-    try:
-        require_terminal()
-        forgive_bad_bytes()
-        return asyncio.run(run(arguments, ready))
-    except RunnerError as error:
-        ready()
-        print(clean(f"tasktui: {error}", newlines=True), file=sys.stderr)
-        return error.exit_code

@@ -5,8 +5,8 @@ from functools import partial
 from runner.people.filters import Filter
 from runner.people.times import parse_moment
 from runner.store import intervene, observe
-from runner.store.intervene import Course, Kind, Place, Result, together
-from runner.store.observe import Audited, Pause, undoable
+from runner.store.intervene import Kind, Place, Result, together
+from runner.store.observe import Audited, Pause
 from tasktui.actions import Action, Plan, operation, plan_of
 from tasktui.consent import Consent
 from tasktui.session import Session
@@ -36,7 +36,7 @@ async def carry_out(session: Session, made: Plan, consent: Consent, work: Work) 
     by = session.by(consent.reason)
     alone = made.wanted is None and len(made.chosen) == 1
     doing = operation(made.action, by if alone else together(by), consent.answer)
-    course = Course(CHUNK, most=work.total, on_progress=work.went_on, stop=lambda: work.stopping)
+    course = intervene.Course(CHUNK, most=work.total, on_progress=work.went_on, stop=lambda: work.stopping)
     if made.wanted is not None:
         return await intervene.to_all(session, doing, made.wanted, course)
     return await intervene.to_each(session, doing, made.chosen, course)
@@ -95,7 +95,7 @@ async def reveal(session: Session, task_id: int) -> None:
 
 async def last_change(session: Session, task_id: int) -> Audited | None:
     """The latest change of a task by an operator that was not taken back."""
-    return undoable(await session.read(observe.audit, task_id=task_id, limit=LATEST))
+    return observe.undoable(await session.read(observe.audit, task_id=task_id, limit=LATEST))
 
 
 async def take_back(session: Session, entry: int, reason: str | None) -> Result:
@@ -105,7 +105,7 @@ async def take_back(session: Session, entry: int, reason: str | None) -> Result:
 
 async def take_back_all(session: Session, batch: str, consent: Consent, work: Work) -> Result:
     """Take back all that was changed together, chunk by chunk."""
-    course = Course(CHUNK, most=work.total, on_progress=work.went_on, stop=lambda: work.stopping)
+    course = intervene.Course(CHUNK, most=work.total, on_progress=work.went_on, stop=lambda: work.stopping)
     return await intervene.undo_all(
         session, partial(intervene.undo, by=together(session.by(consent.reason))), batch, course
     )

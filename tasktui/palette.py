@@ -10,11 +10,11 @@ from textual.content import Content
 from tasktui.actions import ACTIONS
 from tasktui.commands import COMMANDS
 from tasktui.render import content, line
+from tasktui.screens import MODES
 from tasktui.screens.acting import ActingScreen
 
 if TYPE_CHECKING:
     from tasktui.app import Console
-    from tasktui.screens.live import LiveScreen
 
 
 class Choice(NamedTuple):
@@ -56,13 +56,12 @@ class Palette(Provider):
         console = cast("Console", self.app)
         if isinstance(self.screen, ActingScreen):
             yield from _actions(self.screen)
-        for name, mode in console.MODES.items():
-            screen = cast("type[LiveScreen]", mode)
-            yield Choice(f"{screen.TITLE}  {screen.KEY}", "go to this screen", partial(console.action_go, name))
+        for name, mode in MODES.items():
+            yield Choice(f"{mode.title}  {mode.key}", "go to this screen", partial(console.action_go, name))
         for view, wanted in console.views().items():
             yield Choice(f"View {line(view)}", line(wanted), partial(console.list_tasks, wanted))
         for command in COMMANDS.values():
-            if command.name not in console.MODES:
+            if command.name not in MODES:
                 typed = f":{command.name} {command.arguments}".strip()
                 yield Choice(typed, command.help, partial(console.begin_command, command.name))
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from runner.people import cells
 from runner.people.person import local_zone
@@ -78,6 +78,7 @@ class Session:
     _staleness: Recall[float | None] = field(default_factory=lambda: Recall(TEN_SECONDS))
     _ping: Recall[Ping] = field(default_factory=lambda: Recall(MINUTE))
     _asked: deque[float] = field(default_factory=deque)
+    _ahead: dict[object, asyncio.Task[Any]] = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _under_way: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -111,9 +112,16 @@ class Session:
         """Who changes something, from where, and why."""
         return who(reason or self.lock.reason)
 
+    def ask_ahead(self, verb: Verb[[], T]) -> None:
+        """Ask already what will be asked first by a screen that is not there yet."""
+        self._ahead[verb] = asyncio.create_task(self._read(verb))
+
     async def read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of the store in a transaction that can change nothing, and not for long."""
+        asked = self._ahead.pop(verb, None) if not (args or kwargs) else None
+        return cast("T", await asked) if asked is not None else await self._read(verb, *args, **kwargs)
 
+    async def _read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         async def transaction() -> T:
             async with self.database.reading(DEADLINE) as tx:
                 return await verb(tx, *args, **kwargs)
@@ -145,6 +153,7 @@ class Session:
 
     async def ended(self) -> None:
         """Wait until nothing is under way any more: only then the database may be closed."""
+        await asyncio.gather(*self._ahead.values(), return_exceptions=True)
         while others := self._under_way - {asyncio.current_task()}:
             await asyncio.wait(others)
 

@@ -2,14 +2,17 @@
 
 import shlex
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from runner.people.redaction import masked
 from runner.people.terminal import clean
 from runner.settings import Settings
 from runner.store.intervene import Kind, Place
-from runner.store.observe import Story
 from tasktui.actions import EVERY, Action, Plan
 from tasktui.consent import Consent
+
+if TYPE_CHECKING:
+    from runner.store.observe import Story  # every screen can say what it shows; few tell a story
 
 LONGEST = 4_000
 """Characters of a command line that is still of use."""
@@ -78,7 +81,7 @@ def of_undo_together(batch: str, number: str, consent: Consent) -> list[object]:
     return ["undo", "--batch", batch, "--yes", number, *_reason(consent.reason)]
 
 
-def of_edit(story: Story, given: Mapping[str, str], reason: str | None) -> list[object]:
+def of_edit(story: "Story", given: Mapping[str, str], reason: str | None) -> list[object]:
     """What sets values of a task, if it is still as it was seen.
 
     Args:

@@ -1,4 +1,8 @@
-"""Starting and ending: the terminal is checked and guarded, the database opened, errors said in a line."""
+"""Starting and ending: the terminal is checked and guarded, the database opened, errors said in a line.
+
+What the console is drawn with is loaded while the database is asked what it will show first. So this module, and what
+it imports, knows nothing of Textual.
+"""
 
 import asyncio
 import os
@@ -10,9 +14,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.errors import RunnerError, SchemaMissing
 from runner.migrations.revisions import HEAD, check
+from runner.people.terminal import clean
 from runner.settings import Settings
 from runner.store import observe
 from runner.store.database import Database
@@ -20,8 +26,12 @@ from runner.store.observe import Standing
 from runner.store.threads import driver_threads_ended
 from runner.urls import DatabaseUrl
 from tasktui.arguments import Arguments
+from tasktui.glance import glance
 from tasktui.session import Session
 from tasktui.writing import ASKED, CLOSED, FILE, LOGIN, STANDBY, Barrier, WriteLock
+
+if TYPE_CHECKING:
+    from tasktui.app import Console
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
@@ -52,6 +62,52 @@ def require_terminal() -> None:
     for name, stream in (("input", sys.stdin), ("output", sys.stdout)):
         if stream is None or not stream.isatty():
             raise NoTerminal(stream=name)
+
+
+def main(arguments: Arguments, ready: Callable[[], object]) -> int:
+    """Run the console.
+
+    Args:
+        arguments: that it was called with.
+        ready: called before anything is drawn or said.
+
+    Returns:
+        The exit code; whatever went wrong has been said on standard error.
+    """
+    try:
+        require_terminal()
+        return asyncio.run(run(arguments, ready))
+    except RunnerError as error:
+        ready()
+        print(clean(f"tasktui: {error}", newlines=True), file=sys.stderr)
+        return error.exit_code
+
+
+async def run(arguments: Arguments, ready: Callable[[], object]) -> int:
+    """Run the console until it is left.
+
+    Args:
+        arguments: that it was called with.
+        ready: called when it is about to draw.
+
+    Returns:
+        The exit code.
+    """
+    settings = arguments.settings()
+    loading = asyncio.create_task(asyncio.to_thread(_console))
+    async with opened(arguments, settings) as session:
+        session.ask_ahead(glance)
+        console = (await loading)(session)
+        end_on_signals(console.exit)
+        ready()
+        await console.run_async()
+        return console.return_code or 0
+
+
+def _console() -> "type[Console]":
+    from tasktui.app import Console  # with Textual, which takes longer than the database does
+
+    return Console
 
 
 @asynccontextmanager

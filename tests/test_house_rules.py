@@ -7,15 +7,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 PROJECT = Path(__file__).parent.parent
 PACKAGES = ("runner", "tasktui", "sample_handlers")
 LONGEST_MODULE = 300
 LONGEST_FUNCTION = 60
 VAGUE_NAMES = {"base", "common", "helpers", "manager", "misc", "utils"}
 STATES = {"waiting", "running", "blocked", "succeeded", "dead", "cancelled"}
-HEAVY = ("sqlalchemy", "apscheduler", "textual", "alembic")
+HEAVY = {"sqlalchemy", "apscheduler", "textual", "alembic"}
 PUBLIC_INDEX = "https://pypi.org/simple"
 PUBLIC_HOSTS = {"pypi.org", "files.pythonhosted.org"}
 
@@ -86,9 +84,13 @@ def test_imports_point_one_way() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.parametrize("package", HEAVY)
-def test_importing_runner_does_not_load(package: str) -> None:
-    assert in_a_fresh_python(f"import sys, runner; print({package!r} in sys.modules)") == "False"
+def test_the_names_for_applications_load_nothing_heavy() -> None:
+    assert in_a_fresh_python(f"import sys; from runner import *; print({HEAVY} & sys.modules.keys())") == "set()"
+
+
+def test_the_database_is_asked_before_anything_that_draws_is_loaded() -> None:
+    loaded = in_a_fresh_python("import sys, tasktui.starting; print({'textual', 'rich'} & sys.modules.keys())")
+    assert loaded == "set()"
 
 
 def test_the_lock_file_knows_no_index_but_the_public_one() -> None:

@@ -187,7 +187,7 @@ def test_the_configuration_file_of_the_readme_is_one(
 
 
 def test_every_screen_and_every_action_of_the_console_is_listed() -> None:
-    assert table("key", "## Watch and mend") == [[code(screen.KEY), screen.TITLE] for screen in MODES.values()]
+    assert table("key", "## Watch and mend") == [[code(mode.key), mode.title] for mode in MODES.values()]
     assert table("key", "| `8` |") == [[code(action.key), action.name] for action in ACTIONS.values()]
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from runner.errors import InvalidSettings
 from runner.settings.profiles import ConfigFile, Profile, locate, read_config
-from runner.settings.sources import Layer, explain, merge, variable
+from runner.settings.sources import PREFIX, Layer, explain, merge, variable
 from runner.settings.values import Settings
 
 logger = logging.getLogger(__name__)
@@ -36,12 +36,8 @@ def load(profile: str | None = None, config: str | Path | None = None, **overrid
         InvalidUrl: the URL is none of ours.
         UnknownProfile: the file does not hold it.
     """
-    # Half of the time of importing this package would go into pydantic-settings.
-    from runner.settings.environment import read_environment, stray_names
-
     known = list(Settings.model_fields)
-    stray = stray_names(os.environ, known)
-    environment = read_environment()
+    environment, stray = _environment(known)
     file = _config_file(config, environment)
     chosen = file.choose(profile or environment.get("profile"))
     if profile and chosen:
@@ -60,6 +56,17 @@ def load(profile: str | None = None, config: str | Path | None = None, **overrid
     for name in stray:
         logger.warning("%s is set in the environment, but no setting has this name: ignored", name)
     return _build(values, origins, chosen).traced(origins, stray)
+
+
+def _environment(known: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """What the environment says of settings, and the names in it that nobody would ever read."""
+    if not any(name.upper().startswith(PREFIX) for name in os.environ):
+        return {}, []
+    # Half of the time of importing this package would go into pydantic-settings.
+    from runner.settings.environment import read_environment, stray_names
+
+    stray = stray_names(os.environ, known)
+    return read_environment(), stray
 
 
 def _config_file(config: str | Path | None, environment: Mapping[str, Any]) -> ConfigFile:

@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import quote
 
 import sqlalchemy as sa
-from psycopg.types.string import TextLoader
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 READING: dict[str, dict[str, Any]] = {
@@ -103,6 +102,8 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 
 
 def _prepare_postgresql(connection: Any, _: Any) -> None:
+    from psycopg.types.string import TextLoader  # loaded already, where there is a connection
+
     driver = getattr(connection, "driver_connection", connection)
     driver.adapters.register_loader("json", TextLoader)  # payloads are passed on to the letter, not parsed here
 

@@ -9,14 +9,12 @@ from runner.people.filters import Filter
 from runner.store import observe
 from runner.store.intervene import Kind, Place, Result
 from runner.store.observe import TaskRow
-from tasktui import interventions
+from tasktui import interventions, screens
 from tasktui.actions import ACTIONS, Action, Plan, Subject, plan
 from tasktui.consent import Consent
 from tasktui.messages import Acted, Told
 from tasktui.screens.confirm import told
-from tasktui.screens.edit import EditScreen
 from tasktui.screens.undoing import UndoingScreen
-from tasktui.screens.why import WhyScreen
 from tasktui.spoken import of_plan
 
 MOST_TOLD = 8
@@ -52,7 +50,7 @@ class ActingScreen(UndoingScreen):
         if id is None:
             self.tell("Put the cursor on a task to be told why it is not running", bad=True)
         else:
-            self.app.push_screen(WhyScreen(self.session, id))
+            self.app.push_screen(screens.WhyScreen(self.session, id))
 
     def action_act(self, name: str) -> None:
         """Ask whether an action is meant, and do it then."""
@@ -105,7 +103,7 @@ class ActingScreen(UndoingScreen):
 
     async def _ask_for_edit(self, id: int) -> None:
         story = await self.session.read(observe.story, id)
-        self.call_later(self.app.push_screen, EditScreen(story, self.session), self._edited)
+        self.call_later(self.app.push_screen, screens.EditScreen(story, self.session), self._edited)
 
     async def _ask_for_undo(self, action: Action, id: int) -> None:
         entry = await interventions.last_change(self.session, id)

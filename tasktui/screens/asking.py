@@ -9,10 +9,10 @@ from textual.events import Key
 
 from runner.errors import RunnerError
 from runner.policy.consent import demand
+from tasktui import screens
 from tasktui.actions import ACTIONS, Action, Subject
 from tasktui.consent import Consent
 from tasktui.messages import Told
-from tasktui.screens.confirm import ConfirmScreen
 from tasktui.screens.live import LiveScreen
 from tasktui.spoken import written
 from tasktui.writing import ReadOnly
@@ -71,7 +71,7 @@ class AskingScreen(LiveScreen):
         def spoken(consent: Consent) -> str | None:
             return written(words(consent), settings)
 
-        self.app.push_screen(ConfirmScreen(action, about, wanted, spoken, many=many), answered)
+        self.app.push_screen(screens.ConfirmScreen(action, about, wanted, spoken, many=many), answered)
 
     def work(self, doing: Coroutine[Any, Any, object]) -> None:
         """Do something in a worker; what goes wrong is told."""

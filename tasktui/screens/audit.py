@@ -50,8 +50,6 @@ class Entries:
 class AuditScreen(ActingScreen):
     """Who changed what."""
 
-    KEY = "8"
-    TITLE = "Audit"
     ABOUT = "What operators did, the latest first, from here and from the command line. Z takes back what can be."
 
     BINDINGS: ClassVar[list[BindingType]] = acts(Subject.ENTRY)

@@ -50,8 +50,6 @@ class Groups:
 class FailuresScreen(ActingScreen):
     """What goes wrong, grouped."""
 
-    KEY = "4"
-    TITLE = "Failures"
     ABOUT = (
         "Failed attempts with numbers, ids and quotes masked, the most frequent first. Enter lists the tasks of a "
         "group; R, T and D act on all of them, H pauses their handler."

@@ -23,9 +23,9 @@ class HelpScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "dismiss", "Close")]
 
-    def __init__(self, about: Content) -> None:
+    def __init__(self, screen: LiveScreen) -> None:
         super().__init__()
-        self._about = about
+        self._about = help_of(screen)
 
     def compose(self) -> ComposeResult:
         """One text that can be scrolled."""
@@ -34,7 +34,7 @@ class HelpScreen(ModalScreen[None]):
 
 def help_of(screen: LiveScreen) -> Content:
     """What a screen is for, its keys, the commands and the filter language."""
-    parts = [content((screen.TITLE or "", "bold")), content(screen.ABOUT), content(("\nKeys", "bold"))]
+    parts = [content((screen.title or "", "bold")), content(screen.ABOUT), content(("\nKeys", "bold"))]
     for key, label in _keys(screen):
         parts.append(content((f"  {key:12}", "bold"), label))
     parts.append(content(("\nCommands", "bold")))

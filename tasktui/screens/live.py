@@ -1,7 +1,7 @@
 """LiveScreen: a screen that looks at the database again and again, and shows what it saw last."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, cast
 
@@ -17,6 +17,7 @@ from runner.people import cells
 from tasktui.feed import Feed
 from tasktui.messages import Failed, Looked, Told
 from tasktui.render import block
+from tasktui.screens import MODES
 from tasktui.session import Session
 from tasktui.spoken import written
 from tasktui.widgets.heading import Heading, Status
@@ -31,9 +32,6 @@ class LiveScreen(Screen[None]):
     A screen says what its parts are, how to look at the database (in a worker, which touches no widget), and how to
     show what was seen.
     """
-
-    KEY: ClassVar[str]
-    """The key that leads to it."""
 
     ABOUT: ClassVar[str] = ""
     """What it is for, in a few lines of help."""
@@ -138,8 +136,9 @@ class LiveScreen(Screen[None]):
             self.post_message(Failed(error))
         else:
             self.post_message(Looked(snapshot, asked, time.monotonic() - began))
-            with suppress(RunnerError):  # the next look says so, if it lasts
-                await self.session.measure()
+            if self._seen is not None:  # somebody waits for the first look to be drawn
+                with suppress(RunnerError):  # the next look says so, if it lasts
+                    await self.session.measure()
 
     @on(Looked)
     def _looked(self, message: Looked) -> None:
@@ -169,7 +168,6 @@ class LiveScreen(Screen[None]):
     def _head(self) -> None:
         session, now = self.session, time.monotonic()
         shown = f"shown is what was seen {cells.age(now - self._seen)} ago: " if self._seen is not None else ""
-        modes = cast("Mapping[str, type[LiveScreen]]", self.app.MODES)
         self.query_one(Heading).show(
             Status(
                 name=session.name,
@@ -179,8 +177,8 @@ class LiveScreen(Screen[None]):
                 skew=session.skew,
                 load=session.load,
                 clock=session.now().astimezone(session.zone).strftime("%H:%M:%S"),
-                places=[(screen.KEY, screen.TITLE or "") for screen in modes.values()],
-                here=self.TITLE or "",
+                places=[(mode.key, mode.title) for mode in MODES.values()],
+                here=self.title or "",
                 work=session.work.told(now) if session.work is not None else "",
                 trouble=f"{shown}{self._trouble}" if self._trouble else "",
             )

@@ -63,8 +63,6 @@ SPANS = (("1 h", 60), ("24 h", 24 * 60))
 class OverviewScreen(ActingScreen):
     """The queues at a glance."""
 
-    KEY = "1"
-    TITLE = "Overview"
     ABOUT = (
         "Counts stop at 10,000 (10,000+). IN/m and OUT/m are the tasks submitted and ended in the last full minute, "
         "DRAINED is when nothing is ready any more if that goes on, LAST HOUR is what ended, each queue on its own "
@@ -74,6 +72,7 @@ class OverviewScreen(ActingScreen):
 
     def __init__(self) -> None:
         super().__init__()
+        self._begun = False
         self._span = 0
         self._deep = Recall[Mapping[str, Waiting]](DEEP_EVERY)
         self._wrong = Recall[Trouble](TROUBLE_EVERY)
@@ -92,8 +91,9 @@ class OverviewScreen(ActingScreen):
     async def look(self) -> object:
         """Read everything of one moment; what costs more is kept for a while."""
         seen = await self.session.read(glance)
-        # Not with the first look, which somebody waits for.
-        if self._seen is not None and any(queue.cut for queue in seen.queues):
+        if not self._begun:
+            return seen  # somebody waits for it; what costs more comes with the next look, which follows at once
+        if any(queue.cut for queue in seen.queues):
             deep = await self._deep.get(None, partial(self.session.read, observe.backlog))
             seen = replace(seen, queues=deepened(seen.queues, deep))
         behind = tuple(queue.queue for queue in seen.queues if queue.falls_behind)
@@ -108,6 +108,9 @@ class OverviewScreen(ActingScreen):
     def show(self, snapshot: Any) -> None:
         """Show what was read."""
         seen: Glance = snapshot
+        if not self._begun:
+            self._begun = True
+            self.feed.hurry()
         queues = {queue.queue: queue for queue in seen.queues}
         self.session.names["queue"] = [name for name in queues if line(name) == name]
         self.query_one("#queues", Table).show(tuple(queues), lambda name: queue_line(queues[name], ended(seen, name)))

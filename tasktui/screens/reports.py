@@ -17,13 +17,13 @@ from runner.people import cells
 from runner.store import observe
 from runner.store.observe import By, Flow, MinuteFlow, Summary, SummaryLine
 from runner.store.transaction import Transaction
+from tasktui import screens
 from tasktui.columns import Column
 from tasktui.exporting import export, usual_name
 from tasktui.plot import plot
 from tasktui.query import filter_of
 from tasktui.recall import Recall
 from tasktui.render import Cell, Line, content, fitted, line
-from tasktui.screens.ask import AskScreen
 from tasktui.screens.live import LiveScreen
 from tasktui.widgets.table import Table
 
@@ -86,8 +86,6 @@ class Report:
 class ReportsScreen(LiveScreen):
     """How well it went."""
 
-    KEY = "7"
-    TITLE = "Reports"
     ABOUT = (
         "IN counts tasks by when they were submitted, the others by when they ended. SUCCESS is the share that "
         "succeeded of those that succeeded or died; 1ST TRY and 2ND are the shares that did so at the first and at the "
@@ -152,7 +150,7 @@ class ReportsScreen(LiveScreen):
         if self._report is not None:
             summary = self._report.summary
             question = "Write the table into which file? .csv or .json"
-            self.app.push_screen(AskScreen(question, usual_name(summary)), partial(self._export, summary))
+            self.app.push_screen(screens.AskScreen(question, usual_name(summary)), partial(self._export, summary))
 
     def _export(self, summary: Summary, name: str | None) -> None:
         if name is None:

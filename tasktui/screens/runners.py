@@ -45,8 +45,6 @@ class Workforce:
 class RunnersScreen(ActingScreen):
     """Who works."""
 
-    KEY = "5"
-    TITLE = "Runners"
     ABOUT = (
         "The registered runners, lost ones included. Enter lists what a runner has in hand; L lets it finish "
         "that and leave, S changes how many tasks it runs at once."

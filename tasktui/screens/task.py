@@ -23,8 +23,6 @@ from tasktui.storyboard import told
 class TaskScreen(ActingScreen):
     """The story of the task that was opened last."""
 
-    KEY = "3"
-    TITLE = "Task"
     ABOUT = (
         "The task that was opened with enter, or with :task ID. Secrets are masked until v is pressed, which is "
         "written down in the audit."

@@ -62,8 +62,6 @@ def titled(sort: Sort) -> tuple[Column, ...]:
 class TasksScreen(MarkingScreen):
     """The list of tasks."""
 
-    KEY = "2"
-    TITLE = "Tasks"
     ABOUT = (
         "Newest first, or as o sorts them. The order stands still while you look: tasks change in their places, those "
         "that have ended are struck through, and r loads the list anew."

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from runner.errors import RunnerError
 from runner.people.redaction import differences
 from runner.policy.consent import MANY
 from runner.store import intervene
-from runner.store.intervene import Result, Undoing
+from runner.store.intervene import Result
 from runner.store.observe import Audited
 from tasktui import interventions
 from tasktui.actions import Action
@@ -18,6 +19,9 @@ from tasktui.render import content, line
 from tasktui.screens.steering import SteeringScreen
 from tasktui.spoken import of_undo, of_undo_together
 from tasktui.work import Work
+
+if TYPE_CHECKING:
+    from runner.store.intervene import Undoing  # with all that it needs, and the first screen does not
 
 
 class UndoingScreen(SteeringScreen):
@@ -34,7 +38,7 @@ class UndoingScreen(SteeringScreen):
             seen = await self.session.read(intervene.undoing, None, entry.batch)
             self.call_later(self._ask_for_all, action, entry, entry.batch, seen)
 
-    def _ask_for_one(self, action: Action, entry: Audited, seen: Undoing) -> None:
+    def _ask_for_one(self, action: Action, entry: Audited, seen: "Undoing") -> None:
         if not seen.able:
             why = next(iter(seen.skipped), "it is not in the audit any more")
             self.tell(f"Change {entry.id} cannot be taken back: {why}", bad=True)
@@ -44,7 +48,7 @@ class UndoingScreen(SteeringScreen):
         about += [content(f"  back to {line(change)}") for change in differences(entry.after, entry.before)]
         self.ask(action, about, 1, partial(self._undo, entry.id), partial(of_undo, entry.id))
 
-    def _ask_for_all(self, action: Action, entry: Audited, batch: str, seen: Undoing) -> None:
+    def _ask_for_all(self, action: Action, entry: Audited, batch: str, seen: "Undoing") -> None:
         skipped = [f"  {count:,} left alone: {line(why)}" for why, count in seen.skipped.items()]
         if not seen.able:
             self.tell("\n".join(["None of these changes can be taken back", *skipped]), bad=True)
@@ -63,7 +67,7 @@ class UndoingScreen(SteeringScreen):
 
         self.work(doing())
 
-    def _undo_all(self, batch: str, seen: Undoing, consent: Consent) -> None:
+    def _undo_all(self, batch: str, seen: "Undoing", consent: Consent) -> None:
         total = None if seen.more else len(seen.able)
         self.carry("Undo", total, lambda work: interventions.take_back_all(self.session, batch, consent, work))
 

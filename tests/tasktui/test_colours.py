@@ -43,8 +43,8 @@ def pieces(url: str, environment: dict[str, str], *arguments: str) -> Iterator[t
         console.answers(b":task %d\r" % LATER, f"{LATER}   version")
         console.drains(0.3)
         begin = len(console.output)  # what lies behind a dialog is darkened on purpose
-        for screen in MODES.values():
-            console.goes(screen.KEY, screen.TITLE or "")
+        for mode in MODES.values():
+            console.goes(mode.key, mode.title)
             console.drains(0.3)
         yield from PIECE.findall(console.output[begin:].decode())
     finally:

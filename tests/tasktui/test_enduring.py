@@ -58,12 +58,12 @@ async def test_a_server_that_stops_and_starts_again_is_waited_for(
         server.stop("immediate")
         await operator.sees("shown is what was seen", "ago: The database", "▷ running", "◷ scheduled")
         await operator.until(lambda: operator.screen.feed.failures > 2)
-        for screen in MODES.values():
-            await operator.press(screen.KEY)
-            await operator.until(lambda screen=screen: isinstance(operator.screen, screen))
+        for mode in MODES.values():
+            await operator.press(mode.key)
+            await operator.until(lambda mode=mode: isinstance(operator.screen, mode.screen))
         await operator.command("pause mail 10m because")
         await operator.is_told("cannot be reached")
-        await operator.press(MODES["tasks"].KEY)
+        await operator.press(MODES["tasks"].key)
         server.start()
         await operator.until(lambda: "ago: The database" not in operator.text and operator.screen.feed.failures == 0)
         await operator.sees("▷ running")

@@ -19,7 +19,7 @@ async def test_h_tells_how_the_database_is(watch: Watch, database: Database) -> 
         await operator.press("h")
         await operator.sees(f": {database.dialect.name} ", "answers in", "clock", "our own load", "size")
         await operator.press("escape")
-        await operator.until(lambda: operator.screen.TITLE == "Runners")
+        await operator.until(lambda: operator.screen.title == "Runners")
         await operator.command("health")
         await operator.sees("answers in")
 

@@ -82,8 +82,8 @@ def seen(url: str, ids: Iterable[int]) -> bytes:
                 console.answers(key, title, MARK)
                 console.types(clicks())
                 console.answers(ESCAPE, f"{id}   version", no=title)
-        for screen in MODES.values():
-            console.goes(screen.KEY, screen.TITLE or "")
+        for mode in MODES.values():
+            console.goes(mode.key, mode.title)
             console.sees(MARK)
             console.answers(DOWN + b"?", HELP)
             console.answers(ESCAPE, MARK, no=HELP)

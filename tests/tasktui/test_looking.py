@@ -103,7 +103,7 @@ async def test_help_lists_keys_commands_and_fields(watch: Watch) -> None:
         await operator.press("question_mark")
         await operator.sees("Terminate", "Clear marks", ":pause QUEUE", "max_attempts")
         await operator.press("escape")
-        await operator.until(lambda: operator.screen.TITLE == "Tasks")
+        await operator.until(lambda: operator.screen.title == "Tasks")
 
 
 @ON_ONE_DATABASE

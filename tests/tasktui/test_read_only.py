@@ -168,8 +168,10 @@ async def test_the_lock_closes_by_itself_even_on_an_open_question(database: Data
 async def test_production_is_a_word_and_not_only_a_colour(database: Database, watch: Watch) -> None:
     async with watch(production=True) as operator:
         for mode in MODES:
-            await operator.press(MODES[mode].KEY)
-            await operator.until(lambda mode=mode: isinstance(operator.screen, MODES[mode]) and operator.screen._seen)
+            await operator.press(MODES[mode].key)
+            await operator.until(
+                lambda mode=mode: isinstance(operator.screen, MODES[mode].screen) and operator.screen._seen
+            )
             assert " PRODUCTION " in operator.text.splitlines()[0]
 
 
@@ -198,8 +200,10 @@ async def test_a_login_that_may_only_look_sees_every_screen_and_changes_nothing(
     await refused_for_good(values, LOGIN)
     async with watch(task_id=LATER, url=reader_url, barrier=LOGIN) as operator:
         for mode in MODES:
-            await operator.press(MODES[mode].KEY)
-            await operator.until(lambda mode=mode: isinstance(operator.screen, MODES[mode]) and operator.screen._seen)
+            await operator.press(MODES[mode].key)
+            await operator.until(
+                lambda mode=mode: isinstance(operator.screen, MODES[mode].screen) and operator.screen._seen
+            )
             await operator.sees("read-only login")
             assert not operator.screen._trouble
 

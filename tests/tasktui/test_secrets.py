@@ -49,7 +49,7 @@ async def looks(operator: Operator) -> str:
         seen.append(operator.text)
 
     for mode, text in {"tasks": "no way to", "failures": "***", "audit": "retry", "task": "last failure"}.items():
-        await operator.press(MODES[mode].KEY)
+        await operator.press(MODES[mode].key)
         await look(text)
         await operator.press("Y")
     for key, text in {"w": "is not running", ACTIONS["retry"].key: "smtp.send", ACTIONS["edit"].key: "masked"}.items():
@@ -70,7 +70,7 @@ async def test_no_screen_and_no_question_shows_a_secret(database: Database, task
         await operator.sees(f'"password": "{SECRET}"', f"token={SECRET}", f'connect(password="{SECRET}")')
         await operator.press("v")
         await operator.until(lambda: SECRET not in operator.text)
-        await operator.press(MODES["audit"].KEY)
+        await operator.press(MODES["audit"].key)
         await operator.sees("reveal")
 
 

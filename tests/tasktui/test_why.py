@@ -21,7 +21,7 @@ async def test_w_in_the_list_tells_of_the_task_under_the_cursor(database: Databa
             f"Task {id} smtp.send is not running because:", "1. Queue mail was paused by ana", "2. No live"
         )
         await operator.press("escape")
-        await operator.until(lambda: operator.screen.TITLE == "Tasks")
+        await operator.until(lambda: operator.screen.title == "Tasks")
 
 
 @ON_ONE_DATABASE

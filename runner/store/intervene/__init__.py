@@ -3,21 +3,26 @@
 Every function takes a writing transaction; the change and the entry that tells of it are committed together.
 """
 
-from runner.store.intervene.answers import By, MovedOn, Refused, Result, Target
-from runner.store.intervene.bulk import Course, Doors, Matching, Operation, matching, to_all, to_each
-from runner.store.intervene.changes import KEEP, Changes
-from runner.store.intervene.delay import delay
-from runner.store.intervene.edit import edit
-from runner.store.intervene.eligibility import VERBS, objection
-from runner.store.intervene.pause import Kind, Paused, Place, pause, resume
-from runner.store.intervene.person import together, who
-from runner.store.intervene.preview import Preview, bounded, gathered, preview
-from runner.store.intervene.retry import requeue, retry_now
-from runner.store.intervene.reveal import reveal
-from runner.store.intervene.terminate import terminate
-from runner.store.intervene.unblock import unblock
-from runner.store.intervene.undo import Undoing, undo, undo_all, undoing
-from runner.store.intervene.wish import wish
+from typing import TYPE_CHECKING
+
+from runner.later import names_of
+
+if TYPE_CHECKING:
+    from runner.store.intervene.answers import By, MovedOn, Refused, Result, Target
+    from runner.store.intervene.bulk import Course, Doors, Matching, Operation, matching, to_all, to_each
+    from runner.store.intervene.changes import KEEP, Changes
+    from runner.store.intervene.delay import delay
+    from runner.store.intervene.edit import edit
+    from runner.store.intervene.eligibility import VERBS, objection
+    from runner.store.intervene.pause import Kind, Paused, Place, pause, resume
+    from runner.store.intervene.person import together, who
+    from runner.store.intervene.preview import Preview, bounded, gathered, preview
+    from runner.store.intervene.retry import requeue, retry_now
+    from runner.store.intervene.reveal import reveal
+    from runner.store.intervene.terminate import terminate
+    from runner.store.intervene.unblock import unblock
+    from runner.store.intervene.undo import Undoing, undo, undo_all, undoing
+    from runner.store.intervene.wish import wish
 
 __all__ = [
     "KEEP",
@@ -60,3 +65,5 @@ __all__ = [
     "who",
     "wish",
 ]
+
+__getattr__ = names_of(__name__)

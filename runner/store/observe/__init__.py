@@ -3,34 +3,39 @@
 Every function takes an open transaction, counts up to a cap, and reads a row whatever a foreign client wrote into it.
 """
 
-from runner.store.observe.audit import Audited, audit, audited, undoable
-from runner.store.observe.bookmark import Bookmark, read_bookmark, written
-from runner.store.observe.cause import Cause
-from runner.store.observe.circles import circles
-from runner.store.observe.counts import QueueCounts, counts
-from runner.store.observe.counts import waiting as backlog
-from runner.store.observe.evidence import Attempt
-from runner.store.observe.failures import Failures, failures
-from runner.store.observe.family import Family, Kin
-from runner.store.observe.filtering import indexed
-from runner.store.observe.found import Found
-from runner.store.observe.health import Health, Worry, health, worries
-from runner.store.observe.legible import clock
-from runner.store.observe.pages import Page, page
-from runner.store.observe.pauses import Pause, Pauses, Registered, pauses, registered
-from runner.store.observe.ping import Ping, ping
-from runner.store.observe.reports import Flow, MinuteFlow, Total, per_minute, pulses, totals
-from runner.store.observe.rights import Standing, staleness, standing
-from runner.store.observe.runners import RunnerRow, UnknownHandler, runner_of, runners, unknown_handlers
-from runner.store.observe.search import find
-from runner.store.observe.story import Story, forecast, story
-from runner.store.observe.summary import By, Summary, summary
-from runner.store.observe.summary import Line as SummaryLine
-from runner.store.observe.tallies import Count, Waiting
-from runner.store.observe.tasks import TaskRow, task_rows
-from runner.store.observe.unfinished import unfinished
-from runner.store.observe.unique import UniqueKey
-from runner.store.observe.why import Why, why
+from typing import TYPE_CHECKING
+
+from runner.later import names_of
+
+if TYPE_CHECKING:
+    from runner.store.observe.audit import Audited, audit, audited, undoable
+    from runner.store.observe.bookmark import Bookmark, read_bookmark, written
+    from runner.store.observe.cause import Cause
+    from runner.store.observe.circles import circles
+    from runner.store.observe.counts import QueueCounts, counts
+    from runner.store.observe.counts import waiting as backlog
+    from runner.store.observe.evidence import Attempt
+    from runner.store.observe.failures import Failures, failures
+    from runner.store.observe.family import Family, Kin
+    from runner.store.observe.filtering import indexed
+    from runner.store.observe.found import Found
+    from runner.store.observe.health import Health, Worry, health, worries
+    from runner.store.observe.legible import clock
+    from runner.store.observe.pages import Page, page
+    from runner.store.observe.pauses import Pause, Pauses, Registered, pauses, registered
+    from runner.store.observe.ping import Ping, ping
+    from runner.store.observe.reports import Flow, MinuteFlow, Total, per_minute, pulses, totals
+    from runner.store.observe.rights import Standing, staleness, standing
+    from runner.store.observe.runners import RunnerRow, UnknownHandler, runner_of, runners, unknown_handlers
+    from runner.store.observe.search import find
+    from runner.store.observe.story import Story, forecast, story
+    from runner.store.observe.summary import By, Summary, summary
+    from runner.store.observe.summary import Line as SummaryLine
+    from runner.store.observe.tallies import Count, Waiting
+    from runner.store.observe.tasks import TaskRow, task_rows
+    from runner.store.observe.unfinished import unfinished
+    from runner.store.observe.unique import UniqueKey
+    from runner.store.observe.why import Why, why
 
 __all__ = [
     "Attempt",
@@ -97,3 +102,5 @@ __all__ = [
     "worries",
     "written",
 ]
+
+__getattr__ = names_of(__name__)
