@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from runner.people.filters import Filter
+from runner.people.terminal import counted
 from runner.store.observe import Bookmark, Count, Page, TaskRow
 
 
@@ -35,6 +36,7 @@ class Listing:
         marks: marked tasks as they were seen last, in the list or not.
         newer: tasks that were submitted since it was loaded.
         all: that all are marked which a filter lets through, more than can be named; None when they are not.
+        matching: how many tasks match, loaded or not; None when that is not known.
     """
 
     ids: tuple[int, ...] = ()
@@ -48,6 +50,7 @@ class Listing:
     marks: Mapping[int, TaskRow] = field(default_factory=dict)
     newer: int = 0
     all: "Everything | None" = None
+    matching: Count | None = None
 
     def loaded(self, page: Page) -> "Listing":
         """Begin anew with a first page; marks stay, also those of tasks that are not in it."""
@@ -127,9 +130,20 @@ class Listing:
         return id in self.live and self.tasks[id].state.final
 
     @property
-    def hidden(self) -> int:
-        """How many marked tasks do not stand in the list."""
-        return sum(id not in self.tasks for id in self.marks)
+    def found(self) -> str:
+        """How many tasks match, and how many of them are loaded, as far as that is known."""
+        if self.next is None:
+            return counted(len(self.ids), "task")
+        if self.matching is None or self.matching.number < len(self.ids):
+            return f"{len(self.ids):,}+ tasks"
+        return f"{self.matching} tasks, {len(self.ids):,} loaded"
+
+    @property
+    def aside(self) -> str:
+        """How many marked tasks do not stand in the list, or exist no more: ` (3 not in this list, 1 gone)`."""
+        hidden, gone = (sum(id not in self.tasks for id in self.marks), len(self.gone & self.marks.keys()))
+        told = [f"{hidden:,} not in this list"] * bool(hidden) + [f"{gone:,} gone"] * bool(gone)
+        return f" ({', '.join(told)})" if told else ""
 
 
 def _live(tasks: Iterable[TaskRow]) -> frozenset[int]:

@@ -41,12 +41,13 @@ class More:
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """Tasks that are in sight, as they are now, and how many newer ones there are."""
+    """Tasks that are in sight, as they are now, how many newer ones there are, and how many match if that is known."""
 
     asked: tuple[int, ...]
     rows: Sequence[TaskRow]
     newer: int
     at: datetime
+    matching: Count | None = None
 
 
 async def names(tx: Transaction) -> dict[str, Sequence[str]]:
@@ -86,6 +87,12 @@ async def refresh(tx: Transaction, asked: tuple[int, ...], wanted: Filter, newes
         found = await observe.find(tx, wanted, MOST_NEWER)
         newer = sum(id > newest for id in found.ids)
     return Refreshed(asked, rows, newer, await observe.clock(tx))
+
+
+async def counted(tx: Transaction, wanted: Filter) -> Count:
+    """Count what a filter lets through, up to a cap; for filters that an index serves."""
+    ids, more = await intervene.gathered(tx, wanted)
+    return Count(len(ids), more)
 
 
 async def matching(tx: Transaction, wanted: Filter) -> Matched:

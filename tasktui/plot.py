@@ -32,12 +32,11 @@ def plot(values: Sequence[float], width: int, height: int, ends: tuple[str, str]
     return [*drawn, f"{_label(0)}┼{ends[0]}{'─' * room}{ends[1]}"]
 
 
-def sparkline(values: Sequence[float], width: int, top: float) -> str:
-    """Draw values in one line, all on the scale of `top`."""
-    return "".join(
-        BLOCKS[min(EIGHTHS, max(round(value / top * EIGHTHS), 1 if value else 0)) if top else 0]
-        for value in resampled(values, width)
-    )
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Draw values in one line, the highest column as high as there is room; what is not zero is seen."""
+    columns = resampled(values, width)
+    top = max(columns) or 1.0
+    return "".join(BLOCKS[max(round(value / top * EIGHTHS), 1 if value else 0)] for value in columns)
 
 
 def resampled(values: Sequence[float], columns: int) -> list[float]:

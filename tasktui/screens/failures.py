@@ -15,6 +15,7 @@ from runner.people import cells
 from runner.people.fields import Operator
 from runner.people.filters import Filter, Term
 from runner.people.redaction import masked
+from runner.people.terminal import counted
 from runner.store import observe
 from runner.store.intervene import Kind, Place
 from runner.store.observe import Failures, TaskRow
@@ -85,7 +86,7 @@ class FailuresScreen(ActingScreen):
         self.query_one("#groups", Table).show(tuple(groups), lambda key: group_line(groups[key], snapshot.at))
         span = ("hour", "day", "month")[self._span]
         self.query_one("#about", Static).update(
-            content((f" {len(groups)} kinds of failures in the last {span}, s for another span", "dim"))
+            content((f" {counted(len(groups), 'kind')} of failures in the last {span}, s for another span", "dim"))
         )
         self._example()
 

@@ -173,7 +173,7 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = ()) -> Line:
             Cell(f"{compact(queue.arrived.number)}{more}"),
             Cell(compact(queue.minute.ended)),
             drained(queue),
-            Cell(sparkline(hour, SPARK, max(hour, default=0.0))),
+            Cell(sparkline(hour, SPARK)),
             Cell(str(queue.blocked), "dim"),
             Cell(str(queue.lost), "bold red" if queue.lost.number else "dim"),
         )

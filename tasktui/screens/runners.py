@@ -1,22 +1,29 @@
 """Runners: who works, and what each has in hand."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar
 
 from textual import on
 from textual.binding import BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
 from runner.people import cells
+from runner.people.fields import Operator
+from runner.people.filters import Filter, Term
+from runner.people.sorts import By, Sort
+from runner.people.terminal import counted
 from runner.store import observe
-from runner.store.observe import RunnerRow
+from runner.store.observe import RunnerRow, TaskRow
 from runner.store.transaction import Transaction
+from runner.task import State
 from tasktui.actions import Subject
 from tasktui.columns import Column
-from tasktui.render import Cell, Line, content, line
+from tasktui.render import Cell, Line, content, line, lines
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts
 from tasktui.widgets.table import Table
@@ -34,20 +41,27 @@ COLUMNS = (
 )
 
 
+LONGEST = Sort(By.CLAIMED_AT, descending=False)
+
+MOST_HELD = 50
+"""Tasks in hand that are listed below; enter lists all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Workforce:
-    """The runners of one moment."""
+    """The runners of one moment, and what one of them has in hand, the longest first."""
 
     at: datetime
     found: tuple[RunnerRow, ...]
+    held: tuple[TaskRow, ...]
 
 
 class RunnersScreen(ActingScreen):
     """Who works."""
 
     ABOUT = (
-        "The registered runners, lost ones included. Enter lists what a runner has in hand; L lets it finish "
-        "that and leave, S changes how many tasks it runs at once."
+        "The registered runners, lost ones included, and what the one under the cursor has in hand, the longest "
+        "first. Enter lists that; L lets it finish that and leave, S changes how many tasks it runs at once."
     )
     BINDINGS: ClassVar[list[BindingType]] = acts(Subject.RUNNER)
 
@@ -56,13 +70,18 @@ class RunnersScreen(ActingScreen):
         self._found: dict[int, RunnerRow] = {}
 
     def parts(self) -> Iterable[Widget]:
-        """The runners."""
+        """The runners, and what one of them has in hand."""
         yield Static(id="about")
         yield Table[int](COLUMNS, id="runners")
+        yield VerticalScroll(Static(id="held"), id="trace")
+
+    def question(self) -> object:
+        """The runner under the cursor."""
+        return self._cursor
 
     async def look(self) -> object:
         """Read the runners."""
-        return await self.session.read(_workforce)
+        return await self.session.read(_workforce, self._cursor)
 
     def show(self, snapshot: Any) -> None:
         """Show the runners."""
@@ -72,6 +91,7 @@ class RunnersScreen(ActingScreen):
         hint = "" if found else "; start one with: runner work -H package.module"
         about = f" {alive} alive, {len(found) - alive} lost{hint}"
         self.query_one("#about", Static).update(content((about, "dim")))
+        self.query_one("#held", Static).update(lines(held(self.runner(), snapshot.held, snapshot.at)))
 
     def spoken(self) -> Sequence[object]:
         """What lists the same runners."""
@@ -79,7 +99,16 @@ class RunnersScreen(ActingScreen):
 
     def runner(self) -> RunnerRow | None:
         """The runner under the cursor."""
-        return self._found.get(self.query_one("#runners", Table).cursor or 0)
+        return self._found.get(self._cursor or 0)
+
+    @property
+    def _cursor(self) -> int | None:
+        cursor: int | None = self.query_one("#runners", Table).cursor
+        return cursor
+
+    @on(Table.Moved)
+    def _moved(self) -> None:
+        self.action_reload()
 
     @on(Table.Chosen)
     def _chosen(self, event: Table.Chosen) -> None:
@@ -105,5 +134,27 @@ def runner_line(runner: RunnerRow, at: datetime) -> Line:
     )
 
 
-async def _workforce(tx: Transaction) -> Workforce:
-    return Workforce(await observe.clock(tx), tuple(await observe.runners(tx)))
+def held(runner: RunnerRow | None, tasks: Sequence[TaskRow], at: datetime) -> Iterator[Content]:
+    """What a runner has in hand, and for how long."""
+    if runner is None:
+        return
+    more = f", the {len(tasks)} longest of them" if len(tasks) < runner.holds else ""
+    yield content((f"runner {runner.id} has {counted(runner.holds, 'task')} in hand{more}", "bold"))
+    for task in tasks:
+        progress = f"  {task.progress:.0%}" if task.progress is not None else ""
+        asked = "  its end has been asked for" if task.cancel_requested else ""
+        about = f"{line(task.handler, 40)}  {line(task.key, 40)}  try {cells.tries(task.attempt, task.max_attempts)}"
+        yield content(f"{cells.since(task.claimed_at, at):>8}  {task.id}  {about}{progress}{asked}")
+
+
+async def _workforce(tx: Transaction, chosen: int | None) -> Workforce:
+    found = tuple(await observe.runners(tx))
+    chosen = found[0].id if chosen is None and found else chosen
+    tasks = await _held(tx, chosen) if chosen is not None else []
+    return Workforce(await observe.clock(tx), found, tuple(tasks))
+
+
+async def _held(tx: Transaction, runner: int) -> list[TaskRow]:
+    """The tasks that it has had in hand for longest."""
+    wanted = Filter((Term("runner", Operator.EQ, runner), Term("state", Operator.EQ, str(State.RUNNING))))
+    return (await observe.page(tx, wanted, None, MOST_HELD, LONGEST)).tasks

@@ -1,6 +1,8 @@
 """Tasks: the list. Filter, sort, mark, act."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from textual import on
@@ -13,9 +15,11 @@ from runner.errors import RunnerError
 from runner.people.filters import Filter, parse_filter
 from runner.people.sorts import NEWEST, By, Sort
 from runner.store import observe
+from runner.store.observe import Count
 from tasktui.columns import Column
-from tasktui.loading import MOST_NEWER, Loaded, More, Refreshed, load, names, refresh
+from tasktui.loading import MOST_NEWER, Loaded, More, Refreshed, counted, load, names, refresh
 from tasktui.query import complete_filter
+from tasktui.recall import Recall
 from tasktui.render import Line, content, line, task_line
 from tasktui.screens.marking import MarkingScreen
 from tasktui.widgets.table import Table
@@ -26,6 +30,9 @@ PAGE = 200
 
 EDGE = 50
 """So close to the last loaded task the next page is fetched."""
+
+COUNT_EVERY = 10.0
+"""Seconds for which the number of tasks that match is kept."""
 
 MOST_LOADED = 5_000
 """Tasks that are loaded at most; further down a filter leads faster."""
@@ -82,6 +89,7 @@ class TasksScreen(MarkingScreen):
         self._more = False
         self._loads = 0
         self._newest: int | None = None
+        self._counts = Recall[Count](COUNT_EVERY)
 
     def parts(self) -> Iterable[Widget]:
         """The filter, what is to be said about the list, and the list."""
@@ -130,7 +138,15 @@ class TasksScreen(MarkingScreen):
         if self._more and self.listing.next is not None:
             return More(await self.session.read(observe.page, self._wanted, self.listing.next, PAGE, self._sort))
         asked = tuple(dict.fromkeys((*self.table.in_sight, *list(self.listing.marks)[:MOST_NEWER])))
-        return await self.session.read(refresh, asked, self._wanted, self._newest)
+        seen = await self.session.read(refresh, asked, self._wanted, self._newest)
+        return replace(seen, matching=await self._matching())
+
+    async def _matching(self) -> Count | None:
+        """How many tasks match, loaded or not; where more than are loaded do, and counting them is cheap."""
+        everything = self.listing.indexed and self._sort.by in (By.ID, By.AGE, By.ATTEMPTS)
+        if self.listing.next is None or not everything:
+            return None
+        return await self._counts.get(self.question(), partial(self.session.read, counted, self._wanted))
 
     def show(self, snapshot: Any) -> None:
         """Put what was read into the list; only a load changes the order."""
@@ -140,8 +156,8 @@ class TasksScreen(MarkingScreen):
                 self._newest = newest
             case More(page):
                 self.listing, self._more = self.listing.extended(page), False
-            case Refreshed(asked, rows, newer, at):
-                self.listing = self.listing.refreshed(asked, rows, at, newer)
+            case Refreshed(asked, rows, newer, at, matching):
+                self.listing = replace(self.listing.refreshed(asked, rows, at, newer), matching=matching)
                 self._load = bool(newer) and not self.listing.ids
         self.draw()
         if isinstance(snapshot, Loaded) and self.table.cursor is None:
@@ -222,14 +238,12 @@ class TasksScreen(MarkingScreen):
 
     def _about(self) -> Content:
         listing = self.listing
-        more = "+" if listing.next is not None else ""
         sort = self._sort
         order = "" if sort == NEWEST else f"   {sort.arrow} {sort.by}, {sort.words}"
-        hidden = f" ({listing.hidden} not in this list)" if listing.hidden else ""
-        marked = f"   {len(listing.marks):,} marked{hidden}" if listing.marks else ""
+        marked = f"   {len(listing.marks):,} marked{listing.aside}" if listing.marks else ""
         if listing.all is not None:
             marked = f"   all {listing.all.count} that match {line(listing.all.wanted)} marked"
         capped = "+" if listing.newer >= MOST_NEWER else ""
         newer = f"   +{listing.newer:,}{capped} newer, r to load " if listing.newer else ""
-        found = f" {len(listing.ids):,}{more} tasks{order}   {listing.way}"
+        found = f" {listing.found}{order}   {listing.way}"
         return content((found, "dim"), (marked, "bold"), (newer, "bold reverse"))

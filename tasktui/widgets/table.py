@@ -164,7 +164,7 @@ class Table(ScrollView, Generic[K], can_focus=True):
         return self._drawn(signs, cells, base)
 
     def _drawn(self, signs: str, cells: Sequence[tuple[str, Style]], base: Style) -> Strip:
-        room = self.size.width
+        room = self.scrollable_content_region.width  # beside the scroll bar, where there is one
         segments = [Segment(signs, base)]
         given = widths(self.columns, room - GUTTER)
         for column, width, (text, style) in zip(self.columns, given, cells, strict=False):

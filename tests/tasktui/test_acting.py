@@ -193,8 +193,10 @@ async def test_a_handler_is_paused_by_command(database: Database, watch: Watch) 
 
 
 async def test_runners_are_drained_and_resized(database: Database, watch: Watch) -> None:
-    await add_runner(database)
+    id = await add_runner(database)
+    await add_live(database, "smtp.send", key="order-7", state=State.RUNNING, runner_id=id, claimed_at=ahead(-100))
     async with watch("runners") as operator:
+        await operator.sees(f"runner {id} has 1 task in hand", "1m4", "smtp.send  order-7")
         await operator.sees("● alive")
         await operator.press("S")
         await operator.sees("Resize runner", "Run at once")

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from runner.store.observe import Bookmark, Page, TaskRow
+from runner.store.observe import Bookmark, Count, Page, TaskRow
 from runner.task import Shown
 from tasktui.columns import Column, widths
 from tasktui.feed import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Feed
 from tasktui.listing import Listing
-from tasktui.plot import compact, nice, plot, resampled
+from tasktui.plot import compact, nice, plot, resampled, sparkline
 from tasktui.render import fitted, task_line
 from tests.tasktui.test_typing import row
 
@@ -62,6 +62,12 @@ def test_values_are_stretched_and_averaged() -> None:
     assert resampled([], 2) == [0, 0]
 
 
+def test_a_little_plot_uses_all_of_its_height() -> None:
+    assert sparkline([0] * 54 + [2, 0, 200, 0, 0, 0], 10) == "         █"
+    assert sparkline([0, 1, 1000], 3) == " ▁█"
+    assert sparkline([], 3) == "   "
+
+
 def test_an_update_changes_no_order_and_forgets_no_mark() -> None:
     listing = Listing().loaded(page(row(3), row(2), row(1), after=1)).toggled(2)
     changed = listing.refreshed([3, 2, 1], [row(1, Shown.DEAD), row(3, version=4)], AT, 9)
@@ -69,6 +75,7 @@ def test_an_update_changes_no_order_and_forgets_no_mark() -> None:
     assert (changed.ended(1), changed.ended(3)) == (True, False)
     assert (changed.gone, changed.newer) == (frozenset({2}), 9)
     assert changed.chosen(3) == (row(2),)
+    assert changed.aside == " (1 gone)"
     assert changed.cleared().chosen(3) == (row(3, version=4),)
 
 
@@ -81,8 +88,16 @@ def test_a_further_page_adds_only_what_is_not_there() -> None:
 
 def test_marks_outlive_a_load_and_are_counted_when_hidden() -> None:
     listing = Listing().loaded(page(row(2), row(1))).toggled(1).loaded(page(row(3)))
-    assert (listing.hidden, [task.id for task in listing.chosen(3)]) == (1, [1])
+    assert (listing.aside, [task.id for task in listing.chosen(3)]) == (" (1 not in this list)", [1])
     assert listing.chosen(3) == listing.toggled(3).toggled(3).chosen(3)
+
+
+def test_what_matches_is_counted_beside_what_is_loaded() -> None:
+    listing = Listing().loaded(page(row(3), row(2), after=2))
+    assert listing.found == "2+ tasks"
+    assert replace(listing, matching=Count(10_000, more=True)).found == "10,000+ tasks, 2 loaded"
+    assert replace(listing, matching=Count(1)).found == "2+ tasks"
+    assert replace(listing, next=None).found == "2 tasks"
 
 
 def test_no_cursor_chooses_nothing() -> None:
