@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
+from runner.errors import DatabaseRefused
+from runner.migrations.revisions import check, check_in
 from runner.people import cells
 from runner.people.person import local_zone
 from runner.people.sorts import NEWEST, Sort
@@ -36,6 +38,9 @@ LONGEST_CHANGE = 15.0
 
 MINUTE = 60.0
 TEN_SECONDS = 10.0
+
+FIVE_SECONDS = 5.0
+"""For so long tables are believed to be of this release: somebody may migrate them under an open console."""
 
 PINGS = 3
 """Questions for the time of the database, of which the one counts that was answered first."""
@@ -75,6 +80,7 @@ class Session:
     work: Work | None = None
     skew: timedelta | None = None
     stale: float | None = None
+    _fits: Recall[str] = field(default_factory=lambda: Recall(FIVE_SECONDS))
     _staleness: Recall[float | None] = field(default_factory=lambda: Recall(TEN_SECONDS))
     _ping: Recall[Ping] = field(default_factory=lambda: Recall(MINUTE))
     _asked: deque[float] = field(default_factory=deque)
@@ -124,10 +130,15 @@ class Session:
     async def _read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         async def transaction() -> T:
             async with self.database.reading(DEADLINE) as tx:
+                await self._fits.get(None, lambda: check_in(tx, self.database.url))
                 return await verb(tx, *args, **kwargs)
 
         with self._asking():
-            return await shielded(transaction())
+            try:
+                return await shielded(transaction())
+            except DatabaseRefused:
+                await shielded(check(self.database))  # tables of another release are the likeliest reason
+                raise
 
     async def measure(self) -> None:
         """Find out how far the database's clock is from ours, and a standby behind its master, now and then."""
@@ -140,14 +151,20 @@ class Session:
 
         Raises:
             ReadOnly: changes are not allowed at this moment.
+            StoreError: the tables are of another release, or the database refuses.
         """
         with self._asking():
             async with self._turn:
                 if not self.writable:
                     raise ReadOnly(why=self.lock.why)
                 database = Database.of(self.settings, deadline=LONGEST_CHANGE)
+
+                async def checked(tx: Transaction) -> T:
+                    await check_in(tx, self.database.url)
+                    return await verb(tx, *args, **kwargs)
+
                 try:
-                    return await database.write(verb, *args, **kwargs)
+                    return await database.write(checked)
                 finally:
                     await shielded(database.dispose())
 

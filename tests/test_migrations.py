@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -17,10 +16,11 @@ import pytest
 import sqlalchemy as sa
 
 from runner import migrations
-from runner.errors import DatabaseRefused, SchemaMissing, SchemaTooNew, SchemaTooOld
+from runner.errors import DatabaseRefused, SchemaMissing, SchemaTooNew, SchemaTooOld, SchemaUnmarked
 from runner.migrations import context, revisions
 from runner.store.database import Database
 from tests.conftest import on_postgresql, on_sqlite
+from tests.releases import NEXT, OUT_OF_DATE, install_next
 
 Open = Callable[..., Database]
 Described = dict[str, list[Any]]
@@ -43,21 +43,6 @@ async def main():
 asyncio.run(main())
 """
 
-NEXT = f"{int(migrations.HEAD) + 1:04}"
-
-OUT_OF_DATE = rf"is at schema {migrations.HEAD}, this program needs {NEXT}\. .*: runner migrate"
-
-NEXT_REVISION = """
-import sqlalchemy as sa
-
-revision = "{revision}"
-down_revision = "{before}"
-
-def upgrade(op):
-    op.plain.add_column(op.name("task"), sa.Column("colour", sa.Text), schema=op.schema)
-    {then}
-"""
-
 
 @pytest.fixture
 async def open_database(database_url: str) -> AsyncIterator[Open]:
@@ -78,12 +63,7 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     """Let one more revision appear, as it does in the release after this one."""
 
     def install(then: str = "pass") -> None:
-        folder = shutil.copytree(revisions.FOLDER / "versions", tmp_path / "versions")
-        text = NEXT_REVISION.format(revision=NEXT, before=migrations.HEAD, then=then)
-        (folder / f"{NEXT}_colour.py").write_text(text)
-        monkeypatch.setattr(context, "FOLDER", tmp_path)
-        monkeypatch.setattr(revisions, "REVISIONS", (*migrations.REVISIONS, NEXT))
-        monkeypatch.setattr(revisions, "HEAD", NEXT)
+        install_next(tmp_path, monkeypatch, then)
 
     return install
 
@@ -252,6 +232,16 @@ async def test_a_later_release_brings_the_tables_up_to_date_and_keeps_the_rows(
     assert await migrations.check(database) == NEXT
     async with database.reading() as tx:
         assert [*map(tuple, await tx.rows(sa.text("SELECT handler, colour FROM jobs_task")))] == [("mail", None)]
+
+
+async def test_tables_that_say_nothing_of_their_revision_are_not_taken_for_none(open_database: Open) -> None:
+    database = open_database()
+    await migrations.upgrade(database)
+    for statement in ("DELETE FROM task_schema", "DROP TABLE task_schema"):
+        await execute(database, statement)
+        for step in (migrations.check, migrations.upgrade, migrations.ensure):
+            with pytest.raises(SchemaUnmarked, match=r"task_schema that says .* table_prefix"):
+                await step(database)
 
 
 async def test_a_revision_that_fails_leaves_nothing_behind(

@@ -12,6 +12,7 @@ from runner.engine.claiming import Claiming
 from runner.engine.following import Following
 from runner.engine.lease import Lease, identity
 from runner.engine.news import listen, watch
+from runner.engine.release import Release
 from runner.engine.tally import Tally
 from runner.engine.terms import terms
 from runner.engine.ticks import Tick, Ticks
@@ -39,6 +40,7 @@ RESCUE_EVERY = 1.0
 SWEEP_EVERY = 2.0
 STATISTICS_EVERY = 2.0
 PRUNE_EVERY = 60.0
+RELEASE_EVERY = 30.0
 IDLE_EVERY = 0.1
 """Seconds between runs of the ticks that nobody needs to set."""
 
@@ -142,6 +144,7 @@ class Runner:
             Tick("following", self.following.sweep, SWEEP_EVERY),
             Tick("statistics", self._write_statistics, STATISTICS_EVERY, first=STATISTICS_EVERY),
             Tick("prune", self._upkeep.run, PRUNE_EVERY, first=PRUNE_EVERY),
+            Tick("release", Release(self.database).look, RELEASE_EVERY, first=RELEASE_EVERY),
         ]
         return [*table, Tick("idle", self._end_if_idle, IDLE_EVERY, first=first + IDLE_EVERY)] if until_idle else table
 

@@ -11,7 +11,7 @@
     │   └── WouldBlock  UnknownConnection  CommitsByItself  WrongForm
     ├── StoreError              what the database said
     │   ├── DatabaseAway  DatabaseRefused (ContentRefused)
-    │   ├── SchemaTooOld  SchemaTooNew  SchemaMissing
+    │   ├── SchemaTooOld  SchemaTooNew  SchemaMissing  SchemaUnmarked
     │   ├── TaskNotFound  TaskMovedOn  DuplicateTask  FencedOut
     │   ├── AlreadyDone  NoTransaction  TransactionOpen  TransactionEnded
     │   └── UnsafeFile
@@ -65,6 +65,7 @@ from runner.errors.store import (
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
+    SchemaUnmarked,
     StoreError,
     TaskMovedOn,
     TaskNotFound,
@@ -108,6 +109,7 @@ __all__ = [
     "SchemaMissing",
     "SchemaTooNew",
     "SchemaTooOld",
+    "SchemaUnmarked",
     "StoreError",
     "TaskCancelled",
     "TaskFailed",

@@ -42,6 +42,13 @@ class SchemaTooNew(StoreError):
     """
 
 
+class SchemaUnmarked(StoreError):
+    """
+    There is a table {table}, but nothing in {version} that says at which schema it is: it is somebody else's, or was
+    restored without that table. Restore it too, or set table_prefix or table_schema to a place of our own.
+    """
+
+
 class TaskNotFound(StoreError):
     """
     There is no task {id}, neither live nor in the history: it was never submitted, its transaction is not committed

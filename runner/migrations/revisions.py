@@ -4,7 +4,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from runner.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from runner.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, SchemaUnmarked
 from runner.migrations.installation import Installation, Transaction, version_table
 
 FOLDER = Path(__file__).parent
@@ -30,12 +30,24 @@ async def check(database: Installation) -> str:
         SchemaMissing: when it has no tables of ours.
         SchemaTooOld: when it has to be migrated first.
         SchemaTooNew: when a later release made it.
+        SchemaUnmarked: when it has tables of ours, and nothing says which.
     """
-    revision = await found(database)
-    if pending(revision, database.url):
+    async with database.reading() as tx:
+        return await check_in(tx, database.url)
+
+
+async def check_in(tx: Transaction, url: str) -> str:
+    """The same, within a transaction that is open already.
+
+    Args:
+        tx: of the database.
+        url: of the database, without a password.
+    """
+    revision = await found_in(tx)
+    if pending(revision, url):
         if revision is None:
-            raise SchemaMissing(url=database.url, needed=HEAD)
-        raise SchemaTooOld(url=database.url, found=revision, needed=HEAD)
+            raise SchemaMissing(url=url, needed=HEAD)
+        raise SchemaTooOld(url=url, found=revision, needed=HEAD)
     return HEAD
 
 
@@ -46,14 +58,24 @@ async def found(database: Installation) -> str | None:
 
 
 async def found_in(tx: Transaction) -> str | None:
-    """Find, within a transaction, the revision that a database is at."""
+    """Find, within a transaction, the revision that a database is at.
+
+    Raises:
+        SchemaUnmarked: when it has tables of ours, and nothing says which.
+    """
     name, schema = version_table(tx.tables.prefix), tx.tables.metadata.schema
-    there = await tx.connection.run_sync(lambda connection: sa.inspect(connection).has_table(name, schema=schema))
-    if not there:
-        return None
-    version = sa.table(name, sa.column("version_num", sa.Text), schema=schema)
-    revision: str | None = await tx.connection.scalar(sa.select(version.c.version_num))
+    revision: str | None = None
+    if await _has_table(tx, name):
+        version = sa.table(name, sa.column("version_num", sa.Text), schema=schema)
+        revision = await tx.connection.scalar(sa.select(version.c.version_num))
+    if revision is None and await _has_table(tx, tx.tables.task.name):
+        raise SchemaUnmarked(table=tx.tables.task.fullname, version=name)
     return revision
+
+
+async def _has_table(tx: Transaction, name: str) -> bool:
+    schema = tx.tables.metadata.schema
+    return await tx.connection.run_sync(lambda connection: sa.inspect(connection).has_table(name, schema=schema))
 
 
 def pending(revision: str | None, url: str) -> tuple[str, ...]:

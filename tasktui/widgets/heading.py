@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from textwrap import wrap
 
 from rich.cells import cell_len
 from textual.content import Content
@@ -42,6 +43,10 @@ class Status:
     work: str = ""
 
 
+MOST_LINES = 4
+"""Lines that trouble takes at most."""
+
+
 class Heading(Static):
     """The first lines of every screen."""
 
@@ -60,9 +65,14 @@ class Heading(Static):
         parts = [_first(status, width), _second(status, width)]
         if status.work:
             parts.append(content((fitted(f" ▸ {line(status.work)}", width), "bold reverse")))
-        if status.trouble:
-            parts.append(content((fitted(f" ! {line(status.trouble)}", width), "bold reverse red")))
+        parts += [content((fitted(f" {text}", width), "bold reverse red")) for text in _wrapped(status.trouble, width)]
         self.update(lines(parts))
+
+
+def _wrapped(trouble: str, width: int) -> list[str]:
+    """What is wrong, in whole sentences: what to do about it stands at the end."""
+    text = f"! {line(trouble, MOST_LINES * width)}" if trouble else ""
+    return wrap(text, max(10, width - 2), subsequent_indent="  ", max_lines=MOST_LINES, placeholder=" …")
 
 
 def milliseconds(skew: timedelta) -> str:

@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from runner.errors import SchemaTooNew
-from runner.migrations import HEAD
+from runner.errors import SchemaTooNew, SchemaTooOld
+from runner.migrations import HEAD, upgrade
 from runner.settings import Settings
+from runner.store import observe
 from runner.store.database import Database
 from runner.urls import parse_url
-from tasktui import feed
+from tasktui import feed, session
 from tasktui.actions import ACTIONS, Action
 from tasktui.arguments import Arguments
 from tasktui.screens import MODES
@@ -19,8 +21,10 @@ from tasktui.starting import opened
 from tasktui.writing import STANDBY
 from tests.conftest import on_postgresql
 from tests.postgres import Server, Standby, find_programs
-from tests.store.rows import add_live, ahead
+from tests.releases import NEXT, OUT_OF_DATE, install_next
+from tests.store.rows import add_live, ahead, stored
 from tests.store.scene import LATER, arrange
+from tests.store.table import change
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 from tests.tasktui.test_acting import say_yes
 from tests.tasktui.test_read_only import refused_for_good
@@ -86,6 +90,43 @@ async def test_a_standby_is_watched_and_says_how_old_its_news_is(server: Server,
             await operator.sees("standby  the newest change that it shows was made ")
 
 
+async def test_a_console_of_the_next_release_says_to_migrate_and_then_starts(
+    database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = Settings(url=parse_url(migrated_url))
+    install_next(tmp_path, monkeypatch)
+    with pytest.raises(SchemaTooOld, match=OUT_OF_DATE):
+        async with opened(Arguments(), here):
+            pass
+    await upgrade(database)
+    async with opened(Arguments(), here) as one:
+        assert await one.read(observe.clock)
+
+
+async def test_a_migration_under_an_open_console_leaves_what_was_seen_and_is_said(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(session, "FIVE_SECONDS", 0.0)
+    monkeypatch.setattr(feed, "LONGEST_WAIT", 0.2)
+    await add_live(database)
+    async with watch("tasks") as operator:
+        await operator.sees("○ ready")
+        with monkeypatch.context() as other:
+            install_next(tmp_path, other)
+            await upgrade(database)
+        await operator.until(lambda: f"is at schema {NEXT}, which this program" in " ".join(operator.text.split()))
+        await operator.sees("shown is what was seen", "○ ready")
+        await operator.press("T")
+        await say_yes(operator)
+        await operator.is_told("Install the release that made it")
+        assert (await stored(database, 1)).state == "waiting"
+        await change(database, sa.text(f"UPDATE task_schema SET version_num = '{HEAD}'"))
+        await operator.until(lambda: "does not know" not in operator.text and operator.screen.feed.failures == 0)
+        await operator.press("T")
+        await say_yes(operator)
+        await operator.is_told("Terminate: 1 changed")
+
+
 @pytest.mark.parametrize("number", ["9999", "0000"])
 async def test_tables_of_another_release_are_said_to_be(number: str, database: Database, migrated_url: str) -> None:
     async with database.writing() as tx:
@@ -102,7 +143,7 @@ async def test_tables_that_change_under_a_console_do_not_end_it(database: Databa
         await operator.sees("○ ready")
         async with database.writing() as tx:
             await tx.execute(sa.text("ALTER TABLE task_history RENAME COLUMN error TO failure"))
-        await operator.sees("shown is what was seen", "no such column", "○ ready")
+        await operator.sees("shown is what was seen", "no such column", "○ ready")  # of our release, all the same
         async with database.writing() as tx:
             await tx.execute(sa.text("ALTER TABLE task_history RENAME COLUMN failure TO error"))
         await operator.until(lambda: "no such column" not in operator.text)

@@ -1,0 +1,40 @@
+"""The release after this one: it has one revision more."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from runner import migrations
+from runner.migrations import context, revisions
+
+NEXT = f"{int(migrations.HEAD) + 1:04}"
+
+OUT_OF_DATE = rf"is at schema {migrations.HEAD}, this program needs {NEXT}\. .*: runner migrate"
+
+NEXT_REVISION = """
+import sqlalchemy as sa
+
+revision = "{revision}"
+down_revision = "{before}"
+
+def upgrade(op):
+    op.plain.add_column(op.name("task"), sa.Column("colour", sa.Text), schema=op.schema)
+    {then}
+"""
+
+
+def install_next(folder: Path, monkeypatch: pytest.MonkeyPatch, then: str = "pass") -> None:
+    """Let this process be of the next release.
+
+    Args:
+        folder: an empty one, for its revisions.
+        monkeypatch: undoes it.
+        then: a further statement of the new revision.
+    """
+    versions = shutil.copytree(revisions.FOLDER / "versions", folder / "versions")
+    text = NEXT_REVISION.format(revision=NEXT, before=migrations.HEAD, then=then)
+    (versions / f"{NEXT}_colour.py").write_text(text)
+    monkeypatch.setattr(context, "FOLDER", folder)
+    monkeypatch.setattr(revisions, "REVISIONS", (*migrations.REVISIONS, NEXT))
+    monkeypatch.setattr(revisions, "HEAD", NEXT)
