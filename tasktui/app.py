@@ -18,8 +18,9 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
+from runner.people import views
 from runner.people.terminal import clean
-from tasktui import screens, views
+from tasktui import screens
 from tasktui.colourless import Colourless
 from tasktui.commands import parse_command
 from tasktui.keyboard import Keyboard, forgive_bad_bytes

@@ -5,8 +5,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import InvalidInput, RunnerError
+from runner.people import views
 from runner.people.sorts import parse_sort
-from tasktui import interventions, views
+from tasktui import interventions
 from tasktui.commands import Command, place_of
 from tasktui.writing import split_length
 

@@ -15,6 +15,7 @@ from runner.migrations.revisions import check, check_in
 from runner.people import cells
 from runner.people.person import local_zone
 from runner.people.sorts import NEWEST, Sort
+from runner.people.views import default_path
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.intervene import By, who
@@ -22,7 +23,6 @@ from runner.store.observe import Ping, clock, ping, staleness
 from runner.store.shield import shielded
 from runner.store.transaction import Transaction
 from tasktui.recall import Recall
-from tasktui.views import default_path
 from tasktui.work import Work
 from tasktui.writing import STANDBY, ReadOnly, WriteLock
 

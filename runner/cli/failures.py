@@ -8,11 +8,11 @@ from cyclopts import Parameter
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import Column, plain, print_block, print_json, print_line, print_table, print_title
+from runner.cli.targets import read_filter
 from runner.errors import InvalidInput
 from runner.people import cells
 from runner.people.fields import Operator
-from runner.people.filters import Filter, Term, parse_filter
-from runner.people.person import local_zone, now
+from runner.people.filters import Filter, Term
 from runner.people.redaction import masked
 from runner.people.terminal import counted
 from runner.store.observe import Failures, clock
@@ -58,7 +58,7 @@ async def failures(
     """
     if not 1 <= limit <= MOST:
         raise InvalidInput(why=f"--limit goes from 1 to {MOST}, not {limit}")
-    wanted = parse_filter(" ".join(words), now(), local_zone())
+    wanted = read_filter(words)
     async with opened(connection.settings()) as database:
         at = await database.read(clock)
         wanted = _lately(wanted, at)

@@ -7,6 +7,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from runner.errors import InvalidInput
+from runner.people import views
 from runner.people.filters import Filter, parse_filter
 from runner.people.person import local_zone, now
 
@@ -40,10 +41,23 @@ def read_targets(words: Sequence[str]) -> list[int] | Filter:
         return [_number(word) for word in dict.fromkeys(numbers)]
     if numbers:
         raise InvalidInput(why=f"{numbers[0]} among the terms of a filter: write id:{numbers[0]}, or numbers alone")
-    wanted = parse_filter(" ".join(words), now(), local_zone())
+    wanted = read_filter(words)
     if not wanted.terms:
         raise InvalidInput(why="say which tasks: numbers, or a filter such as 'queue:mail state:dead'")
     return wanted
+
+
+def read_filter(words: Sequence[str]) -> Filter:
+    """Read a filter, in which @name stands for one that was saved.
+
+    Args:
+        words: as they were typed.
+
+    Raises:
+        InvalidInput: there is no such view.
+        InvalidFilter: the filter is not understood.
+    """
+    return parse_filter(views.expanded(words, views.default_path()), now(), local_zone())
 
 
 def _number(word: str) -> int:

@@ -8,10 +8,10 @@ from cyclopts import Parameter
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.printing import Column, plain, print_json, print_line, print_table
+from runner.cli.targets import read_filter
 from runner.errors import InvalidInput
 from runner.people import cells
-from runner.people.filters import Filter, parse_filter
-from runner.people.person import local_zone, now
+from runner.people.filters import Filter
 from runner.people.sorts import NEWEST, By, Sort, sort_by
 from runner.people.terminal import counted
 from runner.store.observe.bookmark import read_bookmark, written
@@ -51,7 +51,8 @@ async def tasks(
 
     Fields: id queue handler state key unique error failure host runner tag by
     attempts max_attempts priority bucket due age since until. ! before a term
-    negates it; a word alone is looked for in error, key and handler.
+    negates it; a word alone is looked for in error, key and handler; @late stands
+    for the filter that was saved as late (runner save).
 
     A filter that no index serves is answered a stretch of rows at a time: the
     last line says where to go on.
@@ -73,7 +74,7 @@ async def tasks(
         raise InvalidInput(why=f"--limit goes from 1 to {MOST}, not {limit}; go on with --after")
     if asc and desc:
         raise InvalidInput(why="--asc and --desc are opposites: only one of them makes sense")
-    wanted = parse_filter(" ".join(words), now(), local_zone())
+    wanted = read_filter(words)
     order = sort_by(sort, descending=desc if asc or desc else None)
     mark = None if after is None else read_bookmark(after, order)
     async with opened(connection.settings()) as database:

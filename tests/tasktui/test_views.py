@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from runner.errors import InvalidInput
+from runner.people import views
 from runner.store.database import Database
-from tasktui import views
 from tests.store.rows import add_live, ahead, stored
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Watch
 from tests.tasktui.test_acting import say_yes

@@ -1,7 +1,7 @@
 """Views: filters that an operator saved under a name, in a file of the operator's own."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +13,9 @@ from runner.people.terminal import clean
 
 LONGEST_NAME = 40
 MOST = 500
+
+SIGN = "@"
+"""Stands before the name of a view."""
 
 
 def default_path() -> Path:
@@ -44,9 +47,28 @@ def chosen(views: Mapping[str, str], name: str) -> str:
         InvalidInput: there is none of that name.
     """
     if name not in views:
-        known = ", ".join(sorted(views)) or "none; :save NAME saves the filter of the list"
+        known = ", ".join(sorted(views)) or "none"
         raise InvalidInput(why=f"there is no view {name!r}{suggestion(name, tuple(views))}. Saved are: {known}")
     return views[name]
+
+
+def expanded(words: Sequence[str], path: Path) -> str:
+    """Put views into a filter: `@late queue:mail`.
+
+    Args:
+        words: of a filter, as they were typed; those that begin with @ name views.
+        path: of the file; it is read only when a view is named.
+
+    Returns:
+        The filter as text.
+
+    Raises:
+        InvalidInput: there is no view of that name.
+    """
+    if not any(word.startswith(SIGN) for word in words):
+        return " ".join(words)
+    views = load(path)
+    return " ".join(chosen(views, word.removeprefix(SIGN)) if word.startswith(SIGN) else word for word in words)
 
 
 def save(path: Path, name: str, wanted: str) -> None:
@@ -59,7 +81,7 @@ def save(path: Path, name: str, wanted: str) -> None:
         raise InvalidInput(why=f"the name of a view has 1 to {LONGEST_NAME} ordinary characters")
     views = load(path) | {name: wanted}
     if len(views) > MOST:
-        raise InvalidInput(why=f"there are {MOST} views already; :forget one first")
+        raise InvalidInput(why=f"there are {MOST} views already; forget one first")
     _write(path, views)
 
 
