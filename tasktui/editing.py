@@ -81,6 +81,29 @@ def touched(typed: Mapping[str, str], story: Story, zone: tzinfo) -> dict[str, s
     }
 
 
+class Moved(NamedTuple):
+    """What became of a task while somebody typed.
+
+    Args:
+        lines: what differs, safe to show.
+        now: the values of the form by the names of entries, as they stand now.
+    """
+
+    lines: list[str]
+    now: dict[str, str]
+
+
+def moved_on(before: Story, after: Story, zone: tzinfo) -> Moved:
+    """Tell what differs between a task as it was seen and as it is; what is typed now is compared with that."""
+    old, new = ({entry.name: entry for entry in entries(story, zone)} for story in (before, after))
+    shown = {"State": (before.task.shown, after.task.shown), "Attempts": (before.task.attempt, after.task.attempt)}
+    shown["Run at"] = (cells.exact(before.task.run_at, after.at, zone), cells.exact(after.task.run_at, after.at, zone))
+    shown |= {entry.label: (entry.value, new[name].value) for name, entry in old.items() if entry.value}
+    differs = [f"  {label}: {line(was)} -> {line(is_now)}" for label, (was, is_now) in shown.items() if was != is_now]
+    title = "Nothing was saved: it has changed meanwhile. Once more, ctrl+s sets what you typed:"
+    return Moved([title, *(differs or ["  nothing that this form shows"])], {name: new[name].value for name in new})
+
+
 def preview(typed: Mapping[str, str], story: Story, zone: tzinfo) -> list[str]:
     """Say what would follow from what was typed, or what is wrong with it.
 

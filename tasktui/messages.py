@@ -7,7 +7,7 @@ from textual.message import Message
 from runner.errors import RunnerError
 from runner.people.filters import Filter
 from runner.store.intervene import Result
-from runner.store.observe import Count, TaskRow
+from runner.store.observe import Count, Story, TaskRow
 
 
 class Looked(Message):
@@ -69,6 +69,18 @@ class Revealed(Message):
 
     def __init__(self, task_id: int) -> None:
         self.task_id = task_id
+        super().__init__()
+
+
+class MovedOn(Message):
+    """A task is not as it was seen any more.
+
+    Args:
+        story: of the task as it is now.
+    """
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
         super().__init__()
 
 

@@ -1,21 +1,23 @@
 """EditScreen: new values for one task, with what will follow from them, before they are saved."""
 
+from contextlib import suppress
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
 from runner.errors import RunnerError
 from runner.policy.consent import demand
-from runner.store import intervene
+from runner.store import intervene, observe
 from runner.store.intervene import Result
 from runner.store.observe import Story
-from tasktui.editing import changes, entries, preview, touched
-from tasktui.messages import Acted, Told
+from tasktui.editing import changes, entries, moved_on, preview, touched
+from tasktui.messages import Acted, MovedOn, Told
 from tasktui.render import block, content, line
 from tasktui.session import Session
 from tasktui.spoken import of_edit, written
@@ -43,11 +45,9 @@ class EditScreen(ModalScreen[Result | None]):
 
     def compose(self) -> ComposeResult:
         """Put the lines of the form below each other."""
-        task = self._story.task
-        title = f"Edit {task.id} {line(task.handler, 30)} {line(task.key, 30)} (as you saw it: version {task.version})"
         with VerticalScroll(classes="dialog") as dialog:
             dialog.can_focus = False
-            yield Static(content((title, "bold")))
+            yield Static(self._title(), id="title")
             for entry in entries(self._story, self._session.zone):
                 with Horizontal(classes="entry"):
                     yield Label(entry.label, markup=False)
@@ -57,8 +57,14 @@ class EditScreen(ModalScreen[Result | None]):
                 if entry.closed:
                     yield Static(content((f"{entry.label} stays as it is: {entry.closed}", "dim")))
             yield from self._account()
+            yield Static("", id="moved")
             yield Static("", id="preview")
             yield Static(content(("ctrl+s saves, escape leaves all as it is, ctrl+y copies it", "dim")))
+
+    def _title(self) -> Content:
+        task = self._story.task
+        title = f"Edit {task.id} {line(task.handler, 30)} {line(task.key, 30)} (as you saw it: version {task.version})"
+        return content((title, "bold"))
 
     def _account(self) -> ComposeResult:
         wanted = {"reason": "Reason" if self._demanded.reason else "Reason (optional)"}
@@ -128,6 +134,23 @@ class EditScreen(ModalScreen[Result | None]):
             self.dismiss(message.result)
         else:
             self._object("\n".join(["Nothing was saved:", *message.result.left_alone()]))
+            self.run_worker(self._look_again(), group="save")
+
+    async def _look_again(self) -> None:
+        with suppress(RunnerError):  # what was said already is all that there is to say
+            self.post_message(MovedOn(await self._session.read(observe.story, self._story.task.id)))
+
+    @on(MovedOn)
+    def _moved_on(self, message: MovedOn) -> None:
+        """Show the task as it is now, keep what was typed, and let that be saved after another look."""
+        before, self._story = self._story, message.story
+        told = moved_on(before, message.story, self._session.zone)
+        for entry in entries(before, self._session.zone):
+            field = self.query_one(f"#{entry.name}", Input)
+            if field.value == entry.value:  # not touched: it follows
+                field.value = told.now[entry.name]
+        self.query_one("#title", Static).update(self._title())
+        self.query_one("#moved", Static).update(content(("\n".join(told.lines), "bold")))
 
     def _object(self, why: str) -> None:
         self.query_one("#preview", Static).update(content((block(why), "bold red")))

@@ -145,11 +145,16 @@ async def test_an_edit_over_someones_change_is_refused(database: Database, watch
         await operator.sees("○ ready")
         await operator.press("E")
         await operator.until(lambda: isinstance(operator.screen, EditScreen) and operator.screen.focused)
-        await database.write(intervene.edit, id, None, Changes(priority=9), SOMEBODY)
+        await database.write(intervene.edit, id, None, Changes(priority=9, key="theirs"), SOMEBODY)
         operator.screen.query_one("#priority").value = "3"
         await operator.press("ctrl+s")
-        await operator.sees("Nothing was saved", "it is waiting at version 1 now")
-    assert (await stored(database, id)).priority == 9
+        await operator.sees("Nothing was saved: it has changed", "version 1)", "Priority: 1 -> 9", "Key: none -> theirs")
+        await operator.until(lambda: "priority: 9 -> 3" in operator.text)
+        assert (await stored(database, id)).priority == 9
+        await operator.press("ctrl+s")
+        await operator.is_told("1 changed")
+    left = await stored(database, id)
+    assert (left.priority, left.key, left.version) == (3, "theirs", 2)
 
 
 async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Database, watch: Watch) -> None:
