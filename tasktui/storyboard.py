@@ -16,13 +16,18 @@ from tasktui.render import block, content, line, state
 TITLE = "bold underline"
 
 
-def told(story: Story, zone: tzinfo, *, reveal: bool = False) -> Iterator[Content]:
+FOLDED_LINES, FOLDED_CHARACTERS = 16, 2_000
+"""What is shown of a long payload, so that the errors behind it stay in sight."""
+
+
+def told(story: Story, zone: tzinfo, *, reveal: bool = False, unfold: bool = False) -> Iterator[Content]:
     """Tell a story in lines.
 
     Args:
         story: everything about one task.
         zone: in which times are shown.
         reveal: show secrets.
+        unfold: show all of what is long.
     """
     shown = state(story.task.shown)
     requested = "   its end has been asked for" if story.task.cancel_requested else ""
@@ -37,7 +42,8 @@ def told(story: Story, zone: tzinfo, *, reveal: bool = False) -> Iterator[Conten
     for name in ("payload", "checkpoint", "result"):
         value = decoded(getattr(story, name), reveal=reveal)
         if value is not None:
-            yield from _titled(name, pretty(value))
+            text = pretty(value)
+            yield from _titled(name, text if unfold else folded(text))
     if story.attempts and (trace := story.attempts[-1].traceback):
         yield from _titled("traceback of the last failure", block(masked(trace, reveal=reveal)))
     if story.next_runs:
@@ -52,6 +58,12 @@ def told(story: Story, zone: tzinfo, *, reveal: bool = False) -> Iterator[Conten
 def pretty(value: Any) -> str:
     """Decoded JSON over several lines, safe to show."""
     return block(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def folded(text: str) -> str:
+    """The beginning of a long text, and how much there is behind it."""
+    kept = "\n".join(text.split("\n")[:FOLDED_LINES])[:FOLDED_CHARACTERS]
+    return text if kept == text else f"{kept}\n… and {len(text) - len(kept):,} more characters, f unfolds them"
 
 
 def change(entry: Audited, at: datetime, *, reveal: bool = False) -> Iterator[Content]:

@@ -26,6 +26,7 @@ MOST = 1_000
 COLUMNS = (
     Column("KIND", whole=True),
     Column("COUNT", right=True, whole=True),
+    Column("NOW/m", right=True, whole=True),
     Column("TASKS", right=True, whole=True),
     Column("BURIED", right=True, whole=True),
     Column("LAST", right=True, whole=True),
@@ -45,6 +46,7 @@ async def failures(
 
     Numbers, ids and quoted values in messages are masked. Without since: in the
     filter the last day counts, and at most the last 20,000 attempts (shown as 57+).
+    NOW/m is how many there were a minute in the last ten minutes.
     KIND goes into filters: runner tasks failure:KIND, runner retry failure:KIND.
 
     Fields: id queue handler error failure host runner attempts since until.
@@ -90,6 +92,7 @@ def _row(group: Failures, at: datetime) -> list[str]:
     return [
         group.fingerprint,
         str(group.count),
+        f"{group.rate:,.3g}",
         f"{group.tasks:,}",
         f"{group.buried:,}",
         cells.since(group.last, at),

@@ -22,6 +22,7 @@ from runner.store.observe import Failures, TaskRow
 from runner.store.transaction import Transaction
 from tasktui.actions import Action, Subject
 from tasktui.columns import Column
+from tasktui.plot import compact
 from tasktui.render import Cell, Line, block, content, line
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts
@@ -31,6 +32,7 @@ SPANS = (timedelta(hours=1), timedelta(days=1), timedelta(days=30))
 
 COLUMNS = (
     Column("COUNT", 7, right=True),
+    Column("NOW/m", 5, right=True),
     Column("TASKS", 6, right=True, drop=2),
     Column("BURIED", 6, right=True),
     Column("FIRST", 7, right=True, drop=1),
@@ -52,8 +54,9 @@ class FailuresScreen(ActingScreen):
     """What goes wrong, grouped."""
 
     ABOUT = (
-        "Failed attempts with numbers, ids and quotes masked, the most frequent first. Enter lists the tasks of a "
-        "group; R, T and D act on all of them, H pauses their handler."
+        "Failed attempts with numbers, ids and quotes masked, the most frequent first; NOW/m is how many there were a "
+        "minute in the last ten. Enter lists the tasks of a group; R, T and D act on all of them, H pauses their "
+        "handler."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         *acts(Subject.TASKS, Subject.HANDLER),
@@ -139,6 +142,7 @@ def group_line(group: Failures, at: datetime) -> Line:
     return Line(
         (
             Cell(str(group.count)),
+            Cell(compact(group.rate), "bold" if group.lately else "dim"),
             Cell(str(group.tasks)),
             Cell(str(group.buried), "red" if group.buried else "dim"),
             Cell(cells.since(group.first, at)),

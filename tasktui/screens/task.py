@@ -25,19 +25,20 @@ class TaskScreen(ActingScreen):
 
     ABOUT = (
         "The task that was opened with enter, or with :task ID. Secrets are masked until v is pressed, which is "
-        "written down in the audit."
+        "written down in the audit. A long payload is folded until f is pressed."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         *acts(Subject.TASKS, Subject.TASK, Subject.QUEUE, Subject.HANDLER, Subject.ENTRY),
         Binding("w", "why", "Why"),
         Binding("v", "reveal", "Reveal"),
+        Binding("f", "fold", "Fold or unfold what is long", show=False),
         Binding("escape", "back", "To the list", show=False),
     ]
 
     def __init__(self) -> None:
         super().__init__()
         self._story: Story | None = None
-        self._reveal = False
+        self._reveal = self._unfold = False
 
     def parts(self) -> Iterable[Widget]:
         """One text that can be scrolled."""
@@ -51,14 +52,17 @@ class TaskScreen(ActingScreen):
     async def look(self) -> object:
         """Read the story of the task that is open."""
         id = self.session.task_id
-        return None if id is None else await self.session.read(observe.story, id)
+        if id is None:
+            await self.session.read(observe.clock)  # tells how the database does, and whether it is there
+            return None
+        return await self.session.read(observe.story, id)
 
     def show(self, snapshot: Any) -> None:
         """Tell the story."""
         if snapshot is None:
             return
         if self._story is None or self._story.task.id != snapshot.task.id:
-            self._reveal = False
+            self._reveal = self._unfold = False
             self.query_one("#story", VerticalScroll).scroll_home(animate=False)
         self._story = snapshot
         self._draw()
@@ -85,6 +89,11 @@ class TaskScreen(ActingScreen):
         elif self._story is not None:
             self.work(self._write_down(self._story.task.id))
 
+    def action_fold(self) -> None:
+        """Show all of a long payload, or its beginning again."""
+        self._unfold = not self._unfold
+        self._draw()
+
     async def _write_down(self, id: int) -> None:
         await interventions.reveal(self.session, id)
         self.post_message(Revealed(id))
@@ -100,5 +109,5 @@ class TaskScreen(ActingScreen):
 
     def _draw(self) -> None:
         if self._story is not None:
-            story = told(self._story, self.session.zone, reveal=self._reveal)
+            story = told(self._story, self.session.zone, reveal=self._reveal, unfold=self._unfold)
             self.query_one("#story Static", Static).update(lines(story))

@@ -22,7 +22,7 @@ def test_failures_that_differ_in_numbers_only_are_one_kind(called: Call, store: 
     failed(store, "mail.send", "no such host")
     two, one = called("failures", "--json").document["failures"]
     assert (two["count"]["number"], two["tasks"], two["buried"], two["handler"]) == (2, 2, 2, "mail.send")
-    assert (one["count"]["number"], one["message"]) == (1, "no such host")
+    assert (one["count"]["number"], one["message"], one["lately"]) == (1, "no such host", 1)
     told = called("failures", "--traceback")
     assert "2 kinds of failures" in told.out
     assert "port 587 is closed" in told.out

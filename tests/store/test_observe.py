@@ -310,18 +310,19 @@ class TestFailures:
     async def test_failures_are_grouped_by_what_they_have_in_common(self, database: Database) -> None:
         for task_id in (1, 2, 3):
             await add_attempt(database, task_id, fingerprint="a", message=f"no {task_id}", ended_at=ahead(-task_id))
-        await add_attempt(database, 1, 2, fingerprint="a", verb="bury", ended_at=ahead(-50))
+        await add_attempt(database, 1, 2, fingerprint="a", verb="bury", ended_at=ahead(-700))
         await add_attempt(database, 9, fingerprint="b", handler="other", error_type="KeyError")
         groups = await database.read(failures)
         assert [(group.fingerprint, group.count, group.tasks, group.buried) for group in groups] == [
             ("a", Count(4), 3, 1),
             ("b", Count(1), 1, 0),
         ]
+        assert [(group.lately, group.rate) for group in groups] == [(3, 0.3), (1, 0.1)]
         first = groups[0]
         assert (first.message, first.task_id, first.handler) == ("no 1", 1, "h")
         assert first.first is not None
         assert first.last is not None
-        assert timedelta(seconds=45) < first.last - first.first < timedelta(seconds=55)
+        assert timedelta(seconds=690) < first.last - first.first < timedelta(seconds=705)
 
     async def test_failures_of_real_settles_with_other_numbers_are_one_group(self, database: Database) -> None:
         runner_id = await database.write(register, Identity("web-1", 1, "1", ["h"], 4), 30.0)

@@ -148,7 +148,9 @@ async def test_an_edit_over_someones_change_is_refused(database: Database, watch
         await database.write(intervene.edit, id, None, Changes(priority=9, key="theirs"), SOMEBODY)
         operator.screen.query_one("#priority").value = "3"
         await operator.press("ctrl+s")
-        await operator.sees("Nothing was saved: it has changed", "version 1)", "Priority: 1 -> 9", "Key: none -> theirs")
+        await operator.sees(
+            "Nothing was saved: it has changed", "version 1)", "Priority: 1 -> 9", "Key: none -> theirs"
+        )
         await operator.until(lambda: "priority: 9 -> 3" in operator.text)
         assert (await stored(database, id)).priority == 9
         await operator.press("ctrl+s")

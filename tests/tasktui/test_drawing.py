@@ -12,6 +12,7 @@ from tasktui.feed import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Feed
 from tasktui.listing import Listing
 from tasktui.plot import compact, nice, plot, resampled, sparkline
 from tasktui.render import fitted, task_line
+from tasktui.storyboard import folded
 from tests.tasktui.test_typing import row
 
 AT = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
@@ -66,6 +67,13 @@ def test_a_little_plot_uses_all_of_its_height() -> None:
     assert sparkline([0] * 54 + [2, 0, 200, 0, 0, 0], 10) == "         █"
     assert sparkline([0, 1, 1000], 3) == " ▁█"
     assert sparkline([], 3) == "   "
+
+
+def test_what_is_long_is_folded_and_says_so() -> None:
+    assert folded("a\nb") == "a\nb"
+    many = "\n".join("line" for _ in range(40))
+    assert folded(many).splitlines()[-2:] == ["line", "… and 120 more characters, f unfolds them"]
+    assert len(folded("x" * 10_000)) < 2_100
 
 
 def test_an_update_changes_no_order_and_forgets_no_mark() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from runner.columns import db_later, db_now
 from runner.people.filters import Filter
 from runner.schema import Tables
 from runner.store.observe.filtering import conditions
@@ -17,6 +18,9 @@ from runner.task import MOVES, State
 
 WINDOW = 20_000
 """Attempts that are looked at for one list of groups, the latest ones."""
+
+LATELY = 600.0
+"""Seconds by which it is told whether something still goes wrong, and how often."""
 
 BURYING = [verb for verb, move in MOVES.items() if move.target is State.DEAD]
 
@@ -30,6 +34,7 @@ class Failures:
         count: how many.
         buried: how many of them were the end of their task.
         tasks: how many tasks they belong to.
+        lately: how many of them ended in the last LATELY seconds.
         first: when the first of them ended.
         last: when the last one ended.
         handler: whose tasks failed.
@@ -43,6 +48,7 @@ class Failures:
     count: Count
     buried: int
     tasks: int
+    lately: int
     first: datetime | None
     last: datetime | None
     handler: str
@@ -50,6 +56,11 @@ class Failures:
     message: str
     traceback: str | None
     task_id: int
+
+    @property
+    def rate(self) -> float:
+        """How many there were a minute lately."""
+        return self.lately / (LATELY / 60)
 
 
 async def failures(
@@ -103,6 +114,7 @@ def _grouped(tables: Tables, recent: sa.CTE, limit: int) -> sa.Subquery:
         count.label("count"),
         sa.func.sum(sa.case((recent.c.verb.in_(BURYING), 1), else_=0)).label("buried"),
         sa.func.count(recent.c.task_id.distinct()).label("tasks"),
+        sa.func.sum(sa.case((recent.c.ended_at >= db_later(db_now(), -LATELY), 1), else_=0)).label("lately"),
         sa.func.min(recent.c.ended_at, type_=tables.attempt.c.ended_at.type).label("first"),
         place.label("place"),
     )
@@ -115,7 +127,7 @@ def _with_examples(tx: Transaction, grouped: sa.Subquery, recent: sa.CTE, edge: 
     last = grouped.join(recent, recent.c.place == grouped.c.place)
     example = last.join(tried, (tried.c.task_id == recent.c.task_id) & (tried.c.fence == recent.c.fence))
     names = ("fingerprint", "ended_at", "handler", "error_type", "message", "traceback", "task_id")
-    numbers = [grouped.c[name] for name in ("count", "buried", "tasks")]
+    numbers = [grouped.c[name] for name in ("count", "buried", "tasks", "lately")]
     first = tx.dialect.legible(grouped.c.first).label("first")
     columns = [*legible(tx, [tried.c[name] for name in names]), *numbers, first, edge.is_not(None).label("more")]
     return sa.select(*columns).select_from(example).order_by(grouped.c["count"].desc(), grouped.c.place)
@@ -127,6 +139,7 @@ def _failures(row: Any) -> Failures:
         count=Count(row["count"], bool(row["more"])),
         buried=int(row["buried"]),
         tasks=row["tasks"],
+        lately=int(row["lately"]),
         first=moment(row["first"]),
         last=moment(row["ended_at"]),
         handler=words(row["handler"]),
