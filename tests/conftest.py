@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tests.postgres import Cluster, Remote, Server, create_database, drop_database, find_programs
+from tests.postgres.again import emptied, shape_of
 from tests.postgres.databases import URL_VARIABLE
 from tests.postgres.programs import BIN_VARIABLE
 
@@ -35,8 +36,13 @@ class Databases(Protocol):
         """Make a database without tables and return its URL."""
         ...
 
-    def migrated(self, directory: Path) -> str:
-        """Make a database with our tables and return its URL."""
+    def migrated(self, directory: Path, *, new: bool = False) -> str:
+        """Return the URL of a database with our tables, all of them empty.
+
+        Args:
+            directory: of the test.
+            new: no test has had it before.
+        """
         ...
 
     def remove(self, url: str) -> None: ...
@@ -57,7 +63,7 @@ class SqliteDatabases:
     def empty(self, directory: Path) -> str:
         return _sqlite_url(directory / "test.db")
 
-    def migrated(self, directory: Path) -> str:
+    def migrated(self, directory: Path, *, new: bool = False) -> str:
         shutil.copy(self._template, directory / "test.db")
         return self.empty(directory)
 
@@ -66,11 +72,13 @@ class SqliteDatabases:
 
 
 class PostgresDatabases:
-    """Databases of one server; the migrated ones are copies of a database that was migrated once."""
+    """Databases of one server; the migrated ones are copies of a database that was migrated once, and used again."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._made: set[str] = set()
+        self._copies: set[str] = set()
+        self._spare: list[str] = []
 
     @cached_property
     def _template(self) -> str:
@@ -81,16 +89,31 @@ class PostgresDatabases:
     def empty(self, directory: Path) -> str:
         return self._make()
 
-    def migrated(self, directory: Path) -> str:
-        return self._make(self._template)
+    @cached_property
+    def _shape(self) -> str:
+        return shape_of(self._template)
+
+    def migrated(self, directory: Path, *, new: bool = False) -> str:
+        if self._spare and not new:
+            return self._spare.pop()
+        copy = self._make(self._template)
+        if not new:
+            self._copies.add(copy)
+        return copy
 
     def remove(self, url: str) -> None:
-        drop_database(self._cluster, url)
-        self._made.remove(url)
+        if url in self._copies and emptied(url, self._shape):
+            self._spare.append(url)
+        else:
+            self._drop(url)
 
     def close(self) -> None:
         for url in set(self._made):
-            self.remove(url)
+            self._drop(url)
+
+    def _drop(self, url: str) -> None:
+        drop_database(self._cluster, url)
+        self._made.remove(url)
 
     def _make(self, template: str = "") -> str:
         url = create_database(self._cluster, template)
@@ -143,9 +166,14 @@ def database_url(databases: Databases, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def migrated_url(databases: Databases, tmp_path: Path) -> Iterator[str]:
+def new_database() -> None:
+    """For a test whose database no other one may have had before."""
+
+
+@pytest.fixture
+def migrated_url(request: pytest.FixtureRequest, databases: Databases, tmp_path: Path) -> Iterator[str]:
     """The URL of a database of the test's own, with our tables in it."""
-    url = databases.migrated(tmp_path)
+    url = databases.migrated(tmp_path, new="new_database" in request.fixturenames)
     yield url
     databases.remove(url)
 

@@ -12,10 +12,6 @@ from runner.handlers import REGISTRY
 from runner.store.database import Database
 from runner.urls import parse_url
 from tests.borrowed.applications import KINDS, Application
-from tests.store.conftest import migrated_url, own_database, spare
-
-__all__ = ["migrated_url", "own_database", "spare"]
-
 
 NOWHERE = parse_url("postgresql://nowhere.invalid/none?sslmode=disable")
 

@@ -97,7 +97,7 @@ async def test_no_tasks_are_submitted_without_a_word(application: Application, b
     indirect=["databases"],
 )
 async def test_prefix_and_schema_of_the_settings_hold(
-    migrated_url: str, own_database: None, send: Send, kind: str, place: dict[str, Any]
+    migrated_url: str, new_database: None, send: Send, kind: str, place: dict[str, Any]
 ) -> None:
     database = Database.open(migrated_url, **place)
     await database.migrate()

@@ -363,7 +363,7 @@ async def test_edges_go_with_their_task_and_a_dead_parent_stays_while_it_is_wait
 
 
 @ON_POSTGRESQL
-async def test_a_prefix_and_a_schema_have_families_of_their_own(own_database: None, migrated_url: str) -> None:
+async def test_a_prefix_and_a_schema_have_families_of_their_own(new_database: None, migrated_url: str) -> None:
     database = Database.open(migrated_url, prefix="x_", schema="user")
     try:
         await database.migrate()

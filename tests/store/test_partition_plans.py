@@ -21,7 +21,7 @@ from tests.store.plans import Seen, Watch, watch
 from tests.store.rows import add_past, ahead, filtered
 from tests.store.table import change
 
-pytestmark = [ON_POSTGRESQL, pytest.mark.usefixtures("own_database")]
+pytestmark = [ON_POSTGRESQL, pytest.mark.usefixtures("new_database")]
 
 RANGES, FULL, ROWS, DEAD = 20, (0, 7, 8), 8_000, 4_000
 LIMIT = 10

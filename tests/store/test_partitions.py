@@ -29,7 +29,7 @@ from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
 from tests.store.runners import Runner, ended
 from tests.store.table import change, count, live, past, put
 
-pytestmark = [ON_POSTGRESQL, pytest.mark.usefixtures("own_database")]
+pytestmark = [ON_POSTGRESQL, pytest.mark.usefixtures("new_database")]
 
 DAY = timedelta(days=1)
 WEEK = {State.SUCCEEDED: 7 * DAY}

@@ -45,7 +45,7 @@ INDEXES = {
 
 
 @pytest.fixture
-async def watched(own_database: None, migrated_url: str) -> AsyncIterator[tuple[Database, Watch]]:
+async def watched(new_database: None, migrated_url: str) -> AsyncIterator[tuple[Database, Watch]]:
     """A database of the test's own, whose statements are looked at."""
     _analyse(migrated_url)
     opened = Database.open(migrated_url)

@@ -263,7 +263,7 @@ async def test_rows_of_foreign_clients_break_nothing(database: Database) -> None
     assert all("\x1b" not in cause.text + cause.advice for cause in (await told(database, id)).causes)
 
 
-async def test_the_first_of_many_is_told_without_walking_over_the_others(own_database: None, migrated_url: str) -> None:
+async def test_the_first_of_many_is_told_without_walking_over_the_others(new_database: None, migrated_url: str) -> None:
     opened = Database.open(migrated_url)
     looking = watch(opened)
     try:
