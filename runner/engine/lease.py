@@ -70,6 +70,8 @@ class Lease:
             running: how many tasks are in hand.
             heard: called with the answer.
         """
+        if not self.id:
+            return  # it was ended meanwhile
         started = time.monotonic()
         try:
             answer = await self._database.state(beat, self.id, self._seconds, running)

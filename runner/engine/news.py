@@ -41,7 +41,8 @@ async def listen(database: Database, heard: Callable[[], None]) -> None:
 async def _hear(connection: psycopg.pq.abc.PGconn, heard: Callable[[], None]) -> None:
     """Wait on the socket itself: psycopg's own `notifies` wakes up ten times a second to see whether it is to end."""
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(connection.socket, arrived.set)
+    socket = connection.socket  # not to be asked for once the connection is broken
+    loop.add_reader(socket, arrived.set)
     try:
         while True:
             await arrived.wait()
@@ -53,7 +54,7 @@ async def _hear(connection: psycopg.pq.abc.PGconn, heard: Callable[[], None]) ->
             if told:
                 heard()
     finally:
-        loop.remove_reader(connection.socket)
+        loop.remove_reader(socket)
 
 
 async def _connect(engine: AsyncEngine) -> psycopg.AsyncConnection[tuple[object, ...]]:

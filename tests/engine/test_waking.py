@@ -14,6 +14,7 @@ from runner.engine import news
 from runner.settings import Settings
 from runner.store.submit import submission
 from runner.task import NewTask
+from tests.conftest import on_postgresql
 from tests.engine.workshop import Workshop, heard, until
 
 SELDOM = {"every": "1h", "lease": "1h", "beat": "30m"}
@@ -112,6 +113,20 @@ async def test_a_broken_listener_listens_again(workshop: Workshop, monkeypatch: 
         await until(lambda: end_listeners(workshop.url))
         await until(lambda: listeners(workshop.url) == 1)
         await workshop.ended(await workshop.submit("work"))
+
+
+@on_postgresql
+async def test_a_broken_listener_leaves_its_socket_to_others(migrated_url: str) -> None:
+    connection = await psycopg.AsyncConnection.connect(migrated_url, autocommit=True)
+    async with connection:
+        await connection.execute("LISTEN news")
+        socket = connection.fileno()
+        hearing = asyncio.ensure_future(news._hear(connection.pgconn, lambda: None))
+        await asyncio.sleep(0)
+        assert end_listeners(migrated_url)
+        with pytest.raises(psycopg.OperationalError):
+            await hearing
+    assert not asyncio.get_running_loop().remove_reader(socket)
 
 
 LISTENERS = "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
