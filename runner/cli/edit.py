@@ -2,22 +2,25 @@
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from json import dumps
 from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from runner.cli.answer import code as code_of
 from runner.cli.answer import tell
 from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.ending import Exit
-from runner.cli.printing import print_line
+from runner.cli.ending import Exit, complain
+from runner.cli.printing import print_json, print_line
 from runner.cli.targets import TaskId
 from runner.errors import InvalidEdit, TaskMovedOn
 from runner.people import cells
 from runner.people.person import local_zone
+from runner.people.redaction import differences
 from runner.people.times import format_moment, parse_duration, parse_moment
 from runner.policy.retry import parse_plan
 from runner.store import intervene
-from runner.store.intervene import KEEP, Changes, who
+from runner.store.intervene import KEEP, Changes, Editing, who
 from runner.store.observe import clock
 
 NONE = "none"
@@ -78,6 +81,7 @@ async def edit(
     *,
     values: NewValues = NOTHING,
     version: int | None = None,
+    dry_run: bool = False,
     reason: str | None = None,
     json: bool = False,
     connection: Connection = NOWHERE,
@@ -91,6 +95,7 @@ async def edit(
         id: The task's number.
         values: What to set.
         version: The version that you saw.
+        dry_run: Only show what would be changed.
         reason: Why; it is kept with the change.
         json: Print one JSON document.
         connection: Which database.
@@ -100,10 +105,29 @@ async def edit(
         at = await database.read(clock)
         changes = values.changes(at)
         limit = int(settings.payload_limit)
-        result = await database.write(intervene.edit, id, version, changes, who(reason), payload_limit=limit)
+        if dry_run:
+            seen = await database.read(intervene.editing, id, version, changes, payload_limit=limit)
+            result = seen.answer
+        else:
+            result = await database.write(intervene.edit, id, version, changes, who(reason), payload_limit=limit)
     for left in result.moved_on:
         raise TaskMovedOn(id=id, seen=version, state=left.state, found=left.version)
+    if dry_run:
+        return _show(seen, json=json)
     code = tell("edit", result, json=json)
     if code == Exit.OK and not json and changes.run_at is not KEEP:
         print_line(f"It runs at {format_moment(changes.run_at, local_zone())}, {cells.distance(changes.run_at, at)}.")
     return code
+
+
+def _show(seen: Editing, *, json: bool) -> int:
+    """Print what would be changed."""
+    before, after = (dumps(values, default=str) for values in (seen.before, seen.after))
+    changes = differences(before, after)
+    if json:
+        print_json({"verb": "edit", "eligible": len(seen.answer.changed), "changes": changes})
+    for change in changes if not json else ():
+        print_line(f"would change {change}")
+    for line in seen.answer.left_alone():
+        complain(line)
+    return code_of(seen.answer)

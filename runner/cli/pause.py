@@ -25,6 +25,7 @@ async def pause(
     *,
     handler: Handler = None,
     until: str | None = None,
+    dry_run: bool = False,
     reason: str | None = None,
     json: bool = False,
     connection: Connection = NOWHERE,
@@ -36,6 +37,7 @@ async def pause(
         handler: A handler's name, instead of a queue.
         until: When the pause ends by itself: +30m, 14:30; never when left out. A
             second pause keeps the end and the reason that it does not name.
+        dry_run: Only show what would be paused, and until when.
         reason: Why; it is shown wherever the pause is.
         json: Print one JSON document.
         connection: Which database.
@@ -44,11 +46,15 @@ async def pause(
     async with opened(connection.settings()) as database:
         at = await database.read(clock)
         end = parse_moment(until, at, local_zone()) if until is not None else None
-        done = await database.write(intervene.pause, place, who(reason), end)
+        if dry_run:
+            done = await database.read(intervene.pausing, place, who(reason), end)
+        else:
+            done = await database.write(intervene.pause, place, who(reason), end)
     if json:
-        print_json({"verb": "pause", "place": str(place), "until": done.until, "why": done.why, "replaced": done.again})
+        told = {"until": done.until, "why": done.why, "replaced": done.again, "dry_run": dry_run}
+        print_json({"verb": "pause", "place": str(place)} | told)
     else:
-        print_line(_said(place, done, at))
+        print_line(_said(place, done, at, dry_run=dry_run))
     return Exit.OK
 
 
@@ -57,6 +63,7 @@ async def resume(
     /,
     *,
     handler: Handler = None,
+    dry_run: bool = False,
     reason: str | None = None,
     json: bool = False,
     connection: Connection = NOWHERE,
@@ -66,25 +73,31 @@ async def resume(
     Args:
         queue: The queue's name.
         handler: A handler's name, instead of a queue.
+        dry_run: Only show whether there is a pause to end.
         reason: Why; it is kept with the change.
         json: Print one JSON document.
         connection: Which database.
     """
     place = _place(queue, handler)
     async with opened(connection.settings()) as database:
-        done = await database.write(intervene.resume, place, who(reason))
+        if dry_run:
+            done = bool(await database.read(intervene.pause_of, place, locked=False))
+        else:
+            done = await database.write(intervene.resume, place, who(reason))
     if json:
-        print_json({"verb": "resume", "place": str(place), "changed": done})
+        print_json({"verb": "resume", "place": str(place), "changed": done, "dry_run": dry_run})
     else:
-        print_line(f"{place} goes on." if done else f"{place} was not paused.")
+        goes_on = "would go on" if dry_run else "goes on"
+        print_line(f"{place} {goes_on}." if done else f"{place} {'is' if dry_run else 'was'} not paused.")
     return Exit.OK if done else Exit.MOVED_ON
 
 
-def _said(place: Place, done: Paused, at: datetime) -> str:
+def _said(place: Place, done: Paused, at: datetime, *, dry_run: bool) -> str:
     before = ", as it was before" if done.again else ""
     why = f" ({done.why})" if done.why else ""
     then = f"goes on {cells.distance(done.until, at)}" if done.until else f"goes on with: runner resume {_typed(place)}"
-    return f"{place} is paused{before}{why}; it {then}"
+    paused = "would be paused" if dry_run else "is paused"
+    return f"{place} {paused}{before}{why}; it {then}"
 
 
 def _typed(place: Place) -> str:

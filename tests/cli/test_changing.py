@@ -234,6 +234,7 @@ def test_a_handler_can_be_paused_too(called: Call) -> None:
         "until": None,
         "why": None,
         "replaced": False,
+        "dry_run": False,
     }
     assert called("resume", "--handler", "a.b").code == Exit.OK
 
@@ -241,3 +242,26 @@ def test_a_handler_can_be_paused_too(called: Call) -> None:
 @pytest.mark.parametrize("words", [(), ("mail", "--handler", "a.b"), ("mail", "--until", "-1h"), ("",)])
 def test_a_pause_has_one_place_and_ends_in_the_future(called: Call, words: tuple[str, ...]) -> None:
     assert called("pause", *words).code == Exit.BAD_INPUT
+
+
+def test_an_edit_is_tried_with_all_its_guards(called: Call, store: Store) -> None:
+    (id,) = later(store, 1)
+    told = called("edit", id, "--priority", 7, "--key", "k", "--dry-run")
+    assert told.code == Exit.OK
+    assert told.out == 'would change priority: 1 -> 7\nwould change key: null -> "k"\n'
+    assert called("edit", id, "--priority", 7, "--dry-run", "--json").document["eligible"] == 1
+    assert called("edit", id, "--priority", 1, "--dry-run").code == Exit.MOVED_ON
+    assert called("edit", id, "--priority", 7, "--version", 9, "--dry-run").code == Exit.MOVED_ON
+    assert called("edit", id, "--priority", 99, "--dry-run").code == Exit.BAD_INPUT
+    assert called("edit", 999, "--priority", 7, "--dry-run").code == Exit.NOT_FOUND
+    assert (store.tasks()[0]["priority"], called("audit", "--json").document["entries"]) == (1, [])
+
+
+def test_a_pause_and_its_end_are_tried(called: Call) -> None:
+    assert "queue mail would be paused (why); it goes on" in called("pause", "mail", "--reason", "why", "--dry-run").out
+    assert called("pause", "mail", "--until", "-1h", "--dry-run").code == Exit.BAD_INPUT
+    assert called("resume", "mail", "--dry-run").code == Exit.MOVED_ON
+    called("pause", "mail")
+    assert called("resume", "mail", "--dry-run", "--json").document["changed"] is True
+    assert called("pause", "mail", "--dry-run", "--json").document["replaced"] is True
+    assert len(called("audit", "--json").document["entries"]) == 1

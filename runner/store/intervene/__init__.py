@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from runner.store.intervene.bulk import Course, Doors, Matching, Operation, matching, to_all, to_each
     from runner.store.intervene.changes import KEEP, Changes
     from runner.store.intervene.delay import delay
-    from runner.store.intervene.edit import edit
+    from runner.store.intervene.edit import Editing, edit, editing
     from runner.store.intervene.eligibility import VERBS, objection
-    from runner.store.intervene.pause import Kind, Paused, Place, pause, resume
+    from runner.store.intervene.pause import Kind, Paused, Place, pause, pause_of, pausing, resume
     from runner.store.intervene.person import together, who
     from runner.store.intervene.preview import Preview, bounded, gathered, preview
     from runner.store.intervene.retry import requeue, retry_now
@@ -31,6 +31,7 @@ __all__ = [
     "Changes",
     "Course",
     "Doors",
+    "Editing",
     "Kind",
     "Matching",
     "MovedOn",
@@ -45,10 +46,13 @@ __all__ = [
     "bounded",
     "delay",
     "edit",
+    "editing",
     "gathered",
     "matching",
     "objection",
     "pause",
+    "pause_of",
+    "pausing",
     "preview",
     "requeue",
     "resume",

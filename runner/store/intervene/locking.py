@@ -52,10 +52,21 @@ async def hold(tx: Transaction, verb: str, targets: Iterable[Target]) -> tuple[l
     Returns:
         The tasks to change, in the order of their ids; and the answer so far, in which only what is left alone stands.
     """
+    chosen = list(targets)
+    return sorted_out(verb, chosen, await standing(tx, sorted({target.id for target in chosen}), locked=True))
+
+
+def sorted_out(verb: str, targets: Iterable[Target], found: Mapping[int, Held]) -> tuple[list[Held], Result]:
+    """Sort out the tasks that have changed or to which the intervention does not apply: as `hold` does it.
+
+    Args:
+        verb: a key of eligibility.VERBS.
+        targets: what the operator chose, as it was seen; of one id the first counts.
+        found: the tasks as they are.
+    """
     seen: dict[int, int | None] = {}
     for target in targets:
         seen.setdefault(target.id, target.seen)
-    found = await standing(tx, sorted(seen), locked=True)
     answer, held = Result(), []
     for id in sorted(seen):
         task = found.get(id)

@@ -68,22 +68,48 @@ async def pause(tx: Transaction, place: Place, by: By, until: datetime | None = 
     Raises:
         InvalidEdit: the name cannot be one, or the time has passed.
     """
+    now = await _checked(tx, place, until)
+    before = await pause_of(tx, place)
+    done = _paused(before, by, until)
+    values = {
+        "paused_at": now,
+        "paused_until": done.until,
+        "paused_by": to_storable(by.operator, NAME_LIMIT),
+        "paused_why": done.why,
+    }
+    await _enter(tx, place, values)
+    await record(tx, by, [Entry("pause", before, values, target=str(place))])
+    return done
+
+
+async def pausing(tx: Transaction, place: Place, by: By, until: datetime | None = None) -> Paused:
+    """Tell which pause would be in force, without pausing anything; see `pause`.
+
+    Args:
+        tx: an open transaction.
+        place: what would be paused.
+        by: who would do it, and why.
+        until: when the pause would end by itself, aware; None for when the present one does, or never.
+
+    Raises:
+        InvalidEdit: as `pause`.
+    """
+    await _checked(tx, place, until)
+    return _paused(await pause_of(tx, place, locked=False), by, until)
+
+
+def _paused(before: Mapping[str, Any], by: By, until: datetime | None) -> Paused:
+    why = before.get("paused_why") if by.reason is None else to_storable(by.reason, REASON_LIMIT)
+    return Paused(until or before.get("paused_until"), why, bool(before))
+
+
+async def _checked(tx: Transaction, place: Place, until: datetime | None) -> datetime:
+    """The database's time, if the pause can be."""
     _check_name(place)
     now = await clock(tx)
     if until is not None and not (until.tzinfo and now < until and bounded(until)):
         raise InvalidEdit(field="the end of the pause", value=str(until), why="it must be a time in the future")
-    before = await pause_of(tx, place)
-    why = before.get("paused_why") if by.reason is None else to_storable(by.reason, REASON_LIMIT)
-    end: datetime | None = until or before.get("paused_until")
-    values = {
-        "paused_at": now,
-        "paused_until": end,
-        "paused_by": to_storable(by.operator, NAME_LIMIT),
-        "paused_why": why,
-    }
-    await _enter(tx, place, values)
-    await record(tx, by, [Entry("pause", before, values, target=str(place))])
-    return Paused(end, why, bool(before))
+    return now
 
 
 async def resume(tx: Transaction, place: Place, by: By) -> bool:
@@ -122,12 +148,12 @@ async def pause_set(tx: Transaction, place: Place, values: Mapping[str, Any]) ->
     await tx.execute(statement.values(dict.fromkeys(PAUSE) | dict(values)))
 
 
-async def pause_of(tx: Transaction, place: Place) -> dict[str, Any]:
-    """The pause that is in force, locked; empty when there is none."""
+async def pause_of(tx: Transaction, place: Place, *, locked: bool = True) -> dict[str, Any]:
+    """The pause that is in force; empty when there is none."""
     registry = _registry(tx, place)
     columns = legible(tx, [registry.c[name] for name in PAUSE])
-    statement = sa.select(*columns).where(registry.c.name == place.name, is_paused(registry)).with_for_update()
-    row = (await tx.execute(statement)).mappings().one_or_none()
+    statement = sa.select(*columns).where(registry.c.name == place.name, is_paused(registry))
+    row = (await tx.execute(statement.with_for_update() if locked else statement)).mappings().one_or_none()
     times = ("paused_at", "paused_until")
     return {name: (moment if name in times else text)(row[name]) for name in PAUSE} if row else {}
 

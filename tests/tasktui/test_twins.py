@@ -1,0 +1,71 @@
+"""Everything that the console shows or does can be done on the command line: the table in the docs is whole."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from textual.binding import Binding
+
+from runner.cli.app import VERBS
+from tasktui import screens
+from tasktui.actions import ACTIONS
+from tasktui.app import Console
+from tasktui.commands import COMMANDS
+from tasktui.screens.live import LiveScreen
+from tests.cli.conftest import Call, call
+from tests.test_readme import DOCS
+
+__all__ = ["call"]
+
+PAGE = Path(DOCS / "operating.md").read_text()
+ROWS = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE[PAGE.index("| console | here |") :].partition("\n\n")[0], re.M))
+CONSOLE = {word for row in ROWS for word in re.findall(r"`([^`]+)`", row)}
+LINES = [line for here in ROWS.values() for line in re.findall(r"`(runner [^`]+)`", here)]
+CHANGES = [verb.name for verb in VERBS if verb.group == "Change"]
+KEYS = {"question_mark": "?", "colon": ":", "slash": "/", "asterisk": "*", "backslash": "\\"}
+
+
+def keys() -> Iterator[str]:
+    """The keys of all screens that show something; those of dialogs answer a question."""
+    found: list[type] = [Console]
+    for module in pkgutil.iter_modules(screens.__path__):
+        loaded = importlib.import_module(f"tasktui.screens.{module.name}")
+        found += [kind for _, kind in inspect.getmembers(loaded, inspect.isclass) if issubclass(kind, LiveScreen)]
+    for kind in found:
+        for binding in kind.__dict__.get("BINDINGS", []):
+            assert isinstance(binding, Binding)
+            if not binding.action.startswith("go("):
+                yield from (KEYS.get(key, key) for key in binding.key.split(","))
+
+
+def test_every_command_key_and_action_of_the_console_stands_in_the_table() -> None:
+    assert {f":{name}" for name in COMMANDS} - CONSOLE == set()
+    assert {action.key for action in ACTIONS.values()} - CONSOLE == set()
+    assert set(keys()) - CONSOLE == set()
+    assert {word for word in CONSOLE if word.startswith(":") and word != ":"} == {f":{name}" for name in COMMANDS}
+
+
+def test_every_action_is_a_verb_of_the_same_name() -> None:
+    for action in ACTIONS.values():
+        verb, *options = action.name.split()
+        (line, *_) = re.findall(r"`(runner [^`]+)`", ROWS[f"`{action.key}`"])
+        assert line.split()[1] == verb
+        assert set(options) <= set(line.split())
+
+
+@pytest.mark.parametrize("verb", sorted({line.split()[1] for line in LINES} - {"--help"}))
+def test_what_the_table_says_can_be_typed(verb: str, call: Call) -> None:
+    help_text = call(verb, "--help").out
+    options = {word for line in LINES if line.split()[1] == verb for word in line.split()[2:] if word.startswith("--")}
+    assert {option for option in options if not re.search(rf"{option}\b", help_text)} == set()
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+def test_every_verb_that_changes_something_can_be_tried_and_accounted_for(verb: str, call: Call) -> None:
+    help_text = call(verb, "--help").out
+    for option in ("--dry-run", "--reason", "--json"):
+        assert option in help_text
