@@ -4,6 +4,7 @@ Everything that widgets are given passes through `line`, `block` or one of the c
 markup in it means nothing.
 """
 
+import re
 from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
@@ -28,6 +29,9 @@ COLOURS = {
     Shown.SCHEDULED: "dim",
 }
 """Beside sign and word, never instead of them."""
+
+
+_MODULE = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?:: |$))")
 
 
 class Cell(NamedTuple):
@@ -95,10 +99,15 @@ def task_line(task: TaskRow, at: datetime, *, ended: bool = False, gone: bool = 
             Cell(cells.tries(task.attempt, task.max_attempts)),
             Cell(cells.distance(task.telling, at)),
             Cell(cells.since(task.submitted_at, at)),
-            Cell(cells.reason(task.remark)),
+            Cell(brief(task.remark)),
         ),
         struck=ended or gone,
     )
+
+
+def brief(error: str | None) -> str:
+    """The first line of an error for a narrow cell: its type without the module that it comes from."""
+    return _MODULE.sub("", cells.reason(error), count=1)
 
 
 def fitted(text: str, width: int, *, right: bool = False) -> str:

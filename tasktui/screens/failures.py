@@ -23,7 +23,7 @@ from runner.store.transaction import Transaction
 from tasktui.actions import Action, Subject
 from tasktui.columns import Column
 from tasktui.plot import compact
-from tasktui.render import Cell, Line, block, content, line
+from tasktui.render import Cell, Line, block, brief, content, line
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts
 from tasktui.widgets.table import Table
@@ -148,7 +148,7 @@ def group_line(group: Failures, at: datetime) -> Line:
             Cell(cells.since(group.first, at)),
             Cell(cells.since(group.last, at)),
             Cell(line(group.handler)),
-            Cell(cells.reason(f"{group.error_type}: {group.message}")),
+            Cell(brief(f"{group.error_type}: {group.message}")),
         )
     )
 

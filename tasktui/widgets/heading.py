@@ -50,7 +50,7 @@ MOST_LINES = 4
 class Heading(Static):
     """The first lines of every screen."""
 
-    DEFAULT_CSS = "Heading { height: auto; }"
+    DEFAULT_CSS = "Heading { height: auto; text-wrap: nowrap; }"
 
     def __init__(self) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from tasktui.columns import Column, widths
 from tasktui.feed import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Feed
 from tasktui.listing import Listing
 from tasktui.plot import compact, nice, plot, resampled, sparkline
-from tasktui.render import fitted, task_line
+from tasktui.render import brief, fitted, task_line
 from tasktui.storyboard import folded
 from tests.tasktui.test_typing import row
 
@@ -111,6 +111,13 @@ def test_what_matches_is_counted_beside_what_is_loaded() -> None:
 def test_no_cursor_chooses_nothing() -> None:
     assert Listing().loaded(page(row(1))).chosen(None) == ()
     assert Listing().chosen(5) == ()
+
+
+def test_an_error_is_brief_where_there_is_little_room() -> None:
+    assert brief("smtplib.SMTPServerDisconnected: closed\nmore") == "SMTPServerDisconnected: closed"
+    assert brief("a.b_c.KeyError: 'd.E: '") == "KeyError: 'd.E: '"
+    assert brief("see docs.python.org: it says") == "see docs.python.org: it says"
+    assert brief(None) == ""
 
 
 def test_a_row_shows_state_as_sign_and_word() -> None:
