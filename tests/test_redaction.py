@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from runner.people.redaction import MASK, MOST_LEVELS, decoded, is_secret, masked, redacted
+from runner.people.redaction import MASK, MOST_LEVELS, decoded, is_secret, masked, redacted, secrets
 
 SECRET = (
     "password db_password Passwd passphrase secret client_secret token accessToken api_key apiKey API-KEY "
@@ -31,6 +31,13 @@ def test_secrets_are_masked_at_any_depth_whatever_they_are() -> None:
         "secret": None,
     }
     assert payload["user"] == 7
+
+
+def test_the_secrets_of_a_payload_are_known_the_longest_first() -> None:
+    payload = {"user": "somebody", "password": "hunter2", "auth": {"key": "abcdefgh", "n": [1, "of-many"]}, "pin": "12"}
+    found = secrets(json.dumps(payload))
+    assert (found[0], sorted(found)) == ("abcdefgh", ["abcdefgh", "hunter2", "of-many"])
+    assert secrets("{") == secrets("[" * 100_000) == []
 
 
 def test_revealed_is_what_was_stored() -> None:

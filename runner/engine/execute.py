@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+from runner.engine.discretion import discreet
 from runner.engine.result import done
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload
@@ -68,7 +69,8 @@ class Executor:
             left()
             log.exception("task %d of %s could not be executed", task.id, handler.name)
             return Retry(failure=_failure(error))
-        return await (self._on_loop if handler.is_async else self._in_thread)(running, arguments, left)
+        outcome = await (self._on_loop if handler.is_async else self._in_thread)(running, arguments, left)
+        return discreet(outcome, task.payload)
 
     async def _on_loop(self, running: Running, arguments: dict[str, Any], left: Callable[[], None]) -> Outcome:
         limit = self._limit(running)

@@ -2,10 +2,14 @@
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 MASK = "***"
 """Stands where a secret was."""
+
+SHORTEST = 6
+"""Characters of a secret that is looked for in other texts: a shorter one may stand there by chance."""
 
 MOST_LEVELS = 50
 """Levels of nesting that are shown; whatever prints the rest need not fear to run out of stack."""
@@ -96,6 +100,30 @@ def redacted(value: Any, *, reveal: bool = False, levels: int = MOST_LEVELS) -> 
         else redacted(item, reveal=reveal, levels=levels - 1)
         for name, item in value.items()
     }
+
+
+def secrets(payload: str) -> list[str]:
+    """The texts that stand under the names of secrets, the longest first; those that are long enough to be told apart.
+
+    Args:
+        payload: JSON text.
+    """
+    try:
+        found = set(_hidden_texts(json.loads(payload), secret=False))
+    except (ValueError, RecursionError):
+        return []
+    return sorted(found, key=len, reverse=True)
+
+
+def _hidden_texts(value: Any, *, secret: bool) -> Iterator[str]:
+    if isinstance(value, str) and secret and len(value) >= SHORTEST:
+        yield value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _hidden_texts(item, secret=secret or is_secret(name))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _hidden_texts(item, secret=secret)
 
 
 def decoded(text: str | None, *, reveal: bool = False) -> Any:

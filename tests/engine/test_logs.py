@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 
 from runner import logs
+from runner.store import observe
 from tests.engine.workshop import Workshop
 
 SECRET = "swordfish"
@@ -28,7 +29,7 @@ def stream() -> Iterator[io.StringIO]:
 async def test_every_event_is_one_line_of_json_without_payloads(workshop: Workshop, stream: io.StringIO) -> None:
     @workshop.handler("broken", max_attempts=2)
     async def broken(password: str) -> None:
-        raise ValueError("two\nlines\x1b[31m")
+        raise ValueError(f"two\nlines\x1b[31m, {password}")
 
     @workshop.handler("strict")
     async def strict(n: int) -> None: ...
@@ -50,6 +51,9 @@ async def test_every_event_is_one_line_of_json_without_payloads(workshop: Worksh
     assert "InvalidPayload" in messages
     assert "password" not in messages
     assert SECRET not in stream.getvalue()
+    failures = await workshop.database.read(observe.failures)
+    assert [SECRET in f"{failure.message} {failure.traceback}" for failure in failures] == [False] * len(failures)
+    assert "***" in " ".join(failure.message for failure in failures)
     assert "\x1b" not in stream.getvalue()
 
 
