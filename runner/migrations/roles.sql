@@ -67,6 +67,7 @@ GRANT SELECT ON {every_table} TO {reader};
 -- What an operator changes with plain SQL is written down too, at the end of the transaction: every row whose change no
 -- entry of the same transaction tells of. Runners, the owner of the tables and superusers are not watched; the question
 -- who they are costs less than half a microsecond a row. docs/operating.md says what this proves and what not.
+SET LOCAL client_min_messages = warning;
 SET LOCAL lock_timeout = '10s'; -- triggers wait for those who change these tables, and others for them: do not insist
 
 CREATE OR REPLACE FUNCTION {audit_function}() RETURNS trigger
