@@ -61,6 +61,7 @@ MOVES: dict[str, Move] = {
     "requeue": Move((State.DEAD, State.CANCELLED), State.WAITING),
     "unblock": Move((State.BLOCKED,), State.WAITING),
     "restore": Move((State.CANCELLED,), State.WAITING),
+    "rebury": Move((State.WAITING,), State.DEAD),
     "reblock": Move((State.WAITING, State.CANCELLED), State.BLOCKED),
 }
 """Every legal transition by its verb. Whatever changes a state takes source and target from here."""

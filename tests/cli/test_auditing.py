@@ -96,12 +96,14 @@ def test_what_cannot_be_taken_back_says_why(called: Call, store: Store) -> None:
     called("terminate", id)
     called("retry", id)
     last, first = called("audit", "--json").document["entries"]
-    told = called("undo", last["id"])
+    told = called("undo", first["id"])
     assert told.code == Exit.MOVED_ON
-    assert "terminate it to end it once more" in told.err
+    assert "waiting now" in told.err
     assert "it cannot be taken back: it has changed since" in called("undo", first["id"], "--dry-run").out
     (why,) = called("undo", first["id"], "--dry-run", "--json").document["skipped"]
     assert "waiting now" in why["why"]
+    assert called("undo", last["id"]).code == Exit.OK
+    assert called("show", id, "--json").document["state"] == State.CANCELLED
     assert called("undo", 999).code == Exit.BAD_INPUT
     assert called("undo", 2**63 - 1).code == Exit.BAD_INPUT
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.outcome import Cancelled, Done
+from runner.outcome import Cancelled, Done, Release
 from runner.store.database import Database
 from runner.store.intervene import (
     By,
@@ -251,6 +251,37 @@ class TestRequest:
         assert (await stored(database, id)).cancel_requested
 
 
+class TestAgain:
+    @pytest.mark.parametrize("state", [State.DEAD, State.CANCELLED])
+    async def test_a_task_that_was_to_be_run_again_is_what_it_was(self, database: Database, state: State) -> None:
+        await add_past(database, 7, state, attempt=3, rescues=1, error="no", fence=4, payload='{"a": 1}', key="k")
+        before = (await ended(database, 7))._asdict()
+        await database.write(retry_now, [Target(7)], ANA, 600.0)
+        await database.write(edit, 7, None, Changes(key="other"), BEN)
+        entry = [entry.id for entry in await database.read(audit, task_id=7)][-1]
+        assert await taken_back(database, entry) == Result([7])
+        after = (await ended(database, 7))._asdict()
+        for name in ("state", "attempt", "rescues", "error", "fence", "payload"):
+            assert after[name] == before[name], name
+        assert (after["key"], await stored(database, 7)) == ("other", None)
+
+    async def test_one_that_has_been_started_goes_on(self, database: Database) -> None:
+        await add_past(database, 7, State.DEAD)
+        await database.write(requeue, [Target(7)], ANA)
+        claimed = await take(database)
+        assert "started" in await refusal(database)
+        ending = Settlement(7, claimed.fence, Release())
+        await database.write(settle, await holder_of(database, 7), [ending])
+        assert "started" in await refusal(database)
+
+    async def test_its_unique_key_is_free_again(self, database: Database) -> None:
+        await add_past(database, 7, State.DEAD, unique_key="k")
+        await database.write(requeue, [Target(7)], ANA)
+        assert await database.write(submit, NewTask("h", unique=Unique("k"))) == 7
+        await taken_back(database)
+        assert await database.write(submit, NewTask("h", unique=Unique("k"))) != 7
+
+
 class TestLettingGo:
     async def test_a_task_that_was_let_go_waits_again(self, database: Database) -> None:
         parent = await put(database)
@@ -325,9 +356,7 @@ class TestElsewhere:
 
 
 async def test_what_cannot_be_taken_back_says_why(database: Database) -> None:
-    id = await add_past(database, 77, State.DEAD)
-    await database.write(requeue, [Target(id)], ANA)
-    assert "terminate it" in await refusal(database)
+    id = await add_live(database)
     await database.write(reveal, id, ANA)
     assert "look" in await refusal(database)
     await database.write(terminate, [Target(id)], ANA)
@@ -339,7 +368,7 @@ async def test_what_cannot_be_taken_back_says_why(database: Database) -> None:
 MADE_UP = ("null", "[1]", '{"state": 7}', '{"version": {}}', '{"run_at": "soon"}', "{}")
 
 
-@pytest.mark.parametrize("verb", ["edit", "terminate", "unblock", "pause", "wish", "sing"])
+@pytest.mark.parametrize("verb", ["edit", "terminate", "retry_now", "unblock", "pause", "wish", "sing"])
 async def test_an_entry_that_somebody_made_up_breaks_nothing(database: Database, verb: str) -> None:
     id = await add_past(database, 5, State.CANCELLED)
     for written in MADE_UP:

@@ -38,6 +38,7 @@ class Held(NamedTuple):
     key: str | None
     unique_key: str | None
     error: str | None
+    rescues: int
     progress: float | None
 
 
@@ -123,6 +124,7 @@ def _held(row: sa.RowMapping) -> Held:
         key=text(row["key"]),
         unique_key=text(row["unique_key"]),
         error=text(row["error"]),
+        rescues=whole(row["rescues"]),
         progress=number(row.get("progress")),
     )
 

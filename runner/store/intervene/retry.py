@@ -61,6 +61,6 @@ def _entry(verb: str, task: Held, times: Mapping[int, object]) -> Entry:
     before: dict[str, Any] = {"run_at": task.run_at}
     after: dict[str, Any] = {"run_at": times[task.id]}
     if task.state.final:
-        before |= {"state": task.state, "attempt": task.attempt}
-        after |= {"state": MOVES["requeue"].target, "attempt": 0}
+        before |= {"state": task.state, "attempt": task.attempt, "rescues": task.rescues, "fence": task.fence}
+        after |= {"state": MOVES["requeue"].target, "attempt": 0, "rescues": 0, "fence": task.fence}
     return Entry(verb, before, after, task.id)

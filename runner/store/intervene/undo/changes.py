@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.store.intervene.changes import FIELDS
+from runner.store.intervene.eligibility import REQUEUED
 from runner.store.observe.legible import legible, moment, text, words
 from runner.store.transaction import Transaction
 
@@ -21,9 +22,14 @@ class Kind(Enum):
     VALUES = "set values back"
     END = "bring a task back that was terminated while it waited"
     REQUEST = "withdraw the request to end a running task"
+    AGAIN = "put a task back that was to be run again"
     LETTING_GO = "let a task wait again for what it was let go from"
     PAUSE = "set a pause back"
     WISH = "withdraw a wish that its runner has not heard"
+
+
+PLAIN = {"unblock": Kind.LETTING_GO, "pause": Kind.PAUSE, "resume": Kind.PAUSE, "wish": Kind.WISH}
+"""Verbs that always do the same."""
 
 
 class Change(NamedTuple):
@@ -57,12 +63,10 @@ class Change(NamedTuple):
                 return Kind.REQUEST
             case "terminate" if "state" in self.before:
                 return Kind.END
-            case "unblock":
-                return Kind.LETTING_GO
-            case "pause" | "resume":
-                return Kind.PAUSE
-            case "wish":
-                return Kind.WISH
+            case "retry_now" | "requeue" if self.before.get("state") in REQUEUED:
+                return Kind.AGAIN
+            case verb if verb in PLAIN:
+                return PLAIN[verb]
         values = self.task_id is not None and bool(self.before) and FIELDS.issuperset(self.before)
         return Kind.VALUES if values and FIELDS.issuperset(self.after) else None
 

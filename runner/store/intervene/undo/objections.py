@@ -11,7 +11,6 @@ from runner.store.intervene.undo.changes import Change, Kind
 from runner.task import LIVE, MOVES, State
 
 CHANGED = "its values have been changed again since"
-RUN_AGAIN = "it was put back to be run again; terminate it to end it once more"
 PLAIN_SQL = "it was done with plain SQL, and only values that an edit may set can be set back"
 LOOK = "it was a look at secrets, and changed nothing"
 UNDONE = "it took back what was done before; do that again instead"
@@ -24,8 +23,6 @@ def final(change: Change) -> str:
     match change.verb:
         case "reveal":
             return LOOK
-        case "retry_now" | "requeue":
-            return RUN_AGAIN
         case "restore" | "reblock" | "withdraw":
             return UNDONE
     return PLAIN_SQL if change.verb.startswith("SQL") else LIMITED
@@ -90,15 +87,24 @@ def _request(change: Change, task: Held) -> str | None:
 
 
 def _letting_go(change: Change, task: Held) -> str | None:
+    return _not_started(change, task, NOT_STARTED)
+
+
+def _again(change: Change, task: Held) -> str | None:
+    return _not_started(change, task, MOVES["rebury"].sources)
+
+
+def _not_started(change: Change, task: Held, states: tuple[State | None, ...]) -> str | None:
     if task.fence != change.after.get("fence") or task.state is State.RUNNING:
         return "it has been started since"
-    return None if task.state in NOT_STARTED else f"it is {task.state} now"
+    return None if task.state in states else f"it is {task.state} now"
 
 
 OBJECTIONS: Mapping[Kind | None, Callable[[Change, Held], str | None]] = {
     Kind.VALUES: _values,
     Kind.END: _end,
     Kind.REQUEST: _request,
+    Kind.AGAIN: _again,
     Kind.LETTING_GO: _letting_go,
 }
 """What speaks against taking back a change of a task, by what that would have to do."""

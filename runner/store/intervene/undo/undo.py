@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from runner.store.intervene.answers import By, Refused, Result
 from runner.store.intervene.keys import lock_keys
 from runner.store.intervene.locking import Held, standing
+from runner.store.intervene.undo.again import put_back
 from runner.store.intervene.undo.changes import Change, Kind, changes_of
 from runner.store.intervene.undo.elsewhere import set_back
 from runner.store.intervene.undo.ended import Restored, consequences, restore
@@ -22,6 +23,7 @@ Pair = tuple[Change, Held]
 TAKES_BACK: dict[Kind, Callable[[Transaction, Sequence[Pair], By], Awaitable[Result]]] = {
     Kind.VALUES: set_values,
     Kind.REQUEST: withdraw,
+    Kind.AGAIN: put_back,
     Kind.LETTING_GO: reblock,
 }
 
@@ -30,8 +32,8 @@ async def undo(tx: Transaction, entries: Iterable[int], by: By) -> Result:
     """Take back what operators did, each if nothing has happened since that this would overrule.
 
     Values of live tasks are set back; tasks that were terminated while they waited come back as they were, and requests
-    to end running ones are withdrawn; tasks that were let go wait again, if they have not been started; pauses and
-    wishes are as before.
+    to end running ones are withdrawn; dead and cancelled tasks that were to be run again are so once more, and tasks
+    that were let go wait again, if they have not been started; pauses and wishes are as before.
 
     Args:
         tx: a writing transaction.
