@@ -59,6 +59,10 @@ class JsonText(sa.types.UserDefinedType[str]):
         """Name the column's type."""
         return "JSON"
 
+    def literal_processor(self, dialect: sa.Dialect) -> Any:
+        """Write a value into a statement, as a text is written."""
+        return sa.Text().literal_processor(dialect)  # type: ignore[no-untyped-call]
+
 
 @compiles(JsonText, "sqlite")
 def _json_as_text(_type: JsonText, _compiler: Any, **_: Any) -> str:

@@ -1,7 +1,9 @@
 """Carrying out what an operator said yes to, in transactions of the store."""
 
+from datetime import datetime
 from functools import partial
 
+from runner.errors import NoScript
 from runner.people.filters import Filter
 from runner.people.times import parse_moment
 from runner.store import intervene, observe
@@ -42,6 +44,28 @@ async def carry_out(session: Session, made: Plan, consent: Consent, work: Work) 
     return await intervene.to_each(session, doing, made.chosen, course)
 
 
+async def script(session: Session, made: Plan, consent: Consent) -> str:
+    """Write the SQL that does to tasks what was planned.
+
+    Raises:
+        NoScript: there is none.
+    """
+    if made.wanted is not None:
+        raise NoScript(why="it is done to all that a filter matches; the command line does that")
+    by = session.by(consent.reason)
+    doing = operation(made.action, by if len(made.chosen) == 1 else together(by), consent.answer)
+    return await session.write(intervene.script, doing, made.chosen[: consent.amount])
+
+
+async def undo_script(session: Session, entry: Audited, consent: Consent) -> str:
+    """Write the SQL that takes a change back.
+
+    Raises:
+        NoScript: there is none.
+    """
+    return await session.write(intervene.undo_script, entry, session.by(consent.reason))
+
+
 async def pause_of(session: Session, place: Place) -> Pause | None:
     """The pause of a queue or a handler that is in force now."""
     found = await session.read(observe.pauses)
@@ -61,11 +85,38 @@ async def pause(session: Session, place: Place, length: str, reason: str | None)
     Returns:
         What was done.
     """
+    done = await session.write(intervene.pause, place, session.by(reason), await _until(session, length))
+    return "paused, as it was before" if done.again else "paused"
+
+
+async def _until(session: Session, length: str) -> datetime | None:
+    """When a pause ends that lasts so long, or until then."""
     now = await session.read(observe.clock)
     text = f"+{length}" if length[:1].isdigit() and ":" not in length and "-" not in length else length
-    until = parse_moment(text, now, session.zone) if length else None
-    done = await session.write(intervene.pause, place, session.by(reason), until)
-    return "paused, as it was before" if done.again else "paused"
+    return parse_moment(text, now, session.zone) if length else None
+
+
+async def place_script(session: Session, place: Place, found: Pause | None, consent: Consent) -> str:
+    """Write the SQL that pauses a queue or a handler, or ends its pause.
+
+    Raises:
+        NoScript: there is none.
+    """
+    by = session.by(consent.reason)
+    if found is not None:
+        return await session.write(intervene.place_script, place, partial(intervene.resume, place=place, by=by))
+    until = await _until(session, consent.answer)
+    return await session.write(intervene.place_script, place, partial(intervene.pause, place=place, by=by, until=until))
+
+
+async def wish_script(session: Session, action: Action, runner_id: int, consent: Consent) -> str:
+    """Write the SQL that asks a runner for something.
+
+    Raises:
+        NoScript: there is none.
+    """
+    wanted = consent.answer if action.asks else action.name
+    return await session.write(intervene.wish_script, runner_id, wanted, session.by(consent.reason))
 
 
 async def resume(session: Session, place: Place, reason: str | None) -> str:

@@ -13,6 +13,7 @@ from runner.cli.bar import Bar
 from runner.cli.confirm import ask, confirm, demanded, need_reason, number, show, spoken
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit, complain
+from runner.cli.script import few, print_script
 from runner.cli.targets import EntryId, read_targets
 from runner.errors import InvalidInput
 from runner.people.fields import Operator
@@ -34,6 +35,7 @@ class Consent:
 
     Args:
         dry_run: Only show what would be changed.
+        sql: Only print the SQL that does the same, for psql or sqlite3.
         yes: The number of tasks that the preview says would be changed.
         first: Change only so many of them, the newest: 1 to try it.
         reason: Why; it is kept with the change.
@@ -41,6 +43,7 @@ class Consent:
     """
 
     dry_run: bool = False
+    sql: bool = False
     yes: str | None = None
     first: int | None = None
     reason: str | None = None
@@ -137,6 +140,9 @@ async def _change(
         if consent.dry_run:
             show(await _preview(database, verb, chosen), json=consent.json)
             return Exit.OK
+        if consent.sql:
+            await _print_script(database, intervention, chosen, consent)
+            return Exit.OK
         if isinstance(chosen, Filter):
             chosen, most = await _confirmed(database, verb, chosen, consent, settings)
         else:
@@ -145,6 +151,14 @@ async def _change(
         operation = partial(intervention, by=by)
         result = await _carried_out(database, operation, chosen, most, consent, spoken(verb))
     return tell(spoken(verb), result, json=consent.json, batch=by.batch)
+
+
+async def _print_script(
+    database: Database, intervention: Callable[..., Awaitable[Result]], chosen: list[int] | Filter, consent: Consent
+) -> None:
+    targets = await few(database, chosen) if isinstance(chosen, Filter) else [Target(id) for id in chosen]
+    by = who(consent.reason) if len(targets) == 1 else together(who(consent.reason))
+    await print_script(database, partial(intervention, by=by), targets[: consent.first])
 
 
 async def _confirmed(

@@ -18,6 +18,7 @@ async def drain(
     /,
     *,
     dry_run: bool = False,
+    sql: bool = False,
     reason: str | None = None,
     json: bool = False,
     connection: Connection = NOWHERE,
@@ -27,11 +28,14 @@ async def drain(
     Args:
         runner: The runner's number, as runner runners lists it.
         dry_run: Only show what would be asked of whom.
+        sql: Only print the SQL that does the same, for psql or sqlite3.
         reason: Why; it is kept with the change.
         json: Print one JSON document.
         connection: Which database.
     """
     async with opened(connection.settings()) as database:
+        if sql:
+            return await _print_script(database, runner, Wish(drain=True), reason)
         return await _ask(database, "drain", runner, Wish(drain=True), reason, dry_run=dry_run, json=json)
 
 
@@ -42,6 +46,7 @@ async def resize(
     slots: int | None = None,
     threads: int | None = None,
     dry_run: bool = False,
+    sql: bool = False,
     reason: str | None = None,
     json: bool = False,
     connection: Connection = NOWHERE,
@@ -53,6 +58,7 @@ async def resize(
         slots: How many async handlers to run at once.
         threads: How many plain functions to run at once.
         dry_run: Only show what would be asked of whom.
+        sql: Only print the SQL that does the same, for psql or sqlite3.
         reason: Why; it is kept with the change.
         json: Print one JSON document.
         connection: Which database.
@@ -61,7 +67,14 @@ async def resize(
         raise InvalidInput(why="say how many: --slots 50, --threads 4, or both")
     async with opened(connection.settings()) as database:
         wish = Wish(slots=slots, threads=threads)
+        if sql:
+            return await _print_script(database, runner, wish, reason)
         return await _ask(database, "resize", runner, wish, reason, dry_run=dry_run, json=json)
+
+
+async def _print_script(database: Database, number: int, wish: Wish, reason: str | None) -> int:
+    print(await database.write(intervene.wish_script, number, str(wish), who(reason)), end="")
+    return Exit.OK
 
 
 async def _ask(

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import partial
 from json import dumps
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from runner.cli.answer import tell
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit, complain
 from runner.cli.printing import print_json, print_line
+from runner.cli.script import print_script
 from runner.cli.targets import TaskId
 from runner.errors import InvalidEdit, TaskMovedOn
 from runner.people import cells
@@ -20,7 +22,7 @@ from runner.people.redaction import differences
 from runner.people.times import format_moment, parse_duration, parse_moment
 from runner.policy.retry import parse_plan
 from runner.store import intervene
-from runner.store.intervene import KEEP, Changes, Editing, who
+from runner.store.intervene import KEEP, Changes, Editing, Target, who
 from runner.store.observe import clock
 
 NONE = "none"
@@ -82,6 +84,7 @@ async def edit(
     values: NewValues = NOTHING,
     version: int | None = None,
     dry_run: bool = False,
+    sql: bool = False,
     reason: str | None = None,
     json: bool = False,
     connection: Connection = NOWHERE,
@@ -96,6 +99,7 @@ async def edit(
         values: What to set.
         version: The version that you saw.
         dry_run: Only show what would be changed.
+        sql: Only print the SQL that does the same, for psql or sqlite3.
         reason: Why; it is kept with the change.
         json: Print one JSON document.
         connection: Which database.
@@ -105,6 +109,10 @@ async def edit(
         at = await database.read(clock)
         changes = values.changes(at)
         limit = int(settings.payload_limit)
+        if sql:
+            operation = partial(intervene.edit_each, changes=changes, by=who(reason), payload_limit=limit)
+            await print_script(database, operation, [Target(id, version)])
+            return Exit.OK
         if dry_run:
             seen = await database.read(intervene.editing, id, version, changes, payload_limit=limit)
             result = seen.answer

@@ -1,6 +1,8 @@
 """`runner pause`, `runner resume`: let a queue or a handler stand still, and go on."""
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -13,6 +15,7 @@ from runner.people import cells
 from runner.people.person import local_zone
 from runner.people.times import parse_moment
 from runner.store import intervene
+from runner.store.database import Database
 from runner.store.intervene import Kind, Paused, Place, who
 from runner.store.observe import clock
 
@@ -26,6 +29,7 @@ async def pause(
     handler: Handler = None,
     until: str | None = None,
     dry_run: bool = False,
+    sql: bool = False,
     reason: str | None = None,
     json: bool = False,
     connection: Connection = NOWHERE,
@@ -38,6 +42,7 @@ async def pause(
         until: When the pause ends by itself: +30m, 14:30; never when left out. A
             second pause keeps the end and the reason that it does not name.
         dry_run: Only show what would be paused, and until when.
+        sql: Only print the SQL that does the same, for psql or sqlite3.
         reason: Why; it is shown wherever the pause is.
         json: Print one JSON document.
         connection: Which database.
@@ -46,6 +51,9 @@ async def pause(
     async with opened(connection.settings()) as database:
         at = await database.read(clock)
         end = parse_moment(until, at, local_zone()) if until is not None else None
+        if sql:
+            await _print_script(database, place, partial(intervene.pause, place=place, by=who(reason), until=end))
+            return Exit.OK
         if dry_run:
             done = await database.read(intervene.pausing, place, who(reason), end)
         else:
@@ -64,6 +72,7 @@ async def resume(
     *,
     handler: Handler = None,
     dry_run: bool = False,
+    sql: bool = False,
     reason: str | None = None,
     json: bool = False,
     connection: Connection = NOWHERE,
@@ -74,12 +83,16 @@ async def resume(
         queue: The queue's name.
         handler: A handler's name, instead of a queue.
         dry_run: Only show whether there is a pause to end.
+        sql: Only print the SQL that does the same, for psql or sqlite3.
         reason: Why; it is kept with the change.
         json: Print one JSON document.
         connection: Which database.
     """
     place = _place(queue, handler)
     async with opened(connection.settings()) as database:
+        if sql:
+            await _print_script(database, place, partial(intervene.resume, place=place, by=who(reason)))
+            return Exit.OK
         if dry_run:
             done = bool(await database.read(intervene.pause_of, place, locked=False))
         else:
@@ -90,6 +103,10 @@ async def resume(
         goes_on = "would go on" if dry_run else "goes on"
         print_line(f"{place} {goes_on}." if done else f"{place} {'is' if dry_run else 'was'} not paused.")
     return Exit.OK if done else Exit.MOVED_ON
+
+
+async def _print_script(database: Database, place: Place, doing: Callable[..., Awaitable[object]]) -> None:
+    print(await database.write(intervene.place_script, place, doing), end="")
 
 
 def _said(place: Place, done: Paused, at: datetime, *, dry_run: bool) -> str:

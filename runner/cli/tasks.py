@@ -16,6 +16,7 @@ from runner.people.sorts import NEWEST, By, Sort, sort_by
 from runner.people.terminal import counted
 from runner.store.observe.bookmark import read_bookmark, written
 from runner.store.observe.pages import Page, page
+from runner.store.observe.script import page_script
 from runner.store.observe.tasks import TaskRow
 
 MOST = 1_000
@@ -40,6 +41,7 @@ async def tasks(
     sort: str = By.ID,
     desc: bool = False,
     asc: bool = False,
+    sql: bool = False,
     json: bool = False,
     connection: Connection = NOWHERE,
 ) -> int:
@@ -67,17 +69,23 @@ async def tasks(
         sort: What to sort by.
         desc: The greatest first.
         asc: The least first.
+        sql: Only print the SQL that lists the same, for psql or sqlite3.
         json: Print one JSON document.
         connection: Which database.
     """
     if not 1 <= limit <= MOST:
         raise InvalidInput(why=f"--limit goes from 1 to {MOST}, not {limit}; go on with --after")
+    if sql and after is not None:
+        raise InvalidInput(why="--sql is written for the first page: leave --after out")
     if asc and desc:
         raise InvalidInput(why="--asc and --desc are opposites: only one of them makes sense")
     wanted = read_filter(words)
     order = sort_by(sort, descending=desc if asc or desc else None)
     mark = None if after is None else read_bookmark(after, order)
     async with opened(connection.settings()) as database:
+        if sql:
+            print(await database.read(page_script, wanted, order, limit), end="")
+            return Exit.OK
         found = await database.read(page, wanted, mark, limit, order)
     print_json(_document(found, wanted, order)) if json else _print(found, order)
     return Exit.OK

@@ -33,6 +33,7 @@ async def undo(
     *,
     batch: str | None = None,
     dry_run: bool = False,
+    sql: bool = False,
     yes: str | None = None,
     reason: str | None = None,
     json: bool = False,
@@ -51,6 +52,7 @@ async def undo(
         entry: The number of the change, as runner audit lists it.
         batch: All changes that were made together, by the word that was printed then.
         dry_run: Only show what would be taken back.
+        sql: Only print the SQL that takes a change of a task back, for psql or sqlite3.
         yes: Of a batch, the number of changes that would be taken back.
         reason: Why; it is kept with the change.
         json: Print one JSON document.
@@ -60,11 +62,16 @@ async def undo(
         raise InvalidInput(why="name a change by its number, or changes that were made together by --batch")
     if yes is not None and batch is None:
         raise InvalidInput(why="--yes confirms the number of changes of a --batch; one change needs none")
+    if sql and batch is not None:
+        raise InvalidInput(why="--sql is written for one change; name it by its number")
     settings = connection.settings()
     async with opened(settings) as database:
         if batch is not None:
             return await _together(database, settings, batch, yes, reason, dry_run=dry_run, json=json)
         found = await _entry(database, entry)
+        if sql:
+            print(await database.write(intervene.undo_script, found, who(reason)), end="")
+            return Exit.OK
         if dry_run or entry is None:
             seen = await database.read(intervene.undoing, [found.id])
             await _show(database, found, seen, json=json and dry_run)

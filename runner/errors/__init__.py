@@ -4,7 +4,7 @@
     ├── InvalidInput            what somebody typed or passed
     │   ├── InvalidDuration  InvalidMoment  InvalidRetryPlan  InvalidFilter  InvalidSort
     │   ├── InvalidPayload  PayloadTooLarge  InvalidTask
-    │   └── InvalidEdit
+    │   └── InvalidEdit  NoScript
     ├── ConfigurationError      how the program was set up
     │   ├── InvalidSettings  InvalidUrl  PasswordInArguments  UnknownProfile
     │   ├── DuplicateHandler  InvalidHandler  UnknownHandler  HandlersNotFound
@@ -50,6 +50,7 @@ from runner.errors.input import (
     InvalidRetryPlan,
     InvalidSort,
     InvalidTask,
+    NoScript,
     PayloadTooLarge,
 )
 from runner.errors.result import InvalidResult, NoResult, ResultNotKept, TaskCancelled, TaskFailed, TimedOut
@@ -101,6 +102,7 @@ __all__ = [
     "InvalidTask",
     "InvalidUrl",
     "NoResult",
+    "NoScript",
     "NoTransaction",
     "PasswordInArguments",
     "PayloadTooLarge",

@@ -32,6 +32,10 @@ class InvalidSort(InvalidInput):
     """Tasks cannot be sorted by {sort}: {why}."""
 
 
+class NoScript(InvalidInput):
+    """There is no SQL for this: {why}."""
+
+
 class InvalidPayload(InvalidInput):
     """The payload does not fit handler {handler!r}: {why}."""
 

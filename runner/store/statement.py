@@ -17,6 +17,7 @@ class Prepared:
     """
 
     def __init__(self, statement: sa.ClauseElement, dialect: sa.Dialect) -> None:
+        self.statement = statement
         compiled = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
         # Arrays in binary cost psycopg a tenth of what arrays as text do.
         self.sql = ARRAY.sub(r"%(\1)b", str(compiled)) if dialect.driver == "psycopg" else str(compiled)

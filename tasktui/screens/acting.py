@@ -91,7 +91,8 @@ class ActingScreen(UndoingScreen):
         if made.eligible.number:
             about, words = told(made, self.session.name), partial(of_plan, made)
             many = made.eligible.number > 1
-            self.ask(made.action, about, made.weight, partial(self._do, made), words, many=many)
+            sql = partial(interventions.script, self.session, made)
+            self.ask(made.action, about, made.weight, partial(self._do, made), words, sql, many=many)
         else:
             nobody = ["nothing matches any more"] if not made.skipped else list(made.skipped)
             self.tell("\n".join(f"{made.action.label}: {why}" for why in nobody), bad=True)

@@ -12,6 +12,7 @@ from runner.policy.consent import demand
 from tasktui import screens
 from tasktui.actions import ACTIONS, Action, Subject
 from tasktui.consent import Consent
+from tasktui.copying import Scripted
 from tasktui.messages import Told
 from tasktui.screens.live import LiveScreen
 from tasktui.spoken import written
@@ -48,6 +49,7 @@ class AskingScreen(LiveScreen):
         count: int,
         then: Then,
         words: Callable[[Consent], Sequence[object]],
+        scripted: Scripted | None = None,
         *,
         many: bool = False,
     ) -> None:
@@ -59,6 +61,7 @@ class AskingScreen(LiveScreen):
             count: how many things that are.
             then: called with the consent when there is one.
             words: behind `runner`, that do the same on the command line.
+            scripted: writes the SQL that does the same; None where there is none.
             many: it can be tried on some of them first.
         """
         settings = self.session.settings
@@ -71,7 +74,7 @@ class AskingScreen(LiveScreen):
         def spoken(consent: Consent) -> str | None:
             return written(words(consent), settings)
 
-        self.app.push_screen(screens.ConfirmScreen(action, about, wanted, spoken, many=many), answered)
+        self.app.push_screen(screens.ConfirmScreen(action, about, wanted, spoken, scripted, many=many), answered)
 
     def work(self, doing: Coroutine[Any, Any, object]) -> None:
         """Do something in a worker; what goes wrong is told."""

@@ -1,6 +1,7 @@
 """ConfirmScreen: what will be done, before it is done; it is said yes to by typing what its size demands."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 from textual import on
@@ -16,7 +17,8 @@ from runner.people import cells
 from runner.policy.consent import Demand
 from tasktui.actions import Action, Plan
 from tasktui.consent import ALL, Consent, amount_of
-from tasktui.render import content, line, lines, state
+from tasktui.copying import Scripted, copy
+from tasktui.render import block, content, line, lines, state
 
 MOST_GROUPS = 6
 """States and queues that are listed, so that the question fits a small screen."""
@@ -32,18 +34,27 @@ class ConfirmScreen(ModalScreen[Consent | None]):
         about: what it will be done to.
         demanded: what has to be typed.
         spoken: the command line that does the same, for what was answered so far; None when there is none.
+        scripted: writes the SQL that does the same; None when there is none.
         many: it is done to several tasks, so that it can be tried on some of them first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Cancel"),
-        Binding("ctrl+y", "copy", "Copy as a command line", priority=True),
+        Binding("ctrl+y", "copy", "Copy as a command line; again: as SQL", priority=True),
     ]
 
     def __init__(
-        self, action: Action, about: Sequence[Content], demanded: Demand, spoken: Spoken, *, many: bool = False
+        self,
+        action: Action,
+        about: Sequence[Content],
+        demanded: Demand,
+        spoken: Spoken,
+        scripted: Scripted | None = None,
+        *,
+        many: bool = False,
     ) -> None:
         super().__init__()
+        self._scripted = scripted
         self._spoken = spoken
         self._many = many
         self._action = action
@@ -63,7 +74,11 @@ class ConfirmScreen(ModalScreen[Consent | None]):
             yield from _entry("reason", "Reason", hint="needed" if self._demanded.reason else "may be left empty")
             yield from _entry("word", f"Type {word}")
             yield Static("", id="objection")
-            yield Static(content((f"{word} and enter does it, escape leaves all as it is, ctrl+y copies it", "dim")))
+            yield Static(
+                content(
+                    (f"{word} and enter does it, escape leaves all as it is, ctrl+y copies it, again: as SQL", "dim")
+                )
+            )
 
     def on_mount(self) -> None:
         """Begin where the first answer is needed."""
@@ -74,19 +89,20 @@ class ConfirmScreen(ModalScreen[Consent | None]):
         self.dismiss(None)
 
     def action_copy(self) -> None:
-        """Copy the command line that does the same, and show it."""
+        """Copy the command line that does the same, and show it; again: the SQL."""
         given = self._given()
         try:
             amount = amount_of(given.get("amount", ""))
-            text = self._spoken(Consent(given.get("answer", ""), given["reason"] or None, amount))
+            consent = Consent(given.get("answer", ""), given["reason"] or None, amount)
+            text = self._spoken(consent)
         except InvalidInput as error:
             self._object(line(str(error)))
             return
-        if text is None:
-            self._object("There is no command line for this that could be pasted")
-        else:
-            self.app.copy_to_clipboard(text)
-            self.query_one("#objection", Static).update(content(text))
+        copy(self, text, partial(self._scripted, consent) if self._scripted else None)
+
+    def say(self, text: str, *, bad: bool = False) -> None:
+        """Show what was copied, or why nothing was."""
+        self.query_one("#objection", Static).update(content((block(text), "bold red" if bad else "")))
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:

@@ -1,6 +1,7 @@
 """EditScreen: new values for one task, with what will follow from them, before they are saved."""
 
 from contextlib import suppress
+from functools import partial
 from typing import ClassVar
 
 from textual import on
@@ -14,8 +15,9 @@ from textual.widgets import Input, Label, Static
 from runner.errors import RunnerError
 from runner.policy.consent import demand
 from runner.store import intervene, observe
-from runner.store.intervene import Result
+from runner.store.intervene import Result, Target
 from runner.store.observe import Story
+from tasktui.copying import copy
 from tasktui.editing import changes, entries, moved_on, preview, touched
 from tasktui.messages import Acted, MovedOn, Told
 from tasktui.render import block, content, line
@@ -34,7 +36,7 @@ class EditScreen(ModalScreen[Result | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+s", "save", "Save", priority=True),
-        Binding("ctrl+y", "copy", "Copy as a command line", priority=True),
+        Binding("ctrl+y", "copy", "Copy as a command line; again: as SQL", priority=True),
     ]
 
     def __init__(self, story: Story, session: Session) -> None:
@@ -59,7 +61,7 @@ class EditScreen(ModalScreen[Result | None]):
             yield from self._account()
             yield Static("", id="moved")
             yield Static("", id="preview")
-            yield Static(content(("ctrl+s saves, escape leaves all as it is, ctrl+y copies it", "dim")))
+            yield Static(content(("ctrl+s saves, escape leaves all as it is, ctrl+y copies it, again: as SQL", "dim")))
 
     def _title(self) -> Content:
         task = self._story.task
@@ -92,15 +94,22 @@ class EditScreen(ModalScreen[Result | None]):
             self.run_worker(self._save(typed), group="save", exclusive=True)
 
     def action_copy(self) -> None:
-        """Copy the command line that sets the same values, and show it."""
+        """Copy the command line that sets the same values, and show it; again: the SQL."""
         typed, settings = self._typed(), self._session.settings
         given = touched(typed, self._story, self._session.zone)
         text = written(of_edit(self._story, given, typed["reason"] or None), settings) if given else None
-        if text is None:
-            self._object("There is no command line for this that could be pasted")
-        else:
-            self.app.copy_to_clipboard(text)
-            self.query_one("#preview", Static).update(content(text))
+        copy(self, text, partial(self._script, typed))
+
+    def say(self, text: str, *, bad: bool = False) -> None:
+        """Show what was copied, or why nothing was."""
+        self.query_one("#preview", Static).update(content((block(text), "bold red" if bad else "")))
+
+    async def _script(self, typed: dict[str, str]) -> str:
+        story, session = self._story, self._session
+        wanted = changes(typed, story, session.zone)
+        by, limit = session.by(typed["reason"] or None), int(session.settings.payload_limit)
+        operation = partial(intervene.edit_each, changes=wanted, by=by, payload_limit=limit)
+        return await session.write(intervene.script, operation, [Target(story.task.id, story.task.version)])
 
     @on(Input.Changed)
     def _preview(self) -> None:

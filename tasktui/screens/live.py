@@ -14,6 +14,7 @@ from textual.widgets import Footer
 
 from runner.errors import RunnerError
 from runner.people import cells
+from tasktui.copying import Sql, copy
 from tasktui.feed import Feed
 from tasktui.messages import Failed, Looked, Told
 from tasktui.render import block
@@ -21,6 +22,9 @@ from tasktui.screens import MODES
 from tasktui.session import Session
 from tasktui.spoken import written
 from tasktui.widgets.heading import Heading, Status
+
+MOST_LINES, LONGEST_LINE = 8, 200
+"""What is shown of something that was copied."""
 
 TICK = 0.25
 """Seconds between questions whether it is time to look."""
@@ -39,7 +43,7 @@ class LiveScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("r", "reload", "Load"),
         Binding("ctrl+x", "stop", "Stop", key_display="^x"),
-        Binding("Y", "copy", "Copy as a command line", show=False),
+        Binding("Y", "copy", "Copy as a command line; again: as SQL", show=False),
     ]
 
     def __init__(self) -> None:
@@ -96,16 +100,18 @@ class LiveScreen(Screen[None]):
         return ["stats"]
 
     def action_copy(self) -> None:
-        """Copy the command line that shows the same, and show it."""
-        self.copy(written(self.spoken(), self.session.settings))
+        """Copy the command line that shows the same, and show it; again: the SQL."""
+        copy(self, written(self.spoken(), self.session.settings), self.sql())
 
-    def copy(self, text: str | None) -> None:
-        """Copy a command line to the clipboard of the terminal, and show it; None is one that cannot be pasted."""
-        if text is None:
-            self.tell("There is no command line for this that could be pasted", bad=True)
-        else:
-            self.app.copy_to_clipboard(text)
-            self.tell(text)
+    def sql(self) -> Sql | None:
+        """What writes the SQL that shows the same; None for nothing."""
+        return None
+
+    def say(self, text: str, *, bad: bool = False) -> None:
+        """Show what was copied, as much as a corner holds, or why nothing was."""
+        lines = text.splitlines()
+        more = [f"and {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
+        self.tell("\n".join([line[:LONGEST_LINE] for line in lines[:MOST_LINES]] + more), bad=bad)
 
     def action_stop(self) -> None:
         """Let what is under way end after its present chunk."""

@@ -35,7 +35,8 @@ class SteeringScreen(AskingScreen):
         about = self._about_pause(place, found, await self.session.read(observe.clock))
         asked = action if found is None else action.plain()
         words = partial(of_pause, place, ends=found is not None)
-        self.call_later(self.ask, asked, about, 1, partial(self._turn, place, found), words)
+        sql = partial(interventions.place_script, self.session, place, found)
+        self.call_later(self.ask, asked, about, 1, partial(self._turn, place, found), words, sql)
 
     def ask_for_runner(self, action: Action, runner: RunnerRow) -> None:
         """Ask whether a wish is meant."""
@@ -44,7 +45,8 @@ class SteeringScreen(AskingScreen):
         about.append(content(f"  {runner.holds:,} of {runner.capacity:,} slots in use"))
         if not runner.alive:
             about.append(content((f"  it has been silent for {cells.age(runner.silent)}", "yellow")))
-        self.ask(action, about, 1, partial(self._wish, action, runner.id), partial(of_wish, action, runner.id))
+        sql = partial(interventions.wish_script, self.session, action, runner.id)
+        self.ask(action, about, 1, partial(self._wish, action, runner.id), partial(of_wish, action, runner.id), sql)
 
     def _about_pause(self, place: Place, found: Pause | None, at: datetime) -> list[Content]:
         if found is None:

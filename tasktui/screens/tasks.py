@@ -17,6 +17,7 @@ from runner.people.sorts import NEWEST, By, Sort
 from runner.store import observe
 from runner.store.observe import Count
 from tasktui.columns import Column
+from tasktui.copying import Sql
 from tasktui.loading import MOST_NEWER, Loaded, More, Refreshed, counted, load, names, refresh
 from tasktui.query import complete_filter
 from tasktui.recall import Recall
@@ -125,6 +126,10 @@ class TasksScreen(MarkingScreen):
         way = "--desc" if self._sort.descending else "--asc"
         order = [] if self._sort == NEWEST else ["--sort", self._sort.by, way]
         return ["tasks", *([self._typed] if self._typed else []), *order]
+
+    def sql(self) -> Sql:
+        """What lists the same first page."""
+        return partial(self.session.read, observe.page_script, self._wanted, self._sort, PAGE)
 
     def question(self) -> object:
         """The filter, the order, and how often the list was begun anew."""

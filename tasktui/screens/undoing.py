@@ -46,7 +46,8 @@ class UndoingScreen(SteeringScreen):
         target = f"task {entry.task_id}" if entry.task_id is not None else entry.target
         about = [content((f"Undo what {line(entry.operator)} did: {line(entry.verb)} of {line(target)}", "bold"))]
         about += [content(f"  back to {line(change)}") for change in differences(entry.after, entry.before)]
-        self.ask(action, about, 1, partial(self._undo, entry.id), partial(of_undo, entry.id))
+        sql = partial(interventions.undo_script, self.session, entry)
+        self.ask(action, about, 1, partial(self._undo, entry.id), partial(of_undo, entry.id), sql)
 
     def _ask_for_all(self, action: Action, entry: Audited, batch: str, seen: "Undoing") -> None:
         skipped = [f"  {count:,} left alone: {line(why)}" for why, count in seen.skipped.items()]

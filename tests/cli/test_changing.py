@@ -12,6 +12,7 @@ import pytest
 from runner.cli.ending import Exit
 from runner.task import NewTask, State
 from tests.cli.conftest import PROGRAM, Call, Store, program
+from tests.shells import shell_of
 
 
 def later(store: Store, number: int, **values: object) -> list[int]:
@@ -265,3 +266,44 @@ def test_a_pause_and_its_end_are_tried(called: Call) -> None:
     assert called("resume", "mail", "--dry-run", "--json").document["changed"] is True
     assert called("pause", "mail", "--dry-run", "--json").document["replaced"] is True
     assert len(called("audit", "--json").document["entries"]) == 1
+
+
+def test_what_would_be_done_is_printed_as_sql_and_does_it_when_pasted(
+    called: Call, store: Store, migrated_url: str
+) -> None:
+    shell, ids = shell_of(migrated_url), later(store, 2)
+    for typed in (
+        ["terminate", *ids],
+        ["retry", ids[0]],
+        ["edit", ids[0], "--priority", 9],
+        ["delay", ids[0], "--by", "1h"],
+    ):
+        before = store.tasks()
+        told = called(*typed, "--sql", "--reason", "it's back")
+        assert (told.code, told.err, store.tasks()) == (Exit.OK, "", before)
+        shell(told.out)
+        assert store.tasks() != before
+        entry = called("show", ids[0], "--json").document["audit"][-1]
+        assert (entry["verb"].removesuffix("_now"), entry["reason"]) == (typed[0], "it's back")
+    shell(called("undo", entry["id"], "--sql").out)
+    (task,) = store.tasks()
+    assert (task["id"], task["priority"]) == (ids[0], 9)
+    assert task["run_at"] < datetime.now(UTC) + timedelta(minutes=5)
+    assert str(ids[0]) in shell(called("tasks", "state:ready", "--sql").out)
+
+
+def test_sql_is_printed_for_few_tasks_that_can_be_changed(called: Call, store: Store) -> None:
+    ids = later(store, 101, queue="mail")
+    assert "100 tasks at most" in called("terminate", "queue:mail", "--sql").err
+    assert called("terminate", "queue:mail", f"id<={ids[1]}", "--sql").out.count("COMMIT;") == 2
+    assert "no such task" in called("retry", 999_999, "--sql").err
+    assert "secrets" in called("edit", ids[0], "--payload", '{"token": "geheim"}', "--sql").err
+
+
+def test_a_pause_is_printed_as_sql_too(called: Call, migrated_url: str) -> None:
+    shell = shell_of(migrated_url)
+    shell(called("pause", "mail", "--until", "+30m", "--sql").out)
+    assert "mail has been paused" in called("check").out
+    shell(called("resume", "mail", "--sql").out)
+    assert "is not paused" in called("resume", "mail", "--sql").err
+    assert "no runner 7" in called("drain", 7, "--sql").err

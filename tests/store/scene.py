@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.columns import db_now
-from runner.store import intervene
+from runner.store import intervene, observe
 from runner.store.database import Database
 from runner.store.intervene import By, Changes, Kind, Place, Target
 from runner.store.transaction import Transaction
@@ -29,12 +29,22 @@ EDITED = 1
 
 Verb = Callable[[Transaction], Awaitable[Any]]
 
+
+async def _undo_script(tx: Transaction) -> str:
+    entry = await observe.audited(tx, EDITED)
+    assert entry is not None
+    return await intervene.undo_script(tx, entry, BY)
+
+
 INTERVENES: dict[str, Verb] = {
     "retry_now": lambda tx: intervene.retry_now(tx, [Target(LATER)], BY),
     "requeue": lambda tx: intervene.requeue(tx, [Target(DEAD)], BY),
     "terminate": lambda tx: intervene.terminate(tx, [Target(LATER), Target(HELD)], BY),
     "delay": lambda tx: intervene.delay(tx, [Target(LATER)], seconds=60, by=BY),
     "edit": lambda tx: intervene.edit(tx, LATER, None, Changes(FAR, 9, 9, "1m", 5.0, "{}", "k"), BY),
+    "edit_each": lambda tx: intervene.edit_each(tx, [Target(LATER)], Changes(key="k"), BY),
+    "undo_script": _undo_script,
+    "wish_script": lambda tx: intervene.wish_script(tx, RUNNER, "drain", BY),
     "undo": lambda tx: intervene.undo(tx, [EDITED], BY),
     "pause": lambda tx: intervene.pause(tx, Place(Kind.QUEUE, "mail"), BY),
     "pause handler": lambda tx: intervene.pause(tx, Place(Kind.HANDLER, "h"), BY),

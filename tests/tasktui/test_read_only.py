@@ -89,10 +89,14 @@ DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
     "resume": lambda session, _: interventions.resume(session, Place(Kind.QUEUE, "slow"), None),
     "wish": lambda session, _: interventions.wish(session, 1, "drain", None),
     "reveal": lambda session, _: interventions.reveal(session, LATER),
+    "script": lambda session, made: interventions.script(session, made, Consent()),
+    "undo_script": lambda session, made: interventions.undo_script(session, made, Consent()),
+    "place_script": lambda session, _: interventions.place_script(session, Place(Kind.QUEUE, "q"), None, Consent()),
+    "wish_script": lambda session, _: interventions.wish_script(session, ACTIONS["drain"], 1, Consent()),
     "take_back": lambda session, _: interventions.take_back(session, 1, None),
     "take_back_all": lambda session, _: interventions.take_back_all(session, TOGETHER, Consent(), UNDO),
 }
-LOOKS = ("preview", "pause_of", "last_change")
+LOOKS = ("preview", "pause_of", "last_change", "_until")
 
 
 def test_everything_that_carries_something_out_is_known_here() -> None:
@@ -112,7 +116,8 @@ async def test_the_session_refuses_to(name: str, database: Database, scene: dict
 
 def test_every_intervention_of_the_store_is_known_to_these_tests() -> None:
     verbs = {name for name in intervene.__all__ if "by" in _parameters(getattr(intervene, name))}
-    assert verbs == {name.split()[0] for name in INTERVENES}
+    only_looks = {"pausing"}
+    assert verbs - only_looks == {name.split()[0] for name in INTERVENES}
 
 
 def _parameters(verb: Any) -> set[str]:

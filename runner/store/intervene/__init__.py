@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from runner.store.intervene.bulk import Course, Doors, Matching, Operation, matching, to_all, to_each
     from runner.store.intervene.changes import KEEP, Changes
     from runner.store.intervene.delay import delay
-    from runner.store.intervene.edit import Editing, edit, editing
+    from runner.store.intervene.edit import Editing, edit, edit_each, editing
     from runner.store.intervene.eligibility import VERBS, objection
+    from runner.store.intervene.elsewhere import place_script, wish_script
     from runner.store.intervene.pause import Kind, Paused, Place, pause, pause_of, pausing, resume
     from runner.store.intervene.person import together, who
     from runner.store.intervene.preview import Preview, bounded, gathered, preview
     from runner.store.intervene.retry import requeue, retry_now
     from runner.store.intervene.reveal import reveal
+    from runner.store.intervene.script import MOST_SCRIPTED, Part, script, undo_script, written
     from runner.store.intervene.terminate import terminate
     from runner.store.intervene.unblock import unblock
     from runner.store.intervene.undo import Undoing, undo, undo_all, undoing
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEEP",
+    "MOST_SCRIPTED",
     "VERBS",
     "By",
     "Changes",
@@ -36,6 +39,7 @@ __all__ = [
     "Matching",
     "MovedOn",
     "Operation",
+    "Part",
     "Paused",
     "Place",
     "Preview",
@@ -46,6 +50,7 @@ __all__ = [
     "bounded",
     "delay",
     "edit",
+    "edit_each",
     "editing",
     "gathered",
     "matching",
@@ -53,11 +58,13 @@ __all__ = [
     "pause",
     "pause_of",
     "pausing",
+    "place_script",
     "preview",
     "requeue",
     "resume",
     "retry_now",
     "reveal",
+    "script",
     "terminate",
     "to_all",
     "to_each",
@@ -65,9 +72,12 @@ __all__ = [
     "unblock",
     "undo",
     "undo_all",
+    "undo_script",
     "undoing",
     "who",
     "wish",
+    "wish_script",
+    "written",
 ]
 
 __getattr__ = names_of(__name__)

@@ -1,5 +1,6 @@
 """edit: set values of one task."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,3 +94,13 @@ def _editing(given: dict[str, Any], held: list[Held], answer: Result) -> Editing
             return Editing(answer, {name: getattr(task, name) for name in new}, new)
         answer.refused.append(Refused(task.id, SAME))
     return Editing(answer)
+
+
+async def edit_each(
+    tx: Transaction, targets: Iterable[Target], changes: Changes, by: By, *, payload_limit: int = PAYLOAD_LIMIT
+) -> Result:
+    """Set the same values of several tasks; see `edit`."""
+    result = Result()
+    for target in targets:
+        result.add(await edit(tx, target.id, target.seen, changes, by, payload_limit=payload_limit))
+    return result

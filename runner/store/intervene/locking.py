@@ -40,6 +40,7 @@ class Held(NamedTuple):
     error: str | None
     rescues: int
     progress: float | None
+    blocked_by: int
 
 
 async def hold(tx: Transaction, verb: str, targets: Iterable[Target]) -> tuple[list[Held], Result]:
@@ -126,6 +127,7 @@ def _held(row: sa.RowMapping) -> Held:
         error=text(row["error"]),
         rescues=whole(row["rescues"]),
         progress=number(row.get("progress")),
+        blocked_by=whole(row.get("blocked_by")),
     )
 
 

@@ -137,20 +137,21 @@ def _check_name(place: Place) -> None:
         raise InvalidEdit(**error.fields | {"field": f"the name of a {place.kind}"}) from error
 
 
-def _registry(tx: Transaction, place: Place) -> sa.Table:
+def registry_of(tx: Transaction, place: Place) -> sa.Table:
+    """The table in which a place stands."""
     return tx.tables.queue if place.kind is Kind.QUEUE else tx.tables.handler
 
 
 async def pause_set(tx: Transaction, place: Place, values: Mapping[str, Any]) -> None:
     """Set the pause of what is registered already; nothing for none."""
-    registry = _registry(tx, place)
+    registry = registry_of(tx, place)
     statement = sa.update(registry).where(registry.c.name == place.name)
     await tx.execute(statement.values(dict.fromkeys(PAUSE) | dict(values)))
 
 
 async def pause_of(tx: Transaction, place: Place, *, locked: bool = True) -> dict[str, Any]:
     """The pause that is in force; empty when there is none."""
-    registry = _registry(tx, place)
+    registry = registry_of(tx, place)
     columns = legible(tx, [registry.c[name] for name in PAUSE])
     statement = sa.select(*columns).where(registry.c.name == place.name, is_paused(registry))
     row = (await tx.execute(statement.with_for_update() if locked else statement)).mappings().one_or_none()
@@ -159,7 +160,7 @@ async def pause_of(tx: Transaction, place: Place, *, locked: bool = True) -> dic
 
 
 async def _enter(tx: Transaction, place: Place, values: dict[str, Any]) -> None:
-    registry = _registry(tx, place)
+    registry = registry_of(tx, place)
     # A handler that was entered for its pause has not been seen by any runner.
     unseen = {"last_seen_at": EARLIEST} if place.kind is Kind.HANDLER else {}
     insert = tx.dialect.insert(registry)

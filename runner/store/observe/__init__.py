@@ -9,7 +9,7 @@ from runner.later import names_of
 
 if TYPE_CHECKING:
     from runner.store.observe.audit import Audited, audit, audited, undoable
-    from runner.store.observe.bookmark import Bookmark, read_bookmark, written
+    from runner.store.observe.bookmark import Bookmark
     from runner.store.observe.cause import Cause
     from runner.store.observe.circles import circles
     from runner.store.observe.counts import QueueCounts, counts
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from runner.store.observe.reports import Flow, MinuteFlow, Total, per_minute, pulses, totals
     from runner.store.observe.rights import Standing, staleness, standing
     from runner.store.observe.runners import RunnerRow, UnknownHandler, runner_of, runners, unknown_handlers
+    from runner.store.observe.script import page_script
     from runner.store.observe.search import find
     from runner.store.observe.story import Story, forecast, story
     from runner.store.observe.summary import By, Summary, summary
@@ -81,11 +82,11 @@ __all__ = [
     "health",
     "indexed",
     "page",
+    "page_script",
     "pauses",
     "per_minute",
     "ping",
     "pulses",
-    "read_bookmark",
     "registered",
     "runner_of",
     "runners",
@@ -100,7 +101,6 @@ __all__ = [
     "unknown_handlers",
     "why",
     "worries",
-    "written",
 ]
 
 __getattr__ = names_of(__name__)
