@@ -384,6 +384,14 @@ def test_a_schema_of_its_own_gets_roles_of_its_own(postgresql: PostgresDatabases
         connection.execute(roles(parse_url(url), "x_", "jobs").encode())
         may = connection.execute("SELECT has_table_privilege('jobs_x_task_reader', 'jobs.x_task', 'SELECT')")
         assert may.fetchone() == (True,)
+        connection.execute("CREATE ROLE jobs_x_somebody LOGIN IN ROLE jobs_x_task_operator")
+        connection.execute("INSERT INTO jobs.x_task (handler) VALUES ('h')")
+        connection.execute("SET SESSION AUTHORIZATION jobs_x_somebody")
+        connection.execute("UPDATE jobs.x_task SET priority = 7")
+        connection.execute("RESET SESSION AUTHORIZATION")
+        written = connection.execute("SELECT verb, login FROM jobs.x_task_audit").fetchall()
+        assert written == [("SQL UPDATE", "jobs_x_somebody")]
+        connection.execute("DROP ROLE jobs_x_somebody")
         connection.execute("DROP SCHEMA jobs CASCADE")
         for name in ROLES:
             connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role(name, "x_", "jobs"))))

@@ -13,7 +13,7 @@ from runner.settings import Settings
 from runner.store import observe
 from runner.store.database import Database
 from runner.urls import parse_url
-from tasktui import feed, session
+from tasktui import feed, recall, session
 from tasktui.actions import ACTIONS, Action
 from tasktui.arguments import Arguments
 from tasktui.screens import MODES
@@ -107,6 +107,7 @@ async def test_a_migration_under_an_open_console_leaves_what_was_seen_and_is_sai
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(session, "FIVE_SECONDS", 0.0)
+    monkeypatch.setattr(recall, "SHARE", 0)
     monkeypatch.setattr(feed, "LONGEST_WAIT", 0.2)
     await add_live(database)
     async with watch("tasks") as operator:
@@ -121,7 +122,7 @@ async def test_a_migration_under_an_open_console_leaves_what_was_seen_and_is_sai
         await operator.is_told("Install the release that made it")
         assert (await stored(database, 1)).state == "waiting"
         await change(database, sa.text(f"UPDATE task_schema SET version_num = '{HEAD}'"))
-        await operator.until(lambda: "does not know" not in operator.text and operator.screen.feed.failures == 0)
+        await operator.until(lambda: "shown is what" not in operator.text and operator.screen.feed.failures == 0)
         await operator.press("T")
         await say_yes(operator)
         await operator.is_told("Terminate: 1 changed")
