@@ -1,5 +1,6 @@
 """Taking back what operators did: values, ends, requests, letting go, pauses and wishes; one by one and together."""
 
+import asyncio
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from runner.outcome import Cancelled, Done, Release
 from runner.store.database import Database
+from runner.store.dependencies import forget, strays
 from runner.store.intervene import (
     By,
     Changes,
@@ -37,10 +39,12 @@ from runner.store.runners import heed
 from runner.store.settle import Settlement, settle
 from runner.store.submit import submit
 from runner.task import NewTask, OnFailure, Scope, State, Unique
+from tests.store.conftest import ON_POSTGRESQL
 from tests.store.family import edges, put_after, sweep
 from tests.store.rows import add_live, add_past, add_runner, ahead, ended, stored
 from tests.store.table import put
 from tests.store.test_intervene import holder_of, take
+from tests.store.test_settle import wait_for_blocked
 
 ANA = By("ana", "desk-1", "relay is back")
 BEN = By("ben", "desk-2")
@@ -174,6 +178,21 @@ class TestEnd:
         after = (await stored(database, id))._asdict()
         assert after | {"version": 0} == before | {"version": 0}
         assert [edge["satisfied_at"] is None for edge in await edges(database, id)] == [False, True]
+
+    @ON_POSTGRESQL
+    async def test_a_sweep_at_the_same_moment_does_not_forget_what_it_waits_for(
+        self, database: Database, rival: Database
+    ) -> None:
+        id = await put_after(database, await put(database))
+        await database.write(terminate, [Target(id)], ANA)
+        moot = (await database.state(strays)).moot
+        entry = (await latest(database)).id
+        async with rival.writing() as tx:
+            assert (await undo(tx, [entry], BEN)).changed == [id]
+            forgetting = asyncio.ensure_future(database.write(forget, moot))
+            await wait_for_blocked(database)
+        await forgetting
+        assert [edge["satisfied_at"] for edge in await edges(database, id)] == [None]
 
     async def test_a_blocked_task_whose_parent_has_ended_meanwhile_is_let_go(self, database: Database) -> None:
         parent = await put(database)

@@ -57,8 +57,14 @@ async def forget(tx: Transaction, moot: list[Edge]) -> None:
     """Close edges whose tasks are not blocked: somebody ended them, or let them go, without a look at the edges."""
     edge = tx.tables.dependency
     theirs = tx.dialect.one_of(edge.c.id, [found.id for found in moot])
-    still = is_open(edge.c) & ~is_blocked(tx.tables, edge.c.task_id)
-    await tx.execute(sa.update(edge).where(theirs, still).values(satisfied_at=db_now()))
+    still, blocked = is_open(edge.c), is_blocked(tx.tables, edge.c.task_id)
+    closed = sa.update(edge).where(theirs, still, ~blocked).values(satisfied_at=db_now()).returning(edge.c.id)
+    ids = [row.id for row in await tx.rows(closed)]
+    if ids:
+        # Whoever blocked the task again at this moment has touched the edge; the statement above may have waited for
+        # that without seeing it, and this one sees it.
+        mine = tx.dialect.one_of(edge.c.id, ids)
+        await tx.execute(sa.update(edge).where(mine, blocked).values(satisfied_at=None))
 
 
 @lru_cache
