@@ -88,3 +88,5 @@ async def _intervened(database: Database, id: int, text: str) -> None:
     async with database.writing() as tx:
         await tx.execute(tx.dialect.insert(tx.tables.queue).values(paused).on_conflict_do_nothing())
         await tx.execute(sa.insert(tx.tables.audit).values(task_id=id, before=changed, after=changed, **done))
+        restorable = done | {"verb": "edit", "before": '{"priority": 2}', "after": '{"priority": 1}'}
+        await tx.execute(sa.insert(tx.tables.audit).values(task_id=id, **restorable))

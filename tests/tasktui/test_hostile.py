@@ -1,18 +1,14 @@
 """Text from the database is hostile: on every screen it is shown, and does nothing."""
 
-import json
-from typing import Any
-
 import pytest
-import sqlalchemy as sa
 from textual.strip import Strip
 
 from runner.store import observe
 from runner.store.database import Database
-from runner.task import State
 from tasktui.screens.confirm import ConfirmScreen
-from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+from tests.store.rows import add_live
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
+from tests.tasktui.hostile import fill
 
 START, TITLE, CLEAR = "\x1b\x9b", "\x1b]0;owned\x07", "\x1b[2J\x1b[1;1H"
 BUTTON, CLOSING, LINK = "[@click=app.quit]press[/]", "[/nothing]", "[link=https://evil.example]l[/link]"
@@ -23,24 +19,7 @@ HOSTILE = f"{START}{BUTTON}{CLOSING}{LINK}{TITLE}{CLEAR}{TURNED}{HIDDEN}{TOWER}\
 @pytest.fixture
 async def task_id(database: Database) -> int:
     """A task whose every text is hostile, with an attempt, a runner, a pause and an audit of the same kind."""
-    values: dict[str, Any] = dict.fromkeys(("queue", "key", "error", "submitted_by", "host"), HOSTILE)
-    payload, names = json.dumps({HOSTILE: HOSTILE}), json.dumps([HOSTILE])
-    id = await add_live(database, HOSTILE, payload=payload, checkpoint=payload, tags=names, **values)
-    past: dict[str, Any] = dict.fromkeys(("queue", "key", "error", "handler"), HOSTILE)
-    await add_past(database, id + 1, State.DEAD, **past)
-    tried: dict[str, Any] = dict.fromkeys(
-        ("handler", "message", "error_type", "traceback", "host", "fingerprint"), HOSTILE
-    )
-    await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1), **tried)
-    await add_runner(database, handlers=names, host=HOSTILE, version=HOSTILE, wish=HOSTILE)
-    paused: dict[str, Any] = dict.fromkeys(("name", "paused_by", "paused_why"), HOSTILE)
-    done: dict[str, Any] = dict.fromkeys(("operator", "host", "verb", "reason"), HOSTILE)
-    values_of_key = json.dumps({"key": HOSTILE, HOSTILE: HOSTILE})
-    async with database.writing() as tx:
-        await tx.execute(sa.insert(tx.tables.queue).values(paused_at=ahead(-1), **paused))
-        audited = {"task_id": id, "before": values_of_key, "after": values_of_key}
-        await tx.execute(sa.insert(tx.tables.audit).values(audited | done))
-    return id
+    return await fill(database, HOSTILE)
 
 
 def strips(operator: Operator) -> list[Strip]:
