@@ -40,7 +40,7 @@ from tests.cli.conftest import program
 from tests.conftest import PostgresDatabases
 from tests.postgres.logins import logins
 from tests.store.rows import filtered
-from tests.store.scene import DEAD, HELD, INTERVENES, LATER, RUNNER, Verb, arrange
+from tests.store.scene import DEAD, HELD, INTERVENES, LATER, RUNNER, TAKES_BACK, Verb, arrange
 
 URL = parse_url("postgresql://app@db.example.org/app")
 
@@ -200,7 +200,7 @@ CASES = (
     Case("delete the audit", sent("DELETE FROM task_audit"), ("runner",)),
     Case("strike a runner out", sent("DELETE FROM task_runner"), ("runner",)),
     *(Case(name, verb, ("runner",)) for name, verb in RUNS.items()),
-    *(Case(name, verb, ("operator",)) for name, verb in INTERVENES.items()),
+    *(Case(name, verb, ("operator",)) for name, verb in (INTERVENES | TAKES_BACK).items()),
     *(Case(name, sent(statement), ()) for name, statement in NOBODY_MAY.items()),
 )
 

@@ -50,7 +50,7 @@ GRANT INSERT, DELETE ON {task}, {task_history} TO {operator};
 GRANT INSERT, UPDATE (satisfied_at, satisfied_by) ON {task_dependency} TO {operator};
 GRANT UPDATE (
     run_at, max_attempts, priority, retry, timeout, payload, key, cancel_requested, runner_id, claimed_at, deadline_at,
-    state, blocked_by, parents, version
+    state, blocked_by, parents, attempt, rescues, version -- the last ones also when changes are taken back
 ) ON {task} TO {operator};
 GRANT UPDATE (version) ON {task_history} TO {operator}; -- so that rows can be locked
 GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- what is run again takes its unique key again

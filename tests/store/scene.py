@@ -56,6 +56,29 @@ INTERVENES: dict[str, Verb] = {
 """Every intervention of the store, by its name; each has something to do."""
 
 
+def undone(verb: Verb) -> Verb:
+    """Do something, and take it back."""
+
+    async def both(tx: Transaction) -> Any:
+        await verb(tx)
+        audit = tx.tables.audit.c
+        return await intervene.undo(tx, [await tx.scalar(sa.select(sa.func.max(audit.id)))], BY)
+
+    return both
+
+
+TAKES_BACK: dict[str, Verb] = {
+    f"undo {name}": undone(verb)
+    for name, verb in {
+        **{name: INTERVENES[name] for name in ("retry_now", "requeue", "delay", "unblock", "pause", "resume", "wish")},
+        "terminate": lambda tx: intervene.terminate(tx, [Target(LATER)], BY),
+        "terminate of what was blocked": lambda tx: intervene.terminate(tx, [Target(BLOCKED)], BY),
+        "terminate of what runs": lambda tx: intervene.terminate(tx, [Target(HELD)], BY),
+    }.items()
+}
+"""Taking back each of them."""
+
+
 async def arrange(database: Database) -> None:
     """Set the scene in an empty database."""
     await add_live(database, queue="mail")
