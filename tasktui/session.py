@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -109,6 +109,11 @@ class Session:
         while self._asked and self._asked[0] < time.monotonic() - MINUTE:
             self._asked.popleft()
         return len(self._asked)
+
+    def learn(self, seen: Mapping[str, Iterable[str]]) -> None:
+        """Keep names that were seen, by the fields of a filter, to complete what is typed."""
+        for place, found in seen.items():
+            self.names[place] = sorted({*self.names.get(place, ()), *found})
 
     def now(self) -> datetime:
         """The present, for reading what people type."""

@@ -112,7 +112,7 @@ class OverviewScreen(ActingScreen):
             self._begun = True
             self.feed.hurry()
         queues = {queue.queue: queue for queue in seen.queues}
-        self.session.names["queue"] = [name for name in queues if line(name) == name]
+        self.session.learn({"queue": [name for name in queues if line(name) == name]})
         self.query_one("#queues", Table).show(tuple(queues), lambda name: queue_line(queues[name], ended(seen, name)))
         self._plot("#done", "done a minute", seen, lambda flow: flow.succeeded)
         self._plot("#failed", "failed attempts a minute", seen, lambda flow: flow.failed)

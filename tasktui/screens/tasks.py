@@ -138,7 +138,7 @@ class TasksScreen(MarkingScreen):
     async def look(self) -> object:
         """Load, go on, or refresh what is in sight."""
         if self._load:
-            self.session.names |= await self.session.read(names)
+            self.session.learn(await self.session.read(names))
             return await self.session.read(load, self._wanted, PAGE, self._sort)
         if self._more and self.listing.next is not None:
             return More(await self.session.read(observe.page, self._wanted, self.listing.next, PAGE, self._sort))

@@ -123,6 +123,17 @@ async def test_a_star_marks_all_that_match(database: Database, watch: Watch) -> 
         assert operator.screen.listing.marks.keys() == ids
 
 
+@ON_ONE_DATABASE
+async def test_queues_that_were_seen_are_offered_to_the_filter(database: Database, watch: Watch) -> None:
+    await add_live(database, queue="mail")
+    async with watch("overview") as operator:
+        await operator.sees("mail")
+        await operator.press("2")
+        await operator.until(lambda: operator.screen.listing.ids)
+        await operator.press("slash", *"que", "right", "m", "right", "enter")
+        await operator.until(lambda: operator.console.session.wanted == "queue:mail")
+
+
 async def test_further_pages_are_fetched_at_the_edge(database: Database, watch: Watch) -> None:
     async with database.writing() as tx:
         await tx.execute(sa.insert(tx.tables.task), [{"handler": "h", "error": "x" * 300}] * 450)
