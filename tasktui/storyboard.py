@@ -10,6 +10,7 @@ from textual.content import Content
 from runner.people import cells
 from runner.people.redaction import decoded, differences, masked
 from runner.people.times import format_age
+from runner.store import observe
 from runner.store.observe import Attempt, Audited, Story
 from tasktui.render import block, content, line, state
 
@@ -29,11 +30,9 @@ def told(story: Story, zone: tzinfo, *, reveal: bool = False, unfold: bool = Fal
         reveal: show secrets.
         unfold: show all of what is long.
     """
-    shown = state(story.task.shown)
-    requested = "   its end has been asked for" if story.task.cancel_requested else ""
-    yield content((f"{'state':>13}  ", "dim"), (shown.text, shown.style), (requested, "bold"))
-    for name, value in _facts(story, zone):
-        yield content((f"{name:>13}  ", "dim"), value)
+    for name, value in observe.particulars(story, zone):
+        style = state(story.task.shown).style if name == "state" else ""
+        yield content((f"{name:>13}  ", "dim"), (line(value), style))
     for title, lines in story.family.sections():
         yield from _titled(title, "\n".join(lines))
     if story.error:
@@ -81,35 +80,6 @@ def change(entry: Audited, at: datetime, *, reveal: bool = False) -> Iterator[Co
 def _titled(title: str, text: str) -> Iterator[Content]:
     yield content((f"\n{title}", TITLE))
     yield content(text)
-
-
-def _facts(story: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
-    task = story.task
-    yield "task", f"{task.id}   version {task.version}"
-    yield "handler", f"{line(task.handler)}   in queue {line(task.queue)}, priority {task.priority}"
-    rescued = f"   rescued {task.rescues} times" if task.rescues else ""
-    yield "attempts", f"{cells.tries(task.attempt, task.max_attempts)}{rescued}"
-    times = {"run at": task.run_at, "submitted": task.submitted_at, "claimed": task.claimed_at}
-    times |= {"deadline": story.deadline_at, "finished": task.finished_at}
-    yield from ((name, cells.exact(moment, story.at, zone)) for name, moment in times.items() if moment)
-    runner = story.runner
-    rest = {
-        "key": task.key,
-        "unique key": story.unique and story.unique.key,
-        "which is": story.unique and story.unique.told(task.id, story.at),
-        "parents": story.family.progress,
-        "submitted by": story.submitted_by,
-        "took": cells.duration(task.duration) if task.duration is not None else None,
-        "progress": f"{task.progress:.0%}" if task.progress is not None else None,
-        "runner": f"{runner.id} on {runner.host}, silent for {cells.age(runner.silent)}" if runner else task.runner_id,
-        "host": None if runner else task.host,
-        "retry plan": story.retry,
-        "timeout": cells.age(story.timeout) if story.timeout is not None else None,
-        "tags": ", ".join(story.tags),
-        "bucket": story.bucket,
-        "trace": story.trace,
-    }
-    yield from ((name, line(value)) for name, value in rest.items() if value not in (None, ""))
 
 
 def _evidence(story: Story, *, reveal: bool) -> Iterator[Content]:

@@ -1,7 +1,6 @@
 """`runner show`: the whole story of one task."""
 
 import json as jsons
-from collections.abc import Iterator
 from datetime import datetime, tzinfo
 from typing import Any
 
@@ -29,7 +28,7 @@ from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.intervene import reveal as write_down
 from runner.store.intervene import who
-from runner.store.observe import Attempt, Audited, Story
+from runner.store.observe import Attempt, Audited, Story, particulars
 from runner.store.observe import story as read_story
 
 ATTEMPTS = (
@@ -89,7 +88,7 @@ def _document(told: Story, reveal: bool) -> dict[str, Any]:
 
 
 def _print(told: Story, reveal: bool) -> None:
-    print_pairs(_facts(told, local_zone()))
+    print_pairs(particulars(told, local_zone()))
     _print_pauses(told)
     for title, lines in told.family.sections():
         print_title(title)
@@ -130,38 +129,6 @@ def _print_failures(told: Story, reveal: bool) -> None:
     if last := told.attempts[-1].traceback:
         print_title("traceback of the last one")
         print_block(masked(last, reveal=reveal))
-
-
-def _facts(told: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
-    task = told.task
-    requested = ", to be terminated" if task.cancel_requested else ""
-    yield "task", f"{task.id}  (version {task.version})"
-    yield "state", f"{cells.state(task.shown)}{requested}"
-    yield "handler", task.handler
-    yield "queue", task.queue
-    yield "attempts", cells.tries(task.attempt, task.max_attempts)
-    yield "priority", str(task.priority)
-    times = {"run at": task.run_at, "submitted": task.submitted_at, "claimed": task.claimed_at}
-    times |= {"deadline": told.deadline_at, "finished": task.finished_at}
-    yield from ((name, _when(moment, told.at, zone)) for name, moment in times.items() if moment)
-    rest = {
-        "key": task.key,
-        "unique key": told.unique and told.unique.key,
-        "which is": told.unique and told.unique.told(task.id, told.at),
-        "parents": told.family.progress,
-        "submitted by": told.submitted_by,
-        "took": cells.duration(task.duration) if task.duration is not None else None,
-        "progress": f"{task.progress:.0%}" if task.progress is not None else None,
-        "runner": task.runner_id,
-        "host": task.host,
-        "rescues": task.rescues or None,
-        "retry plan": told.retry,
-        "timeout": cells.age(told.timeout) if told.timeout is not None else None,
-        "tags": ", ".join(told.tags),
-        "bucket": told.bucket,
-        "trace": told.trace,
-    }
-    yield from ((name, str(value)) for name, value in rest.items() if value not in (None, ""))
 
 
 def _when(moment: datetime, at: datetime, zone: tzinfo) -> str:

@@ -56,6 +56,7 @@ async def looks(operator: Operator) -> str:
         await operator.press(key)
         await look(text)
         await operator.press("escape")
+        await operator.until(lambda: not operator.screen.is_modal)
     return "\n".join([*seen, operator.notices, operator.console.clipboard])
 
 

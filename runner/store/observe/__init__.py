@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from runner.store.observe.health import Health, Worry, health, worries
     from runner.store.observe.legible import clock
     from runner.store.observe.pages import Page, page
+    from runner.store.observe.particulars import particulars
     from runner.store.observe.pauses import Pause, Pauses, Registered, pauses, registered
     from runner.store.observe.ping import Ping, ping
     from runner.store.observe.reports import Flow, MinuteFlow, Total, per_minute, pulses, totals
@@ -83,6 +84,7 @@ __all__ = [
     "indexed",
     "page",
     "page_script",
+    "particulars",
     "pauses",
     "per_minute",
     "ping",
