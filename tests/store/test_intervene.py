@@ -2,7 +2,7 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
@@ -530,6 +530,23 @@ class TestBulk:
             await add_past(database, id, State.DEAD)
         result = await to_all(database, partial(retry_now, by=ANA), filtered("state:dead,ready"), Course(5))
         assert sorted(result.changed) == list(range(1_000, 1_012))
+
+    async def test_what_is_found_by_its_key_is_sorted_once_for_many_chunks(self, database: Database) -> None:
+        await database.write(submit_many, [NewTask("h", key="k", delay=60) for _ in range(23)])
+        searches: list[Any] = []
+
+        class Door:
+            async def read(self, verb: Any, *args: Any) -> Any:
+                searches.append(verb)
+                return await database.read(verb, *args)
+
+            async def write(self, verb: Any, *args: Any) -> Any:
+                return await database.write(verb, *args)
+
+        changed: list[int] = []
+        course = Course(5, most=18, on_progress=lambda so_far: changed.append(len(so_far.changed)))
+        result = await to_all(cast("Any", Door()), partial(terminate, by=ANA), filtered("key:k"), course)
+        assert (searches, changed, len(result.changed)) == ([matching], [5, 10, 15, 18], 18)
 
     async def test_it_stops_midway_when_it_is_told_to(self, database: Database) -> None:
         await database.write(submit_many, [NewTask("h", delay=60) for _ in range(20)])

@@ -12,6 +12,7 @@ from runner.store.observe.bookmark import Bookmark
 from runner.store.observe.found import STRETCH
 from runner.store.observe.legible import whole
 from runner.store.observe.search import find
+from runner.store.observe.sides import is_few
 from runner.store.transaction import Transaction
 
 P = ParamSpec("P")
@@ -19,6 +20,9 @@ T = TypeVar("T")
 
 CHUNK = 500
 """Tasks that are changed in one transaction at most."""
+
+SORTED_AT_ONCE = 5_000
+"""Tasks that are found at once where finding some means to sort all: by a key, or by a kind of failure."""
 
 Operation: TypeAlias = Callable[[Transaction, Sequence[Target]], Awaitable[Result]]
 """An intervention that lacks only its targets: `functools.partial(terminate, by=by)`."""
@@ -126,9 +130,12 @@ async def to_all(doors: Doors, operation: Operation, wanted: Filter, course: Cou
         What was done to all of them.
     """
     result, after = Result(), None
+    limit = max(course.chunk, SORTED_AT_ONCE) if is_few(wanted) else course.chunk
     while not course.over(result):
-        found = await doors.read(matching, wanted, course.chunk, after)
-        await course.step(doors, operation, found.targets, result)
+        found = await doors.read(matching, wanted, limit, after)
+        for first in range(0, max(1, len(found.targets)), course.chunk):
+            if not course.over(result):
+                await course.step(doors, operation, found.targets[first : first + course.chunk], result)
         after = found.next
         if after is None:
             break
