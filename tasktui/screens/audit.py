@@ -9,7 +9,6 @@ from textual import on
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
-from textual.widgets import Static
 
 from runner.people import cells
 from runner.people.redaction import differences
@@ -22,6 +21,7 @@ from tasktui.render import Cell, Line, line, lines
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts
 from tasktui.storyboard import change
+from tasktui.widgets.said import Said
 from tasktui.widgets.table import Table
 
 MOST = 200
@@ -61,7 +61,7 @@ class AuditScreen(ActingScreen):
     def parts(self) -> Iterable[Widget]:
         """The entries, and the one under the cursor in full."""
         yield Table[int](COLUMNS, id="entries")
-        yield VerticalScroll(Static(id="entry"), id="trace")
+        yield VerticalScroll(Said(id="entry"), id="trace")
 
     async def look(self) -> object:
         """Read the entries."""
@@ -100,7 +100,7 @@ class AuditScreen(ActingScreen):
     def _in_full(self) -> None:
         entry = self._entry()
         parts = change(entry, self._entries.at) if entry and self._entries else ()
-        self.query_one("#entry", Static).update(lines(parts))
+        self.query_one("#entry", Said).say(lines(parts))
 
     def _entry(self) -> Audited | None:
         cursor = self.query_one("#entries", Table).cursor

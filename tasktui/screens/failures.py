@@ -9,7 +9,6 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
-from textual.widgets import Static
 
 from runner.people import cells
 from runner.people.fields import Operator
@@ -26,6 +25,7 @@ from tasktui.plot import compact
 from tasktui.render import Cell, Line, block, brief, content, line
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts
+from tasktui.widgets.said import Said
 from tasktui.widgets.table import Table
 
 SPANS = (timedelta(hours=1), timedelta(days=1), timedelta(days=30))
@@ -70,9 +70,9 @@ class FailuresScreen(ActingScreen):
 
     def parts(self) -> Iterable[Widget]:
         """The groups, and an example of the one under the cursor."""
-        yield Static(id="about")
+        yield Said(id="about")
         yield Table[str](COLUMNS, id="groups")
-        yield VerticalScroll(Static(id="example"), id="trace")
+        yield VerticalScroll(Said(id="example"), id="trace")
 
     def question(self) -> object:
         """The span of time."""
@@ -88,7 +88,7 @@ class FailuresScreen(ActingScreen):
         groups = self._groups
         self.query_one("#groups", Table).show(tuple(groups), lambda key: group_line(groups[key], snapshot.at))
         span = ("hour", "day", "month")[self._span]
-        self.query_one("#about", Static).update(
+        self.query_one("#about", Said).say(
             content((f" {counted(len(groups), 'kind')} of failures in the last {span}, s for another span", "dim"))
         )
         self._example()
@@ -126,7 +126,7 @@ class FailuresScreen(ActingScreen):
         group = self._group()
         text = "" if group is None else group.traceback or f"{group.error_type}: {group.message}"
         title = f"the last one, of task {group.task_id}" if group else ""
-        self.query_one("#example", Static).update(content((f"{title}\n", "bold"), block(masked(text))))
+        self.query_one("#example", Said).say(content((f"{title}\n", "bold"), block(masked(text))))
 
     def _group(self) -> Failures | None:
         return self._groups.get(self.query_one("#groups", Table).cursor or "")

@@ -11,7 +11,6 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
-from textual.widgets import Static
 
 from runner.people import cells
 from runner.store import observe
@@ -27,6 +26,7 @@ from tasktui.recall import Recall
 from tasktui.render import Cell, Line, content, line, lines
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts
+from tasktui.widgets.said import Said
 from tasktui.widgets.table import Table
 
 PLOT_HEIGHT, TALL_PLOT_HEIGHT = 4, 8
@@ -81,8 +81,8 @@ class OverviewScreen(ActingScreen):
     def parts(self) -> Iterable[Widget]:
         """The queues, two plots, and what is in trouble."""
         yield Table[str](COLUMNS, id="queues")
-        yield Horizontal(Static(id="done"), Static(id="failed"), id="plots")
-        yield Static(id="alerts")
+        yield Horizontal(Said(id="done"), Said(id="failed"), id="plots")
+        yield Said(id="alerts")
 
     def question(self) -> object:
         """The span of the plots."""
@@ -118,7 +118,7 @@ class OverviewScreen(ActingScreen):
         self._plot("#failed", "failed attempts a minute", seen, lambda flow: flow.failed)
         told = [content((f" {workforce(seen)}", "dim"))]
         told += [content((f" {alert.sign} {alert.text}", alert.style)) for alert in alerts(seen, self.session.zone)]
-        self.query_one("#alerts", Static).update(lines(told))
+        self.query_one("#alerts", Said).say(lines(told))
 
     def place(self, kind: Kind) -> Place | None:
         """The queue under the cursor."""
@@ -139,7 +139,7 @@ class OverviewScreen(ActingScreen):
         width = max(24, self.size.width // 2 - 2)
         height = TALL_PLOT_HEIGHT if self.size.height >= TALL else PLOT_HEIGHT
         drawn = plot(values, width, height, ends)
-        self.query_one(id, Static).update(content("\n".join([f" {title}, {words}", *drawn])))
+        self.query_one(id, Said).say(content("\n".join([f" {title}, {words}", *drawn])))
 
     @on(Table.Chosen)
     def _chosen(self, event: Table.Chosen) -> None:

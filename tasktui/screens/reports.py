@@ -10,7 +10,6 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
-from textual.widgets import Static
 
 from runner.errors import InvalidInput
 from runner.people import cells
@@ -25,6 +24,7 @@ from tasktui.query import filter_of
 from tasktui.recall import Recall
 from tasktui.render import Cell, Line, content, fitted, line
 from tasktui.screens.live import LiveScreen
+from tasktui.widgets.said import Said
 from tasktui.widgets.table import Table
 
 PLOT_HEIGHT = 4
@@ -107,9 +107,9 @@ class ReportsScreen(LiveScreen):
 
     def parts(self) -> Iterable[Widget]:
         """The table, and two plots."""
-        yield Static(id="about")
+        yield Said(id="about")
         yield Table[str](COLUMNS, id="lines")
-        yield Horizontal(Static(id="done"), Static(id="failed"), id="plots")
+        yield Horizontal(Said(id="done"), Said(id="failed"), id="plots")
 
     def question(self) -> object:
         """The span, what the lines are, and the line whose course is plotted."""
@@ -130,7 +130,7 @@ class ReportsScreen(LiveScreen):
         self.query_one("#lines", Table).show(tuple(found), lambda key: report_line(found[key], summary))
         span = SPANS[self._span]
         since, until = (self._local(moment, "%Y-%m-%d %H:%M") for moment in (summary.since, summary.until))
-        self.query_one("#about", Static).update(content((f" {span.words}: {since} to {until}, by {self._by}", "dim")))
+        self.query_one("#about", Said).say(content((f" {span.words}: {since} to {until}, by {self._by}", "dim")))
         self._plot("#done", "done", lambda flow: flow.succeeded)
         self._plot("#failed", "failed attempts", lambda flow: flow.failed)
 
@@ -183,7 +183,7 @@ class ReportsScreen(LiveScreen):
         name = line(self._report.name) if self._report.name else "all"
         width = max(24, self.size.width // 2 - 2)
         drawn = [fitted(f" {title} a minute, {span.words}: {name}", width), *plot(values, width, PLOT_HEIGHT, ends)]
-        self.query_one(id, Static).update(content("\n".join(drawn)))
+        self.query_one(id, Said).say(content("\n".join(drawn)))
 
     def _local(self, moment: datetime, form: str) -> str:
         return moment.astimezone(self.session.zone).strftime(form)

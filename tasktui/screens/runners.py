@@ -10,7 +10,6 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Static
 
 from runner.people import cells
 from runner.people.fields import Operator
@@ -26,6 +25,7 @@ from tasktui.columns import Column
 from tasktui.render import Cell, Line, content, line, lines
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts
+from tasktui.widgets.said import Said
 from tasktui.widgets.table import Table
 
 COLUMNS = (
@@ -71,9 +71,9 @@ class RunnersScreen(ActingScreen):
 
     def parts(self) -> Iterable[Widget]:
         """The runners, and what one of them has in hand."""
-        yield Static(id="about")
+        yield Said(id="about")
         yield Table[int](COLUMNS, id="runners")
-        yield VerticalScroll(Static(id="held"), id="trace")
+        yield VerticalScroll(Said(id="held"), id="trace")
 
     def question(self) -> object:
         """The runner under the cursor."""
@@ -90,8 +90,8 @@ class RunnersScreen(ActingScreen):
         alive = sum(runner.alive for runner in found.values())
         hint = "" if found else "; start one with: runner work -H package.module"
         about = f" {alive} alive, {len(found) - alive} lost{hint}"
-        self.query_one("#about", Static).update(content((about, "dim")))
-        self.query_one("#held", Static).update(lines(held(self.runner(), snapshot.held, snapshot.at)))
+        self.query_one("#about", Said).say(content((about, "dim")))
+        self.query_one("#held", Said).say(lines(held(self.runner(), snapshot.held, snapshot.at)))
 
     def spoken(self) -> Sequence[object]:
         """What lists the same runners."""

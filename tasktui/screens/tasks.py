@@ -9,7 +9,7 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widget import Widget
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from runner.errors import RunnerError
 from runner.people.filters import Filter, parse_filter
@@ -23,6 +23,7 @@ from tasktui.query import complete_filter
 from tasktui.recall import Recall
 from tasktui.render import Line, content, line, task_line
 from tasktui.screens.marking import MarkingScreen
+from tasktui.widgets.said import Said
 from tasktui.widgets.table import Table
 from tasktui.widgets.typed import Typed
 
@@ -96,7 +97,7 @@ class TasksScreen(MarkingScreen):
         """The filter, what is to be said about the list, and the list."""
         hint = "filter: queue:mail state:dead error~Timeout since:1h"
         yield Typed(lambda text: complete_filter(text, self.session.names), hint, id="filter")
-        yield Static(id="about")
+        yield Said(id="about")
         yield Table[int](COLUMNS, id="tasks")
 
     @property
@@ -234,7 +235,7 @@ class TasksScreen(MarkingScreen):
         listing = self.listing
         self.table.columns = titled(self._sort)
         self.table.show(listing.ids, self._line, listing.marks)
-        self.query_one("#about", Static).update(self._about())
+        self.query_one("#about", Said).say(self._about())
 
     def _line(self, id: int) -> Line:
         listing = self.listing

@@ -7,9 +7,9 @@ from textwrap import wrap
 
 from rich.cells import cell_len
 from textual.content import Content
-from textual.widgets import Static
 
 from tasktui.render import content, fitted, line, lines
+from tasktui.widgets.said import Said
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +42,35 @@ class Status:
     trouble: str = ""
     work: str = ""
 
+    @property
+    def pressing(self) -> tuple[object, ...]:
+        """What cannot wait for the next second."""
+        return self.clock, self.name, self.production, self.lock, self.here, self.trouble, self.work
 
 MOST_LINES = 4
 """Lines that trouble takes at most."""
 
 
-class Heading(Static):
+class Heading(Said):
     """The first lines of every screen."""
 
     DEFAULT_CSS = "Heading { height: auto; text-wrap: nowrap; }"
 
     def __init__(self) -> None:
         super().__init__()
-        self._status: tuple[Status, int] | None = None
+        self._shown: tuple[object, ...] | None = None
 
     def show(self, status: Status) -> None:
-        """Show a status; the same one again costs nothing."""
+        """Show a status; figures that change all the time are shown anew with the clock, once a second."""
         width = self.app.size.width
-        if (status, width) == self._status:
+        if (status.pressing, width) == self._shown:
             return
-        self._status = (status, width)
+        self._shown = (status.pressing, width)
         parts = [_first(status, width), _second(status, width)]
         if status.work:
             parts.append(content((fitted(f" ▸ {line(status.work)}", width), "bold reverse")))
         parts += [content((fitted(f" {text}", width), "bold reverse red")) for text in _wrapped(status.trouble, width)]
-        self.update(lines(parts))
+        self.say(lines(parts))
 
 
 def _wrapped(trouble: str, width: int) -> list[str]:

@@ -62,6 +62,8 @@ class Table(ScrollView, Generic[K], can_focus=True):
         self._last_place = 0
         self._line: Callable[[K], Line] = lambda _key: Line(())
         self._marked: Collection[K] = ()
+        self._lines: dict[K, Line] = {}
+        self._order: tuple[object, ...] = ()
 
     def show(self, keys: Sequence[K], line: Callable[[K], Line], marked: Collection[K] = ()) -> None:
         """Show lines; the cursor stays on its key.
@@ -71,15 +73,22 @@ class Table(ScrollView, Generic[K], can_focus=True):
             line: what stands in the line of a key; asked for those in sight only.
             marked: keys with a mark.
         """
-        begin = not self.keys
-        self.keys, self._line, self._marked = tuple(keys), line, marked
+        begin, lines, marks = not self.keys, self._lines, self._marked
+        self.keys, self._line, self._marked, self._lines = tuple(keys), line, marked, {}
         self._places = {key: place for place, key in enumerate(self.keys)}
         if self.cursor not in self._places:
             self.cursor = self.keys[0] if begin and self.keys else None
         elif self.cursor is not None:
             self._last_place = self._places[self.cursor]
         self.virtual_size = Size(self.size.width, len(self.keys) + 1)
-        self.refresh()
+        order = (self.keys, self.cursor, self.columns)
+        if order != self._order:
+            self._order = order
+            self.refresh()
+            return
+        for key in self.in_sight:
+            if self._line_of(key) != lines.get(key) or (key in marks) != (key in marked):
+                self._refresh_line(key)
 
     @property
     def in_sight(self) -> tuple[K, ...]:
@@ -93,16 +102,15 @@ class Table(ScrollView, Generic[K], can_focus=True):
 
     def put(self, key: K) -> None:
         """Put the cursor on a key that is shown."""
-        place, before = self._places[key], self.place(self.cursor)
+        place, before = self._places[key], self.cursor
         self.cursor, self._last_place = key, place
         top, room = self.scroll_offset.y, max(1, self.size.height - 1)
         if not top <= place < top + room:
             self.scroll_to(y=place if place < top else place - room + 1, animate=False, immediate=True)
             self.refresh()
         else:
-            for changed in (place, before):
-                if changed is not None:
-                    self.refresh_line(changed + 1)  # the titles stand above the first one
+            for changed in (key, before):
+                self._refresh_line(changed)
         self.post_message(self.Moved())
 
     def action_move(self, by: int) -> None:
@@ -150,9 +158,20 @@ class Table(ScrollView, Generic[K], can_focus=True):
             return Strip.blank(self.size.width, self.rich_style)
         return self._row(self.keys[place])
 
+    def _refresh_line(self, key: K | None) -> None:
+        place = self.place(key)
+        if place is not None:
+            self.refresh_line(place + 1)  # the titles stand above the first one
+
+    def _line_of(self, key: K) -> Line:
+        """What stands in the line of a key, asked for once after each `show`."""
+        if key not in self._lines:
+            self._lines[key] = self._line(key)
+        return self._lines[key]
+
     def _row(self, key: K) -> Strip:
         here = key == self.cursor
-        line = self._line(key)
+        line = self._line_of(key)
         base = self.rich_style + (CURSOR if here and self.has_focus else Style.null())
         signs = ("▶" if here else " ") + ("●" if key in self._marked else " ")
         # Colours under a reversed cursor would be hard to read.
