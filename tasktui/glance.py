@@ -14,8 +14,14 @@ HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 LATELY = timedelta(minutes=10)
 
-SHALLOW = 1_000
-"""What waits is counted so far at each look: where many queues are full, that takes longer than all the rest."""
+SHALLOW, SHALLOWEST = 1_000, 200
+"""What waits in a queue is counted so far at each look, and so far where many queues are full."""
+
+MOST_WALKED = 5_000
+"""Full queues are counted to so many tasks at each look, all of them together: that takes longer than all the rest."""
+
+UNSETTLED = timedelta(minutes=3)
+"""Minutes that lie further back are read once a minute only: now and then a runner writes of them late."""
 
 MOST_SLOW = 3
 """Queues that fall behind of which it is asked what has become slow."""
@@ -61,6 +67,7 @@ class Glance:
         unknown: handlers that nobody takes.
         handlers: pauses of handlers.
         trouble: see Trouble.
+        whole: when the last hour was read as a whole.
         flows: the minutes of the last day, when they were asked for; else empty.
     """
 
@@ -70,6 +77,7 @@ class Glance:
     runners: tuple[RunnerRow, ...]
     unknown: tuple[UnknownHandler, ...]
     handlers: Mapping[str, Pause]
+    whole: datetime
     trouble: Trouble = Trouble()
     flows: tuple[MinuteFlow, ...] = ()
 
@@ -79,17 +87,55 @@ class Glance:
         return [flow for flows in self.pulses.values() for flow in flows]
 
 
-async def glance(tx: Transaction) -> Glance:
-    """Read what changes from second to second."""
+async def glance(tx: Transaction, last: Glance | None = None) -> Glance:
+    """Read what changes from second to second.
+
+    Args:
+        tx: an open transaction.
+        last: what was seen last, of which the minutes that lie behind are taken; None to read all.
+    """
     at = await observe.clock(tx)
+    kept = last if last is not None and not is_stale(last, at) else None
+    since = at - (HOUR if kept is None else UNSETTLED)
+    pulses = await observe.pulses(tx, since)
     return Glance(
         at=at,
-        queues=tuple(await observe.counts(tx, depth=SHALLOW)),
-        pulses=await observe.pulses(tx, at - HOUR),
+        queues=tuple(await observe.counts(tx, depth=depth(last))),
+        pulses=pulses if kept is None else joined(kept.pulses, pulses, at - HOUR, since),
+        whole=at if kept is None else kept.whole,
         runners=tuple(await observe.runners(tx)),
         unknown=tuple(await observe.unknown_handlers(tx)),
         handlers=(await observe.pauses(tx)).handlers,
     )
+
+
+def is_stale(last: Glance, at: datetime) -> bool:
+    """Tell whether the last hour has to be read as a whole again; also where the clock was set back."""
+    return not timedelta(0) <= at - last.whole < MINUTE
+
+
+def depth(last: Glance | None) -> int:
+    """How far to count what waits in a queue, by how many queues were full when they were counted last."""
+    full = sum(queue.cut for queue in last.queues) if last is not None else 0
+    return min(SHALLOW, max(SHALLOWEST, MOST_WALKED // max(full, 1)))
+
+
+def joined(
+    kept: Mapping[str, Sequence[MinuteFlow]],
+    fresh: Mapping[str, Sequence[MinuteFlow]],
+    begin: datetime,
+    since: datetime,
+) -> dict[str, list[MinuteFlow]]:
+    """Put minutes that were read anew behind those that were kept.
+
+    Args:
+        kept: by queue.
+        fresh: by queue.
+        begin: minutes before it are left out.
+        since: from it on minutes are fresh.
+    """
+    older = {queue: [flow for flow in flows if begin <= flow.minute < since] for queue, flows in kept.items()}
+    return {queue: [*older.get(queue, ()), *fresh.get(queue, ())] for queue in {**older, **fresh}}
 
 
 def deepened(queues: Sequence[QueueCounts], deep: Mapping[str, Waiting]) -> tuple[QueueCounts, ...]:

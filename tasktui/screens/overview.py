@@ -72,7 +72,8 @@ class OverviewScreen(ActingScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self._begun = False
+        self._last: Glance | None = None
+        self._whole = False
         self._span = 0
         self._deep = Recall[Mapping[str, Waiting]](DEEP_EVERY)
         self._wrong = Recall[Trouble](TROUBLE_EVERY)
@@ -90,8 +91,10 @@ class OverviewScreen(ActingScreen):
 
     async def look(self) -> object:
         """Read everything of one moment; what costs more is kept for a while."""
-        seen = await self.session.read(glance)
-        if not self._begun:
+        last = self._last
+        seen = await (self.session.read(glance) if last is None else self.session.read(glance, last))
+        self._last = seen
+        if last is None:
             return seen  # somebody waits for it; what costs more comes with the next look, which follows at once
         if any(queue.cut for queue in seen.queues):
             deep = await self._deep.get(None, partial(self.session.read, observe.backlog))
@@ -108,8 +111,8 @@ class OverviewScreen(ActingScreen):
     def show(self, snapshot: Any) -> None:
         """Show what was read."""
         seen: Glance = snapshot
-        if not self._begun:
-            self._begun = True
+        if not self._whole:
+            self._whole = True
             self.feed.hurry()
         queues = {queue.queue: queue for queue in seen.queues}
         self.session.learn({"queue": [name for name in queues if line(name) == name]})

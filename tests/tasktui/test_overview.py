@@ -10,7 +10,21 @@ from runner.store.database import Database
 from runner.store.observe import Count, Flow, MinuteFlow, Pause, QueueCounts, RunnerRow, UnknownHandler, Waiting, clock
 from runner.store.statistics import Minute, write_statistics
 from tasktui.alerts import alerts, workforce
-from tasktui.glance import Glance, Slowdown, Trouble, deepened, per_minute
+from tasktui.glance import (
+    HOUR,
+    MINUTE,
+    SHALLOW,
+    SHALLOWEST,
+    Glance,
+    Slowdown,
+    Trouble,
+    deepened,
+    depth,
+    glance,
+    is_stale,
+    joined,
+    per_minute,
+)
 from tasktui.recall import Recall
 from tasktui.screens.overview import drained, queue_line
 from tests.store.rows import add_live, ahead
@@ -34,7 +48,7 @@ def runner(**values: object) -> RunnerRow:
 
 
 def seen(*queues: QueueCounts, **values: object) -> Glance:
-    usual = Glance(AT, queues, {}, (), (), {})
+    usual = Glance(AT, queues, {}, (), (), {}, AT)
     return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
 
 
@@ -67,6 +81,49 @@ def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
     deaths = {"ConnectionError": 4, "KeyError": 1, "\x1b[31m": 1, "Other": 1}
     (text,) = told(seen(pulses={"mail": flows}, trouble=Trouble(deaths)))
     assert text == "6 dead since 13:20: ConnectionError (4), KeyError (1), \u241b[31m (1) and 1 more kinds; 4 to look"
+
+
+def test_many_full_queues_share_what_is_counted() -> None:
+    full = queue(ready=Count(1_000, more=True))
+    assert depth(None) == depth(seen(queue(), full)) == SHALLOW
+    assert [depth(seen(*[full] * number)) for number in (5, 10, 1_000)] == [1_000, 500, SHALLOWEST]
+
+
+def test_the_last_hour_is_read_as_a_whole_every_minute_and_where_the_clock_was_set_back() -> None:
+    moments = [AT, AT + timedelta(seconds=59), AT + MINUTE, AT - timedelta(seconds=1)]
+    assert [is_stale(seen(), at) for at in moments] == [False, False, True, True]
+
+
+def test_fresh_minutes_take_the_place_of_those_that_were_kept() -> None:
+    def flows(*agos: int, died: int) -> list[MinuteFlow]:
+        return [MinuteFlow(AT - timedelta(minutes=ago), Flow(died=died)) for ago in agos]
+
+    kept = {"mail": flows(61, 5, 2, died=1), "old": flows(61, died=1)}
+    fresh = {"mail": flows(2, 0, died=2), "new": flows(0, died=2)}
+    both = joined(kept, fresh, AT - HOUR, AT - timedelta(minutes=3))
+    assert both == {
+        "mail": [*flows(5, died=1), *flows(2, 0, died=2)],
+        "old": [],
+        "new": flows(0, died=2),
+    }
+
+
+async def test_looking_again_tells_what_has_happened_since(database: Database) -> None:
+    async def ends(ago: int, number: int) -> None:
+        minute = Minute(present - timedelta(minutes=ago), "mail", "h")
+        minute.counts["succeeded"] = number
+        await database.write(write_statistics, 1, [minute], {})
+
+    present = (await database.read(clock)).replace(second=0, microsecond=0)
+    await ends(30, 1)
+    await ends(1, 2)
+    first = await database.read(glance)
+    await ends(30, 5)
+    await ends(1, 3)
+    again = await database.read(glance, first)
+    assert [flow.flow.succeeded for flow in first.hour] == [1, 2]
+    assert [flow.flow.succeeded for flow in again.hour] == [1, 3]
+    assert again.whole == first.whole
 
 
 def test_a_silent_runner_is_told_before_it_is_lost() -> None:
