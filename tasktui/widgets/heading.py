@@ -47,6 +47,7 @@ class Status:
         """What cannot wait for the next second."""
         return self.clock, self.name, self.production, self.lock, self.here, self.trouble, self.work
 
+
 MOST_LINES = 4
 """Lines that trouble takes at most."""
 
