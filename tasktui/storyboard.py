@@ -12,6 +12,7 @@ from runner.people.redaction import decoded, differences, masked
 from runner.people.times import format_age
 from runner.store import observe
 from runner.store.observe import Attempt, Audited, Story
+from runner.task import State
 from tasktui.render import block, content, line, state
 
 TITLE = "bold underline"
@@ -83,12 +84,19 @@ def _titled(title: str, text: str) -> Iterator[Content]:
 
 
 def _evidence(story: Story, *, reveal: bool) -> Iterator[Content]:
-    if story.attempts:
-        yield content(("\nattempts that failed", TITLE))
+    running = story.task.state is State.RUNNING
+    if story.attempts or running:
+        title = "attempts that failed, and the one under way" if story.attempts else "attempt under way"
+        yield content((f"\n{title if running else 'attempts that failed'}", TITLE))
     for attempt in story.attempts:
         yield content((f"{attempt.attempt:>5}  ", "bold"), _attempt(attempt, story.at))
         error = masked(f"{attempt.error_type}: {attempt.message}", reveal=reveal)
         yield content((f"{'':7}{line(error)}", "red"))
+    if running:
+        where = f"runner {line(story.task.runner_id)} on {line(story.task.host)}"
+        yield content(
+            (f"{story.task.attempt:>5}  ", "bold"), f"for {cells.since(story.task.claimed_at, story.at)}, {where}"
+        )
 
 
 def _attempt(attempt: Attempt, at: datetime) -> str:

@@ -1,7 +1,7 @@
 """Widths, plots, the list and the pace: the pure parts behind the screens."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,8 +12,8 @@ from tasktui.feed import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Feed
 from tasktui.listing import Listing
 from tasktui.plot import compact, nice, plot, resampled, sparkline
 from tasktui.render import brief, fitted, task_line
-from tasktui.storyboard import folded
-from tests.tasktui.test_typing import row
+from tasktui.storyboard import folded, told
+from tests.tasktui.test_typing import NOW, row, story
 
 AT = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
 
@@ -74,6 +74,13 @@ def test_what_is_long_is_folded_and_says_so() -> None:
     many = "\n".join("line" for _ in range(40))
     assert folded(many).splitlines()[-2:] == ["line", "… and 120 more characters, f unfolds them"]
     assert len(folded("x" * 10_000)) < 2_100
+
+
+def test_the_attempt_under_way_is_part_of_the_story() -> None:
+    task = row(7, Shown.RUNNING, attempt=2, runner_id=5, host="web-1", claimed_at=NOW - timedelta(seconds=72))
+    text = "\n".join(part.plain for part in told(story(task), UTC))
+    assert "attempt under way\n    2  for 1m12s, runner 5 on web-1" in text
+    assert "under way" not in "\n".join(part.plain for part in told(story(row(7)), UTC))
 
 
 def test_an_update_changes_no_order_and_forgets_no_mark() -> None:
