@@ -174,6 +174,12 @@ class Model:
                 task.state = State.WAITING
         return freed, cancelled
 
+    def waiting_for(self, id: int) -> list[tuple[Task, Wait]]:
+        """What is let go, or cancelled, when this task fails."""
+        blocked = [task for task in self.tasks.values() if task.state is State.BLOCKED]
+        waits = [(task, wait) for task in blocked for wait in task.waits if wait.open and wait.rule != "wait"]
+        return [(task, wait) for task, wait in waits if self._meant(wait.parent) == id]
+
     def circle(self, new: Task) -> bool:
         """Tell whether a new task would wait for itself."""
         level, seen = [wait.parent for wait in new.waits], set[int | str]()

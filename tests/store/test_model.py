@@ -20,8 +20,10 @@ from hypothesis.stateful import (
 from runner.errors import DuplicateTask, InvalidTask
 from runner.outcome import Cancelled, Dead, Done, Outcome, Release, Retry, Snooze
 from runner.store.database import Database
-from runner.store.intervene import By, Target, requeue, unblock
+from runner.store.intervene import By, Target, requeue, unblock, undo
+from runner.store.intervene import terminate as end
 from runner.store.move import NOBODY, Ending, finish
+from runner.store.observe import audit
 from runner.store.prune import prune
 from runner.store.runners import beat, leave
 from runner.store.submit import hand_in, submit
@@ -34,6 +36,7 @@ from tests.store.uniques import let_time_pass
 
 T = TypeVar("T")
 
+ANA = By("ana", "desk")
 picks = st.integers(0, 999)
 outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
     [Done(), Done('{"a": 1}'), Retry("0s"), Retry("0s"), Retry("1h"), Dead(), Snooze("1h"), Release(), Cancelled()]
@@ -151,12 +154,56 @@ class Histories(RuleBasedStateMachine):
     @rule(pick=picks)
     def unblock(self, pick: int) -> None:
         task_id, task = self._task(pick)
-        answer = self.do(self.database.write(unblock, [Target(task_id)], By("ana", "desk")))
+        answer = self.do(self.database.write(unblock, [Target(task_id)], ANA))
         assert answer.changed == ([task_id] if task.state is State.BLOCKED else [])
         if task.state is State.BLOCKED:
             task.state = State.WAITING
             for wait in task.waits:
                 wait.open = False
+
+    @rule(pick=picks, between=st.booleans())
+    def terminate_and_take_back(self, pick: int, between: bool) -> None:
+        """All is as it was, unless others went by the end meanwhile, or took the key."""
+        task_id, task = self._task(pick)
+        was = task.state
+        ended = self.do(self.database.write(end, [Target(task_id)], ANA))
+        assert bool(ended.changed) == (not was.final and not task.terminated)
+        if not ended.changed:
+            return
+        gone_by = False
+        if was is not State.RUNNING:
+            task.state = State.CANCELLED
+            waiting = self.model.waiting_for(task_id)
+            if between:
+                self.sweep()
+                gone_by = any(not wait.open or child.state is State.CANCELLED for child, wait in waiting)
+        holder = self.model.holder(task.unique_key) if was is not State.RUNNING else None
+        able = not gone_by and holder in (None, task_id)
+        self._take_back(task_id, able=able)
+        if able:
+            task.state = was
+            if was is not State.RUNNING and task.unique_key is not None and holder is None:
+                self.model.keys[task.unique_key] = Holding(task_id, Scope.UNTIL_FINISHED)
+
+    @rule(pick=picks)
+    def unblock_and_take_back(self, pick: int) -> None:
+        task_id, _ = self._task(pick)
+        if self.do(self.database.write(unblock, [Target(task_id)], ANA)).changed:
+            self._take_back(task_id, able=True)
+
+    @rule(pick=picks)
+    def requeue_and_take_back(self, pick: int) -> None:
+        task_id, task = self._task(pick)
+        was = (task.state, task.attempt, task.rescues)
+        answer = self.do(self.database.write(requeue, [Target(task_id)], ANA))
+        assert answer.changed == ([task_id] if self.model.requeue(task_id) else [])
+        if answer.changed:
+            self._take_back(task_id, able=True)
+            task.state, task.attempt, task.rescues = was
+
+    def _take_back(self, task_id: int, *, able: bool) -> None:
+        (entry,) = self.do(self.database.read(audit, task_id=task_id, limit=1))
+        assert self.do(self.database.write(undo, [entry.id], ANA)).changed == ([task_id] if able else [])
 
     @rule()
     def let_keys_run_out(self) -> None:
@@ -258,7 +305,7 @@ class Histories(RuleBasedStateMachine):
     @rule(pick=picks)
     def requeue(self, pick: int) -> None:
         task_id, _ = self._task(pick)
-        answer = self.do(self.database.write(requeue, [Target(task_id)], By("ana", "desk")))
+        answer = self.do(self.database.write(requeue, [Target(task_id)], ANA))
         assert answer.changed == ([task_id] if self.model.requeue(task_id) else [])
 
     @invariant()

@@ -1,7 +1,7 @@
 """batch: take back all that was changed together, and tell before what would come of it."""
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,6 +16,10 @@ from runner.store.transaction import Transaction
 
 CAP = 10_000
 """Changes that a preview looks at."""
+
+
+MOST_REASONS = 5
+OTHER = "for other reasons, which are told when it is done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +66,14 @@ async def undoing(tx: Transaction, entries: Sequence[int] | None = None, batch: 
     lost = await keyless(tx, [change.subject for change in back])
     objections |= {change.id: ANOTHER for change in back if change.subject in lost}
     able = [id for id, why in objections.items() if why is None]
-    skipped = Counter(why for why in objections.values() if why)
-    return Undoing(changes, able, dict(skipped.most_common()), more=len(numbers) > cap)
+    return Undoing(changes, able, _reasons(objections.values()), more=len(numbers) > cap)
+
+
+def _reasons(objections: Iterable[str | None]) -> dict[str, int]:
+    """How many there are of each reason, the most first; some name a task, so that there may be any number of them."""
+    counted = Counter(why for why in objections if why).most_common()
+    rest = sum(number for _, number in counted[MOST_REASONS:])
+    return dict(counted[:MOST_REASONS]) | ({OTHER: rest} if rest else {})
 
 
 UndoOperation: TypeAlias = Callable[[Transaction, Sequence[int]], Awaitable[Result]]

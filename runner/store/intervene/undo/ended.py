@@ -63,7 +63,8 @@ async def consequences(tx: Transaction, ends: Iterable[Change]) -> dict[int, int
     edge = tx.tables.dependency
     since = {change.subject: change.at for change in ends}
     theirs = tx.dialect.one_of(edge.c.parent_id, list(since)) & (edge.c.parent_state == State.CANCELLED.value)
-    because = theirs & edge.c.satisfied_at.is_not(None) & edge.c.satisfied_by.is_(None)
+    # An edge that only waits is closed by such an end of its own task, never by that of its parent.
+    because = theirs & (edge.c.on_failure != "wait") & edge.c.satisfied_at.is_not(None) & edge.c.satisfied_by.is_(None)
     rows = await tx.rows(sa.select(edge.c.parent_id, edge.c.task_id, edge.c.satisfied_at).where(because))
     told = [(row.parent_id, row.task_id, since[row.parent_id], row.satisfied_at) for row in rows]
     return {parent: child for parent, child, ended, closed in told if ended is None or closed >= ended}

@@ -15,6 +15,7 @@ PLAIN_SQL = "it was done with plain SQL, and only values that an edit may set ca
 LOOK = "it was a look at secrets, and changed nothing"
 UNDONE = "it took back what was done before; do that again instead"
 NOT_STARTED = (State.WAITING, State.BLOCKED)
+TAKEN_BACK = "it was taken back already"
 LIMITED = "only values, ends, letting go, pauses and wishes can be taken back"
 
 
@@ -40,7 +41,7 @@ def objection(change: Change, task: Held | None, children: Mapping[int, int]) ->
         The reason, as a sentence without its end; None when nothing speaks against it.
     """
     if change.undone_by is not None:
-        return f"it was taken back already, with change {change.undone_by}"
+        return TAKEN_BACK
     if change.kind not in OBJECTIONS:
         return final(change)
     return MISSING if task is None else OBJECTIONS[change.kind](change, task) or _overtaken(change, children)
