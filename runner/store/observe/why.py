@@ -115,7 +115,7 @@ def _running(known: Facts, zone: tzinfo) -> Iterator[Cause]:
         done = f", {task.progress:.0%} done" if task.progress is not None else ""
         limit = f"; it must end {when(known.deadline_at, known.at, zone)}" if known.deadline_at else ""
         tried = f"attempt {task.attempt}{f' of {task.max_attempts}' if task.max_attempts else ''}"
-        text = f"It runs on {runner_of(runner)} since {since(task.claimed_at, known.at)}, {tried}{done}{limit}."
+        text = f"It runs on {runner_of(runner)} for {since(task.claimed_at, known.at)}, {tried}{done}{limit}."
         yield Cause(State.RUNNING, text)
     if task.cancel_requested:
         by = f" by {one_line(known.terminated.operator)}" if known.terminated else ""
