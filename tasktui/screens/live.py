@@ -190,6 +190,6 @@ class LiveScreen(Screen[None]):
             )
         )
         keys = (session.writable, session.work is not None)
-        if keys != self._keys:
-            self._keys = keys
+        if self._keys not in (None, keys):  # the footer has just been made, when it is shown first
             self.refresh_bindings()
+        self._keys = keys
