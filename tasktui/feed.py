@@ -5,7 +5,7 @@ from dataclasses import dataclass
 PERIOD = 1.0
 """Seconds between looks when all is well."""
 
-SHARE = 30
+SHARE = 40
 """A look that took long is followed by so many times its length without one, so that little of the load is ours."""
 
 SLOWEST = 10.0
