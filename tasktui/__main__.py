@@ -4,7 +4,7 @@ import gc
 import sys
 
 from runner.later import divide
-from tasktui.arguments import parse
+from tasktui.start.arguments import parse
 
 WAITING = "tasktui is starting ..."
 ERASED = "\r\x1b[2K"
@@ -24,7 +24,7 @@ def main() -> int:
         # Looking for garbage among what is loaded, which stays, takes a fifth of the time; see `load_rest`.
         gc.disable()
         divide("sqlalchemy.ext.asyncio")  # its sessions bring the ORM along, which nobody here uses
-        from tasktui.starting import main as run
+        from tasktui.start.starting import main as run
 
         return run(arguments, _erase if told else bool)
     except KeyboardInterrupt:

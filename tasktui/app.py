@@ -21,15 +21,15 @@ from runner.errors import InvalidInput, RunnerError
 from runner.people import views
 from runner.people.terminal import clean
 from tasktui import screens
-from tasktui.colourless import Colourless
-from tasktui.commands import parse_command
-from tasktui.keyboard import Keyboard, forgive_bad_bytes
+from tasktui.draw.render import block
 from tasktui.messages import Failed, Looked
-from tasktui.obeying import obey
-from tasktui.render import block
+from tasktui.obey.obeying import obey
+from tasktui.operator.session import Session
 from tasktui.rest import load_rest
 from tasktui.screens.live import LiveScreen
-from tasktui.session import Session
+from tasktui.terminal.colourless import Colourless
+from tasktui.terminal.keyboard import Keyboard, forgive_bad_bytes
+from tasktui.typed.commands import parse_command
 
 MOST_FRAMES = 12
 
@@ -38,7 +38,7 @@ SOON = 0.2
 
 
 def _palette() -> type[Provider]:
-    from tasktui.palette import Palette  # everything that can be done, which the first screen does without
+    from tasktui.obey.palette import Palette  # everything that can be done, which the first screen does without
 
     return Palette
 

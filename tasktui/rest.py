@@ -12,7 +12,7 @@ def load_rest() -> None:
 
     What is loaded stays, so it is not looked through.
     """
-    from tasktui import palette  # noqa: F401 - to have it
+    from tasktui.obey import palette  # noqa: F401 - to have it
 
     for package in (screens, observe, intervene):
         later.load(package)

@@ -12,8 +12,8 @@ from pathlib import Path
 from runner.store import observe
 from runner.store.database import Database
 from tasktui.app import Console
-from tasktui.arguments import Arguments
-from tasktui.starting import opened
+from tasktui.start.arguments import Arguments
+from tasktui.start.starting import opened
 
 PICTURE = Path(__file__).parent.parent / "docs" / "console.svg"
 SIZE = (112, 24)

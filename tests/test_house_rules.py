@@ -89,7 +89,7 @@ def test_the_names_for_applications_load_nothing_heavy() -> None:
 
 
 def test_the_database_is_asked_before_anything_that_draws_is_loaded() -> None:
-    loaded = in_a_fresh_python("import sys, tasktui.starting; print({'textual', 'rich'} & sys.modules.keys())")
+    loaded = in_a_fresh_python("import sys, tasktui.start.starting; print({'textual', 'rich'} & sys.modules.keys())")
     assert loaded == "set()"
 
 

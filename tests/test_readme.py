@@ -24,7 +24,7 @@ from runner.policy.retry import parse_plan
 from runner.settings import Settings, load
 from runner.store.observe.tasks import STORED
 from runner.task import MOVES, Shown
-from tasktui.actions import ACTIONS
+from tasktui.act.actions import ACTIONS
 from tasktui.screens import MODES
 from tests.conftest import on_postgresql, on_sqlite
 from tests.shells import Refused, shell_of

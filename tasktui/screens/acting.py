@@ -9,13 +9,14 @@ from runner.people.filters import Filter
 from runner.store import observe
 from runner.store.intervene import Kind, Place, Result
 from runner.store.observe import TaskRow
-from tasktui import interventions, screens
-from tasktui.actions import ACTIONS, Action, Plan, Subject, plan
-from tasktui.consent import Consent
+from tasktui import screens
+from tasktui.act import interventions
+from tasktui.act.actions import ACTIONS, Action, Plan, Subject, plan
+from tasktui.act.consent import Consent
+from tasktui.act.spoken import of_plan
 from tasktui.messages import Acted, Told
 from tasktui.screens.confirm import told
 from tasktui.screens.undoing import UndoingScreen
-from tasktui.spoken import of_plan
 
 MOST_TOLD = 8
 """Tasks that were left alone are told of one by one up to so many."""

@@ -12,9 +12,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from runner.errors import RunnerError
+from tasktui.draw.render import block, content, lines
 from tasktui.messages import Failed, Looked
-from tasktui.render import block, content, lines
-from tasktui.session import Session
+from tasktui.operator.session import Session
 
 EVERY = 2.0
 """Seconds between looks: what is said counts down."""

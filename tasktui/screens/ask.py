@@ -9,7 +9,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from tasktui.render import content
+from tasktui.draw.render import content
 
 
 class AskScreen(ModalScreen[str | None]):

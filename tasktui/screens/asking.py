@@ -10,13 +10,13 @@ from textual.events import Key
 from runner.errors import RunnerError
 from runner.policy.consent import demand
 from tasktui import screens
-from tasktui.actions import ACTIONS, Action, Subject
-from tasktui.consent import Consent
-from tasktui.copying import Scripted
+from tasktui.act.actions import ACTIONS, Action, Subject
+from tasktui.act.consent import Consent
+from tasktui.act.copying import Scripted
+from tasktui.act.spoken import written
 from tasktui.messages import Told
+from tasktui.operator.writing import ReadOnly
 from tasktui.screens.live import LiveScreen
-from tasktui.spoken import written
-from tasktui.writing import ReadOnly
 
 Then = Callable[[Consent], object]
 

@@ -15,12 +15,12 @@ from runner.people.redaction import differences
 from runner.store import observe
 from runner.store.observe import Audited
 from runner.store.transaction import Transaction
-from tasktui.actions import ACTIONS, Subject
-from tasktui.columns import Column
-from tasktui.render import Cell, Line, line, lines
+from tasktui.act.actions import ACTIONS, Subject
+from tasktui.draw.columns import Column
+from tasktui.draw.render import Cell, Line, line, lines
+from tasktui.look.storyboard import change
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts
-from tasktui.storyboard import change
 from tasktui.widgets.said import Said
 from tasktui.widgets.table import Table
 

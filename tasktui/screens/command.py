@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from tasktui.commands import complete_command
+from tasktui.typed.commands import complete_command
 from tasktui.widgets.typed import Typed
 
 

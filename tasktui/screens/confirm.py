@@ -15,10 +15,10 @@ from textual.widgets import Input, Label, Static
 from runner.errors import InvalidInput
 from runner.people import cells
 from runner.policy.consent import Demand
-from tasktui.actions import Action, Plan
-from tasktui.consent import ALL, Consent, amount_of
-from tasktui.copying import Scripted, copy
-from tasktui.render import block, content, line, lines, state
+from tasktui.act.actions import Action, Plan
+from tasktui.act.consent import ALL, Consent, amount_of
+from tasktui.act.copying import Scripted, copy
+from tasktui.draw.render import block, content, line, lines, state
 
 MOST_GROUPS = 6
 """States and queues that are listed, so that the question fits a small screen."""

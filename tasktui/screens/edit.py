@@ -17,12 +17,12 @@ from runner.policy.consent import demand
 from runner.store import intervene, observe
 from runner.store.intervene import Result, Target
 from runner.store.observe import Story
-from tasktui.copying import copy
-from tasktui.editing import changes, entries, moved_on, preview, touched
+from tasktui.act.copying import copy
+from tasktui.act.editing import changes, entries, moved_on, preview, touched
+from tasktui.act.spoken import of_edit, written
+from tasktui.draw.render import block, content, line
 from tasktui.messages import Acted, MovedOn, Told
-from tasktui.render import block, content, line
-from tasktui.session import Session
-from tasktui.spoken import of_edit, written
+from tasktui.operator.session import Session
 
 
 class EditScreen(ModalScreen[Result | None]):

@@ -19,10 +19,10 @@ from runner.store import observe
 from runner.store.intervene import Kind, Place
 from runner.store.observe import Failures, TaskRow
 from runner.store.transaction import Transaction
-from tasktui.actions import Action, Subject
-from tasktui.columns import Column
-from tasktui.plot import compact
-from tasktui.render import Cell, Line, block, brief, content, line
+from tasktui.act.actions import Action, Subject
+from tasktui.draw.columns import Column
+from tasktui.draw.plot import compact
+from tasktui.draw.render import Cell, Line, block, brief, content, line
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts
 from tasktui.widgets.said import Said

@@ -9,9 +9,9 @@ from textual.content import Content
 from runner.people import cells
 from runner.store import observe
 from runner.store.observe import Health, Ping, worries
-from tasktui.render import content, line
+from tasktui.draw.render import content, line
+from tasktui.operator.session import PINGS, Session
 from tasktui.screens.answer import AnswerScreen
-from tasktui.session import PINGS, Session
 from tasktui.widgets.heading import milliseconds
 
 MOST_TABLES = 5

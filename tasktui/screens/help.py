@@ -10,9 +10,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from runner.people.fields import FIELDS
-from tasktui.commands import COMMANDS
-from tasktui.render import content, lines
+from tasktui.draw.render import content, lines
 from tasktui.screens.live import LiveScreen
+from tasktui.typed.commands import COMMANDS
 
 OTHERS = ("scroll", "page_left", "page_right", "app.focus", "screen.")
 """Beginnings of actions that come with every widget and tell nothing of ours."""

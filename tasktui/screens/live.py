@@ -14,13 +14,13 @@ from textual.widgets import Footer
 
 from runner.errors import RunnerError
 from runner.people import cells
-from tasktui.copying import Sql, copy
-from tasktui.feed import Feed
+from tasktui.act.copying import Sql, copy
+from tasktui.act.spoken import written
+from tasktui.draw.render import block
+from tasktui.look.feed import Feed
 from tasktui.messages import Failed, Looked, Told
-from tasktui.render import block
+from tasktui.operator.session import Session
 from tasktui.screens import MODES
-from tasktui.session import Session
-from tasktui.spoken import written
 from tasktui.widgets.heading import Heading, Status
 
 MOST_LINES, LONGEST_LINE = 8, 200

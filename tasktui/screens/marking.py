@@ -8,9 +8,9 @@ from textual.binding import Binding, BindingType
 
 from runner.people.filters import Filter
 from runner.store.observe import TaskRow
-from tasktui import loading
-from tasktui.actions import Action, Subject
-from tasktui.listing import Listing
+from tasktui.act.actions import Action, Subject
+from tasktui.look import loading
+from tasktui.look.listing import Listing
 from tasktui.messages import Matched
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts

@@ -16,16 +16,16 @@ from runner.people import cells
 from runner.store import observe
 from runner.store.intervene import Kind, Place
 from runner.store.observe import Flow, MinuteFlow, QueueCounts, Waiting
-from tasktui.actions import Subject
-from tasktui.alerts import alerts, workforce
-from tasktui.columns import Column
-from tasktui.glance import Glance, Trouble, day, deepened, glance, per_minute, trouble
-from tasktui.plot import compact, plot, sparkline
-from tasktui.query import filter_of
-from tasktui.recall import Recall
-from tasktui.render import Cell, Line, content, line, lines
+from tasktui.act.actions import Subject
+from tasktui.draw.columns import Column
+from tasktui.draw.plot import compact, plot, sparkline
+from tasktui.draw.render import Cell, Line, content, line, lines
+from tasktui.look.alerts import alerts, workforce
+from tasktui.look.glance import Glance, Trouble, day, deepened, glance, per_minute, trouble
+from tasktui.operator.recall import Recall
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts
+from tasktui.typed.query import filter_of
 from tasktui.widgets.said import Said
 from tasktui.widgets.table import Table
 

@@ -17,13 +17,13 @@ from runner.store import observe
 from runner.store.observe import By, Flow, MinuteFlow, Summary, SummaryLine
 from runner.store.transaction import Transaction
 from tasktui import screens
-from tasktui.columns import Column
-from tasktui.exporting import export, usual_name
-from tasktui.plot import plot
-from tasktui.query import filter_of
-from tasktui.recall import Recall
-from tasktui.render import Cell, Line, content, fitted, line
+from tasktui.draw.columns import Column
+from tasktui.draw.plot import plot
+from tasktui.draw.render import Cell, Line, content, fitted, line
+from tasktui.look.exporting import export, usual_name
+from tasktui.operator.recall import Recall
 from tasktui.screens.live import LiveScreen
+from tasktui.typed.query import filter_of
 from tasktui.widgets.said import Said
 from tasktui.widgets.table import Table
 

@@ -20,9 +20,9 @@ from runner.store import observe
 from runner.store.observe import RunnerRow, TaskRow
 from runner.store.transaction import Transaction
 from runner.task import State
-from tasktui.actions import Subject
-from tasktui.columns import Column
-from tasktui.render import Cell, Line, content, line, lines
+from tasktui.act.actions import Subject
+from tasktui.draw.columns import Column
+from tasktui.draw.render import Cell, Line, content, line, lines
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts
 from tasktui.widgets.said import Said

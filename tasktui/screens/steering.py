@@ -9,13 +9,13 @@ from runner.people import cells
 from runner.store import observe
 from runner.store.intervene import Kind, Place
 from runner.store.observe import Pause, RunnerRow
-from tasktui import interventions
-from tasktui.actions import Action
-from tasktui.consent import Consent
+from tasktui.act import interventions
+from tasktui.act.actions import Action
+from tasktui.act.consent import Consent
+from tasktui.act.spoken import of_pause, of_wish
+from tasktui.draw.render import content, line
 from tasktui.messages import Told
-from tasktui.render import content, line
 from tasktui.screens.asking import AskingScreen
-from tasktui.spoken import of_pause, of_wish
 
 
 class SteeringScreen(AskingScreen):

@@ -11,13 +11,13 @@ from textual.widgets import Static
 
 from runner.store import observe
 from runner.store.observe import Story, TaskRow
-from tasktui import interventions
-from tasktui.actions import Subject
+from tasktui.act import interventions
+from tasktui.act.actions import Subject
+from tasktui.draw.render import content, lines
+from tasktui.look.storyboard import told
 from tasktui.messages import Revealed
-from tasktui.render import content, lines
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.asking import acts
-from tasktui.storyboard import told
 
 
 class TaskScreen(ActingScreen):

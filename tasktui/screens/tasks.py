@@ -16,13 +16,13 @@ from runner.people.filters import Filter, parse_filter
 from runner.people.sorts import NEWEST, By, Sort
 from runner.store import observe
 from runner.store.observe import Count
-from tasktui.columns import Column
-from tasktui.copying import Sql
-from tasktui.loading import MOST_NEWER, Loaded, More, Refreshed, counted, load, names, refresh
-from tasktui.query import complete_filter
-from tasktui.recall import Recall
-from tasktui.render import Line, content, line, task_line
+from tasktui.act.copying import Sql
+from tasktui.draw.columns import Column
+from tasktui.draw.render import Line, content, line, task_line
+from tasktui.look.loading import MOST_NEWER, Loaded, More, Refreshed, counted, load, names, refresh
+from tasktui.operator.recall import Recall
 from tasktui.screens.marking import MarkingScreen
+from tasktui.typed.query import complete_filter
 from tasktui.widgets.said import Said
 from tasktui.widgets.table import Table
 from tasktui.widgets.typed import Typed

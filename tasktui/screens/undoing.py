@@ -11,14 +11,14 @@ from runner.policy.consent import MANY
 from runner.store import intervene
 from runner.store.intervene import Result
 from runner.store.observe import Audited
-from tasktui import interventions
-from tasktui.actions import Action
-from tasktui.consent import Consent
+from tasktui.act import interventions
+from tasktui.act.actions import Action
+from tasktui.act.consent import Consent
+from tasktui.act.spoken import of_undo, of_undo_together
+from tasktui.draw.render import content, line
 from tasktui.messages import Acted, Told
-from tasktui.render import content, line
+from tasktui.operator.work import Work
 from tasktui.screens.steering import SteeringScreen
-from tasktui.spoken import of_undo, of_undo_together
-from tasktui.work import Work
 
 if TYPE_CHECKING:
     from runner.store.intervene import Undoing  # with all that it needs, and the first screen does not

@@ -9,9 +9,9 @@ from textual.content import Content
 
 from runner.store import observe
 from runner.store.observe import Why
-from tasktui.render import content, line
+from tasktui.draw.render import content, line
+from tasktui.operator.session import Session
 from tasktui.screens.answer import AnswerScreen
-from tasktui.session import Session
 
 
 class WhyScreen(AnswerScreen):

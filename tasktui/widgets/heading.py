@@ -8,7 +8,7 @@ from textwrap import wrap
 from rich.cells import cell_len
 from textual.content import Content
 
-from tasktui.render import content, fitted, line, lines
+from tasktui.draw.render import content, fitted, line, lines
 from tasktui.widgets.said import Said
 
 

@@ -12,8 +12,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tasktui.columns import GAP, Column, widths
-from tasktui.render import Line, fitted
+from tasktui.draw.columns import GAP, Column, widths
+from tasktui.draw.render import Line, fitted
 
 K = TypeVar("K", bound=Hashable)
 

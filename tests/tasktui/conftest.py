@@ -15,11 +15,11 @@ from textual.widgets import Input
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.urls import parse_url
-from tasktui import feed
 from tasktui.app import Console
+from tasktui.look import feed
+from tasktui.operator.session import Session
+from tasktui.operator.writing import Barrier, WriteLock
 from tasktui.screens import live
-from tasktui.session import Session
-from tasktui.writing import Barrier, WriteLock
 from tests.conftest import on_sqlite
 
 PATIENCE = 20.0

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from runner.store.database import Database
 from runner.store.intervene import bulk
 from runner.task import State
-from tasktui import interventions, loading
+from tasktui.act import interventions
+from tasktui.look import loading
 from tests.store.rows import add_attempt, add_live, add_past, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, PATIENCE, Operator, Watch
 from tests.tasktui.test_acting import audited, say_yes

@@ -7,12 +7,12 @@ import pytest
 
 from runner.store.observe import Bookmark, Count, Page, TaskRow
 from runner.task import Shown
-from tasktui.columns import Column, widths
-from tasktui.feed import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Feed
-from tasktui.listing import Listing
-from tasktui.plot import compact, nice, plot, resampled, sparkline
-from tasktui.render import brief, fitted, task_line
-from tasktui.storyboard import folded, told
+from tasktui.draw.columns import Column, widths
+from tasktui.draw.plot import compact, nice, plot, resampled, sparkline
+from tasktui.draw.render import brief, fitted, task_line
+from tasktui.look.feed import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Feed
+from tasktui.look.listing import Listing
+from tasktui.look.storyboard import folded, told
 from tests.tasktui.test_typing import NOW, row, story
 
 AT = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)

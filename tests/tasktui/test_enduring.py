@@ -13,12 +13,13 @@ from runner.settings import Settings
 from runner.store import observe
 from runner.store.database import Database
 from runner.urls import parse_url
-from tasktui import feed, recall, session
-from tasktui.actions import ACTIONS, Action
-from tasktui.arguments import Arguments
+from tasktui.act.actions import ACTIONS, Action
+from tasktui.look import feed
+from tasktui.operator import recall, session
+from tasktui.operator.writing import STANDBY
 from tasktui.screens import MODES
-from tasktui.starting import opened
-from tasktui.writing import STANDBY
+from tasktui.start.arguments import Arguments
+from tasktui.start.starting import opened
 from tests.conftest import on_postgresql
 from tests.postgres import Server, Standby, find_programs
 from tests.releases import NEXT, OUT_OF_DATE, install_next

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from runner.store.database import Database
-from tasktui.render import line
+from tasktui.draw.render import line
 from tasktui.screens import MODES
 from tests.conftest import SqliteDatabases, on_postgresql
 from tests.store.scene import everything

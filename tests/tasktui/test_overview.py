@@ -9,8 +9,8 @@ import pytest
 from runner.store.database import Database
 from runner.store.observe import Count, Flow, MinuteFlow, Pause, QueueCounts, RunnerRow, UnknownHandler, Waiting, clock
 from runner.store.statistics import Minute, write_statistics
-from tasktui.alerts import alerts, workforce
-from tasktui.glance import (
+from tasktui.look.alerts import alerts, workforce
+from tasktui.look.glance import (
     HOUR,
     MINUTE,
     SHALLOW,
@@ -25,7 +25,7 @@ from tasktui.glance import (
     joined,
     per_minute,
 )
-from tasktui.recall import Recall
+from tasktui.operator.recall import Recall
 from tasktui.screens.overview import drained, queue_line
 from tests.store.rows import add_live, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch

@@ -22,17 +22,17 @@ from runner.store import intervene, observe
 from runner.store.database import Database
 from runner.store.intervene import Kind, Place
 from runner.urls import parse_url
-from tasktui import interventions
-from tasktui.actions import ACTIONS, plan
-from tasktui.arguments import Arguments
-from tasktui.commands import COMMANDS
-from tasktui.consent import Consent
+from tasktui.act import interventions
+from tasktui.act.actions import ACTIONS, plan
+from tasktui.act.consent import Consent
+from tasktui.operator.work import Work
+from tasktui.operator.writing import CLOSED, FILE, LOGIN, Barrier, ReadOnly
 from tasktui.screens import MODES
 from tasktui.screens.acting import ActingScreen
 from tasktui.screens.confirm import ConfirmScreen
-from tasktui.starting import opened
-from tasktui.work import Work
-from tasktui.writing import CLOSED, FILE, LOGIN, Barrier, ReadOnly
+from tasktui.start.arguments import Arguments
+from tasktui.start.starting import opened
+from tasktui.typed.commands import COMMANDS
 from tests.postgres.logins import logins
 from tests.store.rows import add_live, stored
 from tests.store.scene import INTERVENES, LATER, TOGETHER, arrange, everything

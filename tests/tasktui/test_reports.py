@@ -10,7 +10,7 @@ from runner.errors import InvalidInput
 from runner.store.database import Database
 from runner.store.observe import By, Count, Flow, MinuteFlow, Summary, SummaryLine, clock
 from runner.store.statistics import Minute, write_statistics
-from tasktui.exporting import export, usual_name
+from tasktui.look.exporting import export, usual_name
 from tasktui.screens.reports import course
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 

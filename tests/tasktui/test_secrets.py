@@ -12,11 +12,11 @@ from runner.store.database import Database
 from runner.store.intervene import By, Changes
 from runner.task import State
 from runner.urls import parse_url
-from tasktui.actions import ACTIONS
+from tasktui.act.actions import ACTIONS
+from tasktui.act.spoken import written
 from tasktui.app import crash_text
+from tasktui.operator.session import Session
 from tasktui.screens import MODES
-from tasktui.session import Session
-from tasktui.spoken import written
 from tests.store.rows import add_attempt, add_live, add_past, ahead
 from tests.tasktui.conftest import ON_ONE_DATABASE, WIDE, Operator, Watch
 

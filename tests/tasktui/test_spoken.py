@@ -14,9 +14,9 @@ from runner.store.intervene import Kind, Place
 from runner.store.observe import Count
 from runner.task import Shown
 from runner.urls import parse_url
-from tasktui.actions import ACTIONS, plan
-from tasktui.consent import Consent
-from tasktui.spoken import of_edit, of_pause, of_plan, of_undo, of_wish, written
+from tasktui.act.actions import ACTIONS, plan
+from tasktui.act.consent import Consent
+from tasktui.act.spoken import of_edit, of_pause, of_plan, of_undo, of_wish, written
 from tests.store.rows import add_live, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
 from tests.tasktui.test_typing import NOW, row, story

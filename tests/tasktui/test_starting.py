@@ -16,10 +16,10 @@ from runner.settings import Settings
 from runner.urls import parse_url
 from tasktui.__main__ import ERASED, WAITING
 from tasktui.app import crash_text
-from tasktui.arguments import Arguments
-from tasktui.keyboard import Keyboard
-from tasktui.starting import lock_of, named, opened
-from tasktui.writing import ASKED
+from tasktui.operator.writing import ASKED
+from tasktui.start.arguments import Arguments
+from tasktui.start.starting import lock_of, named, opened
+from tasktui.terminal.keyboard import Keyboard
 from tests.conftest import SqliteDatabases
 from tests.tasktui.terminal import LEFT_ALTERNATE_SCREEN, PATIENCE, PROGRAM, Terminal
 
@@ -101,7 +101,7 @@ def test_it_ends_when_reading_from_its_terminal_fails(monkeypatch: pytest.Monkey
 
 STUCK = """
 import asyncio, os, queue, signal, threading
-from tasktui import starting
+from tasktui.start import starting
 
 async def stuck():
     starting.end_on_signals(lambda: None)

@@ -12,10 +12,10 @@ from textual.binding import Binding
 
 from runner.cli.app import VERBS
 from tasktui import screens
-from tasktui.actions import ACTIONS
+from tasktui.act.actions import ACTIONS
 from tasktui.app import Console
-from tasktui.commands import COMMANDS
 from tasktui.screens.live import LiveScreen
+from tasktui.typed.commands import COMMANDS
 from tests.cli.conftest import Call, call
 from tests.test_readme import DOCS
 

@@ -12,13 +12,13 @@ from runner.errors import InvalidEdit, InvalidInput, InvalidMoment
 from runner.people.filters import parse_filter
 from runner.store.observe import Audited, Count, Story, TaskRow, undoable
 from runner.task import Shown
-from tasktui.actions import ACTIONS, plan
-from tasktui.commands import Command, complete_command, parse_command
-from tasktui.consent import amount_of
-from tasktui.editing import changes, entries, preview
-from tasktui.query import complete_filter, filter_of
-from tasktui.work import Work
-from tasktui.writing import ASKED, ReadOnly, WriteLock
+from tasktui.act.actions import ACTIONS, plan
+from tasktui.act.consent import amount_of
+from tasktui.act.editing import changes, entries, preview
+from tasktui.operator.work import Work
+from tasktui.operator.writing import ASKED, ReadOnly, WriteLock
+from tasktui.typed.commands import Command, complete_command, parse_command
+from tasktui.typed.query import complete_filter, filter_of
 
 NOW = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
 NAMES = {"queue": ["mail", "media"], "handler": ["smtp.send", "odd name"], "view": ["late"]}

@@ -25,10 +25,10 @@ from runner.store.database import Database
 from runner.store.observe import Standing
 from runner.store.threads import driver_threads_ended
 from runner.urls import DatabaseUrl
-from tasktui.arguments import Arguments
-from tasktui.glance import glance
-from tasktui.session import Session
-from tasktui.writing import ASKED, CLOSED, FILE, LOGIN, STANDBY, Barrier, WriteLock
+from tasktui.look.glance import glance
+from tasktui.operator.session import Session
+from tasktui.operator.writing import ASKED, CLOSED, FILE, LOGIN, STANDBY, Barrier, WriteLock
+from tasktui.start.arguments import Arguments
 
 if TYPE_CHECKING:
     from tasktui.app import Console

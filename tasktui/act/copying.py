@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from runner.errors import RunnerError
-from tasktui.consent import Consent
+from tasktui.act.consent import Consent
 
 Sql: TypeAlias = Callable[[], Awaitable[str]]
 """Writes the SQL; it asks the database."""

@@ -7,7 +7,7 @@ from runner.errors import InvalidInput
 from runner.people.fields import suggestion
 from runner.people.sorts import SORTS
 from runner.store.intervene import Kind, Place
-from tasktui.query import complete_filter, first_of
+from tasktui.typed.query import complete_filter, first_of
 
 
 class Spelling(NamedTuple):

@@ -12,7 +12,7 @@ from runner.people.redaction import decoded, redacted
 from runner.people.times import format_moment, parse_duration, parse_moment
 from runner.store.intervene import KEEP, Changes
 from runner.store.observe import Story, forecast
-from tasktui.render import block, line
+from tasktui.draw.render import block, line
 
 NONE = "none"
 """Typed to give a value back to the handler's, or to have no key."""

@@ -13,7 +13,7 @@ from runner.people.times import format_age
 from runner.store import observe
 from runner.store.observe import Attempt, Audited, Story
 from runner.task import State
-from tasktui.render import block, content, line, state
+from tasktui.draw.render import block, content, line, state
 
 TITLE = "bold underline"
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 
-from tasktui.actions import ACTIONS
-from tasktui.commands import COMMANDS
-from tasktui.render import content, line
+from tasktui.act.actions import ACTIONS
+from tasktui.draw.render import content, line
 from tasktui.screens import MODES
 from tasktui.screens.acting import ActingScreen
+from tasktui.typed.commands import COMMANDS
 
 if TYPE_CHECKING:
-    from tasktui.app import Console
+    from tasktui.obey.console import Console
 
 
 class Choice(NamedTuple):

@@ -8,8 +8,8 @@ from runner.people.redaction import masked
 from runner.people.terminal import clean
 from runner.settings import Settings
 from runner.store.intervene import Kind, Place
-from tasktui.actions import EVERY, Action, Plan
-from tasktui.consent import Consent
+from tasktui.act.actions import EVERY, Action, Plan
+from tasktui.act.consent import Consent
 
 if TYPE_CHECKING:
     from runner.store.observe import Story  # every screen can say what it shows; few tell a story

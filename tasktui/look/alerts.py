@@ -8,8 +8,8 @@ from typing import NamedTuple
 from runner.people import cells
 from runner.people.terminal import counted
 from runner.store.observe import Pause, QueueCounts, RunnerRow
-from tasktui.glance import MINUTE, Glance, Slowdown, per_minute
-from tasktui.render import line
+from tasktui.draw.render import line
+from tasktui.look.glance import MINUTE, Glance, Slowdown, per_minute
 
 MOST_KINDS = 3
 """Kinds of errors that are named."""

@@ -9,8 +9,8 @@ from runner.people.sorts import Sort
 from runner.store import intervene, observe
 from runner.store.observe import Count, Page, TaskRow
 from runner.store.transaction import Transaction
+from tasktui.draw.render import line
 from tasktui.messages import Matched
-from tasktui.render import line
 
 MOST_NEWER = 100
 """Newer tasks are counted up to so many."""

@@ -9,10 +9,10 @@ from runner.people.times import parse_moment
 from runner.store import intervene, observe
 from runner.store.intervene import Kind, Place, Result, together
 from runner.store.observe import Audited, Pause
-from tasktui.actions import Action, Plan, operation, plan_of
-from tasktui.consent import Consent
-from tasktui.session import Session
-from tasktui.work import Work
+from tasktui.act.actions import Action, Plan, operation, plan_of
+from tasktui.act.consent import Consent
+from tasktui.operator.session import Session
+from tasktui.operator.work import Work
 
 CHUNK = 200
 """Tasks that are changed in one transaction at most, so that progress is seen and nobody waits for us for long."""

@@ -22,9 +22,9 @@ from runner.store.intervene import By, who
 from runner.store.observe import Ping, clock, ping, staleness
 from runner.store.shield import shielded
 from runner.store.transaction import Transaction
-from tasktui.recall import Recall
-from tasktui.work import Work
-from tasktui.writing import STANDBY, ReadOnly, WriteLock
+from tasktui.operator.recall import Recall
+from tasktui.operator.work import Work
+from tasktui.operator.writing import STANDBY, ReadOnly, WriteLock
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,0 +1,1 @@
+"""Drawing: the gate that makes texts harmless, widths of columns, plots."""

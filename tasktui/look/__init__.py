@@ -1,0 +1,1 @@
+"""Looking: what screens ask the database for, when, and the frozen answers in lines."""

@@ -1,0 +1,1 @@
+"""Obeying: what is commanded after the colon, or chosen from the palette."""

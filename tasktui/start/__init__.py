@@ -1,0 +1,1 @@
+"""Starting: what `tasktui` is called with, and the way from there to a console and back out of it."""

@@ -1,0 +1,1 @@
+"""What operators type, as it is spelt, completed and read: filters and commands."""
