@@ -70,14 +70,14 @@ class Lease:
             running: how many tasks are in hand.
             heard: called with the answer.
         """
-        if not self.id:
-            return  # it was ended meanwhile
-        started = time.monotonic()
+        started, own = time.monotonic(), self.id
         try:
-            answer = await self._database.state(beat, self.id, self._seconds, running)
+            answer = await self._database.state(beat, own, self._seconds, running)
         except StoreError as error:
             log.warning("could not renew the lease: %s", error)
             return
+        if self.id != own:
+            return  # deregistered meanwhile
         if answer.alive:
             if answer.late or not self.held:
                 self.distrust()

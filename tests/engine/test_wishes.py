@@ -20,6 +20,11 @@ async def ask(workshop: Workshop, wanted: Wish) -> None:
     assert await workshop.database.write(wish, (await row(workshop)).id, str(wanted), ANA)
 
 
+async def said(workshop: Workshop, wish: str | None, capacity: int) -> bool:
+    found = await row(workshop)
+    return (found.wish, found.capacity) == (wish, capacity)
+
+
 async def test_a_wish_to_drain_stops_it(workshop: Workshop) -> None:
     runner = workshop.runner()
     async with at_work(runner) as life:
@@ -43,8 +48,7 @@ async def test_more_slots_let_more_tasks_run_at_once(workshop: Workshop) -> None
         await ask(workshop, Wish(slots=3))
         await until(lambda: len(running) == 3)
         assert runner.working.in_hand.capacity == 5
-        found = await row(workshop)
-        assert (found.wish, found.capacity) == (None, 5)
+        await until(lambda: said(workshop, None, 5))
         go_on.set()
         await workshop.ended(*tasks)
 

@@ -164,7 +164,7 @@ def test_a_place_in_another_list_is_refused(text: str) -> None:
 
 
 @pytest.fixture
-async def watched(own_database: None, migrated_url: str) -> AsyncIterator[tuple[Database, Watch]]:
+async def watched(new_database: None, migrated_url: str) -> AsyncIterator[tuple[Database, Watch]]:
     """A database that was analysed while it was empty, and never again."""
     _analyse(migrated_url)
     opened = Database.open(migrated_url)

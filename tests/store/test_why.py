@@ -223,7 +223,7 @@ async def test_a_running_task_says_where_and_since_when(database: Database, runn
     running, asked = found.causes
     assert found.verdict == f"Task {id} work is running."
     assert running.text.startswith(f"It runs on runner {runner.id} (here, process 1) for ")
-    assert "attempt 1 of 3; it must end in 9m59s" in running.text
+    assert "attempt 1 of 3; it must end in 9m" in running.text
     assert asked.text.startswith("Its end was asked for by ana;")
 
 
