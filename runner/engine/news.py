@@ -20,6 +20,12 @@ LISTEN_AGAIN = 5.0
 """Seconds until a broken LISTEN is tried again."""
 
 
+QUIET = 5
+"""Looks at a file that find nothing new, until it is looked at less often."""
+LULL = 5
+"""How many times longer the pauses between these looks are then."""
+
+
 async def listen(database: Database, heard: Callable[[], None]) -> None:
     """Call `heard` on each notification, for ever; a connection that breaks is made anew.
 
@@ -69,17 +75,19 @@ async def watch(path: str, every: float, heard: Callable[[], None]) -> None:
 
     Args:
         path: of the file.
-        every: seconds between two looks; each takes some microseconds.
+        every: seconds between two looks; longer once several have found nothing, because it is waking up that costs.
         heard: called after a change.
     """
     with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
-        seen = None
+        seen, quiet = None, 0
         while True:
             try:
                 version = connection.execute("PRAGMA data_version").fetchone()
             except sqlite3.Error:
                 version = seen  # another process changes the file's form just now
             if version != seen:
-                seen = version
+                seen, quiet = version, 0
                 heard()
-            await asyncio.sleep(every)
+            else:
+                quiet += 1
+            await asyncio.sleep(every if quiet < QUIET else every * LULL)

@@ -140,9 +140,10 @@ class Runner:
             # With fixed rate a scan that takes longer than the period must not keep the next tick from coming.
             Tick("claim", self._look if settings.mode == "fixed-rate" else self._scan, every, settings.mode, first),
             Tick("beat", self._beat, settings.beat.total_seconds(), "fixed-rate", settings.beat.total_seconds()),
-            Tick("rescue", self._rescue, RESCUE_EVERY),
-            Tick("following", self.following.sweep, SWEEP_EVERY),
-            Tick("statistics", self._write_statistics, STATISTICS_EVERY, first=STATISTICS_EVERY),
+            # At a rate, these are due at one moment: waking up is most of what an idle runner costs.
+            Tick("rescue", self._rescue, RESCUE_EVERY, "fixed-rate"),
+            Tick("following", self.following.sweep, SWEEP_EVERY, "fixed-rate"),
+            Tick("statistics", self._write_statistics, STATISTICS_EVERY, "fixed-rate", STATISTICS_EVERY),
             Tick("prune", self._upkeep.run, PRUNE_EVERY, first=PRUNE_EVERY),
             Tick("release", Release(self.database).look, RELEASE_EVERY, first=RELEASE_EVERY),
         ]
