@@ -99,7 +99,7 @@ class Settings(BaseModel):
         notify: PostgreSQL runners are woken by submits.
         coalesce: submits of single tasks that come at the same time, from threads or coroutines of one process, share
             a transaction.
-        watch_every: how often SQLite is asked whether something changed.
+        watch_every: how often SQLite is asked whether something changed; a fifth as often while nothing does.
         keep_succeeded: age at which succeeded tasks are pruned; None keeps them.
         keep_dead: the same for dead tasks.
         keep_cancelled: the same for cancelled tasks.

@@ -107,7 +107,7 @@ class TasksScreen(MarkingScreen):
 
     def on_mount(self) -> None:
         """Begin in the list, not in the filter."""
-        self.table.focus()
+        self.set_focus(self.table)
 
     def on_screen_resume(self) -> None:
         """Take over a filter that another screen asked for, and an order."""
@@ -198,8 +198,7 @@ class TasksScreen(MarkingScreen):
 
     @on(Input.Submitted, "#filter")
     def _submitted(self, event: Input.Submitted) -> None:
-        if self._apply(event.value):
-            self.table.focus()
+        self.set_focus(self.table if self._apply(event.value) else event.input)
 
     @on(Table.Chosen)
     def _chosen(self, event: Table.Chosen) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from textual import events
 from textual.suggester import Suggester
 from textual.widgets import Input
 
@@ -22,6 +23,20 @@ class Typed(Input):
         self, complete: Callable[[str], str | None], placeholder: str = "", value: str = "", *, id: str | None = None
     ) -> None:
         super().__init__(value, placeholder=placeholder, suggester=_Completion(complete), id=id, compact=True)
+
+    async def action_submit(self) -> None:
+        """Send the line, and let go of the keyboard at once: the keys behind are meant for what comes then."""
+        await super().action_submit()
+        if not self.screen.is_modal:
+            self.screen.set_focus(None)
+
+    async def _on_key(self, event: events.Key) -> None:
+        if self.screen.focused is self:
+            await super()._on_key(event)
+        else:
+            event.stop()
+            event.prevent_default()
+            self.app.post_message(events.Key(event.key, event.character))
 
 
 class _Completion(Suggester):
