@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from runner.schema import Tables
 from runner.store import connecting
 from runner.store.dialects import Dialect
+from runner.store.statement import compiled_for
 from runner.store.steps import Step, Steps, follow
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ class BlockingTransaction:
     @property
     def driver(self) -> sa.Dialect:
         """What statements are compiled for."""
-        return self.connection.dialect
+        return compiled_for(self.connection.dialect)
 
     def follow(self, steps: Steps[T]) -> T:
         """Execute the statements of a verb, one after the other, and return what it returns."""

@@ -9,6 +9,19 @@ ARRAY = re.compile(r"%\((\w+)\)s(?=::[A-Z ]+\[\])")
 """A parameter that psycopg is to send as an array."""
 
 
+_KINDS: dict[Any, sa.Dialect] = {}
+
+
+def compiled_for(dialect: sa.Dialect) -> sa.Dialect:
+    """The dialect that stands for all of its kind: what was compiled for one engine serves every other one.
+
+    Args:
+        dialect: of a connection, which knows the server's version by then.
+    """
+    facts = (getattr(dialect, name, None) for name in ("server_version_info", "_backslash_escapes"))
+    return _KINDS.setdefault((type(dialect), *facts), dialect)
+
+
 class Prepared:
     """A statement as text for one driver, with the order in which the driver wants its parameters.
 

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.schema import Tables
 from runner.store.dialects import Dialect
-from runner.store.statement import Prepared
+from runner.store.statement import Prepared, compiled_for
 from runner.store.steps import Step, Steps, follow_async
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Transaction:
     @property
     def driver(self) -> sa.Dialect:
         """What statements are compiled for."""
-        return self.connection.dialect
+        return compiled_for(self.connection.dialect)
 
     async def execute(self, statement: sa.Executable, parameters: Parameters | None = None) -> sa.CursorResult[Any]:
         """Execute a statement; its rows, if any, are read already."""
