@@ -24,6 +24,7 @@ BY = By("ana", "web-1", "relay is back")
 CHANGING = {
     r" *our load .*": "…",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?": "DATE",
+    r"\d{4}-\d\d-\d\d[T ][\d:]*…": "DATE…",
     r"\d\d:\d\d": "TIME",
     r" *(in )?\b\d+(\.\d+)?(ms|s|m|h)(\d+(ms|s|m))?( ago)?": "AGE",
 }
