@@ -122,7 +122,7 @@ def test_it_ends_even_while_the_driver_waits_for_ever() -> None:
 
 def test_keys_that_come_all_at_once_go_where_they_are_meant_to(terminal: Terminal) -> None:
     terminal.reads(b"runners alive")
-    terminal.answers(b":tasks queue:Terminate/quick\r", "queue:Terminate/quick", " 0 tasks")
+    terminal.answers(b":tasks queue:Terminate/quick\r", "queue:Terminate/quick", "ID ↓ STATE", no="tasks queue:")
     terminal.answers(b"/queue:quiet:TZ\r", "queue:quiet:TZ")
     terminal.answers(b"1", "runners alive")
     terminal.answers(b"2/queue:TZ\r", "queue:TZ")
