@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import signal
 from collections.abc import AsyncIterator, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +24,9 @@ NO_POSTGRES = (
     "There is no PostgreSQL for the tests. Install the development packages, which bring one, or set "
     f"{URL_VARIABLE} to the URL of a server or {BIN_VARIABLE} to the folder of its programs."
 )
+
+# Whoever runs the tests in the background of a script lets them, and all that they start, ignore an interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes depends on what else the machine does.
 settings.register_profile("untimed", parent=settings(), deadline=None)
