@@ -65,7 +65,8 @@ async def test_no_screen_and_no_question_shows_a_secret(database: Database, task
     async with watch(size=WIDE, task_id=task_id) as operator:
         assert SECRET not in await looks(operator)
         operator.console.session.task_id = task_id + 1
-        await operator.sees("no way to postgresql://ana:***@db/app, token=***", "connect(password=***)", '"dsn"')
+        masked = "no way to postgresql://ana:***@db/app, token=***"
+        await operator.sees(f"task  {task_id + 1}", masked, "connect(password=***)", '"dsn"')
         assert SECRET not in operator.text
         await operator.press("v")
         await operator.sees(f'"password": "{SECRET}"', f"token={SECRET}", f'connect(password="{SECRET}")')
