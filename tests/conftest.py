@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from tests.postgres import Cluster, Remote, Server, create_database, drop_database, find_programs
-from tests.postgres.again import emptied, shape_of
+from tests.postgres.again import Shape, emptied, shape_of
 from tests.postgres.databases import URL_VARIABLE
 from tests.postgres.programs import BIN_VARIABLE
 
@@ -94,7 +94,7 @@ class PostgresDatabases:
         return self._make()
 
     @cached_property
-    def _shape(self) -> str:
+    def _shape(self) -> Shape:
         return shape_of(self._template)
 
     def migrated(self, directory: Path, *, new: bool = False) -> str:

@@ -1,6 +1,9 @@
 """Databases that are used again: making one takes longer than most tests do."""
 
+from typing import Any, NamedTuple
+
 import psycopg
+from psycopg import sql
 
 from runner.schema import tables
 
@@ -32,14 +35,31 @@ SHAPE = """
 """
 """All that makes a database what it is, except its rows."""
 
+TABLES = """
+    SELECT nspname, relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace
+    WHERE relkind IN ('r', 'p') AND nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'
+"""
 
-def shape_of(url: str) -> str:
-    """Describe a database's tables, rights and settings."""
+
+class Shape(NamedTuple):
+    """What a database is, except its rows.
+
+    Args:
+        tables: their schemas and names.
+        things: its tables, rights and settings, described.
+    """
+
+    tables: set[tuple[str, str]]
+    things: str
+
+
+def shape_of(url: str) -> Shape:
+    """Describe a database."""
     with psycopg.connect(url, autocommit=True) as connection:
-        return _shape(connection)
+        return Shape(_tables(connection), _things(connection))
 
 
-def emptied(url: str, shape: str) -> bool:
+def emptied(url: str, shape: Shape) -> bool:
     """Make a database as good as new.
 
     Args:
@@ -47,14 +67,17 @@ def emptied(url: str, shape: str) -> bool:
         shape: of a new one.
 
     Returns:
-        False when more than rows was changed in it, so that nobody should use it again.
+        False when more than rows and tables of others was changed in it, so that nobody should use it again.
     """
     deletes = "; ".join(f"DELETE FROM {table.name}" for table in tables().metadata.sorted_tables)
     with psycopg.connect(url, autocommit=True) as connection:
         # A test that failed may have left somebody behind who holds a lock.
         connection.execute(OTHERS)
+        # Of an application that a test was about.
+        for schema, table in _tables(connection) - shape.tables:
+            connection.execute(sql.SQL("DROP TABLE {} CASCADE").format(sql.Identifier(schema, table)))
         try:
-            same = _shape(connection) == shape
+            same = _things(connection) == shape.things
         except psycopg.errors.UndefinedTable:
             return False
         if same:
@@ -64,7 +87,11 @@ def emptied(url: str, shape: str) -> bool:
         return same
 
 
-def _shape(connection: psycopg.Connection[tuple[str]]) -> str:
+def _tables(connection: psycopg.Connection[Any]) -> set[tuple[str, str]]:
+    return set(connection.execute(TABLES).fetchall())
+
+
+def _things(connection: psycopg.Connection[Any]) -> str:
     row = connection.execute(SHAPE).fetchone()
     assert row is not None
-    return row[0]
+    return str(row[0])
