@@ -11,7 +11,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from runner import TaskHandler, connect
 from runner.errors import CommitsByItself, DuplicateTask
 from runner.store.database import Database
-from runner.store.submit import CHUNK
 from runner.urls import parse_url
 from tests.borrowed.applications import KINDS, Application, done, with_driver
 from tests.borrowed.conftest import EACH_KIND, EACH_WAY, ON_POSTGRESQL, Books
@@ -38,8 +37,11 @@ async def test_every_option_arrives(application: Application, database: Database
 
 
 @EACH_KIND
-async def test_many_are_submitted_in_their_order(application: Application, books: Books, send: Send) -> None:
-    calls = [{"number": number} for number in range(CHUNK + 10)]
+async def test_many_are_submitted_in_their_order(
+    application: Application, books: Books, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.store.submit.CHUNK", 20)
+    calls = [{"number": number} for number in range(50)]
     call = send.options(tx=application.tx, delay="1h")
     tickets = await done(call.submit_many_async(calls) if application.awaited else call.submit_many(calls))
     assert await books.tasks() == []

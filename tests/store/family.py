@@ -6,6 +6,7 @@ import sqlalchemy as sa
 
 from runner.store.database import Database
 from runner.store.dependencies import Ended, Resolved, forget, resolve, strays, waiting_for
+from runner.store.dependencies.resolving import CHUNK
 from runner.task import After, NewTask, OnFailure
 from tests.store.table import put, standing
 
@@ -17,11 +18,11 @@ async def put_after(
     return await put(database, after=tuple(After(parent, on_failure) for parent in parents), **options)
 
 
-async def tell(database: Database, *ended: int) -> Resolved:
-    """Do what a runner does when it has ended these tasks."""
+async def tell(database: Database, *ended: int, limit: int = CHUNK) -> Resolved:
+    """Do what a runner does when it has ended these tasks, with so many edges at once."""
     rows = [await standing(database, id) for id in ended]
     told = [Ended(row["id"], row["handler"], row["key"]) for row in rows]
-    edges = await database.state(waiting_for, told)
+    edges = await database.state(waiting_for, told, limit)
     return await database.write(resolve, edges) if edges else Resolved()
 
 
