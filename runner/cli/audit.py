@@ -32,10 +32,11 @@ COLUMNS = (
 )
 
 
-async def audit(
+async def audit(  # noqa: PLR0913 - one for each option
     *,
     task: TaskId | None = None,
     operator: str | None = None,
+    of: str | None = None,
     since: str | None = None,
     batch: str | None = None,
     limit: int = 50,
@@ -48,6 +49,7 @@ async def audit(
     Args:
         task: Only what was done to this task.
         operator: Only what this person did.
+        of: Only what was done to this: 'queue mail', 'handler smtp.send', 'runner 7'.
         since: Only what was done from then on: 1h, 9:00, yesterday.
         batch: Only what was done together, by the word that stands in each entry.
         limit: The most entries to list.
@@ -60,7 +62,8 @@ async def audit(
     async with opened(connection.settings()) as database:
         at = await database.read(clock)
         begin = None if since is None else past_moment(since, at)
-        found = await database.read(read_audit, task, after, limit, operator=operator, since=begin, batch=batch)
+        only = {"operator": operator, "batch": batch, "target": of}
+        found = await database.read(read_audit, task, after, limit, since=begin, **only)
     if json:
         print_json({"entries": [document(entry) for entry in found], "next": _next(found, limit), "at": at})
     else:

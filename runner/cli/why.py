@@ -11,6 +11,7 @@ from runner.cli.tasks import listed
 from runner.people.person import local_zone
 from runner.store.observe import Why
 from runner.store.observe import why as read_why
+from runner.store.observe.chances import sentence
 
 NARROWEST = 40
 """Columns that a sentence is given at least."""
@@ -35,7 +36,10 @@ async def why(id: TaskId, /, *, json: bool = False, connection: Connection = NOW
 
 def _document(found: Why) -> dict[str, Any]:
     rest = plain(found)
-    return {"task": listed(found.task), "at": rest["at"], "verdict": found.verdict, "causes": rest["causes"]}
+    chances = [{"text": chance.text, **plain(chance)} for chance in found.chances]
+    causes = [plain(cause) | {"sight": cause.sight and cause.sight.command} for cause in found.causes]
+    document = {"task": listed(found.task), "at": rest["at"], "verdict": found.verdict, "causes": causes}
+    return document | {"would_start_if": chances}
 
 
 def _print(found: Why) -> None:
@@ -46,3 +50,9 @@ def _print(found: Why) -> None:
             print_line(line)
         if cause.advice:
             print_line(f"     -> {cause.advice}", style="dim")
+        if cause.sight and cause.sight.command not in cause.advice:
+            print_line(f"     look: {cause.sight.command}", style="dim")
+    for line in textwrap.wrap(sentence(found.chances), width, initial_indent="  ", subsequent_indent="  "):
+        print_line(line)
+    for chance in found.chances:
+        print_line(f"     -> {chance.commands}", style="dim")

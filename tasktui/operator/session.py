@@ -60,6 +60,7 @@ class Session:
         zone: in which times are shown and read.
         task_id: the task whose story is told.
         wanted: the filter of the list, as text.
+        sought: what the next screen is to put its cursor on: the number of a runner, or what an operator changed.
         sort: the order of the list.
         names: that were seen, of queues and handlers, to complete what is typed.
         views: the file of saved filters.
@@ -74,6 +75,7 @@ class Session:
     zone: tzinfo = field(default_factory=local_zone)
     task_id: int | None = None
     wanted: str = ""
+    sought: str = ""
     sort: Sort = NEWEST
     names: dict[str, Sequence[str]] = field(default_factory=dict)
     views: Path = field(default_factory=default_path)

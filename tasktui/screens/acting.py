@@ -8,7 +8,7 @@ from textual import on
 from runner.people.filters import Filter
 from runner.store import observe
 from runner.store.intervene import Kind, Place, Result
-from runner.store.observe import TaskRow
+from runner.store.observe import Sight, TaskRow
 from tasktui import screens
 from tasktui.act import interventions
 from tasktui.act.actions import ACTIONS, Action, Plan, Subject, plan
@@ -51,7 +51,20 @@ class ActingScreen(UndoingScreen):
         if id is None:
             self.tell("Put the cursor on a task to be told why it is not running", bad=True)
         else:
-            self.app.push_screen(screens.WhyScreen(self.session, id))
+            self.app.push_screen(screens.WhyScreen(self.session, id), self._look_at)
+
+    def _look_at(self, sight: Sight | None) -> None:
+        """Go to where a cause can be seen."""
+        if sight is None:
+            return
+        match sight.kind:
+            case "tasks":
+                self.session.wanted = sight.about
+            case "task":
+                self.session.task_id = int(sight.about)
+            case "runners" | "audit":
+                self.session.sought = sight.about
+        self.app.switch_mode(sight.kind)
 
     def action_act(self, name: str) -> None:
         """Ask whether an action is meant, and do it then."""

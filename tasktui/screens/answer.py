@@ -1,7 +1,7 @@
 """AnswerScreen: an answer of the database, in front of the screen, asked for again and again while it is open."""
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -19,11 +19,13 @@ from tasktui.operator.session import Session
 EVERY = 2.0
 """Seconds between looks: what is said counts down."""
 
+T = TypeVar("T")
+
 NARROWEST = 30
 """Cells of a line at least."""
 
 
-class AnswerScreen(ModalScreen[None]):
+class AnswerScreen(ModalScreen[T]):
     """A question, asked in a worker as long as the answer is on the screen.
 
     Args:
@@ -41,10 +43,15 @@ class AnswerScreen(ModalScreen[None]):
         self.session = session
         self._topic = topic
         self._looking = False
+        self._found: Any = None
 
     async def look(self) -> object:
         """Ask the database; runs in a worker."""
         raise NotImplementedError
+
+    def closing(self) -> str:
+        """What can be pressed, behind the answer."""
+        return "escape closes"
 
     def told(self, found: Any, width: int) -> Iterable[Content]:
         """Tell the answer, in lines that are so many cells wide."""
@@ -74,9 +81,15 @@ class AnswerScreen(ModalScreen[None]):
 
     @on(Looked)
     def _looked(self, message: Looked) -> None:
-        width = max(NARROWEST, self.query_one("#answer").size.width)
-        closing = content(("\nescape closes", "dim"))
-        self._show(lines([*self.told(message.snapshot, width), closing]))
+        self._found = message.snapshot
+        self.draw()
+
+    def draw(self) -> None:
+        """Show the answer as it is now."""
+        if self._found is not None:
+            width = max(NARROWEST, self.query_one("#answer").size.width)
+            told = list(self.told(self._found, width))
+            self._show(lines([*told, content((f"\n{self.closing()}", "dim"))]))
 
     @on(Failed)
     def _failed(self, message: Failed) -> None:

@@ -75,6 +75,7 @@ class AuditScreen(ActingScreen):
         self.query_one("#entries", Table).show(
             tuple(found), lambda id: entry_line(found[id], snapshot.at, undone=id in undone)
         )
+        self._seek()
         self._in_full()
 
     def spoken(self) -> Sequence[object]:
@@ -88,6 +89,16 @@ class AuditScreen(ActingScreen):
             self.work(self.ask_for_entry(action, entry))
         else:
             super().action_act(name)
+
+    def _seek(self) -> None:
+        """Put the cursor on the latest change of what somebody came to look at."""
+        sought, self.session.sought = self.session.sought, ""
+        found = self._entries.found if self._entries else ()
+        entry = next((entry for entry in found if sought and line(entry.target) == sought), None)
+        if entry is not None:
+            self.query_one("#entries", Table).put(entry.id)
+        elif sought:
+            self.tell(f"What was done to {sought} is not among the latest {MOST} changes", bad=True)
 
     @on(Table.Chosen)
     def _chosen(self) -> None:

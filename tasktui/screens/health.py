@@ -26,7 +26,7 @@ class Vitals(NamedTuple):
     health: Health
 
 
-class HealthScreen(AnswerScreen):
+class HealthScreen(AnswerScreen[None]):
     """What the database says of itself.
 
     Args:

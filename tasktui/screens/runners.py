@@ -87,6 +87,9 @@ class RunnersScreen(ActingScreen):
         """Show the runners."""
         self._found = found = {runner.id: runner for runner in snapshot.found}
         self.query_one("#runners", Table).show(tuple(found), lambda id: runner_line(found[id], snapshot.at))
+        if self.session.sought.isdecimal() and int(self.session.sought) in found:
+            self.query_one("#runners", Table).put(int(self.session.sought))
+        self.session.sought = ""
         alive = sum(runner.alive for runner in found.values())
         hint = "" if found else "; start one with: runner work -H package.module"
         about = f" {alive} alive, {len(found) - alive} lost{hint}"

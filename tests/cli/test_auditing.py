@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import subprocess
 
 import pytest
@@ -89,6 +90,24 @@ def test_a_change_is_taken_back_by_its_number_once(called: Call, store: Store) -
     undone = called("audit", "--json").document["entries"][0]
     assert (undone["undo_of"], undone["reason"]) == (entry["id"], "by mistake")
     assert called("undo", entry["id"]).code == Exit.MOVED_ON
+
+
+def test_why_names_commands_that_show_a_cause_and_commands_that_end_it(called: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("work", queue="mail", delay=3600.0))
+    called("pause", "mail", "--reason", "restore of db-2")
+    called("pause", "other", "--reason", "not this one")
+    told = called("why", id, "--json").document
+    sights = [cause["sight"] for cause in told["causes"] if cause["kind"] == "paused"]
+    assert sights == ["runner audit --of 'queue mail'"]
+    assert sights[0] in called("why", id).out
+    (entry,) = called(*shlex.split(sights[0])[1:], "--json").document["entries"]
+    assert (entry["target"], entry["reason"]) == ("queue mail", "restore of db-2")
+    (chance,) = told["would_start_if"]
+    assert f"It would start at once if: {chance['text']}." in " ".join(called("why", id).out.split())
+    for change in chance["changes"][:-1]:
+        assert called(*shlex.split(change["command"])[1:]).code == Exit.OK, change
+    store.claim("work")
+    assert [task["state"] for task in store.tasks()] == [State.RUNNING]
 
 
 def test_what_cannot_be_taken_back_says_why(called: Call, store: Store) -> None:

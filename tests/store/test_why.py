@@ -70,6 +70,8 @@ async def test_a_pause_says_who_why_and_until_when(database: Database, runner: R
     assert "restore of db-2. It goes on in 10m" in queue.text
     assert handler.text.endswith("It goes on when somebody says so.")
     assert (queue.advice, handler.advice) == ("runner resume mail", "runner resume --handler work")
+    assert queue.sight is not None
+    assert queue.sight.command == "runner audit --of 'queue mail'"
 
 
 async def test_a_pause_that_is_over_when_the_task_is_due_is_no_reason(database: Database, runner: Runner) -> None:
@@ -118,6 +120,7 @@ async def test_full_runners_say_by_what_they_are_full(database: Database) -> Non
     cause = await only(database, await put(database))
     assert cause.kind == "full"
     assert cause.text.endswith("with no room left: 2 other, 1 work in hand for 3 slots.")
+    assert cause.sight == ("tasks", f"state:running runner:{busy}")
 
 
 async def test_threads_are_full_though_slots_are_free(database: Database) -> None:

@@ -1,9 +1,14 @@
 """Asking the console why a task is not running."""
 
+import sqlalchemy as sa
+
 from runner.store import intervene
 from runner.store.database import Database
 from runner.store.intervene import By, Kind, Place
-from tests.store.rows import add_live, add_runner
+from runner.task import After, State
+from tasktui.widgets.table import Table
+from tests.store.rows import add_live, add_past, add_runner, ahead
+from tests.store.table import change, put
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Watch
 
 BY = By("ana", "web-1", "restore of db-2")
@@ -33,6 +38,58 @@ async def test_what_is_said_follows_what_happens(database: Database, watch: Watc
         await operator.sees("no runner is alive at all")
         await add_runner(database, handlers='["smtp.send"]', capacity=2)
         await operator.sees("such tasks")
+
+
+@ON_ONE_DATABASE
+async def test_enter_leads_to_what_a_cause_speaks_of(database: Database, watch: Watch) -> None:
+    idle = await add_runner(database, lease=30, handlers='["other"]', host="web-9")
+    busy = await add_runner(database, handlers='["smtp.send"]', capacity=1)
+    holder = await add_live(database, "smtp.send", state="running", runner_id=busy, key="in hand")
+    full = await add_live(database, "smtp.send", run_at=ahead(-9))
+    paused = await add_live(database, "other", queue="mail")
+    await database.write(intervene.pause, Place(Kind.QUEUE, "mail"), BY)
+    await database.write(intervene.pause, Place(Kind.HANDLER, "elsewhere"), BY)
+    await change(
+        database, sa.update(database.tables.runner).where(database.tables.runner.c.id == idle).values(wish="drain")
+    )
+    async with watch("task", task_id=full) as operator:
+        await operator.sees("smtp.send")
+        await operator.press("w")
+        await operator.sees(f"It would start at once if: runner {busy} had 2 slots.", "▶ Runner")
+        await operator.press("enter")
+        await operator.sees(f"state:running runner:{busy}", "in hand")
+        await operator.press("enter")
+        await operator.until(lambda: operator.console.session.task_id == holder)
+        await operator.press("w")
+        await operator.sees("It runs on runner")
+        await operator.press("enter")
+        await operator.sees(f"runner {busy} has 1 task in hand")
+        await operator.command(f"task {paused}")
+        await operator.sees(f"task  {paused}")
+        await operator.press("w")
+        await operator.sees("▶1. Queue mail was paused", "2. Runner")
+        await operator.press("enter")
+        await operator.sees("pause by ana@web-1", "WHO")
+        assert operator.screen.query_one("#entries", Table).cursor == 1
+        await operator.press("3", "w")
+        await operator.sees("▶1.")
+        await operator.press("down")
+        await operator.sees("▶2. Runner")
+        await operator.press("enter")
+        await operator.sees(f"runner {idle} has 0 tasks in hand")
+
+
+@ON_ONE_DATABASE
+async def test_enter_leads_to_the_task_that_is_waited_for(database: Database, watch: Watch) -> None:
+    await add_past(database, 900, State.DEAD, handler="fetch")
+    id = await put(database, after=(After(900),))
+    async with watch("task", task_id=id) as operator:
+        await operator.sees("waits for")
+        await operator.press("w")
+        await operator.sees("▶ It waits for task 900 fetch")
+        await operator.press("enter")
+        await operator.until(lambda: operator.console.session.task_id == 900)
+        await operator.sees("fetch   in queue")
 
 
 @ON_ONE_DATABASE

@@ -10,7 +10,7 @@ from runner.later import names_of
 if TYPE_CHECKING:
     from runner.store.observe.audit import Audited, audit, audited, undoable
     from runner.store.observe.bookmark import Bookmark
-    from runner.store.observe.cause import Cause
+    from runner.store.observe.cause import Cause, Sight
     from runner.store.observe.circles import circles
     from runner.store.observe.counts import QueueCounts, counts
     from runner.store.observe.counts import waiting as backlog
@@ -60,6 +60,7 @@ __all__ = [
     "QueueCounts",
     "Registered",
     "RunnerRow",
+    "Sight",
     "Standing",
     "Story",
     "Summary",

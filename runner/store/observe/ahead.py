@@ -25,27 +25,30 @@ async def ahead(tx: Transaction, id: int, run_at: Any, priority: int, lanes: Seq
 
     Args:
         tx: an open transaction.
-        id: of a due task.
-        run_at: its, in the database's own form.
-        priority: its.
+        id: of a task.
+        run_at: its, in the database's own form; None for a task that becomes due now, behind all that are.
+        priority: its, or one that it might have.
         lanes: that the same slots serve.
         cap: the most tasks to count.
     """
     row = tx.tables.task.alias("before")
-    time = sa.literal(run_at, sa.Text() if isinstance(run_at, str) else sa.DateTime(timezone=True))
-    waits = is_state(row.c.state, State.WAITING)  # what comes before a task that is due is due
-    higher = [lane for lane in lanes if lane.priority > priority]
+    walks = [([lane for lane in lanes if lane.priority > priority], is_due(row))]
     same = [lane for lane in lanes if lane.priority == priority]
-    # Two walks rather than one by (run_at, id): SQLite would search by the time alone, which a bulk has in common.
-    walks = (
-        (higher, is_due(row)),
-        (same, waits & (row.c.run_at < time)),
-        (same, waits & (row.c.run_at == time) & (row.c.id < id)),
-    )
+    walks += [(same, only) for only in ([is_due(row)] if run_at is None else _earlier(row, id, run_at))]
     counted = 0
     for some, only in walks:
         counted += await _walked(tx, row, some, only, cap + 1 - counted)
     return capped(counted, cap)
+
+
+def _earlier(row: Any, id: int, run_at: Any) -> list[sa.ColumnElement[bool]]:
+    """What goes before a task of the same priority: what comes before one that is due is due.
+
+    Two walks rather than one by (run_at, id): SQLite would search by the time alone, which a bulk has in common.
+    """
+    time = sa.literal(run_at, sa.Text() if isinstance(run_at, str) else sa.DateTime(timezone=True))
+    waits = is_state(row.c.state, State.WAITING)
+    return [waits & (row.c.run_at < time), waits & (row.c.run_at == time) & (row.c.id < id)]
 
 
 async def _walked(tx: Transaction, row: Any, lanes: Sequence[Lane], only: Any, limit: int) -> int:

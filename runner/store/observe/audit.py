@@ -61,6 +61,7 @@ async def audit(
     operator: str | None = None,
     since: datetime | None = None,
     batch: str | None = None,
+    target: str | None = None,
 ) -> list[Audited]:
     """List what operators did, the latest first.
 
@@ -72,6 +73,7 @@ async def audit(
         operator: only what this person did; looked for among STRETCH entries, unless a task is named.
         since: only what was done from then on, aware; the same holds.
         batch: only what was done together, by the word that this has in common.
+        target: only what was done to this, e.g. "queue mail"; the same holds as for an operator.
     """
     table = tx.tables.audit
     only = [table.c.task_id == task_id] if task_id is not None else []
@@ -79,11 +81,13 @@ async def audit(
         only.append(table.c.batch == batch)
     if after is not None:
         only.append(table.c.id < after)
-    if (operator is not None or since is not None) and task_id is None:
+    if any(one is not None for one in (operator, since, target)) and task_id is None:
         edge = sa.select(table.c.id).where(*only).order_by(table.c.id.desc()).offset(STRETCH - 1).limit(1)
         only.append(table.c.id >= sa.func.coalesce(edge.scalar_subquery(), 0))
     if operator is not None:
         only.append(table.c.operator == operator)
+    if target is not None:
+        only.append(table.c.target == target)
     if since is not None:
         only.append(table.c.at >= since)
     statement = sa.select(*legible(tx, table.c)).where(*only).order_by(table.c.id.desc()).limit(limit)

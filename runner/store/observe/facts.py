@@ -2,12 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
+from runner.columns import db_now
 from runner.errors import TaskNotFound
 from runner.policy.selection import Lane
 from runner.policy.wish import Wish
@@ -17,13 +18,13 @@ from runner.store.observe.ahead import ahead, pace, suspects_ahead
 from runner.store.observe.audit import Audited, audit
 from runner.store.observe.legible import clock, legible, moment, words
 from runner.store.observe.parents import Parent, parents
-from runner.store.observe.pauses import Registered, entry
+from runner.store.observe.pauses import Registered, entry, pauses
 from runner.store.observe.runners import RunnerRow, runner_of, runners
 from runner.store.observe.tallies import Count
 from runner.store.observe.tasks import TaskRow, one_task, shown_state, task_row
 from runner.store.survey import survey
 from runner.store.transaction import Transaction
-from runner.task import State
+from runner.task import Priority, State
 
 CAP = 10_000
 NONE = Count()
@@ -32,6 +33,9 @@ DRAIN = str(Wish(drain=True))
 
 TERMINATE = "terminate"
 """What stands in the audit when an operator has asked for the end of a task."""
+
+MOST_OVERTAKING = 1_000
+"""Tasks that are counted at most to tell whether another priority would be enough."""
 
 MOST_HELD = 10_000
 """Tasks in runners' hands that are looked at, to tell by whom the slots are taken."""
@@ -54,9 +58,14 @@ class Taker:
     held: Mapping[str, int]
 
     @property
+    def free(self) -> int:
+        """Its slots that nothing is in hand for; negative while it has more in hand than slots."""
+        return self.size - sum(self.held.values())
+
+    @property
     def full(self) -> bool:
         """True while it has no slot for another one."""
-        return sum(self.held.values()) >= self.size
+        return self.free <= 0
 
     def serves(self, lane: Lane) -> bool:
         """Tell whether these slots also serve the tasks of a lane."""
@@ -73,12 +82,14 @@ class Facts:
         due: True when its time has come.
         attempts_left: False when a claim passes over it, for it has used up its attempts.
         suspect: True when it is run apart from others.
+        later: True when its time has not come, whatever else keeps it.
         deadline_at: when its present attempt has to be over.
         queue: what the registry says of its queue; None when nothing.
         handler: what the registry says of its handler; None when no runner has ever known it.
         runners: all that are registered.
         takers: the live ones that claim such tasks, and were not asked to drain.
-        ahead: due tasks that are claimed before it.
+        ahead: due tasks that are claimed before it, if nothing but them and the slots stands in its way.
+        raised: the same for higher priorities that it might have, up to the first that nothing goes before.
         pace: attempts that ended in a second lately, of all that these slots serve.
         parents: what it still waits for.
         runner: the runner that has it in hand; None when none has, or that one is not registered any more.
@@ -90,12 +101,14 @@ class Facts:
     due: bool
     attempts_left: bool
     suspect: bool
+    later: bool = False
     deadline_at: datetime | None = None
     queue: Registered | None = None
     handler: Registered | None = None
     runners: tuple[RunnerRow, ...] = ()
     takers: tuple[Taker, ...] = ()
     ahead: Count = NONE
+    raised: Mapping[int, Count] = field(default_factory=dict)
     pace: float = 0.0
     parents: tuple[Parent, ...] = ()
     runner: RunnerRow | None = None
@@ -125,13 +138,15 @@ async def facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
         bool(row["due"]),
         bool(row["attempts_left"]),
         bool(row["suspect"]),
+        bool(row["later"]),
         moment(row.get("deadline_at")),
     )
     match known.task.state:
         case State.WAITING:
-            return await _of_waiting(tx, known, row["run_at"], cap)
+            return await _of_waiting(tx, known, None if known.later else row["run_at"], cap)
         case State.BLOCKED:
-            return replace(known, parents=await parents(tx, id))
+            known = replace(known, parents=await parents(tx, id))
+            return await _of_waiting(tx, known, None, cap)
         case State.RUNNING:
             known = replace(known, runner=await runner_of(tx, known.task.runner_id), runners=tuple(await runners(tx)))
     return replace(known, terminated=await _terminated(tx, id))
@@ -144,6 +159,7 @@ async def _row(tx: Transaction, id: int) -> sa.RowMapping:
             "due": is_due(table),
             "attempts_left": has_attempts_left(table),
             "suspect": is_suspect(table),
+            "later": table.c.run_at > db_now(),
         }
         columns = [*legible(tx, table.c), *(answer.label(name) for name, answer in asked.items())]
         row = (await tx.execute(one_task(tx, table, id, columns))).mappings().one_or_none()
@@ -162,14 +178,38 @@ async def _of_waiting(tx: Transaction, known: Facts, run_at: Any, cap: int) -> F
         runners=registered,
         takers=await _takers(tx, registered, task),
     )
-    if not (known.due and known.attempts_left and known.takers):
-        return known
     if known.suspect:
         return replace(known, ahead=await suspects_ahead(tx, task.id, cap))
-    due = [head.lane for head in await survey(tx) if head.wait <= 0 and not head.paused]
-    lanes = [lane for lane in due if any(taker.serves(lane) for taker in known.takers)]
+    lanes = await _rivals(tx, known)
     before = await ahead(tx, task.id, run_at, task.priority, lanes, cap)
-    return replace(known, ahead=before, pace=await pace(tx, lanes))
+    raised = await _raised(tx, task, run_at, lanes) if before.number else {}
+    return replace(known, ahead=before, raised=raised, pace=await pace(tx, lanes))
+
+
+async def _rivals(tx: Transaction, known: Facts) -> list[Lane]:
+    """The due lanes that want the same slots, those included that only a pause of its own queue or handler stops.
+
+    Where nobody claims such tasks, it is their own queue and handler: a runner that takes just these can be started.
+    """
+    task, still = known.task, await pauses(tx)
+    due = [head.lane for head in await survey(tx) if head.wait <= 0]
+    own = (task.queue, task.handler)
+    for lane in list(due):
+        queue, handler = words(lane.queue), words(lane.handler)
+        stopped = {queue} & still.queues.keys() - {task.queue} or {handler} & still.handlers.keys() - {task.handler}
+        serve = any(taker.serves(lane) for taker in known.takers) if known.takers else (queue, handler) == own
+        if stopped or not serve:
+            due.remove(lane)
+    return due
+
+
+async def _raised(tx: Transaction, task: TaskRow, run_at: Any, lanes: Sequence[Lane]) -> dict[int, Count]:
+    found: dict[int, Count] = {}
+    for priority in range(task.priority + 1, Priority.HIGHEST + 1):
+        found[priority] = await ahead(tx, task.id, run_at, priority, lanes, MOST_OVERTAKING)
+        if not found[priority].number:
+            break
+    return found
 
 
 async def _takers(tx: Transaction, registered: Sequence[RunnerRow], task: TaskRow) -> tuple[Taker, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.people.cells import age, reason, since
 from runner.people.terminal import counted, one_line
-from runner.store.observe.cause import Cause, named, runners_of, said, when
+from runner.store.observe.cause import Cause, Sight, named, runners_of, said, seen_at, seen_in_hand, when
 from runner.store.observe.facts import Facts
 from runner.store.observe.pauses import Pause, Registered
 
@@ -43,7 +43,8 @@ def _later(known: Facts, zone: tzinfo) -> Iterator[Cause]:
     if known.due:
         return
     failed = f", since attempt {task.attempt} failed: {reason(task.error)}" if task.attempt and task.error else ""
-    yield Cause("due", f"It is due {when(task.run_at, known.at, zone)}{failed}.", f"runner retry {task.id}")
+    sight = Sight("task", str(task.id)) if failed else None
+    yield Cause("due", f"It is due {when(task.run_at, known.at, zone)}{failed}.", f"runner retry {task.id}", sight)
 
 
 def _paused(known: Facts, zone: tzinfo) -> Iterator[Cause]:
@@ -54,7 +55,8 @@ def _paused(known: Facts, zone: tzinfo) -> Iterator[Cause]:
         until = when(pause.until, known.at, zone) if pause.until else "when somebody says so"
         who = f"{one_line(pause.by or 'somebody')}, {since(pause.since, known.at)} ago"
         text = f"{what} {one_line(entry.name)} was paused by {who}: {said(pause.why)} It goes on {until}."
-        yield Cause("paused", text, f"runner resume {option}{quote(one_line(entry.name))}")
+        sight = Sight("audit", f"{what.lower()} {one_line(entry.name)}")
+        yield Cause("paused", text, f"runner resume {option}{quote(one_line(entry.name))}", sight)
 
 
 def _over_before(pause: Pause, known: Facts) -> bool:
@@ -72,17 +74,19 @@ def _untaken(known: Facts) -> Iterator[Cause]:
     draining = [runner for runner in know if runner.takes(task.queue, task.handler)]
     if draining:
         text = f"{runners_of(draining)} such tasks, but nothing more is claimed there: it was asked to drain."
-        yield Cause("draining", text, "start another runner")
+        yield Cause("draining", text, "start another runner", seen_at(draining[0]))
     elif know:
         served = sorted({one_line(queue) for runner in know for queue in runner.queues})
         text = f"No live runner claims from queue {queue}; those that know handler {name} serve {named(served)} only."
-        yield Cause("queue", text, f"start a runner with --queue {quote(queue)}, or without --queue")
+        advice = f"start a runner with --queue {quote(queue)}, or without --queue"
+        yield Cause("queue", text, advice, seen_at(know[0]))
     else:
         others = f"{counted(len(known.alive), 'runner')} alive" if known.alive else "no runner is alive at all"
         yield Cause(
             "unknown",
             f"No live runner takes handler {name} ({others}; {_seen(known.handler, known.at)}).",
             "start a runner with -H and the module that defines it",
+            seen_at(None),
         )
 
 
@@ -94,6 +98,7 @@ def _apart(known: Facts) -> Iterator[Cause]:
             "apart",
             f"It was in hand when its runner was lost ({times}); such tasks are run apart, one at a time in a runner.",
             f"see what it does: runner show {task.id}",
+            Sight("task", str(task.id)),
         )
         if known.ahead.number:
             yield Cause("behind", f"{_count(known)} ahead of it in that row.")
@@ -110,7 +115,8 @@ def _full(known: Facts) -> Iterator[Cause]:
     takers = runners_of([taker.runner for taker in known.takers])
     text = f"{takers} such tasks, with no room left: {_taken(held)} in hand for {size:,} {kind}."
     advice = f"runner resize {known.takers[0].runner.id} --{kind} {2 * size}" if len(known.takers) == 1 else ""
-    yield Cause("full", text, advice or "start another runner, or resize these")
+    sight = seen_in_hand([taker.runner for taker in known.takers])
+    yield Cause("full", text, advice or "start another runner, or resize these", sight)
 
 
 def _behind(known: Facts) -> Iterator[Cause]:
@@ -132,8 +138,9 @@ def _nothing(known: Facts) -> Cause:
     waited = (known.at - task.run_at).total_seconds() if task.run_at else 0.0
     if waited < JUST_NOW:
         return Cause("now", "It has become due just now, and nothing stands in its way.")
+    first = seen_at(known.takers[0].runner)
     text = f"{takers} such tasks and has room; nothing stands in its way, though it has been due for {age(waited)}."
-    return Cause("now", text, "if this lasts, look at the log of that runner")
+    return Cause("now", text, "if this lasts, look at the log of that runner", first)
 
 
 def _seen(handler: Registered | None, at: datetime) -> str:

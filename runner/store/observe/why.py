@@ -6,7 +6,8 @@ from datetime import datetime, tzinfo
 
 from runner.people.cells import age, since
 from runner.people.terminal import one_line
-from runner.store.observe.cause import Cause, runner_of, said, when
+from runner.store.observe.cause import Cause, Sight, runner_of, said, seen_at, when
+from runner.store.observe.chances import Chance, chances
 from runner.store.observe.facts import Facts, facts
 from runner.store.observe.hindrances import hindrances
 from runner.store.observe.parents import Parent
@@ -24,12 +25,14 @@ class Why:
         at: the database's time.
         verdict: what all of it is about, in a sentence.
         causes: the most decisive first.
+        chances: what would let it start at once, each by itself.
     """
 
     task: TaskRow
     at: datetime
     verdict: str
     causes: tuple[Cause, ...]
+    chances: tuple[Chance, ...] = ()
 
 
 async def why(tx: Transaction, id: int, zone: tzinfo) -> Why:
@@ -44,7 +47,7 @@ async def why(tx: Transaction, id: int, zone: tzinfo) -> Why:
         TaskNotFound: there is none with this id.
     """
     known = await facts(tx, id)
-    return Why(known.task, known.at, verdict(known), tuple(causes(known, zone)))
+    return Why(known.task, known.at, verdict(known), tuple(causes(known, zone)), chances(known))
 
 
 def verdict(known: Facts) -> str:
@@ -93,7 +96,7 @@ def _waits_for(parent: Parent) -> Cause:
         ended = task.state in (State.DEAD, State.CANCELLED)
         advice = f"runner retry {task.id}" if ended else f"runner why {task.id}"
         text = f"It waits for task {task.id} {one_line(task.handler)}, which is {task.shown}{_meaning(parent, ended)}."
-        return Cause(State.BLOCKED, text, advice)
+        return Cause(State.BLOCKED, text, advice, Sight("task", str(task.id)))
     if parent.id is not None:
         text = f"It waits for task {parent.id}, which is not there any more."
         return Cause(State.BLOCKED, text, f"runner unblock {parent.child} --edge {parent.edge}")
@@ -116,7 +119,7 @@ def _running(known: Facts, zone: tzinfo) -> Iterator[Cause]:
         limit = f"; it must end {when(known.deadline_at, known.at, zone)}" if known.deadline_at else ""
         tried = f"attempt {task.attempt}{f' of {task.max_attempts}' if task.max_attempts else ''}"
         text = f"It runs on {runner_of(runner)} for {since(task.claimed_at, known.at)}, {tried}{done}{limit}."
-        yield Cause(State.RUNNING, text)
+        yield Cause(State.RUNNING, text, sight=seen_at(runner))
     if task.cancel_requested:
         by = f" by {one_line(known.terminated.operator)}" if known.terminated else ""
         yield Cause("terminate", f"Its end was asked for{by}; its runner carries that out with its next sign of life.")
@@ -130,8 +133,9 @@ def _lost(known: Facts) -> Cause:
         ended = f"its lease ended {age(-runner.lease)} ago"
         gone = f"Its {runner_of(runner)} has been silent for {age(runner.silent)}; {ended}."
     if known.alive:
-        return Cause(Shown.LOST, f"{gone} A live runner takes the task back within seconds.")
-    return Cause(Shown.LOST, f"{gone} No runner is alive that could take the task back.", "start a runner")
+        return Cause(Shown.LOST, f"{gone} A live runner takes the task back within seconds.", sight=seen_at(runner))
+    text = f"{gone} No runner is alive that could take the task back."
+    return Cause(Shown.LOST, text, "start a runner", seen_at(runner))
 
 
 def _ended(known: Facts) -> Cause:
@@ -149,4 +153,5 @@ def _ended(known: Facts) -> Cause:
                 f"It was {'terminated' if asked else State.CANCELLED} {ago}{by}",
                 f"runner retry {task.id}",
             )
-    return Cause(State.DEAD, f"It failed for good {ago}, at {tried}: {said(task.error)}", f"runner retry {task.id}")
+    text = f"It failed for good {ago}, at {tried}: {said(task.error)}"
+    return Cause(State.DEAD, text, f"runner retry {task.id}", Sight("task", str(task.id)))
