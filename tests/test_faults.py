@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,11 +16,12 @@ from runner.store.faults import is_transient, translate
 from runner.store.submit import submit
 from runner.store.transaction import Transaction
 from runner.task import NewTask
-from tests.postgres import Cluster, Server, find_programs
+from tests.postgres import Cluster, Server, drop_database, find_programs
 
 on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 PATIENCE = 30
+_REAL = {"payload": '{"word": "ключ"}'}
 
 
 async def put(database: Database, **options: object) -> int:
@@ -211,6 +213,40 @@ async def test_what_the_database_refuses_is_not_repeated(database: Database) -> 
     assert "hunter2" not in str(caught.value)
 
 
+@on_postgresql
+async def test_neither_texts_nor_times_depend_on_how_a_login_is_set(
+    database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    monkeypatch.setenv("PGDATESTYLE", "German, DMY")
+    other = Database.open(migrated_url)
+    id = await put(other, key="ключ €")
+    row, set_to = await _seen(other, id)
+    await other.dispose()
+    assert (row.key, row.run_at) == (await _seen(database, id))[0]
+    assert set_to == "ISO, DMY"  # a day that is typed still comes before its month
+
+
+async def _seen(database: Database, id: int) -> tuple[Any, str]:
+    async with database.reading() as tx:
+        table = tx.tables.task
+        [row] = await tx.rows(sa.select(table.c.key, table.c.run_at).where(table.c.id == id))
+        return row, str(await tx.scalar(sa.text("SELECT current_setting('datestyle')")))
+
+
+async def test_bytes_of_a_database_that_knows_no_encoding_break_nothing(postgres_server: Cluster) -> None:
+    with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE test_bytes ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+    database = Database.open(url := postgres_server.url("test_bytes"))
+    try:
+        async with database.reading() as tx:
+            [row] = await tx.rows(sa.text("SELECT E'caf\\xe9'::text AS key, CAST(:payload AS json) AS payload"), _REAL)
+    finally:
+        await database.dispose()
+        drop_database(postgres_server, url)
+    assert (row.key, row.payload) == ("caf\ufffd", _REAL["payload"])
+
+
 @pytest.mark.slow
 async def test_a_restarted_server_is_found_again() -> None:
     programs = find_programs()
@@ -285,6 +321,21 @@ def test_an_answer_over_many_lines_becomes_one() -> None:
     error = translate(sqlite3.IntegrityError("a\n  b\r\nc"), "url")
     assert isinstance(error, DatabaseRefused)
     assert error.fields["why"] == "a b c"
+
+
+def test_a_server_that_does_not_open_in_time_is_away() -> None:
+    assert isinstance(translate(psycopg.errors.ConnectionTimeout("too late"), "postgresql://host/tasks"), DatabaseAway)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (sqlite3.DatabaseError("database disk image is malformed"), "malformed. Stop what uses the file, then restore"),
+        (psycopg.errors.QueryCanceled("canceling statement due to statement timeout"), "ask for less"),
+    ],
+)
+def test_an_error_that_does_not_say_what_to_do_is_given_advice(error: Exception, advice: str) -> None:
+    assert advice in str(translate(error, "url"))
 
 
 @pytest.mark.parametrize("said", ["Is the server running?", "it is gone.", "it\nis gone!"])

@@ -33,6 +33,8 @@ BUSY_SECONDS = 10.0
 POSTGRESQL_OPTIONS: dict[str, Any] = {
     "connect_timeout": 5,
     "application_name": "runner",
+    # What we write is not bound to what a database or a login is set to; psycopg would take bytes for text in some.
+    "client_encoding": "utf8",
     # Server-side prepared statements are session state, which transaction poolers break, and switch to generic plans,
     # which claim several times slower.
     "prepare_threshold": None,
@@ -102,10 +104,26 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 
 
 def _prepare_postgresql(connection: Any, _: Any) -> None:
-    from psycopg.types.string import TextLoader  # loaded already, where there is a connection
+    from runner.store.dialects.loaders import Forgiving, TextLoader  # with the driver, where there is a connection
 
     driver = getattr(connection, "driver_connection", connection)
     driver.adapters.register_loader("json", TextLoader)  # payloads are passed on to the letter, not parsed here
+    if driver.info.parameter_status("server_encoding") == "SQL_ASCII":
+        for kind in ("json", "text", "varchar", "bpchar", "name"):
+            driver.adapters.register_loader(kind, Forgiving)
+        _set_postgresql(
+            connection, "client_encoding TO SQL_ASCII"
+        )  # or the server would refuse to send what is no UTF-8
+    if not (driver.info.parameter_status("DateStyle") or "").startswith("ISO"):
+        # The driver reads no other times. Whether a day or a month comes first in what is typed stays as it is set.
+        _set_postgresql(connection, "datestyle TO ISO")
+
+
+def _set_postgresql(connection: Any, what: str) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"SET {what}")
+    cursor.close()
+    connection.commit()
 
 
 @asynccontextmanager

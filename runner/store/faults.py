@@ -20,6 +20,15 @@ AGAIN_STATES = ("40001", "40P01", "55P03")
 SQLITE_AGAIN = ("database is locked", "database table is locked")
 SQLITE_AWAY = ("disk", "unable to open", "readonly database", "database is locked")
 
+_DAMAGED = "Stop what uses the file, then restore a backup, or save what can be read: sqlite3 FILE .recover"
+
+ADVICE = {
+    "due to statement timeout": "Somebody may hold a lock, or there is too much to read: try again, or ask for less",
+    "database disk image is malformed": _DAMAGED,
+    "file is not a database": _DAMAGED,
+}
+"""What to do about an error whose own words do not say it, by a part of them."""
+
 
 def is_transient(error: BaseException) -> bool:
     """Tell whether the transaction lost against another one and should be tried again."""
@@ -51,7 +60,9 @@ def translate(error: BaseException, url: str) -> StoreError | None:
 def _said(original: BaseException) -> str:
     """What the database said; without the row or the value that it refused, which may hold secrets."""
     primary = getattr(getattr(original, "diag", None), "message_primary", None)
-    return primary if primary and _is_content(original) else str(original)
+    said = primary if primary and _is_content(original) else str(original)
+    advice = next((words for sign, words in ADVICE.items() if sign in said), "")
+    return f"{said.rstrip(' .')}. {advice}" if advice else said
 
 
 def _is_away(error: BaseException, original: BaseException) -> bool:
@@ -62,9 +73,9 @@ def _is_away(error: BaseException, original: BaseException) -> bool:
     state = _sqlstate(original)
     if state:
         return state.startswith(AWAY_STATES)
-    if _from_driver(original) and type(original).__name__ in ("OperationalError", "InterfaceError"):
-        return not type(original).__module__.startswith("sqlite") or any(sign in str(original) for sign in SQLITE_AWAY)
-    return False
+    if not _kinds(original) & {"OperationalError", "InterfaceError"}:
+        return False
+    return not type(original).__module__.startswith("sqlite") or any(sign in str(original) for sign in SQLITE_AWAY)
 
 
 def _is_content(original: BaseException) -> bool:
@@ -78,6 +89,11 @@ def _original(error: BaseException) -> BaseException:
 
 def _sqlstate(error: BaseException) -> str:
     return getattr(error, "sqlstate", None) or ""
+
+
+def _kinds(error: BaseException) -> set[str]:
+    """What a driver calls such an error, also where it has a finer name: a connection that timed out is operational."""
+    return {kind.__name__ for kind in type(error).__mro__} if _from_driver(error) else set()
 
 
 def _from_driver(error: Any) -> bool:
