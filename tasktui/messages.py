@@ -1,13 +1,17 @@
 """What workers tell screens: frozen snapshots and outcomes; only the handlers of messages touch widgets."""
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from textual.message import Message
 
 from runner.errors import RunnerError
 from runner.people.filters import Filter
-from runner.store.intervene import Result
-from runner.store.observe import Count, Story, TaskRow
+
+if TYPE_CHECKING:  # `Story` comes with all that is told of a task, which the first screen does without
+    from collections.abc import Sequence
+
+    from runner.store.intervene import Result
+    from runner.store.observe import Count, Story, TaskRow
 
 
 class Looked(Message):
@@ -42,7 +46,7 @@ class Acted(Message):
         result: what was done, task by task.
     """
 
-    def __init__(self, what: str, result: Result) -> None:
+    def __init__(self, what: str, result: "Result") -> None:
         self.what = what
         self.result = result
         super().__init__()
@@ -57,7 +61,7 @@ class Matched(Message):
         rows: the tasks; None when there are too many to name each.
     """
 
-    def __init__(self, wanted: Filter, count: Count, rows: Sequence[TaskRow] | None) -> None:
+    def __init__(self, wanted: Filter, count: "Count", rows: "Sequence[TaskRow] | None") -> None:
         self.wanted = wanted
         self.count = count
         self.rows = rows
@@ -79,7 +83,7 @@ class MovedOn(Message):
         story: of the task as it is now.
     """
 
-    def __init__(self, story: Story) -> None:
+    def __init__(self, story: "Story") -> None:
         self.story = story
         super().__init__()
 

@@ -2,17 +2,21 @@
 
 from datetime import datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from runner.errors import NoScript
 from runner.people.filters import Filter
 from runner.people.times import parse_moment
 from runner.store import intervene, observe
 from runner.store.intervene import Kind, Place, Result, together
-from runner.store.observe import Audited, Pause
+from runner.store.observe import Pause
 from tasktui.act.actions import Action, Plan, operation, plan_of
 from tasktui.act.consent import Consent
 from tasktui.operator.session import Session
 from tasktui.operator.work import Work
+
+if TYPE_CHECKING:
+    from runner.store.observe import Audited  # with what is told of every change, and the first screen does not
 
 CHUNK = 200
 """Tasks that are changed in one transaction at most, so that progress is seen and nobody waits for us for long."""
@@ -57,7 +61,7 @@ async def script(session: Session, made: Plan, consent: Consent) -> str:
     return await session.write(intervene.script, doing, made.chosen[: consent.amount])
 
 
-async def undo_script(session: Session, entry: Audited, consent: Consent) -> str:
+async def undo_script(session: Session, entry: "Audited", consent: Consent) -> str:
     """Write the SQL that takes a change back.
 
     Raises:
@@ -144,7 +148,7 @@ async def reveal(session: Session, task_id: int) -> None:
     await session.write(intervene.reveal, task_id, session.by(None))
 
 
-async def last_change(session: Session, task_id: int) -> Audited | None:
+async def last_change(session: Session, task_id: int) -> "Audited | None":
     """The latest change of a task by an operator that was not taken back."""
     return observe.undoable(await session.read(observe.audit, task_id=task_id, limit=LATEST))
 

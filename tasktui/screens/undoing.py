@@ -10,7 +10,6 @@ from runner.people.redaction import differences
 from runner.policy.consent import MANY
 from runner.store import intervene
 from runner.store.intervene import Result
-from runner.store.observe import Audited
 from tasktui.act import interventions
 from tasktui.act.actions import Action
 from tasktui.act.consent import Consent
@@ -21,13 +20,15 @@ from tasktui.operator.work import Work
 from tasktui.screens.steering import SteeringScreen
 
 if TYPE_CHECKING:
-    from runner.store.intervene import Undoing  # with all that it needs, and the first screen does not
+    # With all that they need, and the first screen does not.
+    from runner.store.intervene import Undoing
+    from runner.store.observe import Audited
 
 
 class UndoingScreen(SteeringScreen):
     """A screen that takes changes back: what cannot be is told with the reason, and asked about no further."""
 
-    async def ask_for_entry(self, action: Action, entry: Audited) -> None:
+    async def ask_for_entry(self, action: Action, entry: "Audited") -> None:
         """Ask whether taking back a change is meant, or all that were made together with it."""
         if action.name == "undo":
             seen = await self.session.read(intervene.undoing, [entry.id])
@@ -38,7 +39,7 @@ class UndoingScreen(SteeringScreen):
             seen = await self.session.read(intervene.undoing, None, entry.batch)
             self.call_later(self._ask_for_all, action, entry, entry.batch, seen)
 
-    def _ask_for_one(self, action: Action, entry: Audited, seen: "Undoing") -> None:
+    def _ask_for_one(self, action: Action, entry: "Audited", seen: "Undoing") -> None:
         if not seen.able:
             why = next(iter(seen.skipped), "it is not in the audit any more")
             self.tell(f"Change {entry.id} cannot be taken back: {why}", bad=True)
@@ -49,7 +50,7 @@ class UndoingScreen(SteeringScreen):
         sql = partial(interventions.undo_script, self.session, entry)
         self.ask(action, about, 1, partial(self._undo, entry.id), partial(of_undo, entry.id), sql)
 
-    def _ask_for_all(self, action: Action, entry: Audited, batch: str, seen: "Undoing") -> None:
+    def _ask_for_all(self, action: Action, entry: "Audited", batch: str, seen: "Undoing") -> None:
         skipped = [f"  {count:,} left alone: {line(why)}" for why, count in seen.skipped.items()]
         if not seen.able:
             self.tell("\n".join(["None of these changes can be taken back", *skipped]), bad=True)

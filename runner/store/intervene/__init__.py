@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from runner.store.intervene.edit import Editing, edit, edit_each, editing
     from runner.store.intervene.eligibility import VERBS, objection
     from runner.store.intervene.elsewhere import place_script, wish_script
-    from runner.store.intervene.pause import Kind, Paused, Place, pause, pause_of, pausing, resume
+    from runner.store.intervene.pause import Paused, pause, pause_of, pausing, resume
     from runner.store.intervene.person import together, who
+    from runner.store.intervene.place import Kind, Place
     from runner.store.intervene.preview import Preview, bounded, gathered, preview
     from runner.store.intervene.retry import requeue, retry_now
     from runner.store.intervene.reveal import reveal

@@ -7,7 +7,8 @@ import sqlalchemy as sa
 
 from runner.errors import NoScript
 from runner.store.intervene.answers import By
-from runner.store.intervene.pause import Place, pause_of, registry_of
+from runner.store.intervene.pause import pause_of, registry_of
+from runner.store.intervene.place import Place
 from runner.store.intervene.script import Guard, pasteable, rehearsed, transaction
 from runner.store.intervene.wish import wish
 from runner.store.survey import is_paused

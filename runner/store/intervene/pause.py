@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -12,28 +11,12 @@ from runner.errors import InvalidEdit, InvalidTask
 from runner.storable import to_storable
 from runner.store.acceptance import check
 from runner.store.intervene.answers import By
+from runner.store.intervene.place import Kind, Place
 from runner.store.intervene.record import NAME_LIMIT, REASON_LIMIT, Entry, record
 from runner.store.observe.legible import clock, legible, moment, text
 from runner.store.survey import is_paused
 from runner.store.transaction import Transaction
 from runner.task import NewTask
-
-
-class Kind(StrEnum):
-    """What can be paused."""
-
-    QUEUE = "queue"
-    HANDLER = "handler"
-
-
-class Place(NamedTuple):
-    """A queue or a handler, by name."""
-
-    kind: Kind
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
 
 
 class Paused(NamedTuple):

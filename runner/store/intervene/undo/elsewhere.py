@@ -3,7 +3,8 @@
 import sqlalchemy as sa
 
 from runner.store.intervene.answers import By
-from runner.store.intervene.pause import PAUSE, Kind, Place, pause_of, pause_set
+from runner.store.intervene.pause import PAUSE, pause_of, pause_set
+from runner.store.intervene.place import Kind, Place
 from runner.store.intervene.record import Entry, record
 from runner.store.intervene.undo import changes
 from runner.store.observe.legible import clock, moment
