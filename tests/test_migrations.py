@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from runner import migrations
 from runner.errors import DatabaseRefused, SchemaMissing, SchemaTooNew, SchemaTooOld, SchemaUnmarked
 from runner.migrations import context, revisions
+from runner.schema.storage import stored
 from runner.store.database import Database
 from tests.conftest import on_postgresql, on_sqlite
 from tests.releases import NEXT, OUT_OF_DATE, install_next
@@ -31,6 +32,7 @@ PLACES: list[dict[str, Any]] = [{}, {"prefix": "jobs_"}, {"prefix": "jobs_", "sc
 MIGRATE_ON_THE_WORD = """
 import asyncio, sys
 from runner.migrations import upgrade
+from runner.schema.storage import stored
 from runner.store.database import Database
 
 async def main():
@@ -129,7 +131,7 @@ async def rebuild_from_the_schema(database: Database) -> None:
     """Replace the tables by those that the schema describes."""
     async with database.writing() as tx:
         await tx.connection.run_sync(database.tables.metadata.drop_all)
-        await tx.connection.run_sync(database.tables.metadata.create_all)
+        await tx.connection.run_sync(stored(database.tables.prefix, database.tables.metadata.schema).create_all)
 
 
 async def execute(database: Database, statement: str) -> None:

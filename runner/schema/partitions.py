@@ -11,7 +11,6 @@ A key of the whole would have to hold the state too. Each half has a key of its 
 """
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 
 from runner.schema.states import state_list
 from runner.task import FINAL, State
@@ -32,6 +31,8 @@ def range_name(first: int) -> str:
 
 def full_name(history: sa.Table, part: str = "") -> str:
     """The name of the history or of one of its partitions, as it is written in a statement."""
+    from sqlalchemy.dialects import postgresql  # loaded already, where there are partitions
+
     preparer = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
     name = f"{history.name}_{part}" if part else history.name
     return str(preparer.format_table(sa.table(name, schema=history.schema)))

@@ -1,11 +1,12 @@
-"""PostgreSQL's ways: arrays carry batches, LATERAL walks lanes, rows are locked one by one."""
+"""PostgreSQL's ways: arrays carry batches, LATERAL walks lanes, rows are locked one by one.
+
+What SQLAlchemy knows of this database is loaded where it is used: whoever works with the other one does without.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.dialects.postgresql import ARRAY
 
 from runner.columns import EARLIEST, LATEST
 from runner.schema import Tables
@@ -21,7 +22,7 @@ class PostgreSQL:
 
     def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
         """Let one array per column stand for the batch: `unnest($1, $2, ...)`."""
-        arrays = [sa.bindparam(f"{name}_{column}", type_=ARRAY(kind)) for column, kind in columns.items()]
+        arrays = [sa.bindparam(f"{name}_{column}", type_=_array(kind)) for column, kind in columns.items()]
         values = [sa.column(column, kind) for column, kind in columns.items()]
         return sa.func.unnest(*arrays).table_valued(*values).render_derived(name=name)
 
@@ -48,12 +49,14 @@ class PostgreSQL:
 
     def insert(self, table: sa.Table) -> Any:
         """This database's own insert."""
-        return postgresql.insert(table)
+        from sqlalchemy.dialects.postgresql import insert
+
+        return insert(table)
 
     def one_of(self, column: sa.ColumnElement[Any], values: Sequence[int | str]) -> sa.ColumnElement[bool]:
         """One array."""
         kind = sa.Text if any(isinstance(value, str) for value in values) else sa.BigInteger
-        return column == sa.any_(sa.literal(list(values), ARRAY(kind)))
+        return column == sa.any_(sa.literal(list(values), _array(kind)))
 
     def matches(self, column: sa.ColumnElement[str], pieces: Sequence[str]) -> sa.ColumnElement[bool]:
         """LIKE, with its signs escaped."""
@@ -98,6 +101,12 @@ class PostgreSQL:
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Leave out what Python has no date for: infinity, and years that it does not know."""
         return sa.case((moment.between(EARLIEST, LATEST), moment))
+
+
+def _array(kind: Any) -> Any:
+    from sqlalchemy.dialects.postgresql import ARRAY
+
+    return ARRAY(kind)
 
 
 def _regclass(table: sa.Table) -> str:

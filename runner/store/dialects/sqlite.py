@@ -1,4 +1,7 @@
-"""SQLite's ways: JSON carries batches, a correlated IN walks lanes, there is one writer at a time."""
+"""SQLite's ways: JSON carries batches, a correlated IN walks lanes, there is one writer at a time.
+
+What SQLAlchemy knows of this database is loaded where it is used: whoever works with the other one does without.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,7 +9,6 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
 
 from runner.columns import instant_to_text
 from runner.schema import Tables
@@ -48,7 +50,9 @@ class SQLite:
 
     def insert(self, table: sa.Table) -> Any:
         """This database's own insert."""
-        return sqlite.insert(table)
+        from sqlalchemy.dialects.sqlite import insert
+
+        return insert(table)
 
     def one_of(self, column: sa.ColumnElement[Any], values: Sequence[int | str]) -> sa.ColumnElement[bool]:
         """One JSON array."""
