@@ -22,6 +22,7 @@ from runner.people.filters import parse_filter
 from runner.people.times import format_duration
 from runner.policy.retry import parse_plan
 from runner.settings import Settings, load
+from runner.settings.values import NAMES
 from runner.store.observe.tasks import STORED
 from runner.task import MOVES, Shown
 from tasktui.act.actions import ACTIONS
@@ -192,7 +193,7 @@ def test_every_screen_and_every_action_of_the_console_is_listed() -> None:
 
 
 def test_every_setting_is_listed_with_its_default() -> None:
-    defaults = [[code(row.name), row.value] for row in Settings().describe() if row.name in Settings.model_fields]
+    defaults = [[code(row.name), row.value] for row in Settings().describe() if row.name in NAMES]
     assert [row[:2] for row in table("setting", "## Settings")] == defaults
 
 

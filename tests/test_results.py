@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from pydantic import BaseModel, ByteSize
+from pydantic import BaseModel
 
 from runner import Context, Dead, Retry, Ticket, connect, disconnect, handler
 from runner.door import waiting
@@ -28,7 +28,7 @@ from runner.errors import (
 )
 from runner.handlers import REGISTRY
 from runner.producer import ticket as ticket_module
-from runner.settings import Settings
+from runner.settings.checking import checked
 from runner.store.database import Database
 from runner.store.intervene import By, Target, terminate
 from runner.store.observe.endings import Ending
@@ -97,7 +97,7 @@ def _connected(migrated_url: str) -> Iterator[None]:
 @pytest.fixture
 async def at_it(migrated_url: str, handlers: SimpleNamespace) -> AsyncIterator[SimpleNamespace]:
     """The handlers, with a runner at work on their tasks."""
-    settings = Settings(url=parse_url(migrated_url), result_limit=ByteSize(LIMIT), **QUICK)
+    settings = checked({"url": parse_url(migrated_url), "result_limit": LIMIT} | QUICK)
     async with at_work(Runner(settings, {one.name: one for one in vars(handlers).values()})):
         yield handlers
 
@@ -180,7 +180,7 @@ async def test_who_waits_too_long_is_told_and_may_wait_again(handlers: SimpleNam
         await ticket.wait(timeout="10ms")
     with pytest.raises(TimedOut):
         await asyncio.to_thread(ticket.result, timeout=0.01)
-    settings = Settings(url=parse_url(migrated_url), **QUICK)
+    settings = checked({"url": parse_url(migrated_url)} | QUICK)
     async with at_work(Runner(settings, {handlers.crunch.name: handlers.crunch})):
         assert await ticket.wait(timeout=PATIENCE) == 2
 

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ import platformdirs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from runner.errors import InvalidSettings, InvalidUrl, RunnerError, UnknownProfile
 from runner.settings import Row, Settings, load
+from runner.settings.checking import checked
 from runner.settings.passwords import read_password
 from runner.urls import parse_url
 
@@ -138,21 +139,36 @@ def test_text_is_read_as_people_write_it(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (str(loaded.url), loaded.table_prefix, loaded.table_schema) == ("postgresql://me@db/app", "jobs_", "work")
 
 
+def test_a_database_named_in_the_environment_is_found_like_any_other_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("Runner_Url", "jobs.db")
+    monkeypatch.setenv("RUNNER_CONFIG", "")
+    loaded = load()
+    assert (str(loaded.url), loaded.config) == ("sqlite:///jobs.db", None)
+    assert row(loaded, "url").origin == "RUNNER_URL in the environment"
+    monkeypatch.setenv("RUNNER_BATCH", "3")
+    assert (load().url, load().batch) == (loaded.url, 3)
+
+
+@pytest.mark.parametrize(("typed", "shown"), [("700", "700B"), ("1536B", "1.5KiB"), ("3MiB", "3.0MiB")])
+def test_sizes_are_shown_as_people_write_them(typed: str, shown: str) -> None:
+    assert row(load(payload_limit=typed), "payload_limit").value == shown
+
+
 def test_settings_constructed_directly_do_not_look_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNNER_BATCH", "3")
     assert Settings().batch == 500
     assert row(Settings(batch=7), "batch") == Row("batch", "7", "argument")
 
 
-def test_settings_constructed_directly_do_not_repeat_bad_values() -> None:
-    with pytest.raises(ValidationError) as caught:
-        Settings.model_validate({"batch": SECRET})
+def test_checking_does_not_repeat_bad_values() -> None:
+    with pytest.raises(InvalidSettings, match="batch") as caught:
+        checked({"batch": SECRET})
     assert SECRET not in str(caught.value)
 
 
 def test_settings_cannot_be_changed() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        load().batch = 3
+    with pytest.raises(FrozenInstanceError):
+        load().batch = 3  # type: ignore[misc]
 
 
 def test_a_production_profile_is_read_only_unless_it_says_otherwise(config: WriteConfig) -> None:
@@ -438,7 +454,7 @@ def test_weak_protection_is_shown() -> None:
 
 def shown(loaded: Settings) -> str:
     """Everything that could be printed of settings."""
-    return f"{loaded!r} {loaded} {loaded.describe()} {loaded.model_dump()} {loaded.model_dump_json()}"
+    return f"{loaded!r} {loaded} {loaded.describe()} {vars(loaded)}"
 
 
 def explained(error: RunnerError) -> str:
@@ -481,8 +497,9 @@ def test_settings_travel_to_other_processes() -> None:
     assert pickle.loads(pickle.dumps(loaded)) == loaded
 
 
-def test_reading_settings_loads_neither_sqlalchemy_nor_a_driver() -> None:
-    heavy = {"sqlalchemy", "psycopg", "aiosqlite"}
+def test_naming_a_database_loads_neither_sqlalchemy_nor_a_driver_nor_pydantic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNNER_URL", "jobs.db")
+    heavy = {"sqlalchemy", "psycopg", "aiosqlite", "pydantic", "pydantic_settings"}
     code = f"import sys, runner.settings; runner.settings.load(); print({heavy} & {{*sys.modules}})"
     ran = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"

@@ -32,11 +32,12 @@ class Place:
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.folder = folder
         self._is_file = settings.url.kind == "sqlite"
-        own = {"url": replace(settings.url, database=str(folder / "bench.db"))} if self._is_file else {}
+        url = replace(settings.url, database=str(folder / "bench.db")) if self._is_file else settings.url
         schema = None if self._is_file else NAME + secrets.token_hex(4)
         # Whatever else is set is what is measured.
-        apart = {"table_schema": schema, "table_prefix": "", "queues": (), "initial_delay": timedelta(0)}
-        self.settings = settings.model_copy(update=own | apart)
+        self.settings = replace(
+            settings, url=url, table_schema=schema, table_prefix="", queues=(), initial_delay=timedelta(0)
+        )
 
     def __str__(self) -> str:
         schema = self.settings.table_schema

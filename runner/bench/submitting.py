@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from runner.bench.ground import Ground
@@ -49,7 +50,7 @@ async def coalesced(ground: Ground) -> Measurement:
 @contextmanager
 def _connected(ground: Ground, *, coalesce: bool) -> Iterator[TaskHandler[Any, Any, Any]]:
     """Connect this process to the place as an application would be, and give a handler to submit to."""
-    connect(ground.place.settings.model_copy(update={"coalesce": coalesce}))
+    connect(replace(ground.place.settings, coalesce=coalesce))
     try:
         yield TaskHandler(HANDLER, _noop)
     finally:

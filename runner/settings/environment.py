@@ -1,13 +1,10 @@
 """The environment: RUNNER_* variables, and those among them that nobody would ever read."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
 from runner.errors import InvalidSettings
 from runner.settings.sources import PREFIX, resembling, variable
-from runner.settings.values import Settings
 
 # Continuous-integration services set these for their own runners. Source: "Variables reference" of GitHub Actions and
 # "Predefined CI/CD variables" and "Configuring runners" of GitLab.
@@ -20,16 +17,24 @@ FOREIGN = frozenset(
     }
 )
 
-
-class _Environment(Settings, BaseSettings):
-    """How variables are named and read; never constructed, its values are checked as `Settings` like all others."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, enable_decoding=False, defer_build=True)
+TEXTS = frozenset({"profile", "config", "url"})
+"""Settings whose text is the value, or is read by those who need it."""
 
 
-def read_environment() -> dict[str, Any]:
-    """Return the settings in the environment, as text and by name; empty ones count as not given."""
-    return EnvSettingsSource(_Environment)()
+def read_environment(environ: Mapping[str, str], known: Iterable[str]) -> dict[str, Any]:
+    """Return the settings in the environment, as text and by name; empty ones count as not given.
+
+    Args:
+        environ: the environment of this process.
+        known: names of all settings.
+    """
+    ours = {name.lower(): environ[name] for name in environ if name.upper().startswith(PREFIX)}
+    named = {name: ours[variable(name).lower()] for name in known if variable(name).lower() in ours}
+    if named.keys() <= TEXTS:
+        return {name: value for name, value in named.items() if value}
+    from runner.settings.variables import read_variables  # pydantic-settings takes a tenth of a second to load
+
+    return read_variables(known)
 
 
 def stray_names(environ: Iterable[str], known: Iterable[str]) -> list[str]:

@@ -2,17 +2,16 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from runner.errors import InvalidSettings
+from runner.settings.environment import TEXTS, read_environment, stray_names
 from runner.settings.profiles import ConfigFile, Profile, locate, read_config
-from runner.settings.sources import PREFIX, Layer, explain, merge, variable
-from runner.settings.values import Settings
+from runner.settings.sources import Layer, merge, variable
+from runner.settings.values import NAMES, Origins, Settings
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +35,7 @@ def load(profile: str | None = None, config: str | Path | None = None, **overrid
         InvalidUrl: the URL is none of ours.
         UnknownProfile: the file does not hold it.
     """
-    known = list(Settings.model_fields)
-    environment, stray = _environment(known)
+    stray, environment = stray_names(os.environ, NAMES), read_environment(os.environ, NAMES)
     file = _config_file(config, environment)
     chosen = file.choose(profile or environment.get("profile"))
     if profile and chosen:
@@ -51,22 +49,11 @@ def load(profile: str | None = None, config: str | Path | None = None, **overrid
             Layer(environment, lambda name: f"{variable(name)} in the environment"),
             Layer(arguments, lambda name: f"argument {name}"),
         ],
-        known,
+        NAMES,
     )
     for name in stray:
         logger.warning("%s is set in the environment, but no setting has this name: ignored", name)
-    return _build(values, origins, chosen).traced(origins, stray)
-
-
-def _environment(known: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """What the environment says of settings, and the names in it that nobody would ever read."""
-    if not any(name.upper().startswith(PREFIX) for name in os.environ):
-        return {}, []
-    # Half of the time of importing this package would go into pydantic-settings.
-    from runner.settings.environment import read_environment, stray_names
-
-    stray = stray_names(os.environ, known)
-    return read_environment(), stray
+    return replace(_build(values, origins, chosen), origins=Origins(origins, tuple(stray)))
 
 
 def _config_file(config: str | Path | None, environment: Mapping[str, Any]) -> ConfigFile:
@@ -108,7 +95,10 @@ def _build(values: dict[str, Any], origins: Mapping[str, str], chosen: Profile |
     # Its password is for the profile's own database: whoever overrides the url brings the password along.
     if chosen and origins.get("url") == chosen.origin("url"):
         values["url"] = chosen.unlocked(values["url"])
-    try:
+    if "config" in values:
+        values["config"] = Path(values["config"])
+    if values.keys() <= TEXTS:
         return Settings(**values)
-    except ValidationError as error:
-        raise explain(error, origins) from None
+    from runner.settings.checking import checked  # pydantic takes a tenth of a second to load
+
+    return checked(values, origins)

@@ -1,17 +1,12 @@
-"""Where settings come from: layers of values that know their origin, and complaints that name it."""
+"""Where settings come from: layers of values that know their origin."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple
-
-from pydantic import ValidationError
 
 from runner.errors import InvalidSettings
 
 PREFIX = "RUNNER_"
-
-# What pydantic adds about a value that is derived from one already complained about.
-_CONSEQUENCE = "default_factory_not_called"
 
 
 class Layer(NamedTuple):
@@ -54,30 +49,6 @@ def merge(layers: Iterable[Layer], known: Iterable[str]) -> tuple[dict[str, Any]
 def variable(name: str) -> str:
     """Name the environment variable of a setting."""
     return PREFIX + name.upper()
-
-
-def explain(error: ValidationError, origins: Mapping[str, str]) -> InvalidSettings:
-    """Turn pydantic's complaints into ours, which say where each value stands and do not repeat it.
-
-    Args:
-        error: what pydantic found.
-        origins: where each value stands, by name of the setting.
-    """
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    complaints = [
-        (_place(item["loc"], origins), _reason(item["msg"])) for item in found if item["type"] != _CONSEQUENCE
-    ]
-    (where, why), *more = complaints
-    return InvalidSettings(where=where, why="; ".join([why, *(f"{place}: {reason}" for place, reason in more)]))
-
-
-def _place(path: Sequence[int | str], origins: Mapping[str, str]) -> str:
-    name = str(path[0]) if path else "settings"
-    return origins.get(name, name)
-
-
-def _reason(message: str) -> str:
-    return message.removeprefix("Value error, ").replace("Input should be", "it must be")
 
 
 def _unknown(name: str, known: list[str]) -> str:

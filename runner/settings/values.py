@@ -1,65 +1,58 @@
-"""Settings: every value that can be chosen, with its default, its bounds and the place it came from."""
+"""Settings: every value that can be chosen, with its default and the place it came from.
 
-from collections.abc import Mapping, Sequence
+What a value may be is a name of `runner.settings.kinds`; it is looked up when somebody has chosen one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from annotated_types import Ge, Gt
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ByteSize,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    PlainValidator,
-    PrivateAttr,
-    StringConstraints,
-    ValidationInfo,
-    field_validator,
-)
+from runner.people.times import format_duration
+from runner.urls import parse_url
 
-from runner.errors import InvalidDuration
-from runner.people.times import format_duration, parse_duration
-from runner.urls import DatabaseUrl, parse_url
+if TYPE_CHECKING:
+    from runner.settings.kinds import (
+        Count,
+        Delay,
+        Durability,
+        Identifier,
+        Limit,
+        Modules,
+        Name,
+        Names,
+        Number,
+        Period,
+        Prefix,
+        Size,
+        Url,
+    )
 
 DEFAULT_URL = "sqlite:///tasktui.db"
 
 LONGEST_PREFIX = 20
 """Characters of a table prefix; with it the longest name of an index still fits into PostgreSQL's 63 bytes."""
 
-
-def _duration(value: Any) -> timedelta:
-    try:
-        return parse_duration(value)
-    except InvalidDuration:
-        raise ValueError("it must be a duration such as 250ms, 30s, 5m, 1h30m or 2d") from None
+DERIVED: Any = None
+"""Stands for a value that follows from others when it is left out."""
 
 
-def _or_none(value: Any) -> Any:
-    return None if isinstance(value, str) and value.strip().lower() in {"none", "never", "forever"} else value
+KIB = 1024
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def _items(value: Any) -> Any:
-    return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
+class Bytes(int):
+    """A number of bytes, which people are told in KiB, MiB and so on."""
+
+    def __str__(self) -> str:
+        size, unit = float(self), 0
+        while size >= KIB and unit < len(UNITS) - 1:
+            size, unit = size / KIB, unit + 1
+        return f"{size:.1f}{UNITS[unit]}" if unit else f"{int(self)}{UNITS[0]}"
 
 
-def _upper(value: Any) -> Any:
-    return value.upper() if isinstance(value, str) else value
-
-
-_ZERO = timedelta(0)
-Delay: TypeAlias = Annotated[timedelta, Ge(_ZERO), BeforeValidator(_duration)]
-Period: TypeAlias = Annotated[timedelta, Gt(_ZERO), BeforeValidator(_duration)]
-Kept: TypeAlias = Annotated[Period | None, BeforeValidator(_or_none)]
-Count: TypeAlias = Annotated[int, Ge(1)]
-Size: TypeAlias = Annotated[ByteSize, Ge(1)]
-Identifier: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$", max_length=63)]
-Prefix: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([a-z_][a-z0-9_]*)?$", max_length=LONGEST_PREFIX)]
-Module: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$")]
-Name: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
-Url: TypeAlias = Annotated[DatabaseUrl, PlainValidator(parse_url), PlainSerializer(str)]
+PAYLOAD_LIMIT, RESULT_LIMIT = Bytes(256 * KIB), Bytes(64 * KIB)
 
 
 class Row(NamedTuple):
@@ -70,8 +63,21 @@ class Row(NamedTuple):
     origin: str
 
 
-class Settings(BaseModel):
-    """All that can be set. Constructed directly it is its arguments and defaults; only `load` looks around.
+class Origins(NamedTuple):
+    """Where settings come from.
+
+    Args:
+        places: of the values that are no defaults, by name.
+        stray: names in the environment that do nothing.
+    """
+
+    places: Mapping[str, str] = {}
+    stray: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All that can be set. Constructed directly it is its arguments and defaults; only `load` looks around and checks.
 
     Args:
         profile: name of the profile in force.
@@ -110,71 +116,56 @@ class Settings(BaseModel):
         timeout: time an execution may take, where its handler says nothing.
         synchronous: SQLite's durability: FULL survives power loss, NORMAL may lose the last commits.
         log_format: auto is human on a terminal and json elsewhere.
+        origins: where the values come from.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     profile: str | None = None
     config: Path | None = None
     production: bool = False
-    read_only: bool = Field(default_factory=lambda data: data["production"])
-    url: Url = Field(default_factory=lambda: parse_url(DEFAULT_URL))
-    table_prefix: Prefix = ""
-    table_schema: Identifier | None = None
-    handlers: Annotated[tuple[Module, ...], BeforeValidator(_items)] = ()
-    queues: Annotated[tuple[Name, ...], BeforeValidator(_items)] = ()
+    read_only: bool = DERIVED
+    url: "Url" = field(default_factory=lambda: parse_url(DEFAULT_URL))
+    table_prefix: "Prefix" = ""
+    table_schema: "Identifier | None" = None
+    handlers: "Modules" = ()
+    queues: "Names" = ()
 
     mode: Literal["fixed-rate", "fixed-delay"] = "fixed-rate"
-    every: Period = timedelta(seconds=1)
-    initial_delay: Delay = _ZERO
-    batch: Count = 500
-    slots: Count = 100
-    threads: Count = 10
-    ahead: Annotated[int, Ge(0)] = 2_000
-    lease: Period = timedelta(seconds=15)
-    beat: Period = Field(default_factory=lambda data: data["lease"] / 5)
-    drain_timeout: Delay = timedelta(seconds=30)
-    flush_size: Count = 500
-    flush_every: Delay = timedelta(milliseconds=5)
+    every: "Period" = timedelta(seconds=1)
+    initial_delay: "Delay" = timedelta(0)
+    batch: "Count" = 500
+    slots: "Count" = 100
+    threads: "Count" = 10
+    ahead: "Number" = 2_000
+    lease: "Period" = timedelta(seconds=15)
+    beat: "Period" = DERIVED
+    drain_timeout: "Delay" = timedelta(seconds=30)
+    flush_size: "Count" = 500
+    flush_every: "Delay" = timedelta(milliseconds=5)
     notify: bool = True
     coalesce: bool = False
-    watch_every: Period = timedelta(milliseconds=50)
+    watch_every: "Period" = timedelta(milliseconds=50)
 
-    keep_succeeded: Kept = timedelta(days=7)
-    keep_dead: Kept = timedelta(days=180)
-    keep_cancelled: Kept = timedelta(days=180)
+    keep_succeeded: "Limit" = timedelta(days=7)
+    keep_dead: "Limit" = timedelta(days=180)
+    keep_cancelled: "Limit" = timedelta(days=180)
 
-    payload_limit: Size = ByteSize(256 * 1024)
-    result_limit: Size = ByteSize(64 * 1024)
+    payload_limit: "Size" = PAYLOAD_LIMIT
+    result_limit: "Size" = RESULT_LIMIT
 
-    max_attempts: Count = 5
-    retry: Name = "1m,5m,20m"
-    timeout: Annotated[Period | None, BeforeValidator(_or_none)] = None
+    max_attempts: "Count" = 5
+    retry: "Name" = "1m,5m,20m"
+    timeout: "Limit" = None
 
-    synchronous: Annotated[Literal["FULL", "NORMAL"], BeforeValidator(_upper)] = "FULL"
+    synchronous: "Durability" = "FULL"
     log_format: Literal["auto", "human", "json"] = "auto"
 
-    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
-    _stray: tuple[str, ...] = PrivateAttr(default=())
+    origins: Origins = field(default=Origins(), compare=False, repr=False)
 
-    @field_validator("table_schema")
-    @classmethod
-    def _schema_fits(cls, schema: str | None, info: ValidationInfo) -> str | None:
-        if schema is not None and schema.startswith("pg_"):
-            raise ValueError("PostgreSQL keeps schemas that begin with pg_ to itself")
-        if schema is not None and "url" in info.data and info.data["url"].kind == "sqlite":
-            raise ValueError("SQLite has no schemas; use table_prefix")
-        return schema
-
-    @field_validator("beat")
-    @classmethod
-    def _beat_fits(cls, beat: timedelta, info: ValidationInfo) -> timedelta:
-        lease = info.data.get("lease")
-        if lease is not None and beat > lease / 2:
-            raise ValueError(
-                f"it must be at most half of the lease ({format_duration(lease)}), so that one lost beat costs nothing"
-            )
-        return beat
+    def __post_init__(self) -> None:
+        derived = {"read_only": self.production, "beat": self.lease / 5}
+        for name, value in derived.items():
+            if getattr(self, name) is DERIVED:
+                object.__setattr__(self, name, value)
 
     @property
     def called(self) -> str:
@@ -183,27 +174,19 @@ class Settings(BaseModel):
 
     def describe(self) -> list[Row]:
         """List every setting for people; names in the environment that do nothing come last."""
-        rows = [
-            Row(name, _text(getattr(self, name)), self._origins.get(name, self._source(name)))
-            for name in type(self).model_fields
-        ]
+        places, default = self.origins.places, Settings()
+        rows = []
+        for name in NAMES:
+            value = getattr(self, name)
+            source = "default" if value == getattr(default, name) else "argument"
+            rows.append(Row(name, _text(value), places.get(name, source)))
         tls = self.url.tls
         rows.append(Row("tls", tls.mode or "not needed", "weaker than verify-full" if tls.weak else "derived from url"))
-        return rows + [Row(name, "", "ignored: no setting has this name") for name in self._stray]
+        return rows + [Row(name, "", "ignored: no setting has this name") for name in self.origins.stray]
 
-    def traced(self, origins: Mapping[str, str], stray: Sequence[str]) -> Self:
-        """Remember where the values came from, for `describe`.
 
-        Args:
-            origins: the place of each value that is no default, by name.
-            stray: names in the environment that do nothing.
-        """
-        self._origins.update(origins)
-        self._stray = tuple(stray)
-        return self
-
-    def _source(self, name: str) -> str:
-        return "argument" if name in self.model_fields_set else "default"
+NAMES = tuple(each.name for each in fields(Settings) if each.name != "origins")
+"""Of all settings, in the order in which they are shown."""
 
 
 def _text(value: Any) -> str:
@@ -214,8 +197,6 @@ def _text(value: Any) -> str:
             return "on" if value else "off"
         case timedelta():
             return format_duration(value)
-        case ByteSize():
-            return value.human_readable()
         case tuple():
             return ", ".join(value)
     return str(value)

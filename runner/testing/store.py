@@ -18,7 +18,7 @@ from runner.errors import WouldBlock
 from runner.handlers import REGISTRY, Handler
 from runner.outcome import Delay
 from runner.people.times import parse_duration
-from runner.settings import Settings
+from runner.settings.checking import checked
 from runner.store.database import Database
 from runner.store.transaction import Transaction
 from runner.testing.clock import advance
@@ -73,7 +73,7 @@ class TaskStore:
 
     def __init__(self, url: str, **settings: Any) -> None:
         self.url = url
-        self.settings = Settings(url=parse_url(url), notify=False, **settings)
+        self.settings = checked({"url": parse_url(url), "notify": False} | settings)
         self._door = TestDoor(self.settings, self._drained)
         self._before: Any = None
 

@@ -123,7 +123,7 @@ async def opened(arguments: Arguments, settings: Settings) -> AsyncIterator[Sess
     url = settings.url
     if url.kind == "sqlite" and not Path(url.database).exists():
         raise SchemaMissing(url=url, needed=HEAD)
-    settings = settings.model_copy(update={"url": named(url)})
+    settings = replace(settings, url=named(url))
     database = Database.of(settings, read_only=True)
     try:
         await check(database)

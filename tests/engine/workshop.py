@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from runner.engine.process import Runner
 from runner.handlers import Handler, Options
-from runner.settings import Settings
+from runner.settings.checking import checked
 from runner.store.database import Database
 from runner.store.intervene import By, Kind, Place, pause
 from runner.store.submit import submit
@@ -64,7 +64,7 @@ class Workshop:
 
     def runner(self, **settings: Any) -> Runner:
         """A runner that has not begun."""
-        return Runner(Settings(url=parse_url(self.url), **QUICK | settings), self.handlers)
+        return Runner(checked({"url": parse_url(self.url)} | QUICK | settings), self.handlers)
 
     async def work(self, **settings: Any) -> Runner:
         """Run a runner until there is nothing left to do."""

@@ -87,7 +87,7 @@ async def test_no_repr_and_no_crash_tells_the_password_of_the_database() -> None
     database = Database.of(settings, read_only=True)
     session = Session(database, settings)
     try:
-        told = [repr(session), str(settings), repr(settings.model_dump()), repr(database.engine), str(database.url)]
+        told = [repr(session), str(settings), repr(vars(settings)), repr(database.engine), str(database.url)]
         told += [crash_text(InvalidInput(why=SECRET)), repr(written(["tasks"], settings))]
     finally:
         await database.dispose()

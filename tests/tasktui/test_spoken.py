@@ -1,6 +1,7 @@
 """The same on the command line, and copied there."""
 
 import shlex
+from dataclasses import replace
 from datetime import UTC
 from typing import Any
 
@@ -60,8 +61,8 @@ def test_what_is_done_here_is_a_command_line_there(words: list[object], line: st
 
 
 def test_the_database_is_named_without_a_password() -> None:
-    assert written(["stats"], HERE.model_copy(update={"profile": "prod"})) == "runner stats --profile prod"
-    secret = HERE.model_copy(update={"url": parse_url("postgresql://ana:geheim@db/app")})
+    assert written(["stats"], replace(HERE, profile="prod")) == "runner stats --profile prod"
+    secret = replace(HERE, url=parse_url("postgresql://ana:geheim@db/app"))
     assert written(["stats"], secret) == "runner stats"
 
 
