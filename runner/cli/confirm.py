@@ -68,7 +68,7 @@ def need_reason(wanted: Demand, reason: str | None) -> None:
         InvalidInput: there is none.
     """
     if wanted.reason and not reason:
-        why = f"so many tasks, or any on production, need a reason: --reason '...'; this is {wanted.word}"
+        why = f"on production, as for more than {MANY:,} tasks, a change needs a reason: --reason '...'"
         raise InvalidInput(why=why)
 
 

@@ -136,7 +136,7 @@ def _total(total: Total) -> Sequence[str]:
         total.handler,
         total.queue,
         f"{flow.succeeded:,}",
-        f"{flow.first_try / flow.succeeded:.0%}" if flow.succeeded else cells.NOTHING,
+        cells.share(flow.share_of(flow.first_try)),
         f"{flow.retried:,}",
         f"{flow.died:,}",
         cells.duration(total.p50),

@@ -72,12 +72,12 @@ async def undo(
         if sql:
             print(await database.write(intervene.undo_script, found, who(reason)), end="")
             return Exit.OK
+        seen = await database.read(intervene.undoing, [found.id])
         if dry_run or entry is None:
-            seen = await database.read(intervene.undoing, [found.id])
             await _show(database, found, seen, json=json and dry_run)
         if dry_run:
             return Exit.OK
-        if entry is None:
+        if entry is None and seen.able:
             _ask(found)
         result = await database.write(intervene.undo, [found.id], who(reason))
     return tell("undo", result, json=json)

@@ -80,9 +80,12 @@ def _dead(glance: Glance, zone: tzinfo) -> Iterator[Alert]:
     since = (glance.at - (len(died) - 1 - first) * MINUTE).astimezone(zone)
     deaths = glance.trouble.deaths
     kinds = ", ".join(f"{line(kind, SHORT)} ({number:,})" for kind, number in islice(deaths.items(), MOST_KINDS))
-    more = f" and {len(deaths) - MOST_KINDS} more kinds" if len(deaths) > MOST_KINDS else ""
+    more = f" and {counted(len(deaths) - MOST_KINDS, 'more kind')}" if len(deaths) > MOST_KINDS else ""
     about = f": {kinds}{more}" if kinds else ""
-    yield Alert("✖", f"{total:,} dead since {since:%H:%M}{about}; 4 to look", "red")
+    still = sum(queue.dead.number for queue in glance.queues)
+    capped = "+" if any(queue.dead.more for queue in glance.queues) else ""
+    is_now = f"{still:,}{capped} {'is' if still == 1 else 'are'} dead now"
+    yield Alert("✖", f"{total:,} died since {since:%H:%M}, {is_now}{about}; 4 to look", "red")
 
 
 def _silent(runner: RunnerRow) -> Iterator[Alert]:
@@ -100,4 +103,5 @@ def _paused(place: str, pause: Pause, at: datetime, zone: tzinfo) -> Alert:
     if pause.until and pause.until.astimezone(zone).date() != at.astimezone(zone).date():
         until = f"until {pause.until.astimezone(zone):%Y-%m-%d %H:%M}"
     who, since = line(pause.by, SHORT), cells.since(pause.since, at)
-    return Alert("⏸", f"{place} paused by {who} {since} ago {until}: {line(pause.why, SHORT)}")
+    why = f": {line(pause.why, SHORT)}" if pause.why else ""
+    return Alert("⏸", f"{place} paused by {who} {since} ago {until}{why}")

@@ -84,7 +84,12 @@ class ActingScreen(UndoingScreen):
             case Subject.ENTRY if len(chosen) == 1:
                 self.work(self._ask_for_undo(action, chosen[0].id))
             case _:
-                self.tell(f"{action.label} is for one {action.subject.word}: put the cursor on one", bad=True)
+                many = (
+                    f"{len(chosen):,} are marked, \\ takes the marks away"
+                    if len(chosen) > 1
+                    else "put the cursor on one"
+                )
+                self.tell(f"{action.label} is for one {action.subject.word}: {many}", bad=True)
 
     def ask_for_tasks(self, action: Action, chosen: Sequence[TaskRow]) -> None:
         """Ask whether an action on these tasks is meant."""

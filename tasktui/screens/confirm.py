@@ -19,6 +19,7 @@ from tasktui.act.actions import Action, Plan
 from tasktui.act.consent import ALL, Consent, amount_of
 from tasktui.act.copying import Scripted, copy
 from tasktui.draw.render import block, content, line, lines, state
+from tasktui.widgets.typed import IN_TURN
 
 MOST_GROUPS = 6
 """States and queues that are listed, so that the question fits a small screen."""
@@ -39,6 +40,7 @@ class ConfirmScreen(ModalScreen[Consent | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        *IN_TURN,
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+y", "copy", "Copy as a command line; again: as SQL", priority=True),
     ]

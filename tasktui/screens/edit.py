@@ -23,6 +23,7 @@ from tasktui.act.spoken import of_edit, written
 from tasktui.draw.render import block, content, line
 from tasktui.messages import Acted, MovedOn, Told
 from tasktui.operator.session import Session
+from tasktui.widgets.typed import IN_TURN
 
 
 class EditScreen(ModalScreen[Result | None]):
@@ -34,6 +35,7 @@ class EditScreen(ModalScreen[Result | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        *IN_TURN,
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+s", "save", "Save", priority=True),
         Binding("ctrl+y", "copy", "Copy as a command line; again: as SQL", priority=True),
@@ -53,7 +55,8 @@ class EditScreen(ModalScreen[Result | None]):
             for entry in entries(self._story, self._session.zone):
                 with Horizontal(classes="entry"):
                     yield Label(entry.label, markup=False)
-                    field = Input(entry.value, entry.hint, id=entry.name, compact=True, select_on_focus=False)
+                    field = Input(entry.value, entry.hint, id=entry.name, compact=True)
+                    field.select_on_focus = entry.name != "payload"  # of a payload a part is changed, of others all
                     field.disabled = bool(entry.closed)
                     yield field
                 if entry.closed:

@@ -54,7 +54,7 @@ class SteeringScreen(AskingScreen):
         until = cells.exact(found.until, at, self.session.zone) if found.until else "somebody ends it"
         return [
             content((f"Resume {line(place)}", "bold")),
-            content(f"  paused by {line(found.by)} until {until}: {line(found.why)}"),
+            content(f"  paused by {line(found.by)} until {until}{f': {line(found.why)}' if found.why else ''}"),
         ]
 
     def _turn(self, place: Place, found: Pause | None, consent: Consent) -> None:

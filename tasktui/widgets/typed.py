@@ -1,10 +1,18 @@
-"""Lines to type into, with what may be meant shown ahead: the right arrow takes it."""
+"""Lines to type into, with what may be meant shown ahead: tab and the right arrow take it."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from textual import events
+from textual.binding import Binding, BindingType
 from textual.suggester import Suggester
 from textual.widgets import Input
+
+IN_TURN: list[BindingType] = [
+    Binding("tab", "app.focus_next", "Next", show=False, priority=True),
+    Binding("shift+tab", "app.focus_previous", "Previous", show=False, priority=True),
+]
+"""For forms: the line is changed before the next key is handed on, so that what is typed fast goes where it belongs."""
 
 
 class Typed(Input):
@@ -19,10 +27,18 @@ class Typed(Input):
 
     DEFAULT_CSS = "Typed { height: 1; border: none; padding: 0 1; } Typed:focus { border: none; }"
 
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "take", "Take what is shown ahead", show=False)]
+
     def __init__(
         self, complete: Callable[[str], str | None], placeholder: str = "", value: str = "", *, id: str | None = None
     ) -> None:
         super().__init__(value, placeholder=placeholder, suggester=_Completion(complete), id=id, compact=True)
+        self._complete = complete
+
+    def action_take(self) -> None:
+        """Take what may be meant; where nothing may, stay here: the keys behind are not meant for the list."""
+        if meant := self._complete(self.value):
+            self.value, self.cursor_position = meant, len(meant)
 
     async def action_submit(self) -> None:
         """Send the line, and let go of the keyboard at once: the keys behind are meant for what comes then."""

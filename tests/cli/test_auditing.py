@@ -137,6 +137,12 @@ def test_without_a_number_ones_own_last_change_is_meant_and_only_shown(called: C
     assert "back to max_attempts: 9 -> null" in told.out
     assert "say runner undo 1" in told.err
     assert store.tasks()[0]["max_attempts"] == 9
+    called("edit", id, "--priority", 5)
+    edited_by(store, "somebody else", id, 4)
+    told = called("undo")
+    assert told.code == Exit.MOVED_ON
+    assert "it cannot be taken back" in told.out
+    assert "say runner undo" not in told.err  # nobody is sent where it would be refused
 
 
 @pytest.mark.parametrize(("answer", "priority"), [(b"y\n", 1), (b"n\n", 7)])

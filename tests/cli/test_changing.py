@@ -94,7 +94,7 @@ def test_a_dry_run_changes_nothing(called: Call, store: Store) -> None:
 def test_chunks_reach_every_task_and_what_cannot_be_changed_is_passed_over(called: Call, store: Store) -> None:
     ids = later(store, 1_201)
     called("terminate", *ids[100:300])
-    assert "need a reason" in called("delay", "handler:a.b", "--by", "1h", "--yes", 1_001).err
+    assert "needs a reason" in called("delay", "handler:a.b", "--by", "1h", "--yes", 1_001).err
     assert called("delay", "handler:a.b", "--by", "1h", "--yes", 1_001, "--reason", "why").code == Exit.PARTLY
     soon = datetime.now(UTC) + timedelta(minutes=90)
     assert all(task["run_at"] > soon for task in store.tasks())

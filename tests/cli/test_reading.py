@@ -274,6 +274,7 @@ def test_reports_tell_how_well_it_went(called: Call, store: Store) -> None:
     lines = called("reports", "--since", "10m").out.splitlines()
     assert lines[1].split() == ["NAME", "IN", "DONE", "SUCCESS", "1ST", "2ND", "RETRY", "DEAD", "P50", "P95"]
     assert lines[2].split() == ["a.b", "4", "3", "75.0%", "50.0%", "25.0%", "0", "1", "-", "-"]
+    assert "50.0%" in called("stats").out  # as in the report
     document = called("reports", "--by", "queue", "--json").document
     assert (document["by"], document["lines"][0]["name"], document["total"]["success"]) == ("queue", "mail", 0.75)
     assert called("reports", "--csv").out.splitlines()[1].startswith("a.b,4,3,")

@@ -1,5 +1,7 @@
 """What keys change: asked first, compared with what was seen, written down, and never on anything else."""
 
+from textual.events import Key
+
 from runner.store import intervene, observe
 from runner.store.database import Database
 from runner.store.intervene import By, Changes, Target
@@ -94,10 +96,15 @@ async def test_more_than_a_few_tasks_want_their_number_typed(database: Database,
 @ON_ONE_DATABASE
 async def test_what_an_action_does_not_apply_to_is_said(database: Database, watch: Watch) -> None:
     await add_past(database, 5)
+    await add_past(database, 6)
     async with watch("tasks") as operator:
         await operator.sees("✔ succeeded")
         await operator.press("R")
         await operator.is_told("it is succeeded, and must be waiting, dead or cancelled")
+        await operator.press("asterisk")
+        await operator.is_told("Marked 2 tasks")
+        await operator.press("E")
+        await operator.is_told("Edit is for one task: 2 are marked, \\ takes the marks away")
 
 
 async def test_an_edit_is_previewed_saved_and_taken_back(database: Database, watch: Watch) -> None:
@@ -106,8 +113,8 @@ async def test_an_edit_is_previewed_saved_and_taken_back(database: Database, wat
         await operator.sees("○ ready")
         await operator.press("E")
         await operator.until(lambda: isinstance(operator.screen, EditScreen) and operator.screen.focused)
-        operator.screen.query_one("#max_attempts").value = "6"
-        operator.screen.query_one("#run_at").value = "+15m"
+        for key in ("+", "1", "5", "m", "tab", "6"):  # faster than the form is
+            operator.console.post_message(Key(key, key if len(key) == 1 else None))
         await operator.sees("max attempts: 4 -> 6; 0 used", "runs, if every attempt fails at once: ")
         await operator.press("ctrl+s")
         await operator.is_told("Edit: 1 changed")

@@ -130,7 +130,7 @@ async def test_queues_that_were_seen_are_offered_to_the_filter(database: Databas
         await operator.sees("mail")
         await operator.press("2")
         await operator.until(lambda: operator.screen.listing.ids)
-        await operator.press("slash", *"que", "right", "m", "right", "enter")
+        await operator.press("slash", *"que", "tab", "m", "right", "enter")
         await operator.until(lambda: operator.console.session.wanted == "queue:mail")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import tzinfo
 
 from runner.people import cells
+from runner.people.terminal import counted
 from runner.store.observe.story import Story
 
 
@@ -21,7 +22,7 @@ def particulars(story: Story, zone: tzinfo) -> Iterator[tuple[str, str]]:
     yield "task", f"{task.id}   version {task.version}"
     yield "state", cells.state(task.shown) + ("   its end has been asked for" if task.cancel_requested else "")
     yield "handler", f"{task.handler}   in queue {task.queue}, priority {task.priority}"
-    rescued = f"   rescued {task.rescues} times" if task.rescues else ""
+    rescued = f"   rescued {counted(task.rescues, 'time')}" if task.rescues else ""
     yield "attempts", f"{cells.tries(task.attempt, task.max_attempts)}{rescued}"
     times = {"run at": task.run_at, "submitted": task.submitted_at, "claimed": task.claimed_at}
     times |= {"deadline": story.deadline_at, "finished": task.finished_at}

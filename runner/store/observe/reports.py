@@ -56,8 +56,12 @@ class Flow:
     @property
     def success_rate(self) -> float | None:
         """The share of ended tasks that succeeded; None when none has ended."""
+        return self.share_of(self.succeeded)
+
+    def share_of(self, number: int) -> float | None:
+        """The share that so many are of the tasks that succeeded or died; None when there are none."""
         tried = self.succeeded + self.died
-        return self.succeeded / tried if tried else None
+        return number / tried if tried else None
 
 
 @dataclass(frozen=True, slots=True)

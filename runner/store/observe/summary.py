@@ -45,16 +45,12 @@ class Line:
     @property
     def first(self) -> float | None:
         """The share of the tasks that succeeded or died which succeeded at the first attempt."""
-        return self._share(self.flow.first_try)
+        return self.flow.share_of(self.flow.first_try)
 
     @property
     def second(self) -> float | None:
         """The share of them which succeeded at the second attempt."""
-        return self._share(self.flow.second_try)
-
-    def _share(self, number: int) -> float | None:
-        tried = self.flow.succeeded + self.flow.died
-        return number / tried if tried else None
+        return self.flow.share_of(self.flow.second_try)
 
 
 @dataclass(frozen=True, slots=True)
