@@ -10,7 +10,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer
 
 from runner.errors import RunnerError
 from runner.people import cells
@@ -22,6 +21,7 @@ from tasktui.messages import Failed, Looked, Told
 from tasktui.operator.session import Session
 from tasktui.screens import MODES
 from tasktui.widgets.heading import Heading, Status
+from tasktui.widgets.keys import Keys
 
 MOST_LINES, LONGEST_LINE = 8, 200
 """What is shown of something that was copied."""
@@ -79,7 +79,7 @@ class LiveScreen(Screen[None]):
         """Put the parts below each other."""
         yield Heading()
         yield from self.parts()
-        yield Footer(show_command_palette=False, compact=True)
+        yield Keys(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
         """Begin to look."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from textual.widgets._footer import FooterKey
 
 from runner.errors import StoreError
 from runner.settings import Settings
@@ -150,10 +151,15 @@ async def test_the_connections_of_a_console_refuse_every_intervention(
 async def test_writing_is_unlocked_by_command_with_a_reason(database: Database, watch: Watch) -> None:
     await add_live(database)
     async with watch("tasks", writable=False) as operator:
+        keys = list(operator.screen.query(FooterKey))
+        operator.screen.refresh_bindings()
+        await operator.pilot.pause()
+        assert list(operator.screen.query(FooterKey)) == keys
         await operator.command("write 10m")
         await operator.is_told("say why")
         await operator.command("write 10m mend the mail queue")
         await operator.sees("WRITE for 9m5")
+        await operator.until(lambda: list(operator.screen.query(FooterKey)) != keys)
         await operator.press("T")
         await say_yes(operator)
         await operator.is_told("1 changed")
