@@ -12,7 +12,7 @@ from runner.people.person import operator
 from runner.store import intervene
 from runner.store.intervene import By, Changes
 from runner.task import NewTask, State
-from tests.cli.conftest import PROGRAM, Call, Store, program
+from tests.cli.conftest import PROGRAM, Call, Store
 
 
 def later(store: Store) -> int:
@@ -146,9 +146,9 @@ def test_without_a_number_ones_own_last_change_is_meant_and_only_shown(called: C
 
 
 @pytest.mark.parametrize(("answer", "priority"), [(b"y\n", 1), (b"n\n", 7)])
-def test_a_person_at_a_terminal_is_asked(answer: bytes, priority: int) -> None:
-    program("submit", "a.b", "--delay", "1h")
-    program("edit", 1, "--priority", 7)
+def test_a_person_at_a_terminal_is_asked(call: Call, answer: bytes, priority: int) -> None:
+    call("submit", "a.b", "--delay", "1h")
+    call("edit", 1, "--priority", 7)
     ours, theirs = pty.openpty()
     with subprocess.Popen([str(PROGRAM), "undo"], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs) as asked:
         os.close(theirs)
@@ -158,7 +158,7 @@ def test_a_person_at_a_terminal_is_asked(answer: bytes, priority: int) -> None:
         os.write(ours, answer)
         assert asked.wait(timeout=30) == (Exit.OK if priority == 1 else Exit.BAD_INPUT)
     os.close(ours)
-    assert f'"priority": {priority}' in program("show", 1, "--json").stdout
+    assert f'"priority": {priority}' in call("show", 1, "--json").out
 
 
 def test_a_runner_is_asked_to_drain_and_to_resize(called: Call, store: Store) -> None:

@@ -126,14 +126,14 @@ def test_old_tasks_are_pruned(called: Call, store: Store) -> None:
     assert called("show", ids[0]).code == Exit.NOT_FOUND
 
 
-def test_a_runner_ends_by_itself_when_nothing_is_left(handlers: None) -> None:
-    program("submit", "a.b", '{"n": 1}')
-    program("submit", "a.bad")
-    program("submit", "a.b", "--delay", "1h")
+def test_a_runner_ends_by_itself_when_nothing_is_left(call: Call, handlers: None) -> None:
+    call("submit", "a.b", '{"n": 1}')
+    call("submit", "a.bad")
+    call("submit", "a.b", "--delay", "1h")
     worked = program("work", "-H", "own_handlers", "--until-idle", "--every", "50ms", "--log-format", "human")
     assert worked.returncode == Exit.OK, worked.stderr
     assert "left for later: 1 scheduled task" in worked.stderr
-    told = [json.loads(program("show", id, "--json").stdout) for id in (1, 2, 3)]
+    told = [call("show", id, "--json").document for id in (1, 2, 3)]
     assert [task["state"] for task in told] == [State.SUCCEEDED, State.DEAD, State.WAITING]
     assert told[0]["result"] == 2
 
@@ -145,25 +145,25 @@ def test_a_runner_without_handlers_does_not_start() -> None:
 
 
 @pytest.mark.parametrize("option", [("--every", "0s"), ("--batch", "0"), ("--lease", "x"), ("--mode", "often")])
-def test_settings_of_a_runner_are_checked(handlers: None, option: tuple[str, str]) -> None:
-    told = program("work", "-H", "own_handlers", *option)
-    assert told.returncode in (Exit.BAD_INPUT, Exit.CONFIGURATION)
-    assert "Traceback" not in told.stderr
+def test_settings_of_a_runner_are_checked(call: Call, option: tuple[str, str]) -> None:
+    told = call("work", "-H", "sample_handlers", "--until-idle", *option)
+    assert told.code in (Exit.BAD_INPUT, Exit.CONFIGURATION)
+    assert "Traceback" not in told.err
 
 
-def test_a_runner_told_to_stop_drains(handlers: None) -> None:
-    program("submit", "a.slow")
+def test_a_runner_told_to_stop_drains(call: Call, handlers: None) -> None:
+    call("submit", "a.slow")
     command = [str(PROGRAM), "work", "-H", "own_handlers", "--drain-timeout", "0s"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as working:
         assert working.stdout is not None
         assert working.stdout.readline() == b"started\n"
-        (runner,) = json.loads(program("runners", "--json").stdout)["runners"]
+        (runner,) = call("runners", "--json").document["runners"]
         assert (runner["pid"], runner["holds"]) == (working.pid, 1)
         working.send_signal(signal.SIGTERM)
         _, said = working.communicate(timeout=30)
     assert working.returncode == Exit.OK, said
     assert b"Traceback" not in said
-    assert json.loads(program("runners", "--json").stdout)["runners"] == []
+    assert call("runners", "--json").document["runners"] == []
 
 
 def test_the_demo_reports_in_json(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Intervening: by number, by filter after a preview, and one task's values."""
 
-import json
 import os
 import pty
 import re
@@ -11,7 +10,7 @@ import pytest
 
 from runner.cli.ending import Exit
 from runner.task import NewTask, State
-from tests.cli.conftest import PROGRAM, Call, Store, program
+from tests.cli.conftest import PROGRAM, Call, Store
 from tests.shells import shell_of
 
 
@@ -134,8 +133,8 @@ def test_a_retry_can_be_spread(called: Call, store: Store) -> None:
 @pytest.mark.parametrize(
     ("answer", "state"), [(b"y\n", State.CANCELLED), (b"n\n", State.WAITING), (b"\x04", State.WAITING)]
 )
-def test_a_person_at_a_terminal_is_asked(answer: bytes, state: State) -> None:
-    program("submit", "a.b", "--delay", "1h")
+def test_a_person_at_a_terminal_is_asked(call: Call, answer: bytes, state: State) -> None:
+    call("submit", "a.b", "--delay", "1h")
     ours, theirs = pty.openpty()
     command = [str(PROGRAM), "terminate", "handler:a.b"]
     with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs) as asked:
@@ -146,7 +145,7 @@ def test_a_person_at_a_terminal_is_asked(answer: bytes, state: State) -> None:
         os.write(ours, answer)
         assert asked.wait(timeout=30) == (Exit.OK if state is State.CANCELLED else Exit.BAD_INPUT)
     os.close(ours)
-    assert json.loads(program("show", 1, "--json").stdout)["state"] == state
+    assert call("show", 1, "--json").document["state"] == state
 
 
 def test_values_of_a_task_are_edited(called: Call, store: Store) -> None:

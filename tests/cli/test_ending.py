@@ -111,14 +111,14 @@ def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     assert ended.stderr == b"runner: No space left on device\n"
 
 
-def test_closed_streams_hurt_neither_the_command_nor_its_database(tmp_path: Path) -> None:
+def test_closed_streams_hurt_neither_the_command_nor_its_database(call: Call, tmp_path: Path) -> None:
     command = f"{PROGRAM} submit a.b '{{}}' <&- >&- 2>&-"
     assert subprocess.run(["sh", "-c", command], check=False, cwd=tmp_path).returncode == 0
-    assert '"handler": "a.b"' in program("tasks", "--json", cwd=tmp_path).stdout
+    assert '"handler": "a.b"' in call("tasks", "--json").out
 
 
-def test_signs_that_the_terminal_does_not_know_are_replaced(tmp_path: Path) -> None:
-    program("submit", "a.b", cwd=tmp_path)
-    told = program("tasks", cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+def test_signs_that_the_terminal_does_not_know_are_replaced(call: Call) -> None:
+    call("submit", "a.b")
+    told = program("tasks", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert told.returncode == 0
     assert "? ready" in told.stdout

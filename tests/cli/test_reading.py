@@ -167,11 +167,11 @@ def test_the_error_of_a_task_that_has_succeeded_since_is_called_its_last(called:
     assert "error" not in lines
 
 
-def test_the_next_runs_follow_the_handlers_plan_where_it_is_known(tmp_path: Path) -> None:
+def test_the_next_runs_follow_the_handlers_plan_where_it_is_known(call: Call, tmp_path: Path) -> None:
     source = "import runner\n@runner.handler('a.b', retry='7m')\nasync def ab() -> None: ...\n"
     (tmp_path / "own_handlers.py").write_text(source)
-    program("submit", "a.b", "--max-attempts", 2)
-    assert len(json.loads(program("show", 1, "--json").stdout)["next_runs"]) == 1
+    call("submit", "a.b", "--max-attempts", 2)
+    assert len(call("show", 1, "--json").document["next_runs"]) == 1
     first, second = json.loads(program("show", 1, "--json", "-H", "own_handlers").stdout)["next_runs"]
     assert datetime.fromisoformat(second) - datetime.fromisoformat(first) == timedelta(minutes=7)
 
@@ -232,8 +232,8 @@ def test_runners_are_listed_with_what_they_have_in_hand(called: Call, store: Sto
     assert "2/10" in called("runners").out
 
 
-def test_colours_are_only_for_those_who_want_them(tmp_path: Path) -> None:
-    program("submit", "a.b")
+def test_colours_are_only_for_those_who_want_them(call: Call) -> None:
+    call("submit", "a.b")
     wanted = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
     assert "\x1b[1m" in program("tasks", env=wanted).stdout
     assert "\x1b[" not in program("tasks").stdout

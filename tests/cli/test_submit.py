@@ -136,14 +136,14 @@ def test_what_is_wrong_is_refused_and_nothing_is_stored(
     assert not Path("tasktui.db").exists()
 
 
-def test_a_known_handler_checks_its_payload_and_gives_its_defaults(handlers: None) -> None:
+def test_a_known_handler_checks_its_payload_and_gives_its_defaults(call: Call, handlers: None) -> None:
     refused = program("submit", "mail.send", '{"to": 7, "cc": "x"}', "-H", "mail_handlers")
     assert refused.returncode == Exit.BAD_INPUT
     assert "to: " in refused.stderr
     assert "cc: " in refused.stderr
     accepted = program("submit", "mail.send", '{"to": "ana"}', "-H", "mail_handlers")
     assert accepted.returncode == Exit.OK, accepted.stderr
-    (task,) = json.loads(program("tasks", "--json").stdout)["tasks"]
+    (task,) = call("tasks", "--json").document["tasks"]
     assert (task["queue"], task["priority"]) == ("mail", 5)
 
 
@@ -158,12 +158,12 @@ def test_two_handlers_with_one_name_are_refused(handlers: None, tmp_path: Path) 
 @pytest.mark.parametrize(
     "source", ["import no_such_module", "raise ValueError('no')", "syntax error", "raise SystemExit(0)"]
 )
-def test_a_module_that_cannot_be_loaded_is_named(tmp_path: Path, source: str) -> None:
+def test_a_module_that_cannot_be_loaded_is_named(call: Call, tmp_path: Path, source: str) -> None:
     (tmp_path / "broken_handlers.py").write_text(source)
-    told = program("submit", "a.b", "-H", "broken_handlers")
-    assert told.returncode == Exit.CONFIGURATION
-    assert "broken_handlers" in told.stderr
-    assert "Traceback" not in told.stderr
+    told = call("submit", "a.b", "-H", "broken_handlers")
+    assert told.code == Exit.CONFIGURATION
+    assert "broken_handlers" in told.err
+    assert "Traceback" not in told.err
 
 
 def test_files_of_the_current_directory_do_not_replace_modules_of_python(handlers: None, tmp_path: Path) -> None:
@@ -173,10 +173,9 @@ def test_files_of_the_current_directory_do_not_replace_modules_of_python(handler
     assert told.returncode == Exit.OK, told.stderr
 
 
-def test_a_payload_can_come_from_standard_input(tmp_path: Path) -> None:
+def test_a_payload_can_come_from_standard_input(call: Call) -> None:
     assert program("submit", "a.b", "-", input='{"secret": 1}').returncode == Exit.OK
-    (task,) = json.loads(program("tasks", "--json").stdout)["tasks"]
-    assert json.loads(program("show", task["id"], "--json", "--reveal").stdout)["payload"] == {"secret": 1}
+    assert call("show", 1, "--json", "--reveal").document["payload"] == {"secret": 1}
 
 
 LINES = """\
@@ -262,29 +261,29 @@ def test_only_bad_lines_are_bad_input(call: Call, tmp_path: Path) -> None:
 
 
 @contextmanager
-def fed(lines: bytes) -> Iterator[subprocess.Popen[bytes]]:
+def fed(call: Call, lines: bytes) -> Iterator[subprocess.Popen[bytes]]:
     """A program that has submitted these lines from a pipe, and waits for more."""
-    program("migrate")
+    call("migrate")
     command = [str(PROGRAM), "submit", "a.b", "--lines", "-"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as ours:
         assert ours.stdin is not None
         ours.stdin.write(lines)
         ours.stdin.flush()
-        while len(json.loads(program("tasks", "--json").stdout)["tasks"]) < lines.count(b"\n"):
+        while len(call("tasks", "--json").document["tasks"]) < lines.count(b"\n"):
             assert ours.poll() is None
         yield ours
 
 
-def test_what_a_pipe_holds_is_submitted_before_more_comes() -> None:
-    with fed(b'{"n": 1}\n') as ours:
+def test_what_a_pipe_holds_is_submitted_before_more_comes(call: Call) -> None:
+    with fed(call, b'{"n": 1}\n') as ours:
         out, _ = ours.communicate(b'{"n": 2}\n', timeout=30)
     assert ours.returncode == Exit.OK
     assert out.startswith(b"Submitted 2 tasks")
 
 
-def test_an_interrupted_pipe_says_how_far_it_came() -> None:
-    with fed(b'{"n": 1}\n{"n": 2}\n') as ours:
+def test_an_interrupted_pipe_says_how_far_it_came(call: Call) -> None:
+    with fed(call, b'{"n": 1}\n{"n": 2}\n') as ours:
         ours.send_signal(signal.SIGINT)
         ours.wait(timeout=30)  # with the pipe still open: its end would be an end, too
         _, said = ours.communicate()
