@@ -1,6 +1,7 @@
 """The databases that tests run on: every store test runs on each of them."""
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -28,9 +29,18 @@ NO_POSTGRES = (
 # Whoever runs the tests in the background of a script lets them, and all that they start, ignore an interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What is collected here is no garbage, and there is much of it.
+gc.disable()
+
 # How long an example takes depends on what else the machine does.
 settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from now on, but only among what the tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 class Databases(Protocol):
