@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 from textual.widgets import Input
 
@@ -27,6 +28,8 @@ PATIENCE = 20.0
 
 WIDE = (120, 40)
 NARROW = (80, 24)
+
+PARSED: dict[object, Any] = {}
 
 ON_ONE_DATABASE = on_sqlite
 """For what happens between the keys and the screen: the store's own tests run on every database."""
@@ -91,6 +94,20 @@ class Operator:
 
 
 Watch = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse a style sheet for the first console only: their rules are never changed, and hundreds follow."""
+    parse = Stylesheet._parse_rules
+
+    def parsed(sheet: Stylesheet, css: str, **source: Any) -> Any:
+        key = (css, *source.values(), *sheet._variables.items())
+        if key not in PARSED:
+            PARSED[key] = parse(sheet, css, **source)
+        return PARSED[key]
+
+    monkeypatch.setattr(Stylesheet, "_parse_rules", parsed)
 
 
 @pytest.fixture
