@@ -1,7 +1,6 @@
 """The console as an application: where one can go, what can be commanded, and how it starts and ends."""
 
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +18,6 @@ from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
 from runner.people import views
-from runner.people.terminal import clean
 from tasktui import screens
 from tasktui.draw.render import block
 from tasktui.messages import Failed, Looked
@@ -28,10 +26,9 @@ from tasktui.operator.session import Session
 from tasktui.rest import load_rest
 from tasktui.screens.live import LiveScreen
 from tasktui.terminal.colourless import Colourless
+from tasktui.terminal.crash import crash_text
 from tasktui.terminal.keyboard import Keyboard, forgive_bad_bytes
 from tasktui.typed.commands import parse_command
-
-MOST_FRAMES = 12
 
 SOON = 0.2
 """Seconds after which the rest is loaded: what is there to look at is drawn before."""
@@ -155,11 +152,3 @@ class Console(App[None]):
         shown = Text(crash_text(sys.exc_info()[1] or self._exception))
         self._exit_renderables.append(Segments(self.console.render(shown, self.console.options)))
         self._close_messages_no_wait()
-
-
-def crash_text(error: BaseException | None) -> str:
-    """What is said when something unforeseen ends the console: where it happened, and no value of any variable."""
-    frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:] if error else []
-    places = [f"  {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
-    kind = type(error).__name__
-    return clean("\n".join([f"tasktui ended because of something unforeseen: {kind}", *places]), newlines=True)

@@ -3,14 +3,13 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from runner.errors import DatabaseRefused
+from runner.errors import DatabaseAway, DatabaseRefused
 from runner.migrations.revisions import check, check_in
 from runner.people import cells
 from runner.people.person import local_zone
@@ -20,8 +19,8 @@ from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.intervene import By, who
 from runner.store.observe import Ping, clock, ping, staleness
-from runner.store.shield import shielded
 from runner.store.transaction import Transaction
+from tasktui.operator.patience import Patience
 from tasktui.operator.recall import Recall
 from tasktui.operator.work import Work
 from tasktui.operator.writing import STANDBY, ReadOnly, WriteLock
@@ -35,6 +34,15 @@ DEADLINE = 5.0
 
 LONGEST_CHANGE = 15.0
 """The same for one that changes something, which may have to wait for a row that somebody else holds."""
+
+SILENCE = 15.0
+"""Seconds after which a database that says nothing, not even that it broke something off, is told to be away."""
+
+LONGEST_SILENCE = 30.0
+"""The same for a change: what it did is not known then."""
+
+NOTHING = "it has not answered for {seconds:g} seconds"
+NOTHING_TO_A_CHANGE = NOTHING + ", and whether it made the change is not known: look before you do it again"
 
 MINUTE = 60.0
 TEN_SECONDS = 10.0
@@ -88,7 +96,7 @@ class Session:
     _asked: deque[float] = field(default_factory=deque)
     _ahead: dict[object, asyncio.Task[Any]] = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _under_way: set[asyncio.Task[Any]] = field(default_factory=set)
+    _patience: Patience = field(default_factory=Patience)
 
     @property
     def name(self) -> str:
@@ -140,12 +148,12 @@ class Session:
                 await self._fits.get(None, lambda: check_in(tx, self.database.url))
                 return await verb(tx, *args, **kwargs)
 
-        with self._asking():
-            try:
-                return await shielded(transaction())
-            except DatabaseRefused:
-                await shielded(check(self.database))  # tables of another release are the likeliest reason
-                raise
+        self._asked.append(time.monotonic())
+        try:
+            return await self._patience.wait(transaction(), SILENCE, self._silence(NOTHING, SILENCE))
+        except DatabaseRefused:  # tables of another release are the likeliest reason
+            await self._patience.wait(check(self.database), SILENCE, self._silence(NOTHING, SILENCE))
+            raise
 
     async def measure(self) -> None:
         """Find out how far the database's clock is from ours, and a standby behind its master, now and then."""
@@ -160,34 +168,29 @@ class Session:
             ReadOnly: changes are not allowed at this moment.
             StoreError: the tables are of another release, or the database refuses.
         """
-        with self._asking():
-            async with self._turn:
-                if not self.writable:
-                    raise ReadOnly(why=self.lock.why)
-                database = Database.of(self.settings, deadline=LONGEST_CHANGE)
+        self._asked.append(time.monotonic())
+        async with self._turn:
+            if not self.writable:
+                raise ReadOnly(why=self.lock.why)
+            silence = self._silence(NOTHING_TO_A_CHANGE, LONGEST_SILENCE)
+            return await self._patience.wait(self._change(verb, *args, **kwargs), LONGEST_SILENCE, silence)
 
-                async def checked(tx: Transaction) -> T:
-                    await check_in(tx, self.database.url)
-                    return await verb(tx, *args, **kwargs)
+    async def _change(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        database = Database.of(self.settings, deadline=LONGEST_CHANGE)
 
-                try:
-                    return await database.write(checked)
-                finally:
-                    await shielded(database.dispose())
+        async def checked(tx: Transaction) -> T:
+            await check_in(tx, self.database.url)
+            return await verb(tx, *args, **kwargs)
+
+        try:
+            return await database.write(checked)
+        finally:
+            await database.dispose()
 
     async def ended(self) -> None:
         """Wait until nothing is under way any more: only then the database may be closed."""
         await asyncio.gather(*self._ahead.values(), return_exceptions=True)
-        while others := self._under_way - {asyncio.current_task()}:
-            await asyncio.wait(others)
+        await self._patience.ended()
 
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine runs in a task
-        self._asked.append(time.monotonic())
-        self._under_way.add(task)
-        try:
-            yield
-        finally:
-            self._under_way.discard(task)
+    def _silence(self, why: str, seconds: float) -> DatabaseAway:
+        return DatabaseAway(url=self.database.url, why=why.format(seconds=seconds))

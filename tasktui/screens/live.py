@@ -26,6 +26,9 @@ from tasktui.widgets.keys import Keys
 MOST_LINES, LONGEST_LINE = 8, 200
 """What is shown of something that was copied."""
 
+UNEASY = 5.0
+"""Seconds after which it is said that there is no answer yet."""
+
 TICK = 0.25
 """Seconds between questions whether it is time to look."""
 
@@ -51,6 +54,7 @@ class LiveScreen(Screen[None]):
         self.feed = Feed()
         self._seen: float | None = None
         self._took: float | None = None
+        self._began = 0.0
         self._trouble = ""
         self._keys: tuple[bool, bool] | None = None
 
@@ -131,6 +135,7 @@ class LiveScreen(Screen[None]):
         now = time.monotonic()
         if self.feed.due(now):
             self.feed.begin()
+            self._began = now
             self.run_worker(self._look(), group="look")
         self._head()
 
@@ -173,6 +178,9 @@ class LiveScreen(Screen[None]):
 
     def _head(self) -> None:
         session, now = self.session, time.monotonic()
+        waited = now - self._began
+        waiting = f"no answer for {cells.age(waited)}" if self.feed.looking and waited > UNEASY else ""
+        trouble = waiting or self._trouble
         shown = f"shown is what was seen {cells.age(now - self._seen)} ago: " if self._seen is not None else ""
         self.query_one(Heading).show(
             Status(
@@ -186,7 +194,7 @@ class LiveScreen(Screen[None]):
                 places=[(mode.key, mode.title) for mode in MODES.values()],
                 here=self.title or "",
                 work=session.work.told(now) if session.work is not None else "",
-                trouble=f"{shown}{self._trouble}" if self._trouble else "",
+                trouble=f"{shown}{trouble}" if trouble else "",
             )
         )
         keys = (session.writable, session.work is not None)

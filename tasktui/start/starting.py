@@ -16,7 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.errors import RunnerError, SchemaMissing
+from runner.errors import DatabaseAway, RunnerError, SchemaMissing
 from runner.migrations.revisions import HEAD, check
 from runner.people.terminal import clean
 from runner.settings import Settings
@@ -29,11 +29,12 @@ from tasktui.look.glance import glance
 from tasktui.operator.session import Session
 from tasktui.operator.writing import ASKED, CLOSED, FILE, LOGIN, STANDBY, Barrier, WriteLock
 from tasktui.start.arguments import Arguments
+from tasktui.terminal.crash import crash_text
 
 if TYPE_CHECKING:
     from tasktui.app import Console
 
-ENDING = (signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 HELD = {
     Standing.INTERVENES: None,
@@ -44,7 +45,9 @@ HELD = {
 """What keeps from changing anything, by what the console is to the database."""
 
 LONGEST_ENDING = 10.0
-"""Seconds that ending may take when it was told to: time enough for the transaction that is under way."""
+"""Seconds that ending may take: time enough for the transaction that is under way."""
+
+SILENT = b"tasktui: the database has not answered; what was being changed may have been changed or not.\n"
 
 
 class NoTerminal(RunnerError):
@@ -74,21 +77,30 @@ def main(arguments: Arguments, ready: Callable[[], object]) -> int:
     Returns:
         The exit code; whatever went wrong has been said on standard error.
     """
+    watchdog = threading.Timer(LONGEST_ENDING, _give_up)
+    watchdog.daemon = True
     try:
         require_terminal()
-        return asyncio.run(run(arguments, ready))
+        return asyncio.run(run(arguments, ready, watchdog.start))
     except RunnerError as error:
         ready()
         print(clean(f"tasktui: {error}", newlines=True), file=sys.stderr)
         return error.exit_code
+    except Exception as error:
+        ready()
+        print(crash_text(error), file=sys.stderr)
+        return 1
+    finally:
+        watchdog.cancel()
 
 
-async def run(arguments: Arguments, ready: Callable[[], object]) -> int:
+async def run(arguments: Arguments, ready: Callable[[], object], left: Callable[[], object]) -> int:
     """Run the console until it is left.
 
     Args:
         arguments: that it was called with.
         ready: called when it is about to draw.
+        left: called when the console was left: what is under way is waited for then.
 
     Returns:
         The exit code.
@@ -101,6 +113,7 @@ async def run(arguments: Arguments, ready: Callable[[], object]) -> int:
         end_on_signals(console.exit)
         ready()
         await console.run_async()
+        left()
         return console.return_code or 0
 
 
@@ -169,6 +182,11 @@ def end_on_signals(end: Callable[[], object]) -> None:
         # The loop calls `end` when it gets to it. It does not while the driver waits for a terminal that takes nothing
         # any more; what is installed here is called even then.
         signal.signal(number, _make_sure)
+
+
+def _give_up() -> None:
+    os.write(2, SILENT)  # the terminal is as it was by now
+    os._exit(DatabaseAway.exit_code)
 
 
 def _make_sure(number: int, _frame: object) -> None:

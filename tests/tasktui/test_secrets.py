@@ -14,9 +14,9 @@ from runner.task import State
 from runner.urls import parse_url
 from tasktui.act.actions import ACTIONS
 from tasktui.act.spoken import written
-from tasktui.app import crash_text
 from tasktui.operator.session import Session
 from tasktui.screens import MODES
+from tasktui.terminal.crash import crash_text
 from tests.store.rows import add_attempt, add_live, add_past, ahead
 from tests.tasktui.conftest import ON_ONE_DATABASE, WIDE, Operator, Watch
 

@@ -15,10 +15,11 @@ from runner.errors import DatabaseAway, SchemaMissing
 from runner.settings import Settings
 from runner.urls import parse_url
 from tasktui.__main__ import ERASED, WAITING
-from tasktui.app import crash_text
 from tasktui.operator.writing import ASKED
+from tasktui.start import starting
 from tasktui.start.arguments import Arguments
 from tasktui.start.starting import lock_of, named, opened
+from tasktui.terminal.crash import crash_text
 from tasktui.terminal.keyboard import Keyboard
 from tests.conftest import SqliteDatabases
 from tests.tasktui.terminal import LEFT_ALTERNATE_SCREEN, PATIENCE, PROGRAM, Terminal
@@ -105,7 +106,7 @@ from tasktui.start import starting
 
 async def stuck():
     starting.end_on_signals(lambda: None)
-    threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGHUP]).start()
+    threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGQUIT]).start()
     full = queue.Queue(1)
     full.put(1)
     full.put(2)
@@ -114,10 +115,42 @@ starting.LONGEST_ENDING = 0.1
 asyncio.run(stuck())
 """
 
+SILENT = """
+import asyncio, sys
+from tasktui.start import starting
 
-def test_it_ends_even_while_the_driver_waits_for_ever() -> None:
-    done = subprocess.run([sys.executable, "-P", "-c", STUCK], check=False, timeout=PATIENCE)
-    assert done.returncode == 128 + signal.SIGHUP
+async def silent(arguments, ready, left):
+    left()
+    await asyncio.Event().wait()
+
+starting.LONGEST_ENDING = 0.1
+starting.require_terminal = bool
+starting.run = silent
+sys.exit(starting.main(None, bool))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"), [(STUCK, 128 + signal.SIGQUIT, b""), (SILENT, 4, b"the database has not answered")]
+)
+def test_it_ends_even_while_the_driver_or_the_database_keeps_it_waiting(program: str, code: int, said: bytes) -> None:
+    done = subprocess.run([sys.executable, "-P", "-c", program], check=False, timeout=PATIENCE, capture_output=True)
+    assert (done.returncode, said in done.stderr) == (code, True)
+
+
+def test_what_fails_before_there_is_a_console_is_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(*_: object) -> int:
+        raise KeyError("hunter2")
+
+    monkeypatch.setattr(starting, "require_terminal", bool)
+    monkeypatch.setattr(starting, "run", fail)
+    assert starting.main(Arguments(), bool) == 1
+    said = capsys.readouterr().err
+    assert "tasktui ended because of something unforeseen: KeyError" in said
+    assert "Traceback" not in said
+    assert "hunter2" not in said
 
 
 def test_keys_that_come_all_at_once_go_where_they_are_meant_to(terminal: Terminal) -> None:
