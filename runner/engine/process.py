@@ -53,6 +53,9 @@ LAST_WRITES = 1.0
 LAST_RUNS = 10.0
 """Seconds that a tick's last run is given to end."""
 
+PATIENCE = 2.0
+"""Seconds for which a task may wait in hand for a slot, before it is handed back with the next beat."""
+
 
 class Runner:
     """One process's worth of claiming and executing; the parts are put together here.
@@ -217,6 +220,7 @@ class Runner:
         if self.lease.struck_out and not self.stopping:
             await self._register()
         if self.lease.held:
+            self.working.hand_back(PATIENCE)
             self.working.buffer.hurry()
         self._room_again()
 

@@ -2,7 +2,9 @@
 
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
 from runner.handlers import Handler
@@ -24,12 +26,25 @@ class Running:
         slots: whose slot it takes.
     """
 
-    __slots__ = ("concluded", "concluding", "handler", "job", "over", "slots", "started", "stop", "task", "told")
+    __slots__ = (
+        "concluded",
+        "concluding",
+        "handler",
+        "job",
+        "over",
+        "since",
+        "slots",
+        "started",
+        "stop",
+        "task",
+        "told",
+    )
 
     def __init__(self, task: Claimed, handler: Handler, slots: "Slots") -> None:
         self.task = task
         self.handler = handler
         self.slots = slots
+        self.since = time.monotonic()
         self.started = 0.0
         self.told = False
         self.over = False
@@ -78,6 +93,11 @@ class Slots:
         self.taken += 1
         return self.waiting.popleft()
 
+    def give_up(self, before: float) -> Iterator[Running]:
+        """Let go of the tasks that have waited since before a moment; they stand in the order in which they came."""
+        while self.waiting and self.waiting[0].since < before:
+            yield self.waiting.popleft()
+
     def give_back(self) -> None:
         """A task has left its slot."""
         self.taken -= 1
@@ -117,12 +137,9 @@ class InHand:
         if self.tasks.get(running.task.id) is running:
             del self.tasks[running.task.id]
 
-    def unstarted(self) -> list[Running]:
-        """Give up the tasks that wait for a slot, to be handed back."""
-        given_up = [running for slots in (self.on_loop, self.in_threads) for running in slots.waiting]
-        self.on_loop.waiting.clear()
-        self.in_threads.waiting.clear()
-        return given_up
+    def unstarted(self, before: float = inf) -> list[Running]:
+        """Give up what has waited for a slot since before a moment, in monotonic seconds, to be handed back."""
+        return [running for slots in (self.on_loop, self.in_threads) for running in slots.give_up(before)]
 
     def started(self) -> list[Running]:
         """The tasks whose body runs now."""

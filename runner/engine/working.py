@@ -97,6 +97,13 @@ class Working:
         running = Running(task, handler, self.in_hand.slots_of(handler))
         self._settle(running, Snooze(PUT_OFF, "an earlier run of it has not ended in its runner"), None)
 
+    def hand_back(self, patience: float) -> None:
+        """Hand back what has waited for a slot for more than `patience` seconds: what was quick has become slow.
+
+        Others may have room for it, and it must not be shown as running while nobody runs it.
+        """
+        self._hand_back(self.in_hand.unstarted(time.monotonic() - patience), "no slot came free in its runner")
+
     async def finish(self, limit: float) -> bool:
         """Hand back what has not started, and wait for what has.
 
@@ -106,8 +113,7 @@ class Working:
         Returns:
             False when something runs on all the same.
         """
-        for running in self.in_hand.unstarted():
-            self._settle(running, Release("its runner was stopped before it had started"), None)
+        self._hand_back(self.in_hand.unstarted(), "its runner was stopped before it had started")
         jobs = [running.job for running in self.in_hand.started() if running.job is not None]
         if not jobs:
             return True
@@ -119,6 +125,10 @@ class Working:
                 job.cancel()
             _, unfinished = await asyncio.wait(unfinished, timeout=INTERRUPT)
         return not unfinished
+
+    def _hand_back(self, unstarted: Iterable[Running], why: str) -> None:
+        for running in unstarted:
+            self._settle(running, Release(why), None)
 
     async def _execute(self, running: Running) -> None:
         running.started = time.monotonic()

@@ -3,11 +3,15 @@
 import asyncio
 import threading
 from collections.abc import Sequence
+from datetime import timedelta
 
+import pytest
 import sqlalchemy as sa
 
+from runner.engine import process
 from runner.engine.slots import InHand, Running
 from runner.handlers import Handler
+from runner.policy.polling import LookAhead
 from runner.task import Claimed, State
 from tests.engine.workshop import PATIENCE, Workshop, heard, until
 
@@ -121,6 +125,38 @@ async def test_with_nothing_ahead_no_task_waits_in_hand_for_a_slot(workshop: Wor
             slots.ahead.ended(1_000)
         await until(lambda: runner.working.tally.verbs["succeed"] == MANY)
     assert 0 < most_in_hand <= 3
+
+
+class OneAhead(LookAhead):
+    def tasks(self, now: float) -> int:
+        return 1
+
+
+async def test_what_waits_in_hand_behind_slow_work_is_handed_back(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = asyncio.Event()
+
+    @workshop.handler("work")
+    async def work() -> None:
+        await go_on.wait()
+
+    slow = await workshop.submit("work")
+    async with workshop.running(slots=1, every=timedelta(hours=1), beat=timedelta(seconds=1)) as runner:
+        slots = runner.working.in_hand.on_loop
+        await until(lambda: slots.taken)
+        slots.ahead = OneAhead()  # as after a while of quick work
+        waiting = await workshop.submit("work")
+        await runner.claiming.scan()
+        await until(lambda: waiting in runner.working.in_hand.tasks)
+        slots.ahead = LookAhead()
+        await runner._beat()
+        assert await in_hand(workshop) == 2  # for a moment it may well wait
+        monkeypatch.setattr(process, "PATIENCE", 0.0)
+        await until(lambda: runner.working.tally.verbs["release"])
+        assert (await workshop.state(waiting), await in_hand(workshop)) == ("waiting", 1)
+        go_on.set()
+        await workshop.ended(slow, waiting)
 
 
 async def test_two_runners_share_and_start_nothing_twice(workshop: Workshop) -> None:
