@@ -42,6 +42,7 @@ class NewValues:
         timeout: How long an attempt may take, or none for the handler's.
         payload: The arguments, a JSON object.
         key: The business key, or none.
+        again: Run a task again that is dead or cancelled, with these values.
     """
 
     run_at: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
@@ -51,10 +52,11 @@ class NewValues:
     timeout: str | None = None
     payload: str | None = None
     key: str | None = None
+    again: bool = False
 
     def changes(self, at: datetime) -> Changes:
         """Read what was typed, at the database's time `at`."""
-        given = {name: value for name, value in asdict(self).items() if value is not None}
+        given = {name: value for name, value in asdict(self).items() if value is not None and name != "again"}
         return Changes(**{name: self._read(name, value, at) for name, value in given.items()})
 
     def _read(self, name: str, value: Any, at: datetime) -> Any:
@@ -91,6 +93,8 @@ async def edit(
 ) -> int:
     """Change when and how one task runs, a running one too.
 
+    One that is dead or cancelled is run again with the new values by --again.
+
     With --version nothing is changed when the task is at another version than
     runner show said.
 
@@ -108,16 +112,17 @@ async def edit(
     async with opened(settings) as database:
         at = await database.read(clock)
         changes = values.changes(at)
-        limit = int(settings.payload_limit)
+        again, limit = values.again, int(settings.payload_limit)
         if sql:
-            operation = partial(intervene.edit_each, changes=changes, by=who(reason), payload_limit=limit)
+            operation = partial(intervene.edit_each, changes=changes, by=who(reason), again=again, payload_limit=limit)
             await print_script(database, operation, [Target(id, version)])
             return Exit.OK
         if dry_run:
-            seen = await database.read(intervene.editing, id, version, changes, payload_limit=limit)
+            seen = await database.read(intervene.editing, id, version, changes, again=again, payload_limit=limit)
             result = seen.answer
         else:
-            result = await database.write(intervene.edit, id, version, changes, who(reason), payload_limit=limit)
+            operation = partial(intervene.edit, again=again, payload_limit=limit)
+            result = await database.write(operation, id, version, changes, who(reason))
     for left in result.moved_on:
         raise TaskMovedOn(id=id, seen=version, state=left.state, found=left.version)
     if dry_run:

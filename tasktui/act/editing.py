@@ -4,14 +4,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, tzinfo
+from math import inf
 from typing import Any, NamedTuple
 
 from runner.errors import InvalidEdit, RunnerError
 from runner.people import cells
 from runner.people.redaction import decoded, redacted
 from runner.people.times import format_moment, parse_duration, parse_moment
-from runner.store.intervene import KEEP, Changes
-from runner.store.observe import Story, forecast
+from runner.store.intervene import KEEP, Changes, objection
+from runner.store.observe import Story, TaskRow, forecast
+from runner.task import Shown, State
 from tasktui.draw.render import block, line
 
 NONE = "none"
@@ -42,12 +44,18 @@ class Entry(NamedTuple):
     closed: str = ""
 
 
+def runs_again(story: Story) -> bool:
+    """Tell whether an edit of the task runs it again: it is dead or cancelled."""
+    return objection("requeue", story.task) is None
+
+
 def entries(story: Story, zone: tzinfo) -> list[Entry]:
     """The lines of the form for a task as it was read."""
     task = story.task
+    due = "as soon as it is saved" if runs_again(story) else cells.exact(task.run_at, story.at, zone)
     payload, closed = _payload(story.payload)
     return [
-        Entry("run_at", "Run at", "", f"{cells.exact(task.run_at, story.at, zone)}; now, +15m, 14:30"),
+        Entry("run_at", "Run at", "", f"{due}; now, +15m, 14:30"),
         Entry("max_attempts", "Max attempts", str(task.max_attempts or NONE)),
         Entry("retry", "Retry plan", line(story.retry or NONE)),
         Entry("priority", "Priority", str(task.priority)),
@@ -120,9 +128,13 @@ def preview(typed: Mapping[str, str], story: Story, zone: tzinfo) -> list[str]:
     if not given:
         return ["nothing is changed yet"]
     told = [line(text) for name, value in given.items() for text in _difference(name, value, story, zone)]
-    task = replace(story.task, **{name: given[name] for name in ("run_at", "max_attempts") if name in given})
+    task = story.task
+    if runs_again(story):
+        told.append(f"it is {task.state}: saving runs it again, with all its attempts")
+        task = replace(task, shown=Shown.READY, attempt=0, run_at=story.at)
+    task = replace(task, **{name: given[name] for name in ("run_at", "max_attempts") if name in given})
     plan = story.retry if wanted.retry is KEEP else wanted.retry
-    return told + _runs(forecast(task, plan, story.at), task.max_attempts, story.at, zone)
+    return told + _runs(forecast(task, plan, story.at), task, story.at, zone)
 
 
 def _difference(name: str, value: Any, story: Story, zone: tzinfo) -> list[str]:
@@ -152,14 +164,18 @@ def payload_differences(before: str, after: str) -> list[str]:
     return told
 
 
-def _runs(runs: Sequence[datetime], most: int | None, at: datetime, zone: tzinfo) -> list[str]:
+def _runs(runs: Sequence[datetime], task: TaskRow, at: datetime, zone: tzinfo) -> list[str]:
     """When it will run if every attempt fails at once, to the end of its plan, in the operator's zone."""
     if not runs:
         return []
     shown = [_clock(run, at, zone) for run in runs[:MOST_RUNS]]
     if len(runs) > MOST_RUNS:
         shown.append(f"{len(runs) - MOST_RUNS} more until {_clock(runs[-1], at, zone)}")
-    end = ", then dead" if most is not None and len(runs) < LONGEST_FORECAST else ", and so on"
+    left = (task.max_attempts or inf) - task.attempt - (task.state is State.RUNNING)
+    if len(runs) >= left:
+        end = ", then dead"
+    else:
+        end = ", and so on" if len(runs) >= LONGEST_FORECAST else ", further ones as its handler's plan says"
     offsets = dict.fromkeys(
         format_moment(run, zone).split(" ", 2)[2] for run in runs
     )  # the clocks may change meanwhile

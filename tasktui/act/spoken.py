@@ -89,8 +89,9 @@ def of_edit(story: "Story", given: Mapping[str, str], reason: str | None) -> lis
         given: what was typed, by column.
         reason: why.
     """
+    again = ["--again"] if story.task.state.final else []
     values = [word for name, text in given.items() for word in (f"--{name.replace('_', '-')}", text)]
-    return ["edit", story.task.id, "--version", story.task.version, *values, *_reason(reason)]
+    return ["edit", story.task.id, "--version", story.task.version, *again, *values, *_reason(reason)]
 
 
 def _reason(reason: str | None) -> list[object]:

@@ -7,12 +7,13 @@ from textual import on
 
 from runner.people.filters import Filter
 from runner.store import observe
-from runner.store.intervene import Kind, Place, Result
+from runner.store.intervene import Kind, Place, Result, objection
 from runner.store.observe import Sight, TaskRow
 from tasktui import screens
 from tasktui.act import interventions
 from tasktui.act.actions import ACTIONS, Action, Plan, Subject, plan
 from tasktui.act.consent import Consent
+from tasktui.act.editing import runs_again
 from tasktui.act.spoken import of_plan
 from tasktui.messages import Acted, Told
 from tasktui.screens.confirm import told
@@ -123,6 +124,9 @@ class ActingScreen(UndoingScreen):
 
     async def _ask_for_edit(self, id: int) -> None:
         story = await self.session.read(observe.story, id)
+        if not runs_again(story) and (why := objection("edit", story.task)):
+            self.post_message(Told(f"Task {id} cannot be edited: {why}", bad=True))
+            return
         self.call_later(self.app.push_screen, screens.EditScreen(story, self.session), self._edited)
 
     async def _ask_for_undo(self, action: Action, id: int) -> None:

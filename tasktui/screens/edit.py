@@ -18,7 +18,7 @@ from runner.store import intervene, observe
 from runner.store.intervene import Result, Target
 from runner.store.observe import Story
 from tasktui.act.copying import copy
-from tasktui.act.editing import changes, entries, moved_on, preview, touched
+from tasktui.act.editing import changes, entries, moved_on, preview, runs_again, touched
 from tasktui.act.spoken import of_edit, written
 from tasktui.draw.render import block, content, line
 from tasktui.messages import Acted, MovedOn, Told
@@ -45,6 +45,7 @@ class EditScreen(ModalScreen[Result | None]):
         super().__init__()
         self._story = story
         self._session = session
+        self._again = runs_again(story)
         self._demanded = demand(1, production=session.settings.production, name=session.name)
 
     def compose(self) -> ComposeResult:
@@ -68,7 +69,10 @@ class EditScreen(ModalScreen[Result | None]):
 
     def _title(self) -> Content:
         task = self._story.task
-        title = f"Edit {task.id} {line(task.handler, 30)} {line(task.key, 30)} (as you saw it: version {task.version})"
+        verb = "Run again, edited," if self._again else "Edit"
+        title = (
+            f"{verb} {task.id} {line(task.handler, 30)} {line(task.key, 30)} (as you saw it: version {task.version})"
+        )
         return content((title, "bold"))
 
     def _account(self) -> ComposeResult:
@@ -111,7 +115,7 @@ class EditScreen(ModalScreen[Result | None]):
         story, session = self._story, self._session
         wanted = changes(typed, story, session.zone)
         by, limit = session.by(typed["reason"] or None), int(session.settings.payload_limit)
-        operation = partial(intervene.edit_each, changes=wanted, by=by, payload_limit=limit)
+        operation = partial(intervene.edit_each, changes=wanted, by=by, payload_limit=limit, again=self._again)
         return await session.write(intervene.script, operation, [Target(story.task.id, story.task.version)])
 
     @on(Input.Changed)
@@ -129,7 +133,7 @@ class EditScreen(ModalScreen[Result | None]):
             wanted = changes(typed, story, session.zone)
             by, limit = session.by(typed["reason"] or None), int(session.settings.payload_limit)
             result = await session.write(
-                intervene.edit, story.task.id, story.task.version, wanted, by, payload_limit=limit
+                intervene.edit, story.task.id, story.task.version, wanted, by, again=self._again, payload_limit=limit
             )
         except RunnerError as error:
             self.post_message(Told(str(error), bad=True))
@@ -156,6 +160,9 @@ class EditScreen(ModalScreen[Result | None]):
     def _moved_on(self, message: MovedOn) -> None:
         """Show the task as it is now, keep what was typed, and let that be saved after another look."""
         before, self._story = self._story, message.story
+        if before.task.version == message.story.task.version:
+            return  # it is as it was: what was said against it stays
+        self._again = runs_again(message.story)
         told = moved_on(before, message.story, self._session.zone)
         for entry in entries(before, self._session.zone):
             field = self.query_one(f"#{entry.name}", Input)

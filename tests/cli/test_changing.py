@@ -257,6 +257,17 @@ def test_an_edit_is_tried_with_all_its_guards(called: Call, store: Store) -> Non
     assert (store.tasks()[0]["priority"], called("audit", "--json").document["entries"]) == (1, [])
 
 
+def test_what_has_ended_is_edited_only_to_be_run_again(called: Call, store: Store) -> None:
+    (id,) = later(store, 1)
+    called("terminate", id)
+    told = called("edit", id, "--priority", 7)
+    assert told.code == Exit.MOVED_ON
+    assert "--again" in told.err  # what to do next
+    assert called("edit", id, "--priority", 7, "--again", "--dry-run").out == "would change priority: 1 -> 7\n"
+    assert called("edit", id, "--priority", 7, "--again").code == Exit.OK
+    assert [(task["priority"], task["state"]) for task in store.tasks()] == [(7, State.WAITING)]
+
+
 def test_a_pause_and_its_end_are_tried(called: Call) -> None:
     assert "queue mail would be paused (why); it goes on" in called("pause", "mail", "--reason", "why", "--dry-run").out
     assert called("pause", "mail", "--until", "-1h", "--dry-run").code == Exit.BAD_INPUT
@@ -273,6 +284,7 @@ def test_what_would_be_done_is_printed_as_sql_and_does_it_when_pasted(
     shell, ids = shell_of(migrated_url), later(store, 2)
     for typed in (
         ["terminate", *ids],
+        ["edit", ids[0], "--again", "--key", "k"],
         ["retry", ids[0]],
         ["edit", ids[0], "--priority", 9],
         ["delay", ids[0], "--by", "1h"],
@@ -283,7 +295,8 @@ def test_what_would_be_done_is_printed_as_sql_and_does_it_when_pasted(
         shell(told.out)
         assert store.tasks() != before
         entry = called("show", ids[0], "--json").document["audit"][-1]
-        assert (entry["verb"].removesuffix("_now"), entry["reason"]) == (typed[0], "it's back")
+        done = "requeue" if "--again" in typed else typed[0]
+        assert (entry["verb"].removesuffix("_now"), entry["reason"]) == (done, "it's back")
     shell(called("undo", entry["id"], "--sql").out)
     (task,) = store.tasks()
     assert (task["id"], task["priority"]) == (ids[0], 9)

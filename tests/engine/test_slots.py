@@ -144,7 +144,7 @@ async def test_what_waits_in_hand_behind_slow_work_is_handed_back(
     slow = await workshop.submit("work")
     async with workshop.running(slots=1, every=timedelta(hours=1), beat=timedelta(seconds=1)) as runner:
         slots = runner.working.in_hand.on_loop
-        await until(lambda: slots.taken)
+        await until(lambda: bool(slots.taken))
         slots.ahead = OneAhead()  # as after a while of quick work
         waiting = await workshop.submit("work")
         await runner.claiming.scan()
@@ -153,7 +153,7 @@ async def test_what_waits_in_hand_behind_slow_work_is_handed_back(
         await runner._beat()
         assert await in_hand(workshop) == 2  # for a moment it may well wait
         monkeypatch.setattr(process, "PATIENCE", 0.0)
-        await until(lambda: runner.working.tally.verbs["release"])
+        await until(lambda: runner.working.tally.verbs["release"] == 1)
         assert (await workshop.state(waiting), await in_hand(workshop)) == ("waiting", 1)
         go_on.set()
         await workshop.ended(slow, waiting)

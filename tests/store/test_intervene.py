@@ -29,6 +29,7 @@ from runner.store.intervene import (
     bounded,
     delay,
     edit,
+    editing,
     matching,
     pause,
     preview,
@@ -39,6 +40,7 @@ from runner.store.intervene import (
     to_all,
     to_each,
     unblock,
+    undo,
     wish,
 )
 from runner.store.observe import Audited, Bookmark, Count, audit, clock, counts, page, registered, runners, story
@@ -324,6 +326,38 @@ class TestEdit:
         ((id, why),) = (await database.write(edit, 5, None, Changes(priority=5), ANA)).refused
         assert id == 5
         assert State.DEAD in why
+
+    @pytest.mark.parametrize("past", [State.DEAD, State.CANCELLED])
+    async def test_a_task_is_run_again_with_other_values_before_anybody_claims_it(
+        self, database: Database, past: State
+    ) -> None:
+        await add_past(database, 5, past, payload='{"wieght": 2}', attempt=3, max_attempts=3)
+        tried = await database.read(editing, 5, None, Changes(payload='{"weight": 2}', max_attempts=1), again=True)
+        given = Changes(payload='{"weight": 2}', max_attempts=1)
+        assert (await database.write(edit, 5, None, given, ANA, again=True)).changed == tried.answer.changed == [5]
+        task = await take(database)
+        assert (task.id, task.attempt, task.payload) == (5, 1, '{"weight": 2}')
+
+    async def test_running_it_again_with_other_values_is_taken_back_as_one(self, database: Database) -> None:
+        await add_past(database, 5, State.DEAD, payload='{"wieght": 2}', attempt=3)
+        with pytest.raises(InvalidEdit):
+            await database.write(edit, 5, None, Changes(priority=99), ANA, again=True)
+        assert (await ended(database, 5)).state == State.DEAD
+        later = datetime.now(UTC) + timedelta(minutes=10)
+        await database.write(edit, 5, None, Changes(payload="{}", run_at=later), ANA, again=True)
+        (entry,) = await entries(database, 5)
+        await database.write(edit, 5, None, Changes(payload='{"theirs": 1}'), BEN)
+        assert (await database.write(undo, [entry.id], ANA)).refused
+        await database.write(edit, 5, None, Changes(payload="{}"), BEN)
+        assert (await database.write(undo, [entry.id], ANA)).changed == [5]
+        task = await ended(database, 5)
+        assert (task.state, task.attempt, json.loads(task.payload)) == (State.DEAD, 3, {"wieght": 2})
+
+    async def test_only_what_can_be_run_again_is(self, database: Database) -> None:
+        await add_past(database, 5, State.SUCCEEDED)
+        id = await add_live(database)
+        for other in (5, id):
+            assert (await database.write(edit, other, None, Changes(priority=5), ANA, again=True)).refused
 
     def test_what_is_not_named_is_kept(self) -> None:
         assert Changes(key=None).given() == {"key": None}

@@ -127,6 +127,21 @@ async def test_an_edit_is_previewed_saved_and_taken_back(database: Database, wat
 
 
 @ON_ONE_DATABASE
+async def test_a_dead_task_is_run_again_with_another_payload(database: Database, watch: Watch) -> None:
+    await add_past(database, 5, State.DEAD, payload='{"wieght": 2}', attempt=3, max_attempts=3)
+    async with watch("task", task_id=5) as operator:
+        await operator.sees("✖ dead")
+        await operator.press("E")
+        await operator.until(lambda: isinstance(operator.screen, EditScreen) and operator.screen.focused)
+        operator.screen.query_one("#payload").value = '{"weight": 2}'
+        await operator.sees("Run again, edited, 5", "saving runs it again, with all its attempts")
+        await operator.press("ctrl+s")
+        await operator.is_told("Edit: 1 changed")
+    task = await stored(database, 5)
+    assert (task.state, task.attempt, task.payload) == (State.WAITING, 0, '{"weight": 2}')
+
+
+@ON_ONE_DATABASE
 async def test_what_was_terminated_together_is_taken_back_together(database: Database, watch: Watch) -> None:
     ids = [await add_live(database, run_at=ahead(600)) for _ in range(3)]
     by = intervene.together(SOMEBODY)

@@ -51,6 +51,7 @@ def all_of(name: str, number: int, *, more: bool = False) -> Any:
         (of_undo(12, Consent()), "runner undo 12"),
         (of_edit(story(row(3)), {"run_at": "+15m", "max_attempts": "6"}, None),
          "runner edit 3 --version 0 --run-at +15m --max-attempts 6"),
+        (of_edit(story(row(3, Shown.DEAD)), {"priority": "6"}, None), "runner edit 3 --version 0 --again --priority 6"),
     ],
 )  # fmt: skip
 def test_what_is_done_here_is_a_command_line_there(words: list[object], line: str) -> None:

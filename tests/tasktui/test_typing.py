@@ -181,6 +181,22 @@ def test_a_preview_tells_the_next_runs_to_the_end_of_the_plan() -> None:
     ]
 
 
+def test_a_preview_knows_no_runs_beyond_a_plan_that_is_the_handlers() -> None:
+    told = preview({"run_at": "+10m"}, story(row(), retry=None), UTC)
+    assert "runs, if every attempt fails at once: 13:10:00, further ones as its handler's plan says" in told
+    assert "13:10:00, then dead" in preview({"run_at": "+10m", "max_attempts": "1"}, story(row(), retry=None), UTC)[2]
+
+
+def test_a_preview_tells_that_what_has_ended_is_run_again() -> None:
+    dead = story(row(1, Shown.DEAD, attempt=4))
+    assert preview({"priority": "5"}, dead, UTC) == [
+        "priority: 1 -> 5",
+        "it is dead: saving runs it again, with all its attempts",
+        "runs, if every attempt fails at once: 13:00:00, 13:01:00, 13:06:00, 13:11:00, then dead",
+        "times are UTC (+00:00)",
+    ]
+
+
 def test_many_runs_are_counted_and_a_change_of_the_clocks_is_told() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     typed = {"run_at": "2027-03-27 12:00", "max_attempts": "9", "retry": "12h"}

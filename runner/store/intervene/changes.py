@@ -1,6 +1,7 @@
 """What an edit may change, and the values that it may set."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -90,7 +91,7 @@ def check_values(changes: Changes, payload_limit: int = PAYLOAD_LIMIT) -> dict[s
     return given
 
 
-def check_against(given: dict[str, Any], task: Held) -> None:
+def check_against(given: Mapping[str, Any], task: Held) -> None:
     """Refuse values that this task may not have as it is now.
 
     Raises:

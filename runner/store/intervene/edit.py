@@ -8,6 +8,7 @@ from runner.store.intervene.answers import By, Refused, Result, Target
 from runner.store.intervene.changes import PAYLOAD_LIMIT, Changes, check_against, check_values
 from runner.store.intervene.locking import Held, change, hold, sorted_out, standing
 from runner.store.intervene.record import Entry, record
+from runner.store.intervene.retry import requeue_with
 from runner.store.transaction import Transaction
 
 SAME = "it is like that already"
@@ -35,9 +36,13 @@ async def edit(
     changes: Changes,
     by: By,
     *,
+    again: bool = False,
     payload_limit: int = PAYLOAD_LIMIT,
 ) -> Result:
     """Set values of a live task; a running one too, whose settle reads the row as it is then.
+
+    With `again` it is one that is dead or cancelled: it is taken back with all its attempts, and no runner sees it
+    before it has the new values. It is one change, and taken back as one.
 
     Args:
         tx: a writing transaction.
@@ -45,6 +50,7 @@ async def edit(
         seen: the version that the operator saw; None to edit it whatever it is now.
         changes: the new values.
         by: who does it.
+        again: run a task again that is dead or cancelled.
         payload_limit: the most bytes of a payload.
 
     Returns:
@@ -56,6 +62,8 @@ async def edit(
         PayloadTooLarge: the payload has more bytes than allowed.
     """
     given = check_values(changes, payload_limit)
+    if again:
+        return await requeue_with(tx, Target(id, seen), given, by)
     made = _editing(given, *await hold(tx, "edit", [Target(id, seen)]))
     if made.after:
         await change(tx, [id], **made.after)
@@ -64,7 +72,13 @@ async def edit(
 
 
 async def editing(
-    tx: Transaction, id: int, seen: int | None, changes: Changes, *, payload_limit: int = PAYLOAD_LIMIT
+    tx: Transaction,
+    id: int,
+    seen: int | None,
+    changes: Changes,
+    *,
+    again: bool = False,
+    payload_limit: int = PAYLOAD_LIMIT,
 ) -> Editing:
     """Tell what an edit would do, without doing it.
 
@@ -73,6 +87,7 @@ async def editing(
         id: the task's.
         seen: the version that the operator saw; None for whatever it is now.
         changes: the new values.
+        again: as of `edit`.
         payload_limit: the most bytes of a payload.
 
     Raises:
@@ -81,7 +96,9 @@ async def editing(
         PayloadTooLarge: as `edit`.
     """
     given = check_values(changes, payload_limit)
-    return _editing(given, *sorted_out("edit", [Target(id, seen)], await standing(tx, [id], locked=False)))
+    verb = "requeue" if again else "edit"
+    held, answer = sorted_out(verb, [Target(id, seen)], await standing(tx, [id], locked=False))
+    return _editing(given, [task._replace(attempt=0) for task in held] if again else held, answer)
 
 
 def _editing(given: dict[str, Any], held: list[Held], answer: Result) -> Editing:
@@ -97,10 +114,16 @@ def _editing(given: dict[str, Any], held: list[Held], answer: Result) -> Editing
 
 
 async def edit_each(
-    tx: Transaction, targets: Iterable[Target], changes: Changes, by: By, *, payload_limit: int = PAYLOAD_LIMIT
+    tx: Transaction,
+    targets: Iterable[Target],
+    changes: Changes,
+    by: By,
+    *,
+    again: bool = False,
+    payload_limit: int = PAYLOAD_LIMIT,
 ) -> Result:
     """Set the same values of several tasks; see `edit`."""
     result = Result()
     for target in targets:
-        result.add(await edit(tx, target.id, target.seen, changes, by, payload_limit=payload_limit))
+        result.add(await edit(tx, target.id, target.seen, changes, by, again=again, payload_limit=payload_limit))
     return result

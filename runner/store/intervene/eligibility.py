@@ -29,6 +29,8 @@ def objection(verb: str, task: Any) -> str | None:
         The reason, as the end of a sentence; None when nothing speaks against it.
     """
     state = State(task.state)
+    if verb == "edit" and state in REQUEUED:
+        return f"it is {state}: only an edit that runs it again (--again) sets its values"
     if state not in VERBS[verb]:
         return f"it is {state}, and must be {_either(VERBS[verb])}"
     if verb == "terminate" and task.cancel_requested:

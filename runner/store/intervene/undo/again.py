@@ -7,9 +7,10 @@ import sqlalchemy as sa
 
 from runner.store.dialects import by_column
 from runner.store.intervene.answers import By, Result
-from runner.store.intervene.locking import Held
+from runner.store.intervene.changes import Changes, check_values
+from runner.store.intervene.locking import Held, change
 from runner.store.intervene.record import Entry, record
-from runner.store.intervene.undo.changes import Change
+from runner.store.intervene.undo.changes import Change, edited
 from runner.store.move import IN_NO_HANDS, NOBODY, Ending, finish, make_way
 from runner.store.transaction import Transaction
 from runner.task import MOVES
@@ -28,13 +29,16 @@ async def put_back(tx: Transaction, pairs: Sequence[tuple[Change, Held]], by: By
         pairs: changes that can be taken back, and their tasks, held.
         by: who does it.
     """
-    await _wind_back(tx, [change for change, _ in pairs])
+    await _wind_back(tx, [undone for undone, _ in pairs])
+    for undone, task in pairs:
+        if values := {name: undone.before[name] for name in edited(undone)}:
+            await change(tx, [task.id], **check_values(Changes(**values)))
     await make_way(tx, [task.id for _, task in pairs])
     for state, verb in VERBS.items():
-        endings = [Ending(task.id, task.fence) for change, task in pairs if change.before["state"] == state]
+        endings = [Ending(task.id, task.fence) for undone, task in pairs if undone.before["state"] == state]
         if endings:
             await finish(tx, verb, NOBODY, endings)
-    await record(tx, by, [_entry(change, task) for change, task in pairs])
+    await record(tx, by, [_entry(undone, task) for undone, task in pairs])
     return Result([task.id for _, task in pairs])
 
 

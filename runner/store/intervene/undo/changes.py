@@ -76,6 +76,11 @@ class Change(NamedTuple):
         return self.id if self.task_id is None else self.task_id
 
 
+def edited(change: Change) -> set[str]:
+    """The values that a task was given when it was to be run again, by column."""
+    return {name for name in FIELDS.intersection(change.after) if name != "run_at"}
+
+
 async def changes_of(tx: Transaction, entries: Iterable[int]) -> list[Change]:
     """Read entries of the audit, the latest first; one that there is not is left out."""
     audit = tx.tables.audit

@@ -1,13 +1,13 @@
 """objections: why a change cannot be taken back; pure, asked alike by who only looks and by who does it."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from runner.errors import RunnerError
 from runner.store.intervene.changes import Changes, check_against, check_values
 from runner.store.intervene.locking import MISSING, Held
-from runner.store.intervene.undo.changes import Change, Kind
+from runner.store.intervene.undo.changes import Change, Kind, edited
 from runner.task import LIVE, MOVES, State
 
 CHANGED = "its values have been changed again since"
@@ -50,10 +50,14 @@ def objection(change: Change, task: Held | None, children: Mapping[int, int]) ->
 def _values(change: Change, task: Held) -> str | None:
     if task.state not in LIVE:
         return f"it is {task.state}, and only values of live tasks can be set"
-    if any(_differ(getattr(task, name), value) for name, value in change.after.items()):
+    return _unlike(change, task, change.after)
+
+
+def _unlike(change: Change, task: Held, names: Iterable[str]) -> str | None:
+    if any(_differ(getattr(task, name), change.after[name]) for name in names):
         return CHANGED
     try:
-        check_against(check_values(Changes(**change.before)), task)
+        check_against(check_values(Changes(**{name: change.before[name] for name in names})), task)
     except RunnerError as error:
         return str(error)
     return None
@@ -92,7 +96,9 @@ def _letting_go(change: Change, task: Held) -> str | None:
 
 
 def _again(change: Change, task: Held) -> str | None:
-    return _not_started(change, task, MOVES["rebury"].sources)
+    names = edited(change)
+    why = _unlike(change, task, names) if names and task.state in LIVE else None
+    return why or _not_started(change, task, MOVES["rebury"].sources)
 
 
 def _not_started(change: Change, task: Held, states: tuple[State | None, ...]) -> str | None:
