@@ -29,6 +29,9 @@ NO_POSTGRES = (
 # Whoever runs the tests in the background of a script lets them, and all that they start, ignore an interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# The programs that tests start, hundreds of them, would each compile our modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # What is collected here is no garbage, and there is much of it.
 gc.disable()
 
