@@ -164,29 +164,24 @@ def test_another_round_reports_only_itself(migrated_url: str) -> None:
         assert look.ended == 55
 
 
-def test_people_get_tables_and_are_told_which_file(tmp_path: Path) -> None:
-    done = subprocess.run(
-        command(30), env=environment(), capture_output=True, text=True, check=False, cwd=tmp_path, timeout=PATIENCE
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"30 tasks go into {tmp_path / 'tasktui.db'}\n" in done.stdout
-    for title in ("The slowest", "Failed attempts by their reason", "Dead, and why", "Try next:"):
-        assert title in done.stdout
-    assert (tmp_path / "tasktui.db").is_file()
-
-
-def test_a_terminal_shows_how_far_it_is(tmp_path: Path) -> None:
+def test_people_get_tables_and_see_how_far_it_is(tmp_path: Path) -> None:
     terminal, stderr = pty.openpty()
-    env = environment(f"sqlite:///{tmp_path}/demo.db") | {"TERM": "xterm", "COLUMNS": "100"}
+    env = environment() | {"TERM": "xterm", "COLUMNS": "100"}
     seen: list[bytes] = []
     reader = threading.Thread(target=_read_all, args=(terminal, seen))
     reader.start()
-    done = subprocess.run(command(30), env=env, stdout=subprocess.PIPE, stderr=stderr, check=False, timeout=PATIENCE)
+    done = subprocess.run(
+        command(30), env=env, stdout=subprocess.PIPE, stderr=stderr, check=False, cwd=tmp_path, timeout=PATIENCE
+    )
     os.close(stderr)
     reader.join()
     os.close(terminal)
-    line = b"".join(seen).decode()
+    line, said = b"".join(seen).decode(), done.stdout.decode()
     assert done.returncode == 0
+    assert f"30 tasks go into {tmp_path / 'tasktui.db'}\n" in said
+    for title in ("The slowest", "Failed attempts by their reason", "Dead, and why", "Try next:"):
+        assert title in said
+    assert (tmp_path / "tasktui.db").is_file()
     assert re.findall(r"(\d+) of 30", line)[-1] == "30"
     assert "/s, " in line
     assert "failed attempts" in line
