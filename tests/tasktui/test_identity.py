@@ -111,6 +111,7 @@ async def check_identity(database: Database, watch: Watch, steps: Sequence[Step]
         await act_on_what_stands_still(operator, database)
 
 
+@ON_ONE_DATABASE
 @given(steps=steps)
 @settings(UNHURRIED)
 async def test_what_is_acted_upon_is_what_is_shown(steps: list[Step], database: Database, watch: Watch) -> None:
