@@ -48,6 +48,14 @@ class Status:
         return self.clock, self.name, self.production, self.lock, self.here, self.trouble, self.work
 
 
+HELP = "? help "
+
+LONGEST_NAME, SHORTEST_NAME = 40, 8
+"""Characters of what the database is called."""
+
+ROOM = 22
+"""Cells beside that name, for our own and the clock."""
+
 MOST_LINES = 4
 """Lines that trouble takes at most."""
 
@@ -91,8 +99,9 @@ def _first(status: Status, width: int) -> Content:
     took = "" if status.took is None else f"db {status.took * 1000:.1f} ms"
     badge = " PRODUCTION " if status.production else ""
     lock = f" {status.lock} " if status.lock else ""
-    name = f" tasktui  {line(status.name, 40)}  "
-    room = max(0, width - sum(map(cell_len, (name, badge, lock))))
+    beside = cell_len(badge) + cell_len(lock)
+    name = f" tasktui  {line(status.name, min(LONGEST_NAME, max(SHORTEST_NAME, width - beside - ROOM)))}  "
+    room = max(0, width - beside - cell_len(name))
     # What does not fit is left out from the left: the clock shows that the screen is alive.
     told = [part for part in (f"our load {status.load} q/min", skew, took, status.clock) if part]
     while len(told) > 1 and len("  ".join(told)) + 2 > room:
@@ -102,8 +111,13 @@ def _first(status: Status, width: int) -> Content:
 
 
 def _second(status: Status, width: int) -> Content:
+    whole = sum(cell_len(f" {key} {title} ") for key, title in status.places) <= width
     parts = []
     for key, title in status.places:
-        parts.append((f" {key} {title} ", "bold reverse" if title == status.here else ""))
+        here = title == status.here
+        # Where there is no room for all names, the keys stand alone.
+        text = f" {key} {title} " if whole or here else f" {key} "
+        parts.append((text, "bold reverse" if here else ""))
     used = sum(cell_len(text) for text, _ in parts)
-    return content(*parts, (fitted("? help ", max(0, width - used), right=True), "dim"))
+    left = max(0, width - used)
+    return content(*parts, (fitted(HELP if len(HELP) <= left else "", left, right=True), "dim"))

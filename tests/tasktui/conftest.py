@@ -28,6 +28,7 @@ PATIENCE = 20.0
 
 WIDE = (120, 40)
 NARROW = (80, 24)
+SMALLEST = (40, 10)
 
 PARSED: dict[object, Any] = {}
 

@@ -15,7 +15,7 @@ from runner.store.intervene import By, Changes, Kind, Place
 from runner.task import State
 from tasktui.screens import MODES
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
-from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, SMALLEST, WIDE, Watch
 
 FOLDER = Path(__file__).with_name("snapshots")
 DAY = 86_400.0
@@ -23,6 +23,7 @@ BY = By("ana", "web-1", "relay is back")
 
 CHANGING = {
     r" *our load .*": "…",
+    r" *\bdb \d[\d.,]* ms.*": "…",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?": "DATE",
     r"\d{4}-\d\d-\d\d[T ][\d:]*…": "DATE…",
     r"\d\d:\d\d": "TIME",
@@ -67,8 +68,11 @@ def _named(name: str, found: re.Match[str]) -> str:
 
 
 @ON_ONE_DATABASE
-@pytest.mark.parametrize("size", [NARROW, WIDE], ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("mode", "size"),
+    [*((mode, size) for mode in MODES for size in (NARROW, WIDE)), ("tasks", SMALLEST)],
+    ids=lambda value: value if isinstance(value, str) else f"{value[0]}x{value[1]}",
+)
 async def test_a_screen_looks_as_it_did(mode: str, size: tuple[int, int], task_id: int, watch: Watch) -> None:
     file = FOLDER / f"{mode}-{size[0]}x{size[1]}.txt"
     async with watch(mode, size, task_id=task_id, profile="orders") as operator:
