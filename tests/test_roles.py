@@ -324,6 +324,21 @@ async def test_runners_and_the_owner_are_not_watched(
         await database.write(does)
 
 
+@pytest.mark.parametrize("who", ["reader"])
+async def test_a_login_that_may_not_read_the_audit_is_told_so_and_sees_the_rest(
+    database: Database, who: str, seen_by: dict[str, str]
+) -> None:
+    assert (await database.read(observe.story, LATER)).audit_seen
+    with psycopg.connect(seen_by["owner"], autocommit=True) as owner:
+        owner.execute("REVOKE SELECT ON task_audit FROM task_reader")
+        try:
+            story = await database.read(observe.story, LATER)
+        finally:
+            owner.execute("GRANT SELECT ON task_audit TO task_reader")
+    assert (story.audit, story.audit_seen) == ((), False)
+    assert observe.timeline(story)[-1].text.startswith("what operators did is not shown")
+
+
 @pytest.mark.parametrize("who", ROLES)
 async def test_every_role_can_tell_whether_the_tables_are_the_right_ones(who: str, database: Database) -> None:
     await check(database)

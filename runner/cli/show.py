@@ -8,13 +8,11 @@ from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit
 from runner.cli.handlers import Modules, load_handlers
 from runner.cli.printing import (
-    Column,
     plain,
     print_block,
     print_json,
     print_line,
     print_pairs,
-    print_table,
     print_title,
 )
 from runner.cli.stats import paused_line
@@ -22,25 +20,16 @@ from runner.cli.targets import TaskId
 from runner.cli.tasks import listed
 from runner.people import cells
 from runner.people.person import local_zone
-from runner.people.redaction import audited, decoded, differences, masked
-from runner.people.times import format_age, format_moment
+from runner.people.redaction import audited, decoded, masked
+from runner.people.terminal import one_line
+from runner.people.times import format_moment
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.intervene import reveal as write_down
 from runner.store.intervene import who
-from runner.store.observe import Attempt, Audited, Story, particulars
+from runner.store.observe import Story, particulars, timeline
 from runner.store.observe import story as read_story
 
-ATTEMPTS = (
-    Column("TRY", right=True, whole=True),
-    Column("ENDED", right=True, whole=True),
-    Column("TOOK", right=True, whole=True),
-    Column("LED TO", whole=True),
-    Column("NEXT IN", right=True, whole=True),
-    Column("RUNNER", right=True, whole=True),
-    Column("HOST"),
-    Column("REASON"),
-)
 JSON_TEXTS = ("payload", "result", "checkpoint")
 
 
@@ -80,6 +69,7 @@ async def _told(database: Database, settings: Settings, id: int) -> Story:
 def _document(told: Story, reveal: bool) -> dict[str, Any]:
     rest = plain(told)
     rest |= {name: decoded(getattr(told, name), reveal=reveal) for name in JSON_TEXTS}
+    rest["timeline"] = plain(timeline(told, reveal=reveal))
     rest["audit"] = [
         plain(entry) | {name: audited(getattr(entry, name), reveal=reveal) for name in ("before", "after")}
         for entry in told.audit
@@ -103,10 +93,6 @@ def _print(told: Story, reveal: bool) -> None:
     if told.next_runs:
         print_title("next runs, if every attempt fails at once")
         print_block("\n".join(_when(run, told.at, local_zone()) for run in told.next_runs))
-    if told.audit:
-        print_title("what operators did")
-        for entry in told.audit:
-            _print_change(entry, told.at, reveal)
 
 
 def _print_pauses(told: Story) -> None:
@@ -122,34 +108,15 @@ def _print_failures(told: Story, reveal: bool) -> None:
     if told.error:
         print_title("last error")
         print_block(masked(told.error, reveal=reveal))
-    if not told.attempts:
-        return
-    print_title("attempts that failed")
-    print_table(ATTEMPTS, [_attempt(attempt, told.at) for attempt in told.attempts])
-    if last := told.attempts[-1].traceback:
-        print_title("traceback of the last one")
+    print_title("timeline")
+    for event in timeline(told, reveal=reveal):
+        print_line(f"{cells.distance(event.at, told.at) if event.at else '':>13}  {event.text}")
+        for detail in event.details:
+            print_line(f"{'':15}{one_line(detail)}")
+    if told.attempts and (last := told.attempts[-1].traceback):
+        print_title("traceback of the last failure")
         print_block(masked(last, reveal=reveal))
 
 
 def _when(moment: datetime, at: datetime, zone: tzinfo) -> str:
     return f"{format_moment(moment, zone)}  {cells.distance(moment, at)}"
-
-
-def _attempt(attempt: Attempt, at: datetime) -> list[str]:
-    return [
-        str(attempt.attempt),
-        cells.distance(attempt.ended_at, at),
-        cells.duration(attempt.duration.total_seconds() if attempt.duration is not None else None),
-        attempt.verb,
-        format_age(attempt.delay) if attempt.delay is not None else cells.NOTHING,
-        cells.text(attempt.runner_id),
-        cells.text(attempt.host),
-        cells.reason(f"{attempt.error_type}: {attempt.message}"),
-    ]
-
-
-def _print_change(entry: Audited, at: datetime, reveal: bool) -> None:
-    reason = f": {entry.reason}" if entry.reason else ""
-    print_line(f"  {cells.distance(entry.at, at)}  {entry.verb} by {entry.operator}@{entry.host}{reason}")
-    for difference in differences(entry.before, entry.after, reveal=reveal):
-        print_line(f"    {difference}")

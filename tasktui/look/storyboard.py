@@ -1,4 +1,4 @@
-"""The story of a task in lines: facts, payload, error, attempts as evidence, next runs, what operators did."""
+"""The story of a task in lines: facts, error, what happened in the order of time, payload, next runs."""
 
 import json
 from collections.abc import Iterator
@@ -9,10 +9,8 @@ from textual.content import Content
 
 from runner.people import cells
 from runner.people.redaction import decoded, differences, masked
-from runner.people.times import format_age
 from runner.store import observe
-from runner.store.observe import Attempt, Audited, Story
-from runner.task import State
+from runner.store.observe import Audited, Story
 from tasktui.draw.render import block, content, line, state
 
 TITLE = "bold underline"
@@ -38,7 +36,7 @@ def told(story: Story, zone: tzinfo, *, reveal: bool = False, unfold: bool = Fal
         yield from _titled(title, "\n".join(lines))
     if story.error:
         yield from _titled("error", block(masked(story.error, reveal=reveal)))
-    yield from _evidence(story, reveal=reveal)
+    yield from _happened(story, reveal=reveal)
     for name in ("payload", "checkpoint", "result"):
         value = decoded(getattr(story, name), reveal=reveal)
         if value is not None:
@@ -49,10 +47,6 @@ def told(story: Story, zone: tzinfo, *, reveal: bool = False, unfold: bool = Fal
     if story.next_runs:
         runs = "\n".join(cells.exact(run, story.at, zone) for run in story.next_runs)
         yield from _titled("next runs, if every attempt fails at once", runs)
-    if story.audit:
-        yield content(("\nwhat operators did", TITLE))
-        for entry in story.audit:
-            yield from change(entry, story.at, reveal=reveal)
 
 
 def pretty(value: Any) -> str:
@@ -68,12 +62,7 @@ def folded(text: str) -> str:
 
 def change(entry: Audited, at: datetime, *, reveal: bool = False) -> Iterator[Content]:
     """What an operator did, and from what to what."""
-    why = f": {line(entry.reason)}" if entry.reason else ""
-    undone = f" (takes back {entry.undo_of})" if entry.undo_of else ""
-    login = f" (login {line(entry.login)})" if entry.login not in (None, entry.operator) else ""
-    together = f", together with others as {line(entry.batch)}" if entry.batch else ""
-    who = f"{line(entry.verb)}{undone} by {line(entry.operator)}@{line(entry.host)}{login}{together}{why}"
-    yield content((f"{cells.distance(entry.at, at):>13}  ", "dim"), who)
+    yield content((f"{cells.distance(entry.at, at):>13}  ", "dim"), line(observe.deed(entry)))
     for difference in differences(entry.before, entry.after, reveal=reveal):
         yield content((f"{'':15}{line(difference)}", "dim"))
 
@@ -83,24 +72,10 @@ def _titled(title: str, text: str) -> Iterator[Content]:
     yield content(text)
 
 
-def _evidence(story: Story, *, reveal: bool) -> Iterator[Content]:
-    running = story.task.state is State.RUNNING
-    if story.attempts or running:
-        title = "attempts that failed, and the one under way" if story.attempts else "attempt under way"
-        yield content((f"\n{title if running else 'attempts that failed'}", TITLE))
-    for attempt in story.attempts:
-        yield content((f"{attempt.attempt:>5}  ", "bold"), _attempt(attempt, story.at))
-        error = masked(f"{attempt.error_type}: {attempt.message}", reveal=reveal)
-        yield content((f"{'':7}{line(error)}", "red"))
-    if running:
-        where = f"runner {line(story.task.runner_id)} on {line(story.task.host)}"
-        yield content(
-            (f"{story.task.attempt:>5}  ", "bold"), f"for {cells.since(story.task.claimed_at, story.at)}, {where}"
-        )
-
-
-def _attempt(attempt: Attempt, at: datetime) -> str:
-    next_in = f", next in {format_age(attempt.delay)}" if attempt.delay is not None else ""
-    where = f"runner {line(attempt.runner_id)} on {line(attempt.host)}"
-    took = f"{cells.distance(attempt.ended_at, at)}, took {cells.duration(attempt.duration)}"
-    return f"{took}, {where}, led to {line(attempt.verb)}{next_in}"
+def _happened(story: Story, *, reveal: bool) -> Iterator[Content]:
+    yield content(("\ntimeline", TITLE))
+    for event in observe.timeline(story, reveal=reveal):
+        when = cells.distance(event.at, story.at) if event.at else ""
+        yield content((f"{when:>13}  ", "dim"), line(event.text))
+        style = "red" if event.kind == "attempt" else "dim"
+        yield from (content((f"{'':15}{line(detail)}", style)) for detail in event.details)

@@ -28,6 +28,9 @@ def test_what_operators_did_is_listed_the_latest_first(called: Call, store: Stor
     id = later(store)
     called("edit", id, "--priority", 7, "--reason", "it is urgent")
     called("pause", "mail")
+    submitted, edited = called("show", id, "--json").document["timeline"]
+    assert (submitted["kind"], edited["kind"], edited["details"]) == ("submitted", "change", ["priority: 1 -> 7"])
+    assert f"{edited['text']}\n               priority: 1 -> 7\n" in called("show", id).out
     told = called("audit")
     pause, edit = told.out.splitlines()[1:3]
     assert "queue mail" in pause

@@ -79,7 +79,7 @@ def test_what_is_long_is_folded_and_says_so() -> None:
 def test_the_attempt_under_way_is_part_of_the_story() -> None:
     task = row(7, Shown.RUNNING, attempt=2, runner_id=5, host="web-1", claimed_at=NOW - timedelta(seconds=72))
     text = "\n".join(part.plain for part in told(story(task), UTC))
-    assert "attempt under way\n    2  for 1m12s, runner 5 on web-1" in text
+    assert "1m12s ago  attempt 2 under way for 1m12s, runner 5 on web-1" in text
     assert "under way" not in "\n".join(part.plain for part in told(story(row(7)), UTC))
 
 

@@ -63,7 +63,7 @@ class Dialect(Protocol):
 
         Returns:
             `intervenes`: this login may change tasks, and write down that it did; `follows`: this is a standby;
-            `closed`: the database is set to take no changes.
+            `closed`: the database is set to take no changes; `reads_audit`: this login may see what operators did.
         """
         ...
 

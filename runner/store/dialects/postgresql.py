@@ -74,6 +74,7 @@ class PostgreSQL:
             "intervenes": sa.and_(task, audit),
             "follows": sa.func.pg_is_in_recovery(),
             "closed": sa.func.current_setting("default_transaction_read_only") == "on",
+            "reads_audit": sa.func.has_table_privilege(_regclass(tables.audit), "SELECT"),
         }
 
     def staleness(self) -> sa.ColumnElement[Any]:

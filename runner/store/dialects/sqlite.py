@@ -66,7 +66,7 @@ class SQLite:
 
     def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:  # noqa: ARG002 - the other database needs them
         """There are no logins and no standbys: whoever may write the file may do anything."""
-        return {"intervenes": sa.true(), "follows": sa.false(), "closed": sa.false()}
+        return {"intervenes": sa.true(), "follows": sa.false(), "closed": sa.false(), "reads_audit": sa.true()}
 
     def staleness(self) -> sa.ColumnElement[Any]:
         """There are no standbys."""

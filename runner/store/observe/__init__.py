@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from runner.store.observe.summary import Line as SummaryLine
     from runner.store.observe.tallies import Count, Waiting
     from runner.store.observe.tasks import TaskRow, task_rows
+    from runner.store.observe.timeline import Event, deed, timeline
     from runner.store.observe.unfinished import unfinished
     from runner.store.observe.unique import UniqueKey
     from runner.store.observe.why import Why, why
@@ -46,6 +47,7 @@ __all__ = [
     "By",
     "Cause",
     "Count",
+    "Event",
     "Failures",
     "Family",
     "Flow",
@@ -78,6 +80,7 @@ __all__ = [
     "circles",
     "clock",
     "counts",
+    "deed",
     "failures",
     "find",
     "forecast",
@@ -98,6 +101,7 @@ __all__ = [
     "story",
     "summary",
     "task_rows",
+    "timeline",
     "totals",
     "undoable",
     "unfinished",

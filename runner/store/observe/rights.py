@@ -27,6 +27,11 @@ async def standing(tx: Transaction) -> Standing:
     return Standing.INTERVENES if row.intervenes else Standing.LOOKS
 
 
+async def reads_audit(tx: Transaction) -> bool:
+    """Tell whether this login may see what operators did."""
+    return bool(await tx.scalar(sa.select(tx.dialect.rights(tx.tables)["reads_audit"])))
+
+
 async def staleness(tx: Transaction) -> float | None:
     """Tell how old the newest change is that a standby shows, in seconds.
 

@@ -12,6 +12,7 @@ from runner.store.observe.evidence import MOST_ATTEMPTS, Attempt, attempts_of
 from runner.store.observe.family import Family, family
 from runner.store.observe.legible import clock, legible, moment, number, text, texts, whole, words
 from runner.store.observe.pauses import Pause, pauses
+from runner.store.observe.rights import reads_audit
 from runner.store.observe.runners import RunnerRow, runner_of
 from runner.store.observe.tasks import TaskRow, one_task, shown_state, task_row
 from runner.store.observe.unique import UniqueKey, unique_key
@@ -41,6 +42,7 @@ class Story:
         deadline_at: when its present attempt has to be over.
         attempts: those that failed, in order.
         audit: what operators did to it, in order.
+        audit_seen: False when this login may not see that.
         next_runs: when it will run again if every attempt fails at once; empty when its plan or its number of
             attempts is its handler's and not known here.
         runner: the runner that has it; None when none has, or when that one is gone.
@@ -71,6 +73,7 @@ class Story:
     queue_pause: Pause | None = None
     handler_pause: Pause | None = None
     family: Family = ALONE
+    audit_seen: bool = True
 
 
 async def story(tx: Transaction, id: int, default_retry: str | None = None) -> Story:
@@ -88,6 +91,7 @@ async def story(tx: Transaction, id: int, default_retry: str | None = None) -> S
     task, now = task_row(row), await clock(tx)
     retry = text(row["retry"])
     paused = await pauses(tx)
+    seen = await reads_audit(tx)
     return Story(
         task=task,
         error=text(row["error"]),
@@ -101,7 +105,7 @@ async def story(tx: Transaction, id: int, default_retry: str | None = None) -> S
         submitted_by=text(row["submitted_by"]),
         deadline_at=moment(row.get("deadline_at")),
         attempts=tuple(await attempts_of(tx, id)),
-        audit=tuple(reversed(await audit(tx, task_id=id, limit=MOST_ATTEMPTS))),
+        audit=tuple(reversed(await audit(tx, task_id=id, limit=MOST_ATTEMPTS))) if seen else (),
         next_runs=forecast(task, retry or default_retry, now),
         runner=await runner_of(tx, task.runner_id) if task.state is State.RUNNING else None,
         at=now,
@@ -110,6 +114,7 @@ async def story(tx: Transaction, id: int, default_retry: str | None = None) -> S
         queue_pause=paused.queues.get(task.queue),
         handler_pause=paused.handlers.get(task.handler),
         family=await family(tx, task),
+        audit_seen=seen,
     )
 
 
