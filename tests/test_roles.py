@@ -17,7 +17,8 @@ from psycopg import sql
 
 from runner.columns import EARLIEST
 from runner.errors import DatabaseRefused, DuplicateTask, InvalidInput, InvalidTask
-from runner.migrations import ROLES, check, role, roles
+from runner.migrations import ROLES, check, role, roles, unguarded
+from runner.migrations.guards import WATCHED
 from runner.migrations.installation import version_table
 from runner.outcome import Done, Retry
 from runner.policy.selection import Lane, Place
@@ -342,6 +343,52 @@ async def test_a_login_that_may_not_read_the_audit_is_told_so_and_sees_the_rest(
 @pytest.mark.parametrize("who", ROLES)
 async def test_every_role_can_tell_whether_the_tables_are_the_right_ones(who: str, database: Database) -> None:
     await check(database)
+    assert await database.read(unguarded) == []
+
+
+AUDITED = "CREATE CONSTRAINT TRIGGER audited AFTER DELETE ON task_runner FOR EACH ROW "
+OTHERS = "WHEN (pg_has_role(session_user, 1::oid, 'MEMBER')) EXECUTE FUNCTION task_audited()"
+GAPS: dict[str, tuple[str, list[str] | None]] = {
+    "a trigger that is gone": ("DROP TRIGGER audited ON task_queue", ["changes of task_queue with plain SQL are not"]),
+    "triggers that are off": (
+        "ALTER TABLE task DISABLE TRIGGER audited; ALTER TABLE task_unique DISABLE TRIGGER USER",
+        ["changes of task, task_unique with plain SQL are not"],
+    ),
+    "roles of another server": (
+        f"DROP TRIGGER audited ON task_runner; {AUDITED}{OTHERS}",
+        ["the trigger audited of task_runner knows the roles of another server"],
+    ),
+    "a column that was opened": (
+        "GRANT INSERT (login) ON task_audit TO task_operator; GRANT UPDATE (at) ON task_audit TO task_producer",
+        ["task_operator may write the column login", "task_producer may write the column at"],
+    ),
+    "rights that were all taken back": ("REVOKE ALL ON task FROM task_operator", None),
+}
+"""What an owner can do to what the script put in place, and what is then said."""
+
+
+@pytest.mark.parametrize("who", ["owner"])
+@pytest.mark.parametrize(("statements", "expected"), GAPS.values(), ids=GAPS)
+async def test_what_the_script_put_in_place_and_is_not_there_is_noticed(
+    database: Database, who: str, statements: str, expected: list[str] | None
+) -> None:
+    async def undoes(tx: Transaction) -> None:
+        await Plain(statements)(tx)
+        found = await unguarded(tx)
+        assert (found is None) is (expected is None), found
+        for told, start in zip(found or (), expected or (), strict=True):
+            assert told.startswith(start)
+        raise Undone
+
+    with pytest.raises(Undone):
+        await database.write(undoes)
+
+
+@pytest.mark.parametrize("who", ["owner"])
+async def test_every_table_that_the_script_watches_is_looked_at(database: Database, who: str) -> None:
+    made = sa.text("SELECT tgrelid::regclass::text FROM pg_trigger WHERE tgname = 'audited' AND tgparentid = 0")
+    async with database.reading() as tx:
+        assert sorted(row[0] for row in await tx.rows(made)) == sorted(WATCHED)
 
 
 def test_a_runner_and_a_producer_work_with_their_own_logins(seen_by: dict[str, str], tmp_path: Path) -> None:

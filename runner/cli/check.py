@@ -13,6 +13,7 @@ from runner.cli.printing import Column, print_json, print_line, print_table, pri
 from runner.cli.stats import paused_line, unknown_line
 from runner.errors import ConfigurationError, StoreError
 from runner.migrations import check as check_schema
+from runner.migrations import unguarded
 from runner.people import cells
 from runner.people.terminal import counted
 from runner.settings import Settings
@@ -134,6 +135,8 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
         )
     yield _clock(skew)
     yield Finding("schema", Verdict.WELL, f"the tables are at {await check_schema(database)}, as needed")
+    for finding in of_roles(await database.read(unguarded), database.url):
+        yield finding
     async for finding in _history(database):
         yield finding
     async for finding in _work(database):
@@ -147,6 +150,15 @@ def _clock(skew: timedelta) -> Finding:
         return Finding("clock", Verdict.WELL, said)
     advice = "Synchronise both (NTP). Tasks run by the database's clock, but times typed here are read by this one."
     return Finding("clock", Verdict.WRONG, said, advice)
+
+
+def of_roles(missing: list[str] | None, url: str) -> Iterator[Finding]:
+    """What the script of the roles put in place, where it was run."""
+    if missing == []:
+        yield Finding("roles", Verdict.WELL, "the triggers and columns of the audit are as the roles need them")
+    for gap in missing or ():
+        advice = f"Let the owner of the tables run: runner migrate --roles | psql {quote(url)}"
+        yield Finding("roles", Verdict.WRONG, gap, advice)
 
 
 async def _history(database: Database) -> AsyncIterator[Finding]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.cli.check import Verdict, of_roles
 from runner.cli.ending import Exit
 from runner.migrations import HEAD, REVISIONS
 from runner.task import NewTask, State
@@ -170,6 +171,14 @@ def test_the_demo_reports_in_json(tmp_path: Path) -> None:
     told = program("demo", "--tasks", 5, "--json")
     assert told.returncode == Exit.OK, told.stderr
     assert json.loads(told.stdout)
+
+
+def test_roles_that_lack_something_name_the_command_that_mends_it() -> None:
+    (well,) = of_roles([], "postgresql://db/app")
+    (wrong,) = of_roles(["changes of task are not written down"], "postgresql://db/my app")
+    assert (well.verdict, wrong.verdict) == (Verdict.WELL, Verdict.WRONG)
+    assert wrong.advice.endswith("run: runner migrate --roles | psql 'postgresql://db/my app'")
+    assert list(of_roles(None, "sqlite:///a.db")) == []
 
 
 def test_the_roles_can_be_had_without_a_database(call: Call) -> None:
