@@ -18,12 +18,12 @@ from runner.people.views import default_path
 from runner.settings import Settings
 from runner.store.database import Database
 from runner.store.intervene import By, who
-from runner.store.observe import Ping, clock, ping, staleness
+from runner.store.observe import Ping, Standing, clock, ping, staleness, standing
 from runner.store.transaction import Transaction
 from tasktui.operator.patience import Patience
 from tasktui.operator.recall import Recall
 from tasktui.operator.work import Work
-from tasktui.operator.writing import STANDBY, ReadOnly, WriteLock
+from tasktui.operator.writing import HELD, STANDBY, ReadOnly, WriteLock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -91,7 +91,7 @@ class Session:
     skew: timedelta | None = None
     stale: float | None = None
     _fits: Recall[str] = field(default_factory=lambda: Recall(FIVE_SECONDS))
-    _staleness: Recall[float | None] = field(default_factory=lambda: Recall(TEN_SECONDS))
+    _following: Recall[tuple[Standing, float | None]] = field(default_factory=lambda: Recall(TEN_SECONDS))
     _ping: Recall[Ping] = field(default_factory=lambda: Recall(MINUTE))
     _asked: deque[float] = field(default_factory=deque)
     _ahead: dict[object, asyncio.Task[Any]] = field(default_factory=dict)
@@ -156,9 +156,13 @@ class Session:
             raise
 
     async def measure(self) -> None:
-        """Find out how far the database's clock is from ours, and a standby behind its master, now and then."""
+        """Find out how far the database's clock is from ours, and a standby behind its master, now and then.
+
+        A standby that was promoted takes changes from then on, as far as the login and the profile let it.
+        """
         if self.lock.barrier is STANDBY:
-            self.stale = await self._staleness.get(None, lambda: self.read(staleness))
+            found, self.stale = await self._following.get(None, lambda: self.read(_following))
+            self.lock.barrier = HELD[found]
         self.skew = (await self._ping.get(None, lambda: ping(lambda: self.read(clock), PINGS))).skew
 
     async def write(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -194,3 +198,9 @@ class Session:
 
     def _silence(self, why: str, seconds: float) -> DatabaseAway:
         return DatabaseAway(url=self.database.url, why=why.format(seconds=seconds))
+
+
+async def _following(tx: Transaction) -> tuple[Standing, float | None]:
+    """What the server is by now, and how old its news while it is a standby."""
+    found = await standing(tx)
+    return found, await staleness(tx) if found is Standing.STANDBY else None

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from runner.errors import InvalidInput, RunnerError
 from runner.people.times import parse_duration
+from runner.store.observe import Standing
 
 
 class Barrier(NamedTuple):
@@ -26,6 +27,14 @@ STANDBY = Barrier("read-only standby", "this server is a standby; connect to the
 CLOSED = Barrier("read-only database", "default_transaction_read_only is on for this database or login")
 FILE = Barrier("read-only file", "you may only read the file of the database")
 
+HELD = {
+    Standing.INTERVENES: None,
+    Standing.LOOKS: LOGIN,
+    Standing.STANDBY: STANDBY,
+    Standing.CLOSED: CLOSED,
+}
+"""What keeps from changing anything, by what the console is to the database."""
+
 LONGEST_UNLOCK = 3600.0
 """Seconds for which a production database stays unlocked at most."""
 
@@ -42,7 +51,7 @@ class WriteLock:
 
     Args:
         open_until: seconds on the clock that `now` is read from; -inf is closed, inf open for good.
-        barrier: keeps it closed for good; None when there is none.
+        barrier: keeps it closed, that of a standby until it is promoted; None when there is none.
         reason: given when it was opened; it goes into the audit where an action has none of its own.
     """
 

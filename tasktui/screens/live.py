@@ -149,7 +149,14 @@ class LiveScreen(Screen[None]):
             self.post_message(Looked(snapshot, asked, time.monotonic() - began))
             if self._seen is not None:  # somebody waits for the first look to be drawn
                 with suppress(RunnerError):  # the next look says so, if it lasts
-                    await self.session.measure()
+                    await self._measure()
+
+    async def _measure(self) -> None:
+        before = self.session.lock.barrier
+        await self.session.measure()
+        if self.session.lock.barrier is not before:
+            may = self.session.lock.told(time.monotonic()) or "changes are allowed from now on"
+            self.post_message(Told(f"This server has been promoted, and is no standby any more: {may}"))
 
     @on(Looked)
     def _looked(self, message: Looked) -> None:

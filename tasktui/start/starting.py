@@ -22,12 +22,11 @@ from runner.people.terminal import clean
 from runner.settings import Settings
 from runner.store import observe
 from runner.store.database import Database
-from runner.store.observe import Standing
 from runner.store.threads import driver_threads_ended
 from runner.urls import DatabaseUrl
 from tasktui.look.glance import glance
 from tasktui.operator.session import Session
-from tasktui.operator.writing import ASKED, CLOSED, FILE, LOGIN, STANDBY, Barrier, WriteLock
+from tasktui.operator.writing import ASKED, FILE, HELD, Barrier, WriteLock
 from tasktui.start.arguments import Arguments
 from tasktui.terminal.crash import crash_text
 
@@ -35,14 +34,6 @@ if TYPE_CHECKING:
     from tasktui.app import Console
 
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-
-HELD = {
-    Standing.INTERVENES: None,
-    Standing.LOOKS: LOGIN,
-    Standing.STANDBY: STANDBY,
-    Standing.CLOSED: CLOSED,
-}
-"""What keeps from changing anything, by what the console is to the database."""
 
 LONGEST_ENDING = 10.0
 """Seconds that ending may take: time enough for the transaction that is under way."""

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Literal, Self
 
+import psycopg
+
 from tests.postgres.programs import account, reachable
 from tests.postgres.watcher import NO_SERVER, Watcher
 
@@ -149,6 +151,11 @@ class Standby(Server):
     def initialise(self) -> None:
         place = ["-h", "127.0.0.1", "-p", str(self._master.port), "-U", "postgres"]
         self._fill("pg_basebackup", *place, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+
+    def promote(self) -> None:
+        """Let it follow nobody any more, and take changes."""
+        with psycopg.connect(self.url(), autocommit=True) as connection:
+            connection.execute("SELECT pg_promote()")
 
 
 def _free_port() -> int:

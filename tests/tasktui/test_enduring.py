@@ -75,7 +75,11 @@ async def test_a_server_that_stops_and_starts_again_is_waited_for(
 
 
 @on_postgresql
-async def test_a_standby_is_watched_and_says_how_old_its_news_is(server: Server, watch: Watch) -> None:
+async def test_a_standby_is_watched_and_takes_changes_when_it_is_promoted(
+    server: Server, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "TEN_SECONDS", 0.0)
+    monkeypatch.setattr(recall, "SHARE", 1)
     programs = find_programs()
     assert programs is not None
     with Standby(server, programs) as standby:
@@ -89,6 +93,12 @@ async def test_a_standby_is_watched_and_says_how_old_its_news_is(server: Server,
             await operator.is_told("connect to the one that it follows")
             await operator.press("h")
             await operator.sees("standby  the newest change that it shows was made ")
+            await operator.press("escape")
+            standby.promote()
+            await operator.is_told("no standby any more: changes are allowed from now on")
+            await operator.until(lambda: "read-only" not in operator.text)
+            await operator.command("pause mail 10m because")
+            await operator.is_told("Queue mail paused")
 
 
 async def test_a_console_of_the_next_release_says_to_migrate_and_then_starts(
