@@ -76,10 +76,9 @@ class ConfirmScreen(ModalScreen[Consent | None]):
             yield from _entry("reason", "Reason", hint="needed" if self._demanded.reason else "may be left empty")
             yield from _entry("word", f"Type {word}")
             yield Static("", id="objection")
+            sql = ", again: as SQL" if self._scripted else ""
             yield Static(
-                content(
-                    (f"{word} and enter does it, escape leaves all as it is, ctrl+y copies it, again: as SQL", "dim")
-                )
+                content((f"{word} and enter does it, escape leaves all as it is, ctrl+y copies it{sql}", "dim"))
             )
 
     def on_mount(self) -> None:

@@ -1,13 +1,16 @@
 """The same on the command line, and copied there."""
 
+import asyncio
 import shlex
 from dataclasses import replace
 from datetime import UTC
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from runner.cli.app import build
+from runner.cli.app import build, run
+from runner.cli.ending import Exit, ended
 from runner.people.filters import parse_filter
 from runner.settings import Settings
 from runner.store.database import Database
@@ -17,8 +20,9 @@ from runner.task import Shown
 from runner.urls import parse_url
 from tasktui.act.actions import ACTIONS, plan
 from tasktui.act.consent import Consent
-from tasktui.act.spoken import of_edit, of_pause, of_plan, of_undo, of_wish, written
-from tests.store.rows import add_live, ahead
+from tasktui.act.spoken import of_edit, of_pause, of_plan, of_undo, of_undo_together, of_wish, written
+from tasktui.widgets.table import Table
+from tests.store.rows import add_live, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
 from tests.tasktui.test_typing import NOW, row, story
 
@@ -49,6 +53,7 @@ def all_of(name: str, number: int, *, more: bool = False) -> Any:
         (of_wish(ACTIONS["drain"], 7, Consent()), "runner drain 7"),
         (of_wish(ACTIONS["resize"], 7, Consent("slots=5 threads=2")), "runner resize 7 --slots 5 --threads 2"),
         (of_undo(12, Consent()), "runner undo 12"),
+        (of_undo_together("b-1", "10000+", WHY), "runner undo --batch b-1 --yes 10000+ --reason 'it is back'"),
         (of_edit(story(row(3)), {"run_at": "+15m", "max_attempts": "6"}, None),
          "runner edit 3 --version 0 --run-at +15m --max-attempts 6"),
         (of_edit(story(row(3, Shown.DEAD)), {"priority": "6"}, None), "runner edit 3 --version 0 --again --priority 6"),
@@ -116,3 +121,70 @@ async def test_what_is_asked_is_copied_as_it_is_answered_so_far(database: Databa
         await copied(operator, f"runner edit {id} --version 0 --priority 7 --url ")
         await operator.press("ctrl+y")
         await copied(operator, "SET priority=7")
+
+
+async def copied_line(operator: Operator, key: str, **answers: str) -> list[str]:
+    """Open the question of a key, answer it, copy the command line that does the same, and leave all as it is."""
+    await operator.press(key)
+    await operator.until(lambda: type(operator.screen).__name__ == "ConfirmScreen")
+    for name, text in answers.items():
+        operator.screen.query_one(f"#{name}").value = text
+    operator.console._clipboard = ""
+    await operator.press("ctrl+y")
+    await copied(operator, "runner ")
+    await operator.press("escape")
+    await operator.until(lambda: type(operator.screen).__name__ != "ConfirmScreen")
+    return shlex.split(operator.console.clipboard)[1:]
+
+
+async def latest(operator: Operator, entry: int) -> None:
+    """Put the cursor on the latest entry of the audit, which has this number."""
+    await operator.press("8", "r")
+    await operator.until(lambda: operator.screen.query_one("#entries", Table).keys[:1] == (entry,))
+    await operator.press("home")
+
+
+@ON_ONE_DATABASE
+async def test_a_copied_line_does_what_was_asked_about(database: Database, watch: Watch) -> None:
+    first, second, third = [await add_live(database, queue="mail", run_at=ahead(3600)) for _ in range(3)]
+    runner = await add_runner(database)
+
+    async def does(operator: Operator, key: str, **answers: str) -> None:
+        words = await copied_line(operator, key, **answers)
+        assert await asyncio.to_thread(ended, lambda: run(words)) == Exit.OK, words
+
+    async def value(table: str, column: str, id: object) -> Any:
+        found = getattr(database.tables, table)
+        name = found.c.id if "id" in found.c else found.c.name
+        async with database.reading() as tx:
+            return await tx.scalar(sa.select(found.c[column]).where(name == id))
+
+    async with watch("tasks", wanted="queue:mail") as operator:
+        await operator.sees("◷ scheduled")
+        await operator.press("asterisk")
+        await operator.sees("3 marked")
+        await does(operator, "T", reason="a bad deploy")
+        assert await value("task", "state", first) is None
+        await operator.press("8")
+        await operator.sees("terminate", "a bad deploy")
+        await does(operator, "B", reason="it was none")
+        assert [await value("task", "state", id) for id in (first, second, third)] == ["waiting"] * 3
+        await operator.press("5")
+        await operator.sees("web-1")
+        await does(operator, "S", answer="slots=5 threads=2", reason="more room")
+        assert await value("runner", "wish", runner) == "slots=5 threads=2"
+        await does(operator, "L")
+        assert await value("runner", "wish", runner) == "drain"
+        await latest(operator, 8)
+        await does(operator, "Z", reason="it may go on")
+        assert await value("runner", "wish", runner) == "slots=5 threads=2"
+        await operator.press("1")
+        await operator.sees("mail")
+        await does(operator, "P", answer="2h", reason="relay is down")
+        assert await value("queue", "paused_why", "mail") == "relay is down"
+        await operator.sees("⏸")
+        await does(operator, "P")
+        assert await value("queue", "paused_at", "mail") is None
+        await latest(operator, 11)
+        await does(operator, "Z")
+        assert await value("queue", "paused_why", "mail") == "relay is down"
