@@ -1,6 +1,7 @@
 """`runner check`: is all well, and what is to be done where it is not?"""
 
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from shlex import quote
@@ -32,6 +33,7 @@ from runner.store.observe import (
 )
 from runner.store.partitions import look as look_at_ranges
 from runner.store.partitions import overtaken
+from runner.urls import DatabaseUrl
 
 MOST_SKEW = timedelta(seconds=2)
 """Between this host's clock and the database's; beyond it, times typed here mean something else there."""
@@ -135,7 +137,7 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
         )
     yield _clock(skew)
     yield Finding("schema", Verdict.WELL, f"the tables are at {await check_schema(database)}, as needed")
-    for finding in of_roles(await database.read(unguarded), database.url):
+    for finding in of_roles(await database.read(unguarded), settings.url):
         yield finding
     async for finding in _history(database):
         yield finding
@@ -152,12 +154,13 @@ def _clock(skew: timedelta) -> Finding:
     return Finding("clock", Verdict.WRONG, said, advice)
 
 
-def of_roles(missing: list[str] | None, url: str) -> Iterator[Finding]:
+def of_roles(missing: list[str] | None, url: DatabaseUrl) -> Iterator[Finding]:
     """What the script of the roles put in place, where it was run."""
     if missing == []:
         yield Finding("roles", Verdict.WELL, "the triggers and columns of the audit are as the roles need them")
+    place = replace(url, user=None, password=None)  # whose login this is does not matter: it must be the owner's
     for gap in missing or ():
-        advice = f"Let the owner of the tables run: runner migrate --roles | psql {quote(url)}"
+        advice = f"Let the owner of the tables run: runner migrate --roles | psql {quote(str(place))}"
         yield Finding("roles", Verdict.WRONG, gap, advice)
 
 

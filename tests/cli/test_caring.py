@@ -11,6 +11,7 @@ from runner.cli.check import Verdict, of_roles
 from runner.cli.ending import Exit
 from runner.migrations import HEAD, REVISIONS
 from runner.task import NewTask, State
+from runner.urls import parse_url
 from tests.cli.conftest import PROGRAM, Call, Store, program
 
 HANDLERS = """
@@ -174,11 +175,12 @@ def test_the_demo_reports_in_json(tmp_path: Path) -> None:
 
 
 def test_roles_that_lack_something_name_the_command_that_mends_it() -> None:
-    (well,) = of_roles([], "postgresql://db/app")
-    (wrong,) = of_roles(["changes of task are not written down"], "postgresql://db/my app")
+    url = parse_url("postgresql://ana:geheim@db/my app")
+    (well,) = of_roles([], url)
+    (wrong,) = of_roles(["changes of task are not written down"], url)
     assert (well.verdict, wrong.verdict) == (Verdict.WELL, Verdict.WRONG)
-    assert wrong.advice.endswith("run: runner migrate --roles | psql 'postgresql://db/my app'")
-    assert list(of_roles(None, "sqlite:///a.db")) == []
+    assert wrong.advice.endswith("run: runner migrate --roles | psql postgresql://db/my%20app")
+    assert list(of_roles(None, url)) == []
 
 
 def test_the_roles_can_be_had_without_a_database(call: Call) -> None:

@@ -86,12 +86,12 @@ def _changes(story: Story, *, reveal: bool) -> Iterator[Event]:
 def _last(story: Story) -> Iterator[Event]:
     """What no attempt and no operator tells of: that it runs, or that it ended well."""
     task = story.task
+    where = f"runner {cells.text(task.runner_id)} on {cells.text(task.host)}"
     if task.state is State.RUNNING:
-        where = f"runner {cells.text(task.runner_id)} on {cells.text(task.host)}"
         text = f"attempt {task.attempt} under way for {cells.since(task.claimed_at, story.at)}, {where}"
         yield Event(task.claimed_at, str(task.state), text)
     elif task.state is State.SUCCEEDED:
         took = f", took {cells.duration(task.duration)}" if task.duration is not None else ""
-        yield Event(task.finished_at, "ended", f"attempt {task.attempt} {task.state}{took}")
+        yield Event(task.finished_at, "ended", f"attempt {task.attempt} {task.state}{took}, {where}")
     elif task.state.final:
         yield Event(task.finished_at, "ended", f"{task.state}")
