@@ -42,6 +42,8 @@ def alerts(glance: Glance, zone: tzinfo) -> Iterator[Alert]:
     for queue in glance.queues:
         if queue.falls_behind:
             yield Alert("✖", _behind(queue, glance.trouble.slow.get(queue.queue)), "bold red")
+    for name, (failed, attempts) in glance.failing.items():
+        yield Alert("✖", _failing(name, failed, attempts, glance.trouble.errors.get(name)), "bold red")
     yield from _dead(glance, zone)
     for runner in glance.runners:
         yield from _silent(runner)
@@ -69,6 +71,11 @@ def _behind(queue: QueueCounts, slow: Slowdown | None) -> str:
         return text
     was = f", was {cells.duration(slow.before)}" if slow.before is not None else ""
     return f"{text}; {line(slow.handler, SHORT)} takes most of the time (p95 {cells.duration(slow.p95)}{was})"
+
+
+def _failing(queue: str, failed: int, attempts: int, error: str | None) -> str:
+    most = f", most with {line(error, SHORT)}" if error else ""
+    return f"{line(queue, SHORT)} fails: {failed:,} of {counted(attempts, 'attempt')} in ten minutes{most}; 4 to look"
 
 
 def _dead(glance: Glance, zone: tzinfo) -> Iterator[Alert]:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from runner.people.filters import Filter
+from runner.people.fields import Operator
+from runner.people.filters import Filter, Term
 from runner.store import observe
 from runner.store.observe import Count, Flow, MinuteFlow, Pause, QueueCounts, RunnerRow, Total, UnknownHandler, Waiting
 from runner.store.transaction import Transaction
@@ -24,7 +25,10 @@ UNSETTLED = timedelta(minutes=3)
 """Minutes that lie further back are read once a minute only: now and then a runner writes of them late."""
 
 MOST_SLOW = 3
-"""Queues that fall behind of which it is asked what has become slow."""
+"""Queues that fall behind of which it is asked what has become slow, and that fail of which it is asked why."""
+
+FEW, MOST_PART = 10, 0.5
+"""A queue fails where more attempts than these few failed lately, and they were at least this part of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,12 @@ class Trouble:
     Args:
         deaths: what the tasks that died in the last hour died of, the most frequent first.
         slow: the slowest handler of queues that fall behind.
+        errors: what attempts of failing queues failed with most often.
     """
 
     deaths: Mapping[str, int] = field(default_factory=dict)
     slow: Mapping[str, Slowdown] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,21 @@ class Glance:
     def hour(self) -> list[MinuteFlow]:
         """The minutes of the last hour, of all queues; a minute may stand there several times."""
         return [flow for flows in self.pulses.values() for flow in flows]
+
+    @property
+    def failing(self) -> dict[str, tuple[int, int]]:
+        """The queues in which most attempts failed in the last ten minutes: how many did, and how many there were.
+
+        One is left out in whose last minute most went well: what was wrong there is over.
+        """
+        found = {}
+        for queue, flows in self.pulses.items():
+            lately = sorted((flow for flow in flows if flow.minute > self.at - LATELY), key=lambda flow: flow.minute)
+            failed = sum(flow.flow.failed for flow in lately)
+            attempts = failed + sum(flow.flow.succeeded for flow in lately)
+            if failed > FEW and failed >= attempts * MOST_PART and lately[-1].flow.failed >= lately[-1].flow.succeeded:
+                found[queue] = (failed, attempts)
+        return found
 
 
 async def glance(tx: Transaction, last: Glance | None = None) -> Glance:
@@ -161,12 +182,13 @@ def _further(now: Count, before: Count) -> Count:
     return before if now.more and before.number > now.number else now
 
 
-async def trouble(tx: Transaction, behind: Sequence[str]) -> Trouble:
+async def trouble(tx: Transaction, behind: Sequence[str], failing: Sequence[str] = ()) -> Trouble:
     """Look into what is wrong.
 
     Args:
         tx: an open transaction.
         behind: queues that fall behind.
+        failing: queues in which most attempts fail.
     """
     at = await observe.clock(tx)
     deaths: Counter[str] = Counter()
@@ -179,7 +201,11 @@ async def trouble(tx: Transaction, behind: Sequence[str]) -> Trouble:
             worst = max(lately, key=_time)
             before = await observe.totals(tx, at - LATELY - HOUR, at - LATELY, queue, worst.handler)
             slow[queue] = Slowdown(worst.handler, worst.p95, before[0].p95 if before else None)
-    return Trouble({error: number for error, number in deaths.most_common() if number}, slow)
+    errors = {}
+    for queue in failing[:MOST_SLOW]:
+        for group in await observe.failures(tx, Filter((Term("queue", Operator.EQ, queue),)), at - LATELY, limit=1):
+            errors[queue] = group.error_type
+    return Trouble({error: number for error, number in deaths.most_common() if number}, slow, errors)
 
 
 async def day(tx: Transaction) -> tuple[MinuteFlow, ...]:

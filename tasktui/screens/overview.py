@@ -101,8 +101,10 @@ class OverviewScreen(ActingScreen):
             seen = replace(seen, queues=deepened(seen.queues, deep))
         behind = tuple(queue.queue for queue in seen.queues if queue.falls_behind)
         died = any(flow.flow.died for flow in seen.hour)
-        if behind or died:
-            wrong = await self._wrong.get((behind, died), partial(self.session.read, trouble, behind))
+        failing = tuple(seen.failing)
+        if behind or died or failing:
+            asked = partial(self.session.read, trouble, behind, failing)
+            wrong = await self._wrong.get((behind, died, failing), asked)
             seen = replace(seen, trouble=wrong)
         if self._span:
             seen = replace(seen, flows=await self._day.get(None, partial(self.session.read, day)))

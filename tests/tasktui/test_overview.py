@@ -24,10 +24,11 @@ from tasktui.look.glance import (
     is_stale,
     joined,
     per_minute,
+    trouble,
 )
 from tasktui.operator.recall import Recall
 from tasktui.screens.overview import drained, queue_line
-from tests.store.rows import add_live, ahead
+from tests.store.rows import add_attempt, add_live, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 AT = datetime(2026, 11, 20, 13, 30, 20, tzinfo=UTC)
@@ -82,6 +83,31 @@ def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
     kinds = "ConnectionError (4), KeyError (1), \u241b[31m (1) and 1 more kind"
     (text,) = told(seen(queue(dead=Count(1)), queue(), pulses={"mail": flows}, trouble=Trouble(deaths)))
     assert text == f"6 died since 13:20, 1 is dead now: {kinds}; 4 to look"  # the others were run again since
+
+
+@pytest.mark.parametrize(
+    ("flows", "counted"),
+    [
+        ({3: Flow(retried=420)}, "420 of 420 attempts"),
+        ({7: Flow(succeeded=9), 3: Flow(retried=10), 1: Flow(died=1)}, "11 of 20 attempts"),
+        ({3: Flow(retried=11, succeeded=12)}, None),  # most go well
+        ({3: Flow(retried=10)}, None),  # too few to tell
+        ({11: Flow(retried=420)}, None),  # that is over
+        ({3: Flow(retried=420), 1: Flow(succeeded=2, retried=1)}, None),  # that is mended
+    ],
+)
+def test_an_outage_is_told_before_anything_is_dead(flows: dict[int, Flow], counted: str | None) -> None:
+    pulses = {"mail": [MinuteFlow(AT - timedelta(minutes=ago), flow) for ago, flow in flows.items()]}
+    texts = told(seen(pulses=pulses, trouble=Trouble(errors={"mail": "OSError"})))
+    text = f"mail fails: {counted} in ten minutes, most with OSError; 4 to look"
+    assert [told for told in texts if "fails" in told] == ([text] if counted else [])
+
+
+async def test_what_a_queue_fails_with_is_what_it_failed_with_most(database: Database) -> None:
+    for fence, error in enumerate(("OSError", "OSError", "KeyError"), start=1):
+        await add_attempt(database, 7, fence, queue="mail", error_type=error, fingerprint=error)
+    await add_attempt(database, 8, 9, queue="other", error_type="KeyError", fingerprint="KeyError")
+    assert (await database.read(trouble, (), ("mail",))).errors == {"mail": "OSError"}
 
 
 def test_many_full_queues_share_what_is_counted() -> None:
