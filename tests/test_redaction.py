@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from runner.people.redaction import MASK, MOST_LEVELS, decoded, is_secret, masked, redacted, secrets
+from runner.people.redaction import MASK, MOST_LEVELS, decoded, differences, is_secret, masked, redacted, secrets
 
 SECRET = (
     "password db_password Passwd passphrase secret client_secret token accessToken api_key apiKey API-KEY "
@@ -101,3 +101,11 @@ def test_ordinary_words_stay(text: str) -> None:
 def test_a_payload_without_secrets_comes_out_as_it_went_in() -> None:
     payload = {"a": [1, 2.5, True, None, {"b": "ü"}]}
     assert decoded(json.dumps(payload)) == payload
+
+
+def test_a_change_is_told_by_what_says_most_and_in_whole_seconds() -> None:
+    before = '{"run_at": "2026-11-20T13:00:00.5+00:00", "state": "dead", "fence": 3}'
+    after = '{"run_at": "2026-11-20T14:10:00+01:00", "state": "waiting", "fence": 3}'
+    run_at = "run_at: 2026-11-20 13:00:00 UTC -> 2026-11-20 13:10:00 UTC"
+    assert differences(before, after) == ['state: "dead" -> "waiting"', run_at]
+    assert differences('{"run_at": "soon"}', "{}") == ['run_at: "soon" -> -']

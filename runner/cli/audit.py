@@ -99,7 +99,7 @@ def _row(entry: Audited, at: datetime) -> Iterator[str]:
     yield str(entry.id)
     yield cells.since(entry.at, at)
     yield who(entry)
-    yield f"undo of {entry.undo_of}" if entry.undo_of else entry.verb
+    yield f"undo of {entry.undo_of}" if entry.undo_of else cells.verb(entry.verb)
     yield f"task {entry.task_id}" if entry.task_id is not None else cells.text(entry.target)
     yield "; ".join(differences(entry.before, entry.after))
     yield entry.reason or ""

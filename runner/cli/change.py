@@ -10,12 +10,13 @@ from cyclopts import Group, Parameter
 
 from runner.cli.answer import tell
 from runner.cli.bar import Bar
-from runner.cli.confirm import ask, confirm, demanded, need_reason, number, show, spoken
+from runner.cli.confirm import ask, confirm, demanded, need_reason, number, show
 from runner.cli.connection import NOWHERE, Connection, opened
 from runner.cli.ending import Exit, complain
 from runner.cli.script import few, print_script
 from runner.cli.targets import EntryId, read_targets
 from runner.errors import InvalidInput
+from runner.people import cells
 from runner.people.fields import Operator
 from runner.people.filters import Filter, Term
 from runner.people.terminal import counted
@@ -149,8 +150,8 @@ async def _change(
             most = len(chosen)
         by = who(consent.reason) if most == 1 else together(who(consent.reason))
         operation = partial(intervention, by=by)
-        result = await _carried_out(database, operation, chosen, most, consent, spoken(verb))
-    return tell(spoken(verb), result, json=consent.json, batch=by.batch)
+        result = await _carried_out(database, operation, chosen, most, consent, cells.verb(verb))
+    return tell(cells.verb(verb), result, json=consent.json, batch=by.batch)
 
 
 async def _print_script(

@@ -11,14 +11,9 @@ from runner.people import cells
 from runner.people.person import now
 from runner.policy.consent import MANY, Demand, demand
 from runner.settings import Settings
-from runner.store.intervene import Preview
+from runner.store.intervene import LAST, Preview
 
 GROUPS = (Column("STATE", whole=True), Column("QUEUE"), Column("TASKS", right=True, whole=True))
-
-
-def spoken(verb: str) -> str:
-    """An intervention as people call it, and as it is typed."""
-    return verb.removesuffix("_now")
 
 
 def number(seen: Preview) -> str:
@@ -29,11 +24,12 @@ def number(seen: Preview) -> str:
 def document(seen: Preview) -> dict[str, Any]:
     """A preview for JSON."""
     return {
-        "verb": spoken(seen.verb),
+        "verb": cells.verb(seen.verb),
         "total": seen.total,
         "eligible": seen.eligible,
         "groups": [{"shown": shown, "queue": queue, "tasks": count} for (shown, queue), count in seen.groups.items()],
         "skipped": [{"why": why, "tasks": count} for why, count in seen.skipped.items()],
+        "last": seen.last,
         "samples": [listed(task) for task in seen.samples],
     }
 
@@ -44,12 +40,14 @@ def show(seen: Preview, *, json: bool) -> None:
         print_json(document(seen))
         return
     match = "task matches" if str(seen.total) == "1" else "tasks match"
-    print_line(f"{spoken(seen.verb)}: {seen.total} {match}, {number(seen)} would be changed", style="bold")
+    print_line(f"{cells.verb(seen.verb)}: {seen.total} {match}, {number(seen)} would be changed", style="bold")
     groups = [[cells.state(shown), queue, f"{count:,}"] for (shown, queue), count in seen.groups.items()]
     if groups:
         print_table(GROUPS, groups)
     for why, count in seen.skipped.items():
         print_line(f"{count:,} would be left alone: {why}")
+    if seen.last:
+        print_line(f"{seen.last:,} {LAST}")
     if seen.samples:
         print_line("for example:")
         print_table(COLUMNS, [row(task, now()) for task in seen.samples])

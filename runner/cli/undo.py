@@ -101,7 +101,9 @@ async def _show(database: Database, found: Audited, seen: Undoing, *, json: bool
         return
     at = await database.read(clock)
     target = f"task {found.task_id}" if found.task_id is not None else cells.text(found.target)
-    print_line(f"change {found.id}: {found.verb} of {target} by {found.operator}, {cells.distance(found.at, at)}")
+    print_line(
+        f"change {found.id}: {cells.verb(found.verb)} of {target} by {found.operator}, {cells.distance(found.at, at)}"
+    )
     for difference in differences(found.after, found.before):
         print_line(f"  back to {difference}")
     for why in seen.skipped:
@@ -160,7 +162,7 @@ def _preview(seen: Undoing, *, json: bool) -> None:
     if json:
         print_json(_document(seen))
         return
-    verbs = ", ".join(sorted({change.verb for change in seen.changes}))
+    verbs = ", ".join(sorted({cells.verb(change.verb) for change in seen.changes}))
     more = "+" if seen.more else ""
     print_line(
         f"undo of {verbs}: {counted(len(seen.changes), 'change')}{more}, {seen.number} would be taken back",

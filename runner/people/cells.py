@@ -72,6 +72,11 @@ def share(part: float | None) -> str:
     return shown
 
 
+def verb(stored: str) -> str:
+    """An intervention as people call it, and as it is typed: `retry` for `retry_now`."""
+    return stored.removesuffix("_now")
+
+
 def since(moment: datetime | None, at: datetime) -> str:
     """How long ago something was, at the time `at`."""
     return NOTHING if moment is None else age(at - moment)

@@ -3,6 +3,8 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
 MASK = "***"
@@ -144,6 +146,12 @@ def decoded(text: str | None, *, reveal: bool = False) -> Any:
         return text if reveal else MASK
 
 
+TELLING = ("state", "paused_until", "cancel_requested")
+"""What tells most of a change stands first."""
+
+MOMENTS = ("run_at", "paused_at", "paused_until")
+
+
 def audited(text: str | None, *, reveal: bool = False) -> dict[str, Any]:
     """Decode the values that an entry of the audit holds.
 
@@ -169,9 +177,16 @@ def audited(text: str | None, *, reveal: bool = False) -> dict[str, Any]:
 def differences(before: str | None, after: str | None, *, reveal: bool = False) -> list[str]:
     """The values that an entry of the audit changed, before and after: `priority: 1 -> 9`."""
     old, new = (audited(text, reveal=reveal) for text in (before, after))
-    names = [name for name in {**old, **new} if name not in KNOWN_BY]
+    told = [name for name in {**old, **new} if name not in KNOWN_BY and (old.get(name), new.get(name)) != (None, None)]
+    names = sorted(told, key=lambda name: name not in TELLING)  # a list has room for the beginning only
     return [f"{name}: {_json(old, name)} -> {_json(new, name)}" for name in names]
 
 
 def _json(values: dict[str, Any], name: str) -> str:
-    return json.dumps(values[name], ensure_ascii=False) if name in values else "-"
+    if name not in values:
+        return "-"
+    value = values[name]
+    if name in MOMENTS and isinstance(value, str):
+        with suppress(ValueError, OverflowError):
+            return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return json.dumps(value, ensure_ascii=False)

@@ -106,6 +106,7 @@ class Plan:
         samples: the first of those that it will be done to.
         chosen: the tasks that it will be done to, each with the version that was seen; or
         wanted: a filter that lets them through.
+        last: how many of those that it will be done to have one attempt left.
     """
 
     action: Action
@@ -115,6 +116,7 @@ class Plan:
     samples: tuple[TaskRow, ...]
     chosen: tuple[Target, ...] = ()
     wanted: Filter | None = None
+    last: int = 0
 
     @property
     def weight(self) -> int:
@@ -133,6 +135,7 @@ def plan(action: Action, chosen: Sequence[TaskRow]) -> Plan:
         skipped=dict(Counter(why for why in objections.values() if why).most_common()),
         samples=tuple(eligible[:SAMPLES]),
         chosen=tuple(Target(task.id, task.version) for task in eligible),
+        last=sum(intervene.is_last(action.verb, task) for task in eligible),
     )
 
 
@@ -145,6 +148,7 @@ def plan_of(action: Action, wanted: Filter, seen: "Preview") -> Plan:
         skipped=seen.skipped,
         samples=tuple(seen.samples),
         wanted=intervene.bounded(wanted, seen.newest),
+        last=seen.last,
     )
 
 

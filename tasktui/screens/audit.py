@@ -122,7 +122,7 @@ class AuditScreen(ActingScreen):
 def entry_line(entry: Audited, at: datetime, *, undone: bool) -> Line:
     """An entry in the table."""
     target = f"task {entry.task_id}" if entry.task_id is not None else entry.target
-    verb = f"undo of {entry.undo_of}" if entry.undo_of else entry.verb
+    verb = f"undo of {entry.undo_of}" if entry.undo_of else cells.verb(entry.verb)
     return Line(
         (
             Cell(str(entry.id)),

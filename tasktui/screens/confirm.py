@@ -15,6 +15,7 @@ from textual.widgets import Input, Label, Static
 from runner.errors import InvalidInput
 from runner.people import cells
 from runner.policy.consent import Demand
+from runner.store.intervene import LAST
 from tasktui.act.actions import Action, Plan
 from tasktui.act.consent import ALL, Consent, amount_of
 from tasktui.act.copying import Scripted, copy
@@ -151,6 +152,8 @@ def told(plan: Plan, place: str) -> list[Content]:
         rest = sum(number for _, number in groups[MOST_GROUPS:])
         parts.append(content(f"  {rest:>6,}  in other states and queues"))
     parts += [content((f"  {number:,} left alone: {line(why)}", "yellow")) for why, number in plan.skipped.items()]
+    if plan.last:
+        parts.append(content((f"  {plan.last:,} {LAST}", "yellow")))
     for task in plan.samples:
         texts = (str(task.id), line(task.handler, 20), line(task.key, 20), line(cells.reason(task.error) or None, 40))
         parts.append(content((f"  {'  '.join(texts)}", "dim")))

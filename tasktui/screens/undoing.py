@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from runner.errors import RunnerError
+from runner.people import cells
 from runner.people.redaction import differences
 from runner.policy.consent import MANY
 from runner.store import intervene
@@ -45,7 +46,9 @@ class UndoingScreen(SteeringScreen):
             self.tell(f"Change {entry.id} cannot be taken back: {why}", bad=True)
             return
         target = f"task {entry.task_id}" if entry.task_id is not None else entry.target
-        about = [content((f"Undo what {line(entry.operator)} did: {line(entry.verb)} of {line(target)}", "bold"))]
+        about = [
+            content((f"Undo what {line(entry.operator)} did: {line(cells.verb(entry.verb))} of {line(target)}", "bold"))
+        ]
         about += [content(f"  back to {line(change)}") for change in differences(entry.after, entry.before)]
         sql = partial(interventions.undo_script, self.session, entry)
         self.ask(action, about, 1, partial(self._undo, entry.id), partial(of_undo, entry.id), sql)
@@ -55,7 +58,7 @@ class UndoingScreen(SteeringScreen):
         if not seen.able:
             self.tell("\n".join(["None of these changes can be taken back", *skipped]), bad=True)
             return
-        done = f"{line(entry.verb)} of {len(seen.changes):,}{'+' if seen.more else ''} tasks"
+        done = f"{line(cells.verb(entry.verb))} of {len(seen.changes):,}{'+' if seen.more else ''} tasks"
         about = [content((f"Undo what {line(entry.operator)} did together: {done}", "bold"))]
         about.append(content(f"  {seen.number} will be taken back"))
         about += [content((text, "yellow")) for text in skipped]

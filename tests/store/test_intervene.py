@@ -628,13 +628,13 @@ class TestBulk:
 class TestPreview:
     async def test_it_tells_who_is_touched_who_is_skipped_and_why(self, database: Database) -> None:
         for number in range(7):
-            await add_live(database, queue="mail", run_at=ahead(60), attempt=number % 2)
+            await add_live(database, queue="mail", run_at=ahead(60), attempt=number % 2, max_attempts=2 + number // 2)
         await add_live(database, state=State.RUNNING.value)
         await add_live(database, attempt=3, max_attempts=3)
         await add_past(database, 100, State.DEAD)
         await add_past(database, 101, State.SUCCEEDED)
         seen = await database.read(preview, Filter(), "retry_now")
-        assert (seen.total, seen.eligible) == (Count(11), 8)
+        assert (seen.total, seen.eligible, seen.last) == (Count(11), 8, 1)
         assert seen.groups[Shown.SCHEDULED, "mail"] == 4
         assert seen.groups[Shown.RETRYING, "mail"] == 3
         assert sum(seen.groups.values()) == 11

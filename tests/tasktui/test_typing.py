@@ -17,6 +17,7 @@ from tasktui.act.consent import amount_of
 from tasktui.act.editing import changes, entries, preview
 from tasktui.operator.work import Work
 from tasktui.operator.writing import ASKED, ReadOnly, WriteLock
+from tasktui.screens.confirm import told
 from tasktui.typed.commands import Command, complete_command, parse_command
 from tasktui.typed.query import complete_filter, filter_of
 
@@ -121,6 +122,14 @@ def test_a_plan_sorts_out_what_an_action_cannot_be_done_to() -> None:
     assert made.groups == {(Shown.READY, "mail"): 1, (Shown.DEAD, "mail"): 1, (Shown.SCHEDULED, "mail"): 1}
     assert made.eligible == Count(2)
     assert made.skipped == {"it is dead, and must be waiting": 1}
+
+
+def test_a_plan_warns_of_last_attempts() -> None:
+    """A retry that is tried on one task while the cause lasts is the end of that task."""
+    tried = [row(1, Shown.RETRYING, attempt=3), row(2, Shown.RETRYING, attempt=2), row(3, Shown.DEAD, attempt=4)]
+    assert plan(ACTIONS["retry"], tried).last == 1
+    assert plan(ACTIONS["delay"], tried).last == 0
+    assert "1 tried before with one attempt left" in "\n".join(map(str, told(plan(ACTIONS["retry"], tried), "here")))
 
 
 @pytest.mark.parametrize(("typed", "amount"), [("", None), ("all", None), ("1", 1), ("4,120", 4120)])

@@ -88,7 +88,7 @@ async def test_the_palette_offers_actions_screens_commands_and_views(database: D
         await operator.press(*"audit")
         await operator.sees("Audit  8")
         await operator.press("enter")
-        await operator.sees("retry_now")
+        await operator.sees("retry      task")
         await operator.press("ctrl+p")
         await operator.press(*":pause")
         await operator.sees(":pause QUEUE [TIME] [REASON]")

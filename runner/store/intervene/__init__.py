@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from runner.store.intervene.changes import KEEP, Changes
     from runner.store.intervene.delay import delay
     from runner.store.intervene.edit import Editing, edit, edit_each, editing
-    from runner.store.intervene.eligibility import VERBS, objection
+    from runner.store.intervene.eligibility import LAST, VERBS, is_last, objection
     from runner.store.intervene.elsewhere import place_script, wish_script
     from runner.store.intervene.pause import Paused, pause, pause_of, pausing, resume
     from runner.store.intervene.person import together, who
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEEP",
+    "LAST",
     "MOST_SCRIPTED",
     "VERBS",
     "By",
@@ -54,6 +55,7 @@ __all__ = [
     "edit_each",
     "editing",
     "gathered",
+    "is_last",
     "matching",
     "objection",
     "pause",

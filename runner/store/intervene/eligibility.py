@@ -45,6 +45,16 @@ def used_up(attempt: int, max_attempts: int | None) -> bool:
     return max_attempts is not None and attempt >= max_attempts
 
 
+def is_last(verb: str, task: Any) -> bool:
+    """Tell whether what an intervention starts is the last attempt of a task that had others."""
+    waits = verb == "retry_now" and State(task.state) is State.WAITING
+    return waits and task.attempt > 0 and used_up(task.attempt + 1, task.max_attempts)
+
+
+LAST = "tried before with one attempt left: dead if that fails too"
+"""What is said of them, behind their number."""
+
+
 def _either(states: tuple[State, ...]) -> str:
     *others, last = states
     return f"{', '.join(others)} or {last}" if others else str(last)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from runner.people.fields import Operator
 from runner.people.filters import Filter, Term
-from runner.store.intervene.eligibility import objection
+from runner.store.intervene.eligibility import is_last, objection
 from runner.store.intervene.keys import ANOTHER, keyless
 from runner.store.observe.legible import whole, words
 from runner.store.observe.search import find
@@ -37,6 +37,7 @@ class Preview:
         skipped: how many of these it would not be done to, by the reason.
         samples: the newest ones that it would be done to.
         newest: the highest id among all of them; None when there are none.
+        last: how many of the eligible ones have one attempt left.
     """
 
     verb: str
@@ -46,6 +47,7 @@ class Preview:
     skipped: Mapping[str, int]
     samples: list[TaskRow]
     newest: int | None = None
+    last: int = 0
 
 
 async def preview(tx: Transaction, wanted: Filter, verb: str, cap: int = CAP) -> Preview:
@@ -71,6 +73,7 @@ async def preview(tx: Transaction, wanted: Filter, verb: str, cap: int = CAP) ->
         skipped=dict(Counter(why for why in objections.values() if why).most_common()),
         samples=await task_rows(tx, eligible[:SAMPLES]),
         newest=ids[0] if ids else None,
+        last=sum(objections[outline.id] is None and is_last(verb, outline) for outline in outlines),
     )
 
 
