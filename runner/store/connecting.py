@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from operator import methodcaller
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
+
+from runner.store.filesystem import identity
 
 READING: dict[str, dict[str, Any]] = {
     "postgresql": {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"},
@@ -69,8 +72,24 @@ def prepare(engine: sa.Engine, synchronous: str) -> None:
         writes = "mode" not in engine.url.query
         sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, synchronous, writes))
         sa.event.listen(engine, "begin", _begin_sqlite)
+        _follow_file(engine)
     else:
         sa.event.listen(engine, "connect", _prepare_postgresql)
+
+
+def _follow_file(engine: sa.Engine) -> None:
+    """Let no connection outlive its file: one that was deleted can be read and written as if it were still there."""
+    path = Path(unquote((engine.url.database or "").removeprefix("file:"))).absolute()  # wherever one goes later
+
+    def opened(_: Any, record: sa.pool.ConnectionPoolEntry) -> None:
+        record.info["file"] = identity(path)
+
+    def taken(_: Any, record: sa.pool.ConnectionPoolEntry, __: Any) -> None:
+        if record.info["file"] != identity(path):
+            raise sa.exc.DisconnectionError("there is another file now")  # and so the pool opens that one
+
+    sa.event.listen(engine, "connect", opened)
+    sa.event.listen(engine, "checkout", taken)
 
 
 def _prepare_sqlite(connection: Any, synchronous: str, writes: bool) -> None:

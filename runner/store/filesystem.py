@@ -89,3 +89,13 @@ def _unescaped(field: str) -> str:
 
 def _is_below(path: str, point: str) -> bool:
     return path == point or path.startswith(point.rstrip("/") + "/")
+
+
+def identity(path: str | Path) -> tuple[int, int]:
+    """Which file stands at a path: another one that is put in its place has another identity.
+
+    Raises:
+        FileNotFoundError: none does.
+    """
+    found = Path(path).stat()
+    return found.st_dev, found.st_ino

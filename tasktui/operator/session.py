@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -17,13 +18,14 @@ from runner.people.sorts import NEWEST, Sort
 from runner.people.views import default_path
 from runner.settings import Settings
 from runner.store.database import Database
+from runner.store.filesystem import identity
 from runner.store.intervene import By, who
 from runner.store.observe import Ping, Standing, clock, ping, staleness, standing
 from runner.store.transaction import Transaction
 from tasktui.operator.patience import Patience
 from tasktui.operator.recall import Recall
 from tasktui.operator.work import Work
-from tasktui.operator.writing import HELD, STANDBY, ReadOnly, WriteLock
+from tasktui.operator.writing import HELD, STANDBY, FileReplaced, ReadOnly, WriteLock
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,6 +99,7 @@ class Session:
     _ahead: dict[object, asyncio.Task[Any]] = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _patience: Patience = field(default_factory=Patience)
+    _file: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
@@ -145,6 +148,7 @@ class Session:
     async def _read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         async def transaction() -> T:
             async with self.database.reading(DEADLINE) as tx:
+                self._file = self._file_now()
                 await self._fits.get(None, lambda: check_in(tx, self.database.url))
                 return await verb(tx, *args, **kwargs)
 
@@ -176,6 +180,8 @@ class Session:
         async with self._turn:
             if not self.writable:
                 raise ReadOnly(why=self.lock.why)
+            if self._file not in (None, self._file_now()):
+                raise FileReplaced(path=self.settings.url.database)
             silence = self._silence(NOTHING_TO_A_CHANGE, LONGEST_SILENCE)
             return await self._patience.wait(self._change(verb, *args, **kwargs), LONGEST_SILENCE, silence)
 
@@ -195,6 +201,13 @@ class Session:
         """Wait until nothing is under way any more: only then the database may be closed."""
         await asyncio.gather(*self._ahead.values(), return_exceptions=True)
         await self._patience.ended()
+
+    def _file_now(self) -> tuple[int, int] | None:
+        """Which file the database is, if it is one and there is one."""
+        if self.settings.url.kind == "sqlite":
+            with suppress(FileNotFoundError):
+                return identity(self.settings.url.database)
+        return None
 
     def _silence(self, why: str, seconds: float) -> DatabaseAway:
         return DatabaseAway(url=self.database.url, why=why.format(seconds=seconds))

@@ -45,6 +45,12 @@ class ReadOnly(RunnerError):
     exit_code = 6
 
 
+class FileReplaced(RunnerError):
+    """Nothing was changed: the file {path} is gone, or another one stands in its place now. Look at it again first."""
+
+    exit_code = 4
+
+
 @dataclass(slots=True)
 class WriteLock:
     """Open until a moment, closed from then on.

@@ -1,22 +1,25 @@
 """What the console lives through: servers that stop, tables of other releases, rows that go, windows that shrink."""
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from runner.errors import SchemaTooNew, SchemaTooOld
+from runner.errors import DatabaseAway, SchemaTooNew, SchemaTooOld
 from runner.migrations import HEAD, upgrade
 from runner.settings import Settings
 from runner.store import observe
 from runner.store.database import Database
+from runner.store.intervene import Kind, Place
 from runner.urls import parse_url
+from tasktui.act import interventions
 from tasktui.act.actions import ACTIONS, Action
 from tasktui.look import feed
 from tasktui.operator import recall, session
-from tasktui.operator.writing import STANDBY
+from tasktui.operator.writing import STANDBY, FileReplaced
 from tasktui.screens import MODES
 from tasktui.start.arguments import Arguments
 from tasktui.start.starting import opened
@@ -159,6 +162,31 @@ async def test_tables_that_change_under_a_console_do_not_end_it(database: Databa
         async with database.writing() as tx:
             await tx.execute(sa.text("ALTER TABLE task_history RENAME COLUMN failure TO error"))
         await operator.until(lambda: "no such column" not in operator.text)
+
+
+@ON_ONE_DATABASE
+async def test_a_file_that_is_replaced_or_deleted_is_neither_shown_nor_changed_as_if_it_were_there(
+    migrated_url: str, tmp_path: Path
+) -> None:
+    url = parse_url(migrated_url)
+    place, other = Path(url.database), shutil.copy(url.database, tmp_path / "other.db")
+    mail = Place(Kind.QUEUE, "mail")
+    async with opened(Arguments(), Settings(url=url)) as seat:
+        await interventions.pause(seat, mail, "", None)
+        assert await interventions.pause_of(seat, mail)
+        for log in tuple(tmp_path.glob(f"{place.name}-*")):  # as whoever restores a file has to
+            log.unlink()
+        Path(other).replace(place)
+        with pytest.raises(FileReplaced):
+            await interventions.resume(seat, mail, None)
+        assert await interventions.pause_of(seat, mail) is None
+        await interventions.pause(seat, mail, "", None)
+        place.unlink()
+        with pytest.raises(FileReplaced):
+            await interventions.resume(seat, mail, None)
+        with pytest.raises(DatabaseAway, match=r"No such file|unable to open"):
+            await interventions.pause_of(seat, mail)
+    assert not place.exists()
 
 
 @ON_ONE_DATABASE
