@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.ending import Exit
+from runner.cli.ending import Exit, complain
 from runner.cli.printing import print_json, print_line
 from runner.errors import InvalidInput
 from runner.people import cells
@@ -54,6 +54,7 @@ async def pause(
         if sql:
             await _print_script(database, place, partial(intervene.pause, place=place, by=who(reason), until=end))
             return Exit.OK
+        doubt = await database.read(intervene.misnamed, place)
         if dry_run:
             done = await database.read(intervene.pausing, place, who(reason), end)
         else:
@@ -63,6 +64,8 @@ async def pause(
         print_json({"verb": "pause", "place": str(place)} | told)
     else:
         print_line(_said(place, done, at, dry_run=dry_run))
+    if doubt:
+        complain(f"runner: {doubt}")
     return Exit.OK
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from runner.errors import NoScript
 from runner.people.filters import Filter
-from runner.people.times import parse_moment
+from runner.people.times import format_moment, parse_moment
 from runner.store import intervene, observe
 from runner.store.intervene import Kind, Place, Result, together
 from runner.store.observe import Pause
@@ -87,16 +87,19 @@ async def pause(session: Session, place: Place, length: str, reason: str | None)
         reason: why.
 
     Returns:
-        What was done.
+        What was done, until when, and whether the name is a new one.
     """
+    doubt = await session.read(intervene.misnamed, place)
     done = await session.write(intervene.pause, place, session.by(reason), await _until(session, length))
-    return "paused, as it was before" if done.again else "paused"
+    before = ", as it was before" if done.again else ""
+    end = f"until {format_moment(done.until, session.zone)}" if done.until else "until it is resumed"
+    return f"paused {end}{before}{f'; {doubt}' if doubt else ''}"
 
 
 async def _until(session: Session, length: str) -> datetime | None:
     """When a pause ends that lasts so long, or until then."""
     now = await session.read(observe.clock)
-    text = f"+{length}" if length[:1].isdigit() and ":" not in length and "-" not in length else length
+    text = f"+{length}" if length[:1].isdecimal() and ":" not in length and "-" not in length else length
     return parse_moment(text, now, session.zone) if length else None
 
 

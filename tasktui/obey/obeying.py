@@ -9,7 +9,6 @@ from runner.people import views
 from runner.people.sorts import parse_sort
 from tasktui.act import interventions
 from tasktui.obey.console import Console
-from tasktui.operator.writing import split_length
 from tasktui.typed.commands import Command, place_of
 
 
@@ -91,9 +90,9 @@ def _pause(console: Console, command: Command) -> None:
     place, words = place_of(command)
 
     async def doing() -> None:
-        seconds, reason = split_length(words, 0.0)
-        length = f"{seconds:g}s" if seconds else ""
-        done = await interventions.pause(console.session, place, length, reason or None)
+        timed = words[:1] if words and words[0][0] in "+0123456789" else ()
+        reason = " ".join(words[len(timed) :])
+        done = await interventions.pause(console.session, place, "".join(timed), reason or None)
         console.tell(f"{str(place).capitalize()} {done}")
 
     _work(console, doing)

@@ -39,6 +39,9 @@ LONGEST_UNLOCK = 3600.0
 """Seconds for which a production database stays unlocked at most."""
 
 
+TEN_MINUTES = 600.0
+
+
 class ReadOnly(RunnerError):
     """Nothing was changed: this console is read-only ({why})."""
 
@@ -108,7 +111,7 @@ class WriteLock:
         return "" if left == inf else f"WRITE for {int(left) // 60}m{int(left) % 60:02}s"
 
 
-def split_length(words: tuple[str, ...], default: float = 600.0) -> tuple[float, str]:
+def split_length(words: tuple[str, ...]) -> tuple[float, str]:
     """Tell a length of time at the beginning from the words behind it.
 
     Returns:
@@ -117,4 +120,4 @@ def split_length(words: tuple[str, ...], default: float = 600.0) -> tuple[float,
     try:
         return parse_duration(words[0]).total_seconds(), " ".join(words[1:])
     except (InvalidInput, IndexError):
-        return default, " ".join(words)
+        return TEN_MINUTES, " ".join(words)

@@ -210,6 +210,7 @@ def test_a_queue_stands_still_until_it_is_resumed(called: Call) -> None:
     told = called("pause", "mail", "--until", "+10m", "--reason", "relay is down")
     assert told.code == Exit.OK
     assert "goes on in" in told.out
+    assert "no task and no runner has named queue mail so far" in told.err
     (queue,) = called("stats", "--json").document["queues"]
     assert (queue["queue"], queue["paused"]["why"]) == ("mail", "relay is down")
     assert "mail has been paused for" in called("stats").out

@@ -31,6 +31,7 @@ from runner.store.intervene import (
     edit,
     editing,
     matching,
+    misnamed,
     pause,
     preview,
     requeue,
@@ -469,6 +470,14 @@ class TestTerminate:
 
 class TestPause:
     QUEUE = Place(Kind.QUEUE, "mail")
+
+    async def test_a_name_that_nobody_ever_had_is_doubted(self, database: Database) -> None:
+        await database.write(submit, NewTask("h", queue="mail"))
+        assert await database.read(misnamed, self.QUEUE) == ""
+        await database.write(pause, Place(Kind.QUEUE, "reports"), ANA)
+        assert await database.read(misnamed, Place(Kind.QUEUE, "reports")) == ""
+        assert "did you mean 'reports'" in await database.read(misnamed, Place(Kind.QUEUE, "report"))
+        assert "has named handler mail" in await database.read(misnamed, Place(Kind.HANDLER, "mail"))
 
     async def test_a_paused_queue_hands_out_nothing_until_it_is_resumed(self, database: Database) -> None:
         await database.write(submit, NewTask("h", queue="mail"))

@@ -248,7 +248,10 @@ async def test_runners_are_drained_and_resized(database: Database, watch: Watch)
 async def test_a_queue_is_paused_by_command(database: Database, watch: Watch) -> None:
     async with watch() as operator:
         await operator.command("pause mail 30m deploy of tonight")
-        await operator.is_told("Queue mail paused")
+        await operator.is_told("Queue mail paused until 20")
+        await operator.is_told("no task and no runner has named queue mail so far")
+        await operator.command("pause mial 3:60")
+        await operator.is_told("3:60' is not a point in time")
     (entry,) = await audited(database)
     assert (entry.target, entry.reason) == ("queue mail", "deploy of tonight")
 

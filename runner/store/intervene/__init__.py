@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from runner.store.intervene.edit import Editing, edit, edit_each, editing
     from runner.store.intervene.eligibility import LAST, VERBS, is_last, objection
     from runner.store.intervene.elsewhere import place_script, wish_script
+    from runner.store.intervene.misnamed import misnamed
     from runner.store.intervene.pause import Paused, pause, pause_of, pausing, resume
     from runner.store.intervene.person import together, who
     from runner.store.intervene.place import Kind, Place
@@ -57,6 +58,7 @@ __all__ = [
     "gathered",
     "is_last",
     "matching",
+    "misnamed",
     "objection",
     "pause",
     "pause_of",
