@@ -331,6 +331,10 @@ def test_a_server_that_does_not_open_in_time_is_away() -> None:
     ("error", "advice"),
     [
         (sqlite3.DatabaseError("database disk image is malformed"), "malformed. Stop what uses the file, then restore"),
+        (
+            psycopg.errors.InsufficientPrivilege("permission denied for table task"),
+            "task. The roles that runner migrate",
+        ),
         (psycopg.errors.QueryCanceled("canceling statement due to statement timeout"), "ask for less"),
     ],
 )

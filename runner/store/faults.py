@@ -24,6 +24,7 @@ _DAMAGED = "Stop what uses the file, then restore a backup, or save what can be 
 
 ADVICE = {
     "due to statement timeout": "Somebody may hold a lock, or there is too much to read: try again, or ask for less",
+    "permission denied for": "The roles that runner migrate --roles prints have the rights that are needed",
     "database disk image is malformed": _DAMAGED,
     "file is not a database": _DAMAGED,
 }

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, tzinfo
+from decimal import Decimal
 from math import inf
 from typing import Any, NamedTuple
 
@@ -222,7 +223,12 @@ def _object(text: str) -> str:
 def _payload(text: str) -> tuple[str, str]:
     """The payload on one line, and why it cannot be edited."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_each_once, parse_float=_exact)
+    except _Altered:
+        return (
+            "",
+            "it holds a name twice, or a number that would not stay as it is; runner edit ID --payload sets another",
+        )
     except (ValueError, RecursionError):
         return "", "it cannot be read as JSON"
     masked = redacted(value)
@@ -232,3 +238,23 @@ def _payload(text: str) -> tuple[str, str]:
     if block(shown) != shown or "\n" in shown:
         return line(shown), "it holds characters that cannot be shown"
     return shown, ""
+
+
+class _Altered(Exception):
+    """Whoever saved this payload again would save another one."""
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise _Altered
+    return found
+
+
+def _exact(number: str) -> float:
+    try:
+        same = Decimal(repr(value := float(number))) == Decimal(number)
+    except ArithmeticError:  # its exponent is beyond all bounds
+        same = False
+    if not same:
+        raise _Altered
+    return value

@@ -45,6 +45,11 @@ class TaskScreen(ActingScreen):
         nothing = " No task is open: choose one from the list with enter, or type :task ID"
         yield VerticalScroll(Static(content((nothing, "dim"))), id="story")
 
+    def on_screen_resume(self) -> None:
+        """Do not say that nothing is open while what is open cannot be read."""
+        if self._story is None and self.session.task_id is not None:
+            self.query_one("#story Static", Static).update(content((f" Task {self.session.task_id} ...", "dim")))
+
     def question(self) -> object:
         """The task that is open."""
         return self.session.task_id

@@ -95,6 +95,7 @@ async def test_a_task_that_does_not_exist_is_said_not_to(watch: Watch) -> None:
     async with watch() as operator:
         await operator.command("task 999")
         await operator.sees("There is no task 999")
+        assert "No task is open" not in operator.text
 
 
 @ON_ONE_DATABASE

@@ -233,7 +233,18 @@ def test_of_a_payload_only_what_differs_is_told() -> None:
     assert "must be a JSON object" in refused
 
 
-@pytest.mark.parametrize("payload", ['{"password": "hunter2"}', '{"text": "\\u202e"}', "no JSON"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        '{"password": "hunter2"}',
+        '{"text": "\\u202e"}',
+        "no JSON",
+        '{"a": 1, "a": 2}',
+        '{"n": 0.1000000000000000055}',
+        '{"n": 1e400}',
+        '{"n": 1e-99999999999999999999}',
+    ],
+)
 def test_a_payload_that_cannot_be_shown_as_it_is_is_not_edited(payload: str) -> None:
     (line,) = [line for line in entries(story(row(), payload), UTC) if line.name == "payload"]
     assert line.closed
