@@ -27,6 +27,9 @@ ADVICE = {
     "permission denied for": "The roles that runner migrate --roles prints have the rights that are needed",
     "database disk image is malformed": _DAMAGED,
     "file is not a database": _DAMAGED,
+    "disk is full": "Make room where its files lie",
+    "No space left on device": "Make room where its files lie",
+    "database is locked": "Another program has been writing to it for long: let that end first",
 }
 """What to do about an error whose own words do not say it, by a part of them."""
 
