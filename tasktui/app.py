@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from rich.segment import Segments
 from rich.text import Text
 from textual import on
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.driver import Driver
@@ -27,6 +26,7 @@ from tasktui.rest import load_rest
 from tasktui.screens.live import LiveScreen
 from tasktui.terminal.colourless import Colourless
 from tasktui.terminal.crash import crash_text
+from tasktui.terminal.holding import Holding
 from tasktui.terminal.keyboard import Keyboard, forgive_bad_bytes
 from tasktui.typed.commands import parse_command
 
@@ -40,7 +40,7 @@ def _palette() -> type[Provider]:
     return Palette
 
 
-class Console(App[None]):
+class Console(Holding):
     """The console of one operator at one database."""
 
     CSS_PATH = Path(__file__).with_name("console.tcss")

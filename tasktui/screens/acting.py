@@ -75,15 +75,15 @@ class ActingScreen(UndoingScreen):
             case Subject.TASKS:
                 self.ask_for_tasks(action, chosen)
             case Subject.QUEUE if place := self.place(Kind.QUEUE):
-                self.work(self.ask_for_place(action, place))
+                self.prepare(self.ask_for_place(action, place))
             case Subject.HANDLER if place := self.place(Kind.HANDLER):
-                self.work(self.ask_for_place(action, place))
+                self.prepare(self.ask_for_place(action, place))
             case Subject.RUNNER if runner := self.runner():
                 self.ask_for_runner(action, runner)
             case Subject.TASK if len(chosen) == 1:
-                self.work(self._ask_for_edit(chosen[0].id))
+                self.prepare(self._ask_for_edit(chosen[0].id))
             case Subject.ENTRY if len(chosen) == 1:
-                self.work(self._ask_for_undo(action, chosen[0].id))
+                self.prepare(self._ask_for_undo(action, chosen[0].id))
             case _:
                 many = (
                     f"{len(chosen):,} are marked, \\ takes the marks away"
@@ -105,7 +105,7 @@ class ActingScreen(UndoingScreen):
         async def asking() -> None:
             self.call_later(self._ask_for_plan, await interventions.preview(self.session, action, wanted))
 
-        self.work(asking())
+        self.prepare(asking())
 
     def _ask_for_plan(self, made: Plan) -> None:
         if made.eligible.number:

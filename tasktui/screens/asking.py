@@ -6,6 +6,7 @@ from typing import Any
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Key
+from textual.widgets import Input
 
 from runner.errors import RunnerError
 from runner.policy.consent import demand
@@ -17,6 +18,7 @@ from tasktui.act.spoken import written
 from tasktui.messages import Told
 from tasktui.operator.writing import ReadOnly
 from tasktui.screens.live import LiveScreen
+from tasktui.terminal.holding import holding
 
 Then = Callable[[Consent], object]
 
@@ -24,7 +26,11 @@ Then = Callable[[Consent], object]
 def acts(*subjects: Subject) -> list[BindingType]:
     """The bindings of all actions on such subjects."""
     chosen = [action for action in ACTIONS.values() if action.subject in subjects]
-    return [Binding(action.key, f"act('{action.name}')", action.label, show=action.shown) for action in chosen]
+    # With priority the application handles the key itself, and none behind it before that is done.
+    return [
+        Binding(action.key, f"act('{action.name}')", action.label, show=action.shown, priority=True)
+        for action in chosen
+    ]
 
 
 class AskingScreen(LiveScreen):
@@ -32,6 +38,8 @@ class AskingScreen(LiveScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Grey out what changes anything while that is not allowed."""
+        if action == "act" and isinstance(self.focused, Input):
+            return False  # a letter that is typed is a letter
         if action == "act" and not self.session.writable:
             return None
         return super().check_action(action, parameters)
@@ -75,6 +83,19 @@ class AskingScreen(LiveScreen):
             return written(words(consent), settings)
 
         self.app.push_screen(screens.ConfirmScreen(action, about, wanted, spoken, scripted, many=many), answered)
+
+    def prepare(self, asking: Coroutine[Any, Any, object]) -> None:
+        """Ask the database what a question needs, and put it then; keys that are typed meanwhile wait for it."""
+        console = holding(self.app)
+        console.hold()
+
+        async def preparing() -> None:
+            try:
+                await asking
+            finally:
+                self.call_later(console.let_go)  # behind the question, which is put in the same way
+
+        self.work(preparing())
 
     def work(self, doing: Coroutine[Any, Any, object]) -> None:
         """Do something in a worker; what goes wrong is told."""

@@ -86,7 +86,7 @@ class AuditScreen(ActingScreen):
         """Take back the entry under the cursor; other actions have nothing to be done to here."""
         action, entry = ACTIONS[name], self._entry()
         if action.subject is Subject.ENTRY and entry is not None:
-            self.work(self.ask_for_entry(action, entry))
+            self.prepare(self.ask_for_entry(action, entry))
         else:
             super().action_act(name)
 
