@@ -13,6 +13,9 @@ Sql: TypeAlias = Callable[[], Awaitable[str]]
 Scripted: TypeAlias = Callable[[Consent], Awaitable[str]]
 """Writes it for what was answered so far."""
 
+LONGEST = 300
+"""Characters of a command line that are shown."""
+
 NO_COMMAND = "There is no command line for this that could be pasted"
 
 
@@ -50,7 +53,14 @@ def copy(desk: Desk, command: str | None, sql: Sql | None = None) -> None:
     elif sql is not None and desk.app.clipboard == command:
         desk.run_worker(_write(desk, sql), group="sql")
     else:
-        _put(desk, command, command)
+        _put(desk, command, shown(command))
+
+
+def shown(text: str) -> str:
+    """What was copied, as far as there is room for it: hundreds of numbers would hide the question."""
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}… and so on, {len(text):,} characters: all of it is copied"
 
 
 async def _write(desk: Desk, sql: Sql) -> None:

@@ -20,6 +20,7 @@ from runner.task import Shown
 from runner.urls import parse_url
 from tasktui.act.actions import ACTIONS, plan
 from tasktui.act.consent import Consent
+from tasktui.act.copying import shown
 from tasktui.act.spoken import of_edit, of_pause, of_plan, of_undo, of_undo_together, of_wish, written
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_runner, ahead
@@ -188,3 +189,11 @@ async def test_a_copied_line_does_what_was_asked_about(database: Database, watch
         await latest(operator, 11)
         await does(operator, "Z")
         assert await value("queue", "paused_why", "mail") == "relay is down"
+
+
+def test_of_a_long_line_the_beginning_is_shown() -> None:
+    text = written(of_plan(plan(ACTIONS["retry"], [row(id) for id in range(1, 421)]), Consent()), HERE) or ""
+    assert shown("runner retry 1") == "runner retry 1"
+    assert shown(text).startswith("runner retry 1 2 3")
+    assert len(shown(text)) < 400
+    assert f"{len(text):,} characters: all of it is copied" in shown(text)
