@@ -7,6 +7,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from runner.people.terminal import CUT
+
 MASK = "***"
 """Stands where a secret was."""
 
@@ -174,12 +176,19 @@ def audited(text: str | None, *, reveal: bool = False) -> dict[str, Any]:
     return found
 
 
-def differences(before: str | None, after: str | None, *, reveal: bool = False) -> list[str]:
-    """The values that an entry of the audit changed, before and after: `priority: 1 -> 9`."""
+def differences(before: str | None, after: str | None, *, reveal: bool = False, most: int | None = None) -> list[str]:
+    """The values that an entry of the audit changed, before and after: `priority: 1 -> 9`.
+
+    Args:
+        before: the values before, JSON text.
+        after: the values after, JSON text.
+        reveal: leave the secrets in.
+        most: characters of a value that are shown; None for all.
+    """
     old, new = (audited(text, reveal=reveal) for text in (before, after))
     told = [name for name in {**old, **new} if name not in KNOWN_BY and (old.get(name), new.get(name)) != (None, None)]
     names = sorted(told, key=lambda name: name not in TELLING)  # a list has room for the beginning only
-    return [f"{name}: {_json(old, name)} -> {_json(new, name)}" for name in names]
+    return [f"{name}: {_cut(_json(old, name), most)} -> {_cut(_json(new, name), most)}" for name in names]
 
 
 def _json(values: dict[str, Any], name: str) -> str:
@@ -190,3 +199,7 @@ def _json(values: dict[str, Any], name: str) -> str:
         with suppress(ValueError, OverflowError):
             return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     return json.dumps(value, ensure_ascii=False)
+
+
+def _cut(text: str, most: int | None) -> str:
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}{CUT}"

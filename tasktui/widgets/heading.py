@@ -51,7 +51,7 @@ class Status:
 HELP = "? help "
 
 LONGEST_NAME, SHORTEST_NAME = 40, 8
-"""Characters of what the database is called."""
+"""Cells of what the database is called."""
 
 ROOM = 22
 """Cells beside that name, for our own and the clock."""
@@ -75,7 +75,7 @@ class Heading(Said):
         if (status.pressing, width) == self._shown:
             return
         self._shown = (status.pressing, width)
-        parts = [_first(status, width), _second(status, width)]
+        parts = [told_first(status, width), told_second(status, width)]
         if status.work:
             parts.append(content((fitted(f" ▸ {line(status.work)}", width), "bold reverse")))
         parts += [content((fitted(f" {text}", width), "bold reverse red")) for text in _wrapped(status.trouble, width)]
@@ -94,13 +94,23 @@ def milliseconds(skew: timedelta) -> str:
     return f"{round(seconds * 1000):+d} ms" if abs(seconds) < 1 else f"{seconds:+,.1f} s"
 
 
-def _first(status: Status, width: int) -> Content:
+def _cut(name: str, most: int) -> str:
+    shown = line(name)
+    return fitted(shown, min(cell_len(shown), most))
+
+
+def told_first(status: Status, width: int) -> Content:
+    """Where we are, whether changes are allowed, and how the database does: one line of so many cells."""
     skew = "" if status.skew is None else f"skew {milliseconds(status.skew)}"
     took = "" if status.took is None else f"db {status.took * 1000:.1f} ms"
     badge = " PRODUCTION " if status.production else ""
     lock = f" {status.lock} " if status.lock else ""
     beside = cell_len(badge) + cell_len(lock)
-    name = f" tasktui  {line(status.name, min(LONGEST_NAME, max(SHORTEST_NAME, width - beside - ROOM)))}  "
+    name = f" tasktui  {_cut(status.name, min(LONGEST_NAME, max(SHORTEST_NAME, width - beside - ROOM)))}  "
+    if cell_len(name) + beside > width:  # what must not be overlooked goes first
+        name = f" {_cut(status.name, SHORTEST_NAME)} "
+        lock = fitted(lock, max(0, width - cell_len(name) - cell_len(badge)))
+        beside = cell_len(badge) + cell_len(lock)
     room = max(0, width - beside - cell_len(name))
     # What does not fit is left out from the left: the clock shows that the screen is alive.
     told = [part for part in (f"our load {status.load} q/min", skew, took, status.clock) if part]
@@ -110,7 +120,8 @@ def _first(status: Status, width: int) -> Content:
     return content((name, "bold"), (badge, "bold white on red"), (lock, "bold reverse"), (rest, "dim"))
 
 
-def _second(status: Status, width: int) -> Content:
+def told_second(status: Status, width: int) -> Content:
+    """Where one can go: one line of so many cells, or a little more where not even the keys have room."""
     whole = sum(cell_len(f" {key} {title} ") for key, title in status.places) <= width
     parts = []
     for key, title in status.places:

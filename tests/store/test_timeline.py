@@ -1,8 +1,10 @@
 """What happened to a task, in the order of time: attempts and what operators did, as people are told it."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 from runner.outcome import Done, Failure, Retry
+from runner.people.redaction import differences
 from runner.store.database import Database
 from runner.store.intervene import By, Changes, Target, edit, retry_now, terminate
 from runner.store.observe import Audited, story
@@ -40,6 +42,12 @@ async def test_edits_stand_between_the_attempts_that_they_were_made_between(data
     assert revealed[2].details == ("OSError: token=hunter22 refused",)
     await runner.end(second, Done())
     assert timeline(await database.read(story, id))[-1].kind == "ended"
+
+
+def test_a_long_value_is_told_in_short_on_both_sides() -> None:
+    old, new = (json.dumps({"payload": json.dumps({"n": letter * 500})}) for letter in "ab")
+    (told,) = differences(old, new, most=20)
+    assert told == 'payload: {"n": "aaaaaaaaaaaa… -> {"n": "bbbbbbbbbbbb…'
 
 
 def test_a_deed_says_what_it_took_back_and_with_whom() -> None:

@@ -1,6 +1,8 @@
 """What the screens show, at the sizes that terminals have, and when the database is away."""
 
 import re
+from datetime import timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from runner.store import intervene
 from runner.store.database import Database
 from runner.store.intervene import By, Changes, Target
 from runner.task import State
+from tasktui.screens import MODES
+from tasktui.widgets.heading import Status, told_first, told_second
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 from tests.store.uniques import once, put
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
@@ -140,3 +144,16 @@ async def test_a_unique_key_is_told_with_its_holder_and_its_duplicates(database:
         (second,) = (await put(database, once("user-7"))).ids
         await operator.press("r")
         await operator.sees(f"held by task {second} now")
+
+
+@pytest.mark.parametrize("lock", ["", "read-only, :write unlocks", "read-only standby, 12m old"])
+@pytest.mark.parametrize("name", ["db", "a-database-with-a-long-name", "数据库数据库数据库"])
+def test_the_heading_has_two_lines_however_narrow_the_terminal_is(name: str, lock: str) -> None:
+    places = [(mode.key, mode.title) for mode in MODES.values()]
+    for production, width in product((False, True), range(36, 130)):
+        status = Status(name, production, lock, 0.0123, timedelta(0), 12, "14:02:31", places, "Tasks")
+        assert cell_len(told_first(status, width).plain) == width
+        assert cell_len(told_second(status, width).plain) == width
+        assert ("PRODUCTION" in told_first(status, width).plain) is production
+        assert told_first(status, width).plain.count("read-only") == bool(lock)
+        assert "2 Tasks" in told_second(status, width).plain

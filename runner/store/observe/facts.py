@@ -124,7 +124,7 @@ async def facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
     """Read everything that decides whether and when a task runs.
 
     Args:
-        tx: an open transaction; about ten statements are executed, each along an index.
+        tx: an open transaction; about fifteen statements are executed, each along an index.
         id: the task's.
         cap: the most tasks to count.
 

@@ -16,6 +16,10 @@ BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 """Stands in for a time that cannot be read."""
 
 
+MOST_OF_A_VALUE = 60
+"""Characters of a value before and after a change; the entry in the audit has all of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to a task.
@@ -80,7 +84,8 @@ def _attempt(attempt: Attempt) -> str:
 
 def _changes(story: Story, *, reveal: bool) -> Iterator[Event]:
     for entry in story.audit:
-        yield Event(entry.at, "change", deed(entry), tuple(differences(entry.before, entry.after, reveal=reveal)))
+        values = differences(entry.before, entry.after, reveal=reveal, most=MOST_OF_A_VALUE)
+        yield Event(entry.at, "change", deed(entry), tuple(values))
 
 
 def _last(story: Story) -> Iterator[Event]:
