@@ -15,7 +15,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from importlib.util import find_spec, module_from_spec
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +27,33 @@ class _Package(ModuleType):
     def __setattr__(self, name: str, value: object) -> None:
         if not (isinstance(value, ModuleType) and name in self.__all__):
             super().__setattr__(name, value)
+
+
+class _Divided(SourceFileLoader):
+    """Loads a module without what its source imports."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        lines = _source(module)
+        vars(module)["__getattr__"] = _named(module, lines)
+        vars(module)["__all__"] = [name for name, _ in _places(lines)]  # for who imports all of them
+
+
+class _Dividing:
+    """Is asked for every module that is loaded, until it has found the one that it is here for."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._package:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Divided(spec.loader.name, spec.loader.path)
+        return spec
 
 
 def names_of(package: str) -> Callable[[str], Any]:
@@ -45,22 +72,16 @@ def names_of(package: str) -> Callable[[str], Any]:
 
 
 def divide(package: str) -> None:
-    """Let a package of others that only passes names on load them one by one too; unless it is loaded already.
+    """Let a module of others that only passes names on load them one by one too; unless it is loaded already.
 
-    For the start of a program of ours. A name that it does not pass on is looked for among its submodules.
+    For the start of a program of ours. It is divided when somebody loads it; a name that it does not pass on is looked
+    for among its submodules.
 
     Args:
-        package: its name; it stands within another one.
+        package: its name.
     """
-    if package in sys.modules:
-        return
-    spec = find_spec(package)
-    assert spec is not None  # noqa: S101 - we depend on it
-    module = module_from_spec(spec)
-    vars(module)["__getattr__"] = _named(module, _source(module))
-    sys.modules[package] = module
-    parent, _, name = package.rpartition(".")
-    setattr(sys.modules[parent], name, module)
+    if package not in sys.modules:
+        sys.meta_path.insert(0, _Dividing(package))
 
 
 def load(package: ModuleType) -> None:

@@ -24,6 +24,7 @@ def main() -> int:
         # Looking for garbage among what is loaded, which stays, takes a fifth of the time; see `load_rest`.
         gc.disable()
         divide("sqlalchemy.ext.asyncio")  # its sessions bring the ORM along, which nobody here uses
+        divide("textual.types")  # the palette asks for one name there, and all of them bring trees and files along
         from tasktui.start.starting import main as run
 
         return run(arguments, _erase if told else bool)

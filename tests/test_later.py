@@ -77,12 +77,20 @@ def test_an_unknown_name_is_missed_as_everywhere(package: str, tmp_path: Path) -
 
 def test_a_package_of_others_is_divided(package: str, tmp_path: Path) -> None:
     written(tmp_path, THEIRS)
-    import_module("shelf")
     later.divide(package)
+    assert "shelf" not in sys.modules
     books = import_module(package)
     assert books.verse.__name__ == "poem"
     assert "shelf.books.novel" not in sys.modules
     assert import_module("shelf").books is books
+
+
+def test_all_names_of_a_divided_package_can_be_imported_at_once(package: str, tmp_path: Path) -> None:
+    written(tmp_path, THEIRS)
+    later.divide(package)
+    found: dict[str, object] = {}
+    exec(f"from {package} import *", found)
+    assert {"novel", "verse"} <= found.keys()
 
 
 def test_a_package_that_is_loaded_is_not_divided(package: str, tmp_path: Path) -> None:

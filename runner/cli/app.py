@@ -1,6 +1,8 @@
 """The verbs: every command with its place and its line of help, in one table."""
 
+import gc
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from typing import NamedTuple
 
@@ -105,11 +107,16 @@ def run(arguments: Sequence[str]) -> int:
         The exit code of the verb.
     """
     typed = list(arguments) or ["--help"]
-    known = tuple(verb.name for verb in VERBS)
+    known = {verb.name: verb.place for verb in VERBS}
     if typed[0].startswith("--") and typed[0] not in ALONE:
         raise InvalidInput(why=f"options such as {typed[0].partition('=')[0]} stand behind the verb; see runner --help")
     if typed[0] not in known and not typed[0].startswith("-"):
-        raise InvalidInput(why=f"there is no verb {typed[0]!r}{suggestion(typed[0], known)}; see runner --help")
+        raise InvalidInput(why=f"there is no verb {typed[0]!r}{suggestion(typed[0], tuple(known))}; see runner --help")
+    if typed[0] in known:
+        import_module(f"runner.cli.{known[typed[0]]}")
+    # From here on garbage is looked for, but not among what was loaded, which stays.
+    gc.freeze()
+    gc.enable()
     return int(build(typed[0])(typed) or 0)
 
 
