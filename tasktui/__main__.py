@@ -9,6 +9,11 @@ from tasktui.start.arguments import parse
 WAITING = "tasktui is starting ..."
 ERASED = "\r\x1b[2K"
 
+DIVIDED = (
+    "sqlalchemy.ext.asyncio",  # its sessions bring the ORM along, which nobody here uses
+    "textual.types",  # one name of it is asked for, and all of them bring trees, files and more widgets along
+)
+
 
 def main() -> int:
     """Run the console that this process was called for.
@@ -23,8 +28,8 @@ def main() -> int:
     try:
         # Looking for garbage among what is loaded, which stays, takes a fifth of the time; see `load_rest`.
         gc.disable()
-        divide("sqlalchemy.ext.asyncio")  # its sessions bring the ORM along, which nobody here uses
-        divide("textual.types")  # the palette asks for one name there, and all of them bring trees and files along
+        for package in DIVIDED:
+            divide(package)
         from tasktui.start.starting import main as run
 
         return run(arguments, _erase if told else bool)

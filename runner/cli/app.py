@@ -114,9 +114,9 @@ def run(arguments: Sequence[str]) -> int:
         raise InvalidInput(why=f"there is no verb {typed[0]!r}{suggestion(typed[0], tuple(known))}; see runner --help")
     if typed[0] in known:
         import_module(f"runner.cli.{known[typed[0]]}")
-    # From here on garbage is looked for, but not among what was loaded, which stays.
-    gc.freeze()
-    gc.enable()
+    if not gc.isenabled():  # from here on garbage is looked for, but not among what was loaded, which stays
+        gc.freeze()
+        gc.enable()
     return int(build(typed[0])(typed) or 0)
 
 
