@@ -1,10 +1,12 @@
 """The databases that tests run on: every store test runs on each of them."""
 
 import asyncio
+import compileall
 import gc
 import os
 import shutil
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +40,13 @@ gc.disable()
 # How long an example takes depends on what else the machine does.
 settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile our modules once, where the environment would let each of hundreds of programs do it anew."""
+    if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
+        for package in ("runner", "tasktui", "sample_handlers"):
+            compileall.compile_dir(str(Path(__file__).parent.parent / package), quiet=2)
 
 
 def pytest_collection_finish() -> None:

@@ -71,8 +71,7 @@ def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: int) -> None:
-    terminal.reads(b"Overview")
-    terminal.reads(b"runners alive")
+    terminal.sees("Overview", "runners alive")
     terminal.process.send_signal(number)
     assert terminal.ends() == 0
     assert LEFT_ALTERNATE_SCREEN in terminal.output
