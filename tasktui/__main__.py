@@ -3,9 +3,6 @@
 import gc
 import sys
 
-from runner.later import divide
-from tasktui.start.arguments import parse
-
 WAITING = "tasktui is starting ..."
 ERASED = "\r\x1b[2K"
 
@@ -21,13 +18,16 @@ def main() -> int:
     Returns:
         The exit code.
     """
+    # Looking for garbage among what is loaded, which stays, takes a fifth of the time; see `load_rest`.
+    gc.disable()
+    from runner.later import divide
+    from tasktui.start.arguments import parse
+
     arguments = parse(sys.argv[1:])
     told = sys.stdout is not None and sys.stdout.isatty()
     if told:
         print(WAITING, end="", flush=True)
     try:
-        # Looking for garbage among what is loaded, which stays, takes a fifth of the time; see `load_rest`.
-        gc.disable()
         for package in DIVIDED:
             divide(package)
         from tasktui.start.starting import main as run

@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,5 +57,11 @@ def parse(arguments: Sequence[str]) -> Arguments:
     changes = parser.add_mutually_exclusive_group()
     changes.add_argument("--read-only", action="store_true", help="change nothing, whatever is typed later")
     changes.add_argument("--write", action="store_true", help="allow changes from the start, on production too")
-    parser.add_argument("--version", action="version", version=version("tasktui"))
-    return Arguments(**vars(parser.parse_args(arguments)))
+    parser.add_argument("--version", action="store_true", help="show the version, and end")
+    given = vars(parser.parse_args(arguments))
+    if given.pop("version"):
+        from importlib.metadata import version  # takes as long as all else up to the first words
+
+        print(version("tasktui"))
+        parser.exit()
+    return Arguments(**given)
