@@ -13,7 +13,6 @@ from tasktui import screens
 from tasktui.act import interventions
 from tasktui.act.actions import ACTIONS, Action, Plan, Subject, plan
 from tasktui.act.consent import Consent
-from tasktui.act.editing import runs_again
 from tasktui.act.spoken import of_plan
 from tasktui.messages import Acted, Told
 from tasktui.screens.confirm import told
@@ -123,6 +122,8 @@ class ActingScreen(UndoingScreen):
         self.carry(made.action.label, total, lambda work: interventions.carry_out(self.session, made, consent, work))
 
     async def _ask_for_edit(self, id: int) -> None:
+        from tasktui.act.editing import runs_again  # with all that is told of a task, as in the dialog that follows
+
         story = await self.session.read(observe.story, id)
         if not runs_again(story) and (why := objection("edit", story.task)):
             self.post_message(Told(f"Task {id} cannot be edited: {why}", bad=True))
