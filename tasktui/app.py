@@ -18,7 +18,6 @@ from textual.widgets import Input
 from runner.errors import InvalidInput, RunnerError
 from runner.people import views
 from tasktui import screens
-from tasktui.draw.render import block
 from tasktui.messages import Failed, Looked
 from tasktui.obey.obeying import obey
 from tasktui.operator.session import Session
@@ -29,6 +28,7 @@ from tasktui.terminal.crash import crash_text
 from tasktui.terminal.holding import Holding
 from tasktui.terminal.keyboard import Keyboard, forgive_bad_bytes
 from tasktui.typed.commands import parse_command
+from tasktui.widgets import notice
 
 SOON = 0.2
 """Seconds after which the rest is loaded: what is there to look at is drawn before."""
@@ -145,7 +145,7 @@ class Console(Holding):
 
     def tell(self, text: str, *, bad: bool = False) -> None:
         """Say a sentence to the operator."""
-        self.notify(block(text), severity="error" if bad else "information", markup=False)
+        notice.show(self, text, bad=bad)
 
     def _fatal_error(self) -> None:
         """End with our own words: the usual ones print local variables, and so passwords and payloads."""

@@ -10,6 +10,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from tasktui.draw.render import content
+from tasktui.widgets.text_line import TextLine
 
 
 class AskScreen(ModalScreen[str | None]):
@@ -31,7 +32,7 @@ class AskScreen(ModalScreen[str | None]):
         """The question, and a line for its answer."""
         with Vertical(classes="dialog"):
             yield Static(content((self._question, "bold")), classes="about")
-            yield Input(self._answer, compact=True, id="answer")
+            yield TextLine(self._answer, compact=True, id="answer")
             yield Static(content(("\nenter does it, escape leaves everything as it is", "dim")))
 
     def action_cancel(self) -> None:

@@ -20,6 +20,7 @@ from tasktui.act.actions import Action, Plan
 from tasktui.act.consent import ALL, Consent, amount_of
 from tasktui.act.copying import Scripted, copy
 from tasktui.draw.render import block, content, line, lines, state
+from tasktui.widgets.text_line import TextLine
 from tasktui.widgets.typed import IN_TURN
 
 MOST_GROUPS = 6
@@ -135,7 +136,7 @@ class ConfirmScreen(ModalScreen[Consent | None]):
 def _entry(name: str, label: str, value: str = "", hint: str = "") -> ComposeResult:
     with Horizontal(classes="entry"):
         yield Label(label, markup=False)
-        yield Input(value, placeholder=hint, id=name, compact=True, max_length=1000)
+        yield TextLine(value, placeholder=hint, id=name, compact=True, max_length=1000)
 
 
 def told(plan: Plan, place: str) -> list[Content]:

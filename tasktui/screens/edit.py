@@ -23,6 +23,7 @@ from tasktui.act.spoken import of_edit, written
 from tasktui.draw.render import block, content, line
 from tasktui.messages import Acted, MovedOn, Told
 from tasktui.operator.session import Session
+from tasktui.widgets.text_line import TextLine
 from tasktui.widgets.typed import IN_TURN
 
 
@@ -56,7 +57,7 @@ class EditScreen(ModalScreen[Result | None]):
             for entry in entries(self._story, self._session.zone):
                 with Horizontal(classes="entry"):
                     yield Label(entry.label, markup=False)
-                    field = Input(entry.value, entry.hint, id=entry.name, compact=True)
+                    field = TextLine(entry.value, entry.hint, id=entry.name, compact=True)
                     field.select_on_focus = entry.name != "payload"  # of a payload a part is changed, of others all
                     field.disabled = bool(entry.closed)
                     yield field
@@ -82,7 +83,7 @@ class EditScreen(ModalScreen[Result | None]):
         for name, label in wanted.items():
             with Horizontal(classes="entry"):
                 yield Label(label, markup=False)
-                yield Input(id=name, compact=True, max_length=1000)
+                yield TextLine(id=name, compact=True, max_length=1000)
 
     def on_mount(self) -> None:
         """Show what would follow from nothing."""

@@ -15,11 +15,11 @@ from runner.errors import RunnerError
 from runner.people import cells
 from tasktui.act.copying import Sql, copy
 from tasktui.act.spoken import written
-from tasktui.draw.render import block
 from tasktui.look.feed import Feed
 from tasktui.messages import Failed, Looked, Told
 from tasktui.operator.session import Session
 from tasktui.screens import MODES
+from tasktui.widgets import notice
 from tasktui.widgets.heading import Heading, Status
 from tasktui.widgets.keys import Keys
 
@@ -181,7 +181,7 @@ class LiveScreen(Screen[None]):
 
     def tell(self, text: str, *, bad: bool = False) -> None:
         """Say a sentence to the operator."""
-        self.notify(block(text), severity="error" if bad else "information", markup=False)
+        notice.show(self, text, bad=bad)
 
     def _head(self) -> None:
         session, now = self.session, time.monotonic()

@@ -6,7 +6,8 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.suggester import Suggester
-from textual.widgets import Input
+
+from tasktui.widgets.text_line import TextLine
 
 IN_TURN: list[BindingType] = [
     Binding("tab", "app.focus_next", "Next", show=False, priority=True),
@@ -15,7 +16,7 @@ IN_TURN: list[BindingType] = [
 """For forms: the line is changed before the next key is handed on, so that what is typed fast goes where it belongs."""
 
 
-class Typed(Input):
+class Typed(TextLine):
     """One line to type into.
 
     Args:

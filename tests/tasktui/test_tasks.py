@@ -1,6 +1,8 @@
 """The list of tasks: identity, frozen order, marks, filter."""
 
 import sqlalchemy as sa
+from textual import events
+from textual.widgets import Input
 
 from runner.store.database import Database
 from runner.task import State
@@ -74,6 +76,14 @@ async def test_a_filter_is_typed_applied_and_judged(database: Database, watch: W
         await operator.press("enter")
         await operator.until(lambda: "that-one" not in operator.text)
         await operator.sees("this-one", "scan")
+
+
+@ON_ONE_DATABASE
+async def test_a_filter_that_is_pasted_in_lines_is_all_of_it(database: Database, watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        await operator.press("slash")
+        operator.console.post_message(events.Paste("queue:mail\r\n  state:dead\n"))
+        await operator.until(lambda: operator.screen.query_one("#filter", Input).value == "queue:mail   state:dead")
 
 
 @ON_ONE_DATABASE
