@@ -170,6 +170,8 @@ def test_an_age_never_claims_more_than_passed_nor_much_less(age: timedelta) -> N
         ("+15m", "2026-11-20T13:17:40+00:00"),
         ("-5m", "2026-11-20T12:57:40+00:00"),
         ("+1d12h", "2026-11-22T01:02:40+00:00"),
+        ("15m", "2026-11-20T13:17:40+00:00"),
+        ("1h 30m", "2026-11-20T14:32:40+00:00"),
         ("14:30", "2026-11-20T14:30:00+01:00"),
         ("14:02", "2026-11-21T14:02:00+01:00"),
         ("9:00", "2026-11-21T09:00:00+01:00"),
@@ -197,6 +199,7 @@ def test_a_time_of_day_is_the_next_one_or_the_last_one() -> None:
     assert parse_moment("14:30", NOW, BERLIN, past=True) == at("2026-11-19T14:30:00+01:00")
     assert parse_moment("9:00", NOW, BERLIN, past=True) == at("2026-11-20T09:00:00+01:00")
     assert parse_moment("14:02:40", NOW, BERLIN, past=True) == NOW
+    assert parse_moment("15m", NOW, BERLIN, past=True) == NOW - timedelta(minutes=15)
     assert parse_moment("14:02:40", NOW, BERLIN) == NOW + timedelta(days=1)
 
 
@@ -246,6 +249,8 @@ def test_a_doubled_hour_is_over_only_when_its_second_pass_is() -> None:
         ("ye\u017fterday", "neither a time of day"),
         ("14:30 CET", "neither a time of day"),
         ("1793", "neither a time of day"),
+        ("30", "neither a time of day"),
+        ("5m5m", "neither a time of day"),
         ("2026-02-30", "no day 2026-02-30"),
         ("+5x", "the units are"),
         ("+200000d", "100 years"),

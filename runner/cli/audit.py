@@ -61,7 +61,7 @@ async def audit(  # noqa: PLR0913 - one for each option
         raise InvalidInput(why=f"--limit goes from 1 to {MOST}, not {limit}; go on with --after")
     async with opened(connection.settings()) as database:
         at = await database.read(clock)
-        begin = None if since is None else past_moment(since, at)
+        begin = None if since is None else parse_moment(since, at, local_zone(), past=True)
         only = {"operator": operator, "batch": batch, "target": of}
         found = await database.read(read_audit, task, after, limit, since=begin, **only)
     if json:
@@ -69,12 +69,6 @@ async def audit(  # noqa: PLR0913 - one for each option
     else:
         _print(found, at, _next(found, limit))
     return Exit.OK
-
-
-def past_moment(text: str, at: datetime) -> datetime:
-    """Read a time that has passed; a length of time is how long ago it was."""
-    ago = text[:1].isdigit() and ":" not in text and "-" not in text
-    return parse_moment(f"-{text}" if ago else text, at, local_zone(), past=True)
 
 
 def document(entry: Audited) -> dict[str, Any]:

@@ -39,7 +39,7 @@ async def pause(
     Args:
         queue: The queue's name.
         handler: A handler's name, instead of a queue.
-        until: When the pause ends by itself: +30m, 14:30; never when left out. A
+        until: When the pause ends by itself: 30m, 14:30; never when left out. A
             second pause keeps the end and the reason that it does not name.
         dry_run: Only show what would be paused, and until when.
         sql: Only print the SQL that does the same, for psql or sqlite3.

@@ -16,7 +16,6 @@ STATES = tuple(dict.fromkeys(str(word) for word in (*State, *Shown)))
 """The words that `state:` takes: the stored states, and those that people see."""
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,20}")
-_AGO = re.compile(r"[0-9][0-9.wdhms]*[wdhms]")
 
 
 class Operator(StrEnum):
@@ -93,7 +92,7 @@ class Field(NamedTuple):
             case Kind.OFFSET:
                 return -parse_duration(text[1:]) if text.startswith("-") else parse_duration(text)
             case Kind.MOMENT:
-                return parse_moment(f"-{text}" if _AGO.fullmatch(text) else text, now, zone, past=True)
+                return parse_moment(text, now, zone, past=True)
             case _:
                 return text
 

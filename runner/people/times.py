@@ -107,12 +107,13 @@ def parse_moment(text: str | datetime, now: datetime, zone: tzinfo, *, past: boo
     """Read a point in time as a person says it.
 
     Args:
-        text: `now`; `+15m` or `-5m` (a day is 24 hours there); `14:30`, the next such time: today if it is still to
-            come, else tomorrow; `today 18:00`, `tomorrow 9:00`, `2026-11-20 14:30`, `2026-11-20T14:30:05+01:00`, what
-            `format_moment` writes; a day alone is its first moment. Or an aware datetime.
+        text: `now`; `+15m` or `-5m` (a day is 24 hours there); `15m`, which lies as far ahead, or behind if `past`;
+            `14:30`, the next such time: today if it is still to come, else tomorrow; `today 18:00`, `tomorrow 9:00`,
+            `2026-11-20 14:30`, `2026-11-20T14:30:05+01:00`, what `format_moment` writes; a day alone is its first
+            moment. Or an aware datetime.
         now: the present, aware.
         zone: where a time without an offset is meant.
-        past: take a time without a day as the last such time, not the next.
+        past: take a time without a day as the last such time, not the next, and a length alone as so long ago.
 
     Returns:
         The moment in UTC, in the years 1970 to 9998.
@@ -184,6 +185,8 @@ def _read_moment(text: str, now: datetime, zone: tzinfo, past: bool) -> datetime
         return now
     if text.startswith(("+", "-")):
         return _distant(text, now)
+    if text and _PARTS.fullmatch(text):  # with its units: 30 alone could be seconds, minutes or an hour of the day
+        return _distant(f"{'-' if past else '+'}{text}", now)
     parts = _MOMENT.fullmatch(text) if text else None
     if not parts:
         raise InvalidMoment(text=_shown(text), why="it is neither a time of day, nor a day, nor a distance from now")

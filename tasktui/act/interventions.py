@@ -99,8 +99,7 @@ async def pause(session: Session, place: Place, length: str, reason: str | None)
 async def _until(session: Session, length: str) -> datetime | None:
     """When a pause ends that lasts so long, or until then."""
     now = await session.read(observe.clock)
-    text = f"+{length}" if length[:1].isdecimal() and ":" not in length and "-" not in length else length
-    return parse_moment(text, now, session.zone) if length else None
+    return parse_moment(length, now, session.zone) if length else None
 
 
 async def place_script(session: Session, place: Place, found: Pause | None, consent: Consent) -> str:

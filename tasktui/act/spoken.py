@@ -60,8 +60,7 @@ def of_plan(made: Plan, consent: Consent) -> list[object]:
 def of_pause(place: Place, consent: Consent, *, ends: bool) -> list[object]:
     """What pauses a queue or a handler, or ends the pause."""
     name = ["--handler", place.name] if place.kind is Kind.HANDLER else [place.name]
-    until = consent.answer if not consent.answer[:1].isdigit() or ":" in consent.answer else f"+{consent.answer}"
-    end = ["--until", until] if consent.answer and not ends else []
+    end = ["--until", consent.answer] if consent.answer and not ends else []
     return ["resume" if ends else "pause", *name, *end, *_reason(consent.reason)]
 
 

@@ -105,6 +105,11 @@ class EditScreen(ModalScreen[Result | None]):
         """Copy the command line that sets the same values, and show it; again: the SQL."""
         typed, settings = self._typed(), self._session.settings
         given = touched(typed, self._story, self._session.zone)
+        try:
+            changes(typed, self._story, self._session.zone)
+        except RunnerError as error:
+            self.say(f"Nothing was copied. {error}", bad=True)
+            return
         text = written(of_edit(self._story, given, typed["reason"] or None), settings) if given else None
         copy(self, text, partial(self._script, typed))
 

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
 
-from runner.errors import RunnerError
+from runner.errors import InvalidInput, RunnerError
 from runner.people import cells
 from tasktui.act.copying import Sql, copy
 from tasktui.act.spoken import written
@@ -56,6 +56,7 @@ class LiveScreen(Screen[None]):
         self._took: float | None = None
         self._began = 0.0
         self._trouble = ""
+        self._refused = ""
         self._keys: tuple[bool, bool] | None = None
 
     @property
@@ -105,7 +106,10 @@ class LiveScreen(Screen[None]):
 
     def action_copy(self) -> None:
         """Copy the command line that shows the same, and show it; again: the SQL."""
-        copy(self, written(self.spoken(), self.session.settings), self.sql())
+        if self._refused:  # a command line would be refused as well
+            self.say(f"Nothing was copied. {self._refused}", bad=True)
+        else:
+            copy(self, written(self.spoken(), self.session.settings), self.sql())
 
     def sql(self) -> Sql | None:
         """What writes the SQL that shows the same; None for nothing."""
@@ -162,7 +166,7 @@ class LiveScreen(Screen[None]):
     def _looked(self, message: Looked) -> None:
         now = time.monotonic()
         self.feed.succeeded(now, message.took, focused=self.app.app_focus)
-        self._took, self._seen, self._trouble = message.took, now, ""
+        self._took, self._seen, self._trouble, self._refused = message.took, now, "", ""
         if message.asked == self.question():
             self.show(message.snapshot)
         else:
@@ -173,6 +177,7 @@ class LiveScreen(Screen[None]):
     def _failed(self, message: Failed) -> None:
         self.feed.failed(time.monotonic())
         self._trouble = str(message.error)
+        self._refused = self._trouble if isinstance(message.error, InvalidInput) else ""
         self._head()
 
     @on(Told)

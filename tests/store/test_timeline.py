@@ -34,7 +34,7 @@ async def test_edits_stand_between_the_attempts_that_they_were_made_between(data
     ] * 3
     assert all(event.text.endswith(": relay is back") for event in changes)
     assert edited.details == ("max_attempts: 3 -> 9",)
-    assert failed.text.startswith("attempt 1 took ")
+    assert failed.text.startswith("attempt 1 in hand for ")
     assert failed.text.endswith(f"runner {runner.id} on here, led to retry, next in 1h")
     assert failed.details == ("OSError: token=*** refused",)
     assert running.text.startswith("attempt 2 under way for ")

@@ -1,5 +1,7 @@
 """Why a task is not running: each cause that exists, found by the rules that claims follow."""
 
+import re
+from dataclasses import replace
 from datetime import UTC, timedelta
 
 import pytest
@@ -13,6 +15,7 @@ from runner.store.intervene import By, Kind, Place, Target, pause, terminate
 from runner.store.observe import Cause, Why, clock, why
 from runner.store.observe.ahead import ahead as tasks_ahead
 from runner.store.observe.facts import facts
+from runner.store.observe.why import causes
 from runner.store.runners import Identity, register
 from runner.store.statistics import Minute, write_statistics
 from runner.task import After, Shown, State
@@ -227,7 +230,33 @@ async def test_a_running_task_says_where_and_since_when(database: Database, runn
     assert found.verdict == f"Task {id} work is running."
     assert running.text.startswith(f"It runs on runner {runner.id} (here, process 1) for ")
     assert "attempt 1 of 3; it must end in 9m" in running.text
-    assert asked.text.startswith("Its end was asked for by ana;")
+    assert asked.text.startswith("Its end was asked for by ana ")
+
+
+@pytest.mark.parametrize(
+    ("threaded", "timeout", "beat", "said"),
+    [
+        ((), None, False, "told with its next sign of life."),
+        (("work",), None, False, "told with its next sign of life."),
+        ((), None, True, "its runner was told: it is ended as soon as it waits for something."),
+        (("work",), None, True, "nobody can stop: .* given up when its runner stops, not before."),
+        (("work",), 600.0, True, "nobody can stop: .* given up at its deadline, not before."),
+    ],
+)
+async def test_a_running_task_that_is_to_end_says_what_is_still_to_happen(
+    database: Database, runner: Runner, threaded: tuple[str, ...], timeout: float | None, beat: bool, said: str
+) -> None:
+    id = await put(database, timeout=timeout)
+    await runner.claim()
+    await database.write(terminate, [Target(id)], BY)
+    known = await database.read(facts, id)
+    assert known.runner is not None
+    assert known.terminated is not None
+    assert known.terminated.at is not None
+    silent = (known.at - known.terminated.at).total_seconds() + (-0.1 if beat else 0.1)
+    known = replace(known, runner=replace(known.runner, threaded=threaded, silent=silent))
+    *_, asked = causes(known, UTC)
+    assert re.search(f"Its end was asked for by ana .*{said}", asked.text)
 
 
 async def test_a_lost_task_says_whether_somebody_takes_it_back(database: Database, runner: Runner) -> None:

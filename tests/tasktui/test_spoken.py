@@ -48,7 +48,7 @@ def all_of(name: str, number: int, *, more: bool = False) -> Any:
         (of_plan(all_of("terminate", 10_000, more=True), Consent()), "runner terminate 'queue:\"a b\"' --yes 10000+"),
         (of_plan(plan(ACTIONS["unblock"], [row(1, Shown.BLOCKED)]), Consent("all")), "runner unblock 1"),
         (of_plan(plan(ACTIONS["unblock"], [row(1, Shown.BLOCKED)]), Consent("12")), "runner unblock 1 --edge 12"),
-        (of_pause(Place(Kind.QUEUE, "mail"), WHY, ends=False), "runner pause mail --until +10m --reason 'it is back'"),
+        (of_pause(Place(Kind.QUEUE, "mail"), WHY, ends=False), "runner pause mail --until 10m --reason 'it is back'"),
         (of_pause(Place(Kind.QUEUE, "mail"), Consent("14:30"), ends=False), "runner pause mail --until 14:30"),
         (of_pause(Place(Kind.HANDLER, "a.b"), Consent(), ends=True), "runner resume --handler a.b"),
         (of_wish(ACTIONS["drain"], 7, Consent()), "runner drain 7"),
@@ -117,6 +117,10 @@ async def test_what_is_asked_is_copied_as_it_is_answered_so_far(database: Databa
         await operator.sees("Copied as SQL", "BEGIN IMMEDIATE")
         await operator.press("escape", "E")
         await operator.sees("Max attempts")
+        operator.screen.query_one("#priority").value = "none6"
+        await operator.sees("must be a whole")
+        await operator.press("ctrl+y")
+        await operator.sees("Nothing was copied.")
         operator.screen.query_one("#priority").value = "7"
         await operator.press("ctrl+y")
         await copied(operator, f"runner edit {id} --version 0 --priority 7 --url ")

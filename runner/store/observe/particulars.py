@@ -37,7 +37,7 @@ def _rest(story: Story) -> Iterator[tuple[str, object]]:
     yield "which is", story.unique and story.unique.told(task.id, story.at)
     yield "parents", story.family.progress
     yield "submitted by", story.submitted_by
-    yield "took", cells.duration(task.duration) if task.duration is not None else None
+    yield "handler took", cells.duration(task.duration) if task.duration is not None else None
     yield "progress", f"{task.progress:.0%}" if task.progress is not None else None
     yield "runner", f"{runner.id} on {runner.host}, silent for {cells.age(runner.silent)}" if runner else task.runner_id
     yield "host", None if runner else task.host

@@ -95,8 +95,11 @@ def _by_something_else(wanted: Filter) -> bool:
 
 
 def _refuse_others(tx: Transaction, wanted: Filter, sort: Sort) -> None:
-    if sides(wanted, [live(tx.tables), past(tx.tables)], tx.dialect):
-        raise InvalidSort(sort=sort.by, why=f"only {SORTS[sort.by].of} have it, and the filter asks for others")
+    if not sides(wanted, [live(tx.tables), past(tx.tables)], tx.dialect):
+        return  # nothing can fulfil the filter, whatever it is sorted by
+    others = (by for by in By if sides(wanted, _subjects(tx, Sort(by)), tx.dialect))
+    why = f"only {SORTS[sort.by].of} have it, and the filter asks for others; these can be by {', '.join(others)}"
+    raise InvalidSort(sort=sort.by, why=why)
 
 
 async def walk(

@@ -78,8 +78,8 @@ def _attempts(story: Story, *, reveal: bool) -> Iterator[Event]:
 def _attempt(attempt: Attempt) -> str:
     next_in = f", next in {format_age(attempt.delay)}" if attempt.delay is not None else ""
     where = f"runner {cells.text(attempt.runner_id)} on {cells.text(attempt.host)}"
-    took = cells.duration(attempt.duration)
-    return f"attempt {attempt.attempt} took {took}, {where}, led to {attempt.verb}{next_in}"
+    held = cells.duration(attempt.duration)  # with its start and the writing of its end: more than its handler took
+    return f"attempt {attempt.attempt} in hand for {held}, {where}, led to {attempt.verb}{next_in}"
 
 
 def _changes(story: Story, *, reveal: bool) -> Iterator[Event]:
@@ -96,7 +96,7 @@ def _last(story: Story) -> Iterator[Event]:
         text = f"attempt {task.attempt} under way for {cells.since(task.claimed_at, story.at)}, {where}"
         yield Event(task.claimed_at, str(task.state), text)
     elif task.state is State.SUCCEEDED:
-        took = f", took {cells.duration(task.duration)}" if task.duration is not None else ""
+        took = f", its handler took {cells.duration(task.duration)}" if task.duration is not None else ""
         yield Event(task.finished_at, "ended", f"attempt {task.attempt} {task.state}{took}, {where}")
     elif task.state.final:
         yield Event(task.finished_at, "ended", f"{task.state}")

@@ -121,8 +121,26 @@ def _running(known: Facts, zone: tzinfo) -> Iterator[Cause]:
         text = f"It runs on {runner_of(runner)} for {since(task.claimed_at, known.at)}, {tried}{done}{limit}."
         yield Cause(State.RUNNING, text, sight=seen_at(runner))
     if task.cancel_requested:
-        by = f" by {one_line(known.terminated.operator)}" if known.terminated else ""
-        yield Cause("terminate", f"Its end was asked for{by}; its runner carries that out with its next sign of life.")
+        yield _asked_to_end(known)
+
+
+def _asked_to_end(known: Facts) -> Cause:
+    task, runner, asked = known.task, known.runner, known.terminated
+    by = f" by {one_line(asked.operator)} {since(asked.at, known.at)} ago" if asked else ""
+    text = f"Its end was asked for{by}"
+    heard = asked and asked.at and runner and (known.at - asked.at).total_seconds() > runner.silent
+    if task.shown is Shown.LOST or runner is None:
+        return Cause("terminate", f"{text}; it is cancelled when a live runner takes it back.")
+    if not heard:
+        return Cause("terminate", f"{text}; its runner is told with its next sign of life.")
+    if task.handler not in runner.threaded:
+        return Cause("terminate", f"{text}, and its runner was told: it is ended as soon as it waits for something.")
+    rest = "at its deadline" if known.deadline_at else "when its runner stops"
+    return Cause(
+        "terminate",
+        f"{text}, and it was told. It is a plain function, in a thread that nobody can stop: it ends when the function "
+        f"returns or looks at ctx.cancelled, and keeps its slot until then. It is given up {rest}, not before.",
+    )
 
 
 def _lost(known: Facts) -> Cause:
