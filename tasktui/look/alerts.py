@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from runner.people import cells
 from runner.people.terminal import counted
-from runner.store.observe import Pause, QueueCounts, RunnerRow
+from runner.store.observe import Count, Pause, QueueCounts, RunnerRow
 from tasktui.draw.render import line
 from tasktui.look.glance import MINUTE, Glance, Slowdown, per_minute
 
@@ -47,6 +47,7 @@ def alerts(glance: Glance, zone: tzinfo) -> Iterator[Alert]:
     yield from _dead(glance, zone)
     for runner in glance.runners:
         yield from _silent(runner)
+    yield from _lost(glance)
     for unknown in glance.unknown:
         queues = line(", ".join(unknown.queues), SHORT)
         due = f"due for {cells.age(unknown.due)}" if unknown.due >= 0 else f"due in {cells.age(-unknown.due)}"
@@ -103,6 +104,19 @@ def _silent(runner: RunnerRow) -> Iterator[Alert]:
     elif runner.silent > runner.lease:
         soon = cells.age(runner.lease)
         yield Alert("!", f"{name} silent for {cells.age(runner.silent)}, {tasks} will be rescued in {soon}", "bold")
+
+
+def _lost(glance: Glance) -> Iterator[Alert]:
+    lost = {line(queue.queue, SHORT): queue.lost for queue in glance.queues if queue.lost.number}
+    if not lost:
+        return
+    number = sum(count.number for count in lost.values())
+    more = any(count.more for count in lost.values())
+    are = "task is" if number == 1 and not more else "tasks are"
+    alive = any(runner.alive for runner in glance.runners)
+    then = "a live runner takes them back" if alive else "no runner is alive to take them back"
+    alert = f"{Count(number, more)} {are} lost, of {', '.join(lost)}: beyond their runner's lease; {then}"
+    yield Alert("✖", alert, "bold red")
 
 
 def _paused(place: str, pause: Pause, at: datetime, zone: tzinfo) -> Alert:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -75,7 +75,8 @@ class Session:
         names: that were seen, of queues and handlers, to complete what is typed.
         views: the file of saved filters.
         work: something long that is under way; one at a time.
-        skew: how far the database's clock was ahead of ours when it was measured last.
+        ping: how fast the database answered one question, and how far its clock was ahead of ours, when that was
+            measured last.
         stale: how old the newest change was that a standby showed when it was measured last, in seconds.
     """
 
@@ -90,11 +91,11 @@ class Session:
     names: dict[str, Sequence[str]] = field(default_factory=dict)
     views: Path = field(default_factory=default_path)
     work: Work | None = None
-    skew: timedelta | None = None
+    ping: Ping | None = None
     stale: float | None = None
     _fits: Recall[str] = field(default_factory=lambda: Recall(FIVE_SECONDS))
     _following: Recall[tuple[Standing, float | None]] = field(default_factory=lambda: Recall(TEN_SECONDS))
-    _ping: Recall[Ping] = field(default_factory=lambda: Recall(MINUTE))
+    _ping: Recall[Ping] = field(default_factory=lambda: Recall(TEN_SECONDS))
     _asked: deque[float] = field(default_factory=deque)
     _ahead: dict[object, asyncio.Task[Any]] = field(default_factory=dict)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -160,14 +161,19 @@ class Session:
             raise
 
     async def measure(self) -> None:
-        """Find out how far the database's clock is from ours, and a standby behind its master, now and then.
+        """Find out how fast the database answers and what its clock shows, and a standby's delay, now and then.
 
         A standby that was promoted takes changes from then on, as far as the login and the profile let it.
         """
         if self.lock.barrier is STANDBY:
             found, self.stale = await self._following.get(None, lambda: self.read(_following))
             self.lock.barrier = HELD[found]
-        self.skew = (await self._ping.get(None, lambda: ping(lambda: self.read(clock), PINGS))).skew
+        await self._ping.get(None, self.pinged)
+
+    async def pinged(self) -> Ping:
+        """Measure how fast the database answers one question; what is told of that anywhere is this."""
+        self.ping = await ping(lambda: self.read(clock), PINGS)
+        return self.ping
 
     async def write(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of the store in a transaction that may change things.

@@ -10,7 +10,7 @@ from runner.people import cells
 from runner.store import observe
 from runner.store.observe import Health, Ping, worries
 from tasktui.draw.render import content, line
-from tasktui.operator.session import PINGS, Session
+from tasktui.operator.session import Session
 from tasktui.screens.answer import AnswerScreen
 from tasktui.widgets.heading import milliseconds
 
@@ -41,8 +41,7 @@ class HealthScreen(AnswerScreen[None]):
 
     async def look(self) -> object:
         """Measure, and ask."""
-        answer = await observe.ping(lambda: self.session.read(observe.clock), PINGS)
-        return Vitals(answer, await self.session.read(observe.health))
+        return Vitals(await self.session.pinged(), await self.session.read(observe.health))
 
     def told(self, found: Any, width: int) -> Iterable[Content]:  # noqa: ARG002 - its lines are short
         """Tell how it is."""

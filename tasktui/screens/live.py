@@ -29,6 +29,9 @@ MOST_LINES, LONGEST_LINE = 8, 200
 UNEASY = 5.0
 """Seconds after which it is said that there is no answer yet."""
 
+OLD = 4.0
+"""Seconds after which it is said how old what is shown is: ages on the screen stand still meanwhile."""
+
 TICK = 0.25
 """Seconds between questions whether it is time to look."""
 
@@ -53,7 +56,6 @@ class LiveScreen(Screen[None]):
         super().__init__()
         self.feed = Feed()
         self._seen: float | None = None
-        self._took: float | None = None
         self._began = 0.0
         self._trouble = ""
         self._refused = ""
@@ -166,7 +168,7 @@ class LiveScreen(Screen[None]):
     def _looked(self, message: Looked) -> None:
         now = time.monotonic()
         self.feed.succeeded(now, message.took, focused=self.app.app_focus)
-        self._took, self._seen, self._trouble, self._refused = message.took, now, "", ""
+        self._seen, self._trouble, self._refused = now, "", ""
         if message.asked == self.question():
             self.show(message.snapshot)
         else:
@@ -193,20 +195,21 @@ class LiveScreen(Screen[None]):
         waited = now - self._began
         waiting = f"no answer for {cells.age(waited)}" if self.feed.looking and waited > UNEASY else ""
         trouble = waiting or self._trouble
-        shown = f"shown is what was seen {cells.age(now - self._seen)} ago: " if self._seen is not None else ""
+        old = now - self._seen if self._seen is not None else 0.0
+        shown = f"shown is what was seen {cells.age(old)} ago: " if self._seen is not None else ""
         self.query_one(Heading).show(
             Status(
                 name=session.name,
                 production=session.settings.production,
                 lock=session.held(now),
-                took=self._took,
-                skew=session.skew,
+                ping=session.ping,
                 load=session.load,
                 clock=session.now().astimezone(session.zone).strftime("%H:%M:%S"),
                 places=[(mode.key, mode.title) for mode in MODES.values()],
                 here=self.title or "",
                 work=session.work.told(now) if session.work is not None else "",
                 trouble=f"{shown}{trouble}" if trouble else "",
+                old=cells.age(int(old)) if old > OLD and not trouble else "",
             )
         )
         keys = (session.writable, session.work is not None)

@@ -8,6 +8,7 @@ from textwrap import wrap
 from rich.cells import cell_len
 from textual.content import Content
 
+from runner.store.observe import Ping
 from tasktui.draw.render import content, fitted, line, lines
 from tasktui.widgets.said import Said
 
@@ -20,32 +21,33 @@ class Status:
         name: what the database is called.
         production: it is one where a mistake hurts.
         lock: whether changes are allowed, in words; empty when nothing need be said.
-        took: seconds that the last look took; None when there was none yet.
-        skew: how far the database's clock is ahead of ours; None when that is not known yet.
+        ping: how fast the database answers one question, and how far its clock is ahead of ours; None when that is not
+            known yet.
         load: how often we asked in the last minute.
         clock: the time of day.
         places: keys and titles of the screens.
         here: the title of this one.
         trouble: what is wrong with the database, with the age of what is shown; empty when nothing is.
         work: how far something long has come; empty when nothing is under way.
+        old: how long ago was seen what is shown; empty while that is as new as usual.
     """
 
     name: str
     production: bool
     lock: str
-    took: float | None
-    skew: timedelta | None
+    ping: Ping | None
     load: int
     clock: str
     places: Sequence[tuple[str, str]]
     here: str
     trouble: str = ""
     work: str = ""
+    old: str = ""
 
     @property
     def pressing(self) -> tuple[object, ...]:
         """What cannot wait for the next second."""
-        return self.clock, self.name, self.production, self.lock, self.here, self.trouble, self.work
+        return self.clock, self.name, self.production, self.lock, self.here, self.trouble, self.work, self.old
 
 
 HELP = "? help "
@@ -55,6 +57,9 @@ LONGEST_NAME, SHORTEST_NAME = 40, 8
 
 ROOM = 22
 """Cells beside that name, for our own and the clock."""
+
+ROOM_FOR_AGE = 60
+"""Cells of a line on which there is room for the age of what is shown beside what must not be overlooked."""
 
 MOST_LINES = 4
 """Lines that trouble takes at most."""
@@ -101,23 +106,25 @@ def _cut(name: str, most: int) -> str:
 
 def told_first(status: Status, width: int) -> Content:
     """Where we are, whether changes are allowed, and how the database does: one line of so many cells."""
-    skew = "" if status.skew is None else f"skew {milliseconds(status.skew)}"
-    took = "" if status.took is None else f"db {status.took * 1000:.1f} ms"
+    skew = "" if status.ping is None else f"skew {milliseconds(status.ping.skew)}"
+    took = "" if status.ping is None else f"db {status.ping.took * 1000:.1f} ms"
     badge = " PRODUCTION " if status.production else ""
     lock = f" {status.lock} " if status.lock else ""
-    beside = cell_len(badge) + cell_len(lock)
+    old = f" seen {status.old} ago " if status.old and width >= ROOM_FOR_AGE else ""
+    beside = cell_len(badge) + cell_len(lock) + cell_len(old)
     name = f" tasktui  {_cut(status.name, min(LONGEST_NAME, max(SHORTEST_NAME, width - beside - ROOM)))}  "
     if cell_len(name) + beside > width:  # what must not be overlooked goes first
         name = f" {_cut(status.name, SHORTEST_NAME)} "
-        lock = fitted(lock, max(0, width - cell_len(name) - cell_len(badge)))
-        beside = cell_len(badge) + cell_len(lock)
+        lock = fitted(lock, max(0, min(cell_len(lock), width - cell_len(name) - cell_len(badge) - cell_len(old))))
+        beside = cell_len(badge) + cell_len(lock) + cell_len(old)
     room = max(0, width - beside - cell_len(name))
     # What does not fit is left out from the left: the clock shows that the screen is alive.
     told = [part for part in (f"our load {status.load} q/min", skew, took, status.clock) if part]
     while len(told) > 1 and len("  ".join(told)) + 2 > room:
         told.pop(0)
     rest = fitted("  ".join(told) + " ", room, right=True)
-    return content((name, "bold"), (badge, "bold white on red"), (lock, "bold reverse"), (rest, "dim"))
+    signs = (badge, "bold white on red"), (lock, "bold reverse"), (old, "bold reverse yellow")
+    return content((name, "bold"), *signs, (rest, "dim"))
 
 
 def told_second(status: Status, width: int) -> Content:

@@ -38,7 +38,19 @@ async def test_a_database_that_is_away_is_said_to_be(watch: Watch) -> None:
 @ON_ONE_DATABASE
 async def test_the_heading_tells_the_difference_of_the_clocks_and_our_load(watch: Watch) -> None:
     async with watch("overview", WIDE) as operator:
-        await operator.sees("our load", "skew ", " ms")
+        await operator.sees("our load", "skew ", "db ", " ms")
+
+
+@ON_ONE_DATABASE
+async def test_what_is_shown_and_not_read_again_for_a_while_has_its_age(watch: Watch) -> None:
+    async with watch("overview") as operator:
+        await operator.sees("0 runners alive")
+        await operator.until(lambda: not operator.screen.feed.looking)
+        operator.screen.feed.next = operator.screen._seen + 3600
+        operator.screen._seen -= 60
+        await operator.sees("seen 1m")
+        await operator.press("r")
+        await operator.until(lambda: "seen 1m" not in operator.text)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from rich.cells import cell_len
 from runner.store import intervene
 from runner.store.database import Database
 from runner.store.intervene import By, Changes, Target
+from runner.store.observe import Ping
 from runner.task import State
 from tasktui.screens import MODES
-from tasktui.widgets.heading import Status, told_first, told_second
+from tasktui.widgets.heading import ROOM_FOR_AGE, Status, told_first, told_second
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 from tests.store.uniques import once, put
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
@@ -150,10 +151,12 @@ async def test_a_unique_key_is_told_with_its_holder_and_its_duplicates(database:
 @pytest.mark.parametrize("name", ["db", "a-database-with-a-long-name", "数据库数据库数据库"])
 def test_the_heading_has_two_lines_however_narrow_the_terminal_is(name: str, lock: str) -> None:
     places = [(mode.key, mode.title) for mode in MODES.values()]
-    for production, width in product((False, True), range(36, 130)):
-        status = Status(name, production, lock, 0.0123, timedelta(0), 12, "14:02:31", places, "Tasks")
+    for production, old, width in product((False, True), ("", "12s"), range(36, 130)):
+        ping = Ping(0.0123, timedelta(0))
+        status = Status(name, production, lock, ping, 12, "14:02:31", places, "Tasks", old=old)
         assert cell_len(told_first(status, width).plain) == width
         assert cell_len(told_second(status, width).plain) == width
+        assert ("seen 12s ago" in told_first(status, width).plain) is bool(old and width >= ROOM_FOR_AGE)
         assert ("PRODUCTION" in told_first(status, width).plain) is production
         assert told_first(status, width).plain.count("read-only") == bool(lock)
         assert "2 Tasks" in told_second(status, width).plain

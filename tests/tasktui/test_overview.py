@@ -70,6 +70,16 @@ def test_a_queue_that_falls_behind_is_told_with_what_has_become_slow() -> None:
     assert told(seen(BEHIND)) == ["mail falls behind: 210 in, 180 out a minute"]
 
 
+def test_lost_tasks_are_counted_and_said_to_come_back_or_not() -> None:
+    queues = (queue("a", lost=Count(2)), queue("b", lost=Count(1)), queue("c"))
+    assert told(seen(*queues)) == [
+        "3 tasks are lost, of a, b: beyond their runner's lease; no runner is alive to take them back"
+    ]
+    assert told(seen(queue(lost=Count(1)), runners=(runner(),))) == [
+        "1 task is lost, of mail: beyond their runner's lease; a live runner takes them back"
+    ]
+
+
 @pytest.mark.parametrize("mended", [{"arrived": Count(170)}, {"oldest": 4.0}, {"ready": Count(20)}])
 def test_a_queue_that_keeps_up_is_not_behind(mended: dict[str, object]) -> None:
     assert not replace(BEHIND, **mended).falls_behind  # type: ignore[arg-type] # the test knows the fields
