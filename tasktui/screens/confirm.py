@@ -84,8 +84,9 @@ class ConfirmScreen(ModalScreen[Consent | None]):
             )
 
     def on_mount(self) -> None:
-        """Begin where the first answer is needed."""
-        self.query_one("#answer" if self._action.needed else "#reason" if self._demanded.reason else "#word").focus()
+        """Begin at the top where more is needed than the word: what stands above the cursor would be overlooked."""
+        more = self._action.needed or self._demanded.reason
+        (self.query(Input).first() if more else self.query_one("#word")).focus()
 
     def action_cancel(self) -> None:
         """Say no."""

@@ -10,6 +10,7 @@ from textual.content import Content
 from runner.store import observe
 from runner.store.observe import Sight, Why
 from runner.store.observe.chances import sentence
+from tasktui.act.shortcuts import shortcut
 from tasktui.draw.render import content, line
 from tasktui.operator.session import Session
 from tasktui.screens.answer import AnswerScreen
@@ -90,8 +91,9 @@ def said(found: Why, width: int, chosen: Sight | None = None) -> Iterator[Conten
         wrapped = textwrap.wrap(line(cause.text), width, initial_indent=first, subsequent_indent=" " * len(first))
         yield content("\n".join(wrapped))
         if cause.advice:
-            yield content((f"{' ' * len(first)}→ {line(cause.advice)}", "dim"))
+            key = shortcut(cause.advice, found.task.id)
+            yield content((f"{' ' * len(first)}→ {line(cause.advice)}", "dim"), (key, "bold"))
     if found.chances:
         yield content("\n".join(textwrap.wrap(line(sentence(found.chances)), width, subsequent_indent=" ")))
     for chance in found.chances:
-        yield content((f" → {line(chance.commands)}", "dim"))
+        yield content((f" → {line(chance.commands)}", "dim"), (shortcut(chance.commands, found.task.id), "bold"))

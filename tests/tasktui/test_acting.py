@@ -279,3 +279,15 @@ async def test_production_wants_its_name_and_a_reason(database: Database, watch:
         await say_yes(operator, "orders", "asked by ana")
         await operator.is_told("1 changed")
     assert (await ended(database, id)).state == State.CANCELLED
+
+
+@ON_ONE_DATABASE
+async def test_a_question_that_needs_a_reason_begins_at_its_top(database: Database, watch: Watch) -> None:
+    await add_live(database, run_at=ahead(600))
+    async with watch("tasks", production=True) as operator:
+        await operator.sees("◷ scheduled")
+        for key, first in (("R", "answer"), ("T", "reason")):
+            await operator.press(key)
+            await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
+            assert operator.screen.focused.id == first
+            await operator.press("escape")

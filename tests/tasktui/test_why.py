@@ -1,11 +1,13 @@
 """Asking the console why a task is not running."""
 
+import pytest
 import sqlalchemy as sa
 
 from runner.store import intervene
 from runner.store.database import Database
 from runner.store.intervene import By, Kind, Place
 from runner.task import After, State
+from tasktui.act.shortcuts import keys_of
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_past, add_runner, ahead
 from tests.store.table import change, put
@@ -23,10 +25,32 @@ async def test_w_in_the_list_tells_of_the_task_under_the_cursor(database: Databa
         await operator.sees("smtp.send")
         await operator.press("w")
         await operator.sees(
-            f"Task {id} smtp.send is not running because:", "1. Queue mail was paused by ana", "2. No live"
+            f"Task {id} smtp.send is not running because:",
+            "1. Queue mail was paused by ana",
+            "2. No live",
+            "(or escape, P)",
         )
         await operator.press("escape")
         await operator.until(lambda: operator.screen.title == "Tasks")
+
+
+@pytest.mark.parametrize(
+    ("advice", "keys"),
+    [
+        ("runner retry 7", ("R",)),
+        ("runner edit 7 --max-attempts 4 && runner retry 7", ("E", "R")),
+        ("runner edit 7 --max-attempts 4 && runner edit 7 --priority 9", ("E",)),
+        ("runner resume mail", ("P",)),
+        ("runner resume --handler 'smtp send' && runner retry 7", ("H", "R")),
+        ("runner resize 3 --slots 20", ("5 S",)),
+        ("runner retry 8", ()),  # another task than that under the cursor
+        ("runner retry 7 && runner work -H package.module", ()),  # one half of it is not enough
+        ("look at the runner's log", ()),
+        ("", ()),
+    ],
+)
+def test_advice_has_the_keys_that_follow_it(advice: str, keys: tuple[str, ...]) -> None:
+    assert keys_of(advice, 7) == keys
 
 
 @ON_ONE_DATABASE
