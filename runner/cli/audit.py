@@ -13,7 +13,7 @@ from runner.people import cells
 from runner.people.person import local_zone
 from runner.people.redaction import audited, differences
 from runner.people.terminal import counted
-from runner.people.times import parse_moment
+from runner.people.times import format_moment, parse_moment
 from runner.store.observe import Audited, clock
 from runner.store.observe import audit as read_audit
 
@@ -22,7 +22,7 @@ MOST = 1_000
 
 COLUMNS = (
     Column("ENTRY", right=True, whole=True),
-    Column("AGO", right=True, whole=True),
+    Column("AT", right=True, whole=True),
     Column("WHO"),
     Column("WHAT", whole=True),
     Column("OF"),
@@ -86,12 +86,13 @@ def _print(found: list[Audited], at: datetime, further: int | None) -> None:
     if found:
         print_table(COLUMNS[:width], [list(_row(entry, at))[:width] for entry in found])
     more = f"; go on with --after {further}" if further is not None else ""
-    print_line(f"{counted(len(found), 'change')}{more}", style="dim")
+    zone = format_moment(at, local_zone()).split(" ", 2)[2]
+    print_line(f"{counted(len(found), 'change')}{more}; times are {zone}", style="dim")
 
 
 def _row(entry: Audited, at: datetime) -> Iterator[str]:
     yield str(entry.id)
-    yield cells.since(entry.at, at)
+    yield cells.clock(entry.at, at, local_zone())
     yield who(entry)
     yield f"undo of {entry.undo_of}" if entry.undo_of else cells.verb(entry.verb)
     yield f"task {entry.task_id}" if entry.task_id is not None else cells.text(entry.target)

@@ -91,6 +91,14 @@ def distance(moment: datetime | None, at: datetime) -> str:
     return f"in {age(moment - at)}" if moment > at else f"{age(at - moment)} ago"
 
 
+def clock(moment: datetime | None, at: datetime, zone: tzinfo) -> str:
+    """A time in the reader's zone, with its day unless that is today: `14:17`, `11-20 14:17`."""
+    if moment is None:
+        return NOTHING
+    local = moment.astimezone(zone)
+    return f"{local:%H:%M}" if local.date() == at.astimezone(zone).date() else f"{local:%m-%d %H:%M}"
+
+
 def exact(moment: datetime | None, at: datetime, zone: tzinfo) -> str:
     """A time to the second in the reader's zone, and how far away it is."""
     return NOTHING if moment is None else f"{format_moment(moment, zone)}  {distance(moment, at)}"

@@ -60,9 +60,10 @@ def folded(text: str) -> str:
     return text if kept == text else f"{kept}\n… and {len(text) - len(kept):,} more characters, f unfolds them"
 
 
-def change(entry: Audited, at: datetime, *, reveal: bool = False) -> Iterator[Content]:
-    """What an operator did, and from what to what."""
-    yield content((f"{cells.distance(entry.at, at):>13}  ", "dim"), line(observe.deed(entry)))
+def change(entry: Audited, at: datetime, zone: tzinfo, *, reveal: bool = False) -> Iterator[Content]:
+    """What an operator did and when, and from what to what."""
+    yield content((f"{cells.exact(entry.at, at, zone)}", "dim"))
+    yield content(f"{'':15}", line(observe.deed(entry)))
     for difference in differences(entry.before, entry.after, reveal=reveal):
         yield content((f"{'':15}{line(difference)}", "dim"))
 

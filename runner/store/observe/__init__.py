@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from runner.store.observe.circles import circles
     from runner.store.observe.counts import QueueCounts, counts
     from runner.store.observe.counts import waiting as backlog
+    from runner.store.observe.deeds import Deed, deeds
     from runner.store.observe.evidence import Attempt
     from runner.store.observe.failures import Failures, failures
     from runner.store.observe.family import Family, Kin
@@ -47,6 +48,7 @@ __all__ = [
     "By",
     "Cause",
     "Count",
+    "Deed",
     "Event",
     "Failures",
     "Family",
@@ -81,6 +83,7 @@ __all__ = [
     "clock",
     "counts",
     "deed",
+    "deeds",
     "failures",
     "find",
     "forecast",

@@ -91,14 +91,14 @@ async def audit(
     if since is not None:
         only.append(table.c.at >= since)
     statement = sa.select(*legible(tx, table.c)).where(*only).order_by(table.c.id.desc()).limit(limit)
-    return [_audited(row) for row in (await tx.execute(statement)).mappings().all()]
+    return [audited_row(row) for row in (await tx.execute(statement)).mappings().all()]
 
 
 async def audited(tx: Transaction, entry: int) -> Audited | None:
     """Read one entry; None when there is no such number."""
     table = tx.tables.audit
     row = (await tx.execute(sa.select(*legible(tx, table.c)).where(table.c.id == entry))).mappings().one_or_none()
-    return _audited(row) if row else None
+    return audited_row(row) if row else None
 
 
 def undoable(entries: Sequence[Audited]) -> Audited | None:
@@ -112,7 +112,8 @@ def undoable(entries: Sequence[Audited]) -> Audited | None:
     return next((entry for entry in changes if entry.id not in taken_back), None)
 
 
-def _audited(row: sa.RowMapping) -> Audited:
+def audited_row(row: sa.RowMapping) -> Audited:
+    """An entry from a row whose columns are legible."""
     return Audited(
         id=row["id"],
         task_id=row["task_id"],
