@@ -9,6 +9,7 @@ from textual.content import Content
 
 from runner.people import cells
 from runner.people.redaction import decoded, differences, masked
+from runner.people.times import format_moment
 from runner.store import observe
 from runner.store.observe import Audited, Story
 from tasktui.draw.render import block, content, line, state
@@ -62,7 +63,8 @@ def folded(text: str) -> str:
 
 def change(entry: Audited, at: datetime, zone: tzinfo, *, reveal: bool = False) -> Iterator[Content]:
     """What an operator did and when, and from what to what."""
-    yield content((f"{cells.exact(entry.at, at, zone)}", "dim"))
+    when = f"{format_moment(entry.at, zone)}, {cells.distance(entry.at, at)}" if entry.at else cells.NOTHING
+    yield content((when, "dim"))
     yield content(f"{'':15}", line(observe.deed(entry)))
     for difference in differences(entry.before, entry.after, reveal=reveal):
         yield content((f"{'':15}{line(difference)}", "dim"))
