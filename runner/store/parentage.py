@@ -78,10 +78,10 @@ def news(tables: Tables, some: sa.Select[Any] | sa.CompoundSelect[Any]) -> sa.Se
 
     Args:
         tables: of the installation.
-        some: a selection of the columns EDGE.
+        some: a selection of the columns EDGE, and of any others.
 
     Returns:
-        A selection of their `id` and `task_id`, with `parent` and the `state` in which that has ended.
+        What was selected, with the `parent` that is meant now and the `state` in which that has ended.
     """
     edge = some.subquery("edge")
     named = sa.select(edge, parent_of(tables, edge).label("parent")).offset(AT_ONCE).subquery("named")
@@ -90,7 +90,7 @@ def news(tables: Tables, some: sa.Select[Any] | sa.CompoundSelect[Any]) -> sa.Se
     judged_ = judged.offset(AT_ONCE).subquery("judged")
     seen, state = judged_.c.parent_state, judged_.c.state
     new = seen.is_(None) | (seen != state) | (judged_.c.parent_id != judged_.c.parent)
-    return sa.select(judged_.c.id, judged_.c.task_id, judged_.c.parent, state).where(new)
+    return sa.select(judged_).where(new)
 
 
 def summary(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:

@@ -18,10 +18,10 @@ from runner.store.database import Database
 from runner.store.dependencies import Ended, any_open, resolve, strays, waiting_for
 from runner.store.expire import forget_expired
 from runner.store.settle import settle_done
-from runner.store.submit import hand_in
+from runner.store.submit import hand_in, submit_many
 from runner.task import OnDuplicate
 from tests.store.conftest import ON_POSTGRESQL
-from tests.store.family import put_after
+from tests.store.family import after, put_after
 from tests.store.plans import Seen, Watch, watch
 from tests.store.runners import Runner, ended
 from tests.store.table import change, expire, put, put_many
@@ -53,7 +53,7 @@ async def watched(new_database: None, migrated_url: str) -> AsyncIterator[tuple[
     await opened.dispose()
 
 
-def _analyse(url: str) -> None:
+def _analyse(url: str, how: str = "VACUUM ANALYZE") -> None:
     """Analyse the empty tables, and see to it that nobody does so again."""
     if url.startswith("sqlite"):
         connection = sqlite3.connect(url.removeprefix("sqlite:///"))
@@ -64,7 +64,7 @@ def _analyse(url: str) -> None:
         ours = "SELECT oid::regclass::text FROM pg_class WHERE relkind = 'r' AND relname ~ '^task'"
         for (table,) in postgresql.execute(ours).fetchall():
             postgresql.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
-        postgresql.execute("VACUUM ANALYZE")
+        postgresql.execute(how)
 
 
 async def fill(database: Database, rows: int) -> None:
@@ -275,3 +275,27 @@ async def test_following_costs_the_same_whatever_else_waits(watched: tuple[Datab
         assert not seen.whole & {"task", "task_dependency"}, f"{verb} reads a table from end to end\n{told}"
         assert seen.rows <= 1.2 * before[verb].rows + 1_000, f"{verb} looks at more rows\n{told}"
         assert seen.pages <= 1.5 * before[verb].pages + 200, f"{verb} touches more pages\n{told}"
+
+
+async def test_each_that_waits_for_the_same_costs_the_same(watched: tuple[Database, Watch], migrated_url: str) -> None:
+    database, looking = watched
+    runner = await _worn_in(database)
+    await wait_for_others(database, SOME)
+    for table in (database.tables.dependency, database.tables.task):
+        await change(database, sa.delete(table))
+    _analyse(migrated_url, "ANALYZE")  # as large as ever, and nothing in them
+    few, many = [await _let_go(database, looking, runner, number) for number in (100, 800)]
+    assert many.rows <= 10 * few.rows, report({"resolve": few}, {"resolve": many})
+
+
+async def _let_go(database: Database, looking: Watch, runner: Runner, number: int) -> Seen:
+    """Look at how so many tasks are let go that wait for one."""
+    parent = await put(database, priority=9)
+    await database.write(submit_many, [after(parent, queue="later")] * number)
+    await runner.survey()
+    (task,) = await runner.claim_on(1)
+    await runner.end(task)
+    edges = await database.state(waiting_for, [Ended(task.id, task.handler, task.key)])
+    async with looking.seeing() as seen:
+        assert len((await database.write(resolve, edges)).freed) == number
+    return seen
