@@ -209,13 +209,15 @@ def minute_number(moment: Any) -> MinuteNumber:
     return MinuteNumber(moment)
 
 
-def ctid(table: str) -> sa.Label[Any]:
+def ctid(table: sa.FromClause) -> sa.ColumnClause[Any]:
     """The place of a row's present version, on PostgreSQL: the cheapest way to a row that was just looked up.
 
     Args:
-        table: the name, or the alias, that the row's table has in the statement.
+        table: of the row, or its alias.
     """
-    return sa.literal_column(f"{table}.ctid").label("ctid")
+    place: sa.ColumnClause[Any] = sa.column("ctid")
+    place.table = table
+    return place
 
 
 def bounded(moment: datetime) -> bool:

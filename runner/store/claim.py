@@ -122,7 +122,7 @@ def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes") ->
             chosen = _first_suspect(task, lane, dialect)
     if dialect.isolates_rows:
         # An array is computed once, whatever the plan: IN (SELECT ... LIMIT n) can run again and take more than n.
-        taken = ctid(task.name) == sa.func.any(sa.func.array(chosen.scalar_subquery()))
+        taken = ctid(task) == sa.func.any(sa.func.array(chosen.scalar_subquery()))
     else:
         taken = task.c.id.in_(chosen.scalar_subquery())
     given = {name: _of_handler(lane, name, task) for name in ("max_attempts", "timeout")}
@@ -163,12 +163,13 @@ def _first_of_lane(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[
         return _taken(task, lane, lane, LIMIT)
     # Single values, where a join would hide from SQLite that the index has the order that is asked for.
     only = {name: sa.select(lane.c[name]).scalar_subquery() for name in LANE_COLUMNS}
-    return _in_order(task, SimpleNamespace(**only)).with_only_columns(sa.literal_column("due.id")).limit(LIMIT)
+    row = task.alias("due")
+    return _in_order(row, SimpleNamespace(**only)).with_only_columns(row.c.id).limit(LIMIT)
 
 
 def _first_in_need(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The first `limit` tasks over all lanes."""
-    found, row = dialect.for_each(lane, _due(task, lane).limit(LIMIT), task)
+    found, row = dialect.for_each(lane, _due(task.alias("due"), lane).limit(LIMIT), task)
     need = (row.priority.desc(), row.run_at, row.id)
     head = sa.select(lane.c.number, row.id).select_from(found).order_by(*need).limit(LIMIT)
     if not dialect.isolates_rows:
@@ -184,19 +185,19 @@ def _first_in_need(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[
 
 def _taken(task: sa.Table, lane: sa.CTE, source: sa.FromClause, tasks: Any) -> sa.Select[Any]:
     """The places of the first so many tasks of each lane that nobody else holds, locked."""
-    first = _due(task, lane).with_only_columns(ctid("due")).limit(tasks).with_for_update(skip_locked=True)
+    row = task.alias("due")
+    first = _due(row, lane).with_only_columns(ctid(row)).limit(tasks).with_for_update(skip_locked=True)
     taken = first.correlate(source, lane).lateral("taken")
     return sa.select(taken.c.ctid).select_from(source.join(taken, sa.true()))
 
 
-def _due(task: sa.Table, lane: sa.CTE) -> sa.Select[Any]:
+def _due(row: sa.FromClause, lane: sa.CTE) -> sa.Select[Any]:
     """The due tasks of each lane behind its place, in order."""
-    return _in_order(task, lane.c).correlate(lane)
+    return _in_order(row, lane.c).correlate(lane)
 
 
-def _in_order(task: sa.Table, lane: Any) -> sa.Select[Any]:
+def _in_order(row: sa.FromClause, lane: Any) -> sa.Select[Any]:
     """The due tasks of a lane, given by its values, behind its place: a walk along the index `ready`."""
-    row = task.alias("due")
     return (
         sa.select(row.c.id, row.c.priority, row.c.run_at)
         .where(
@@ -219,7 +220,7 @@ def _first_suspect(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[
     # OFFSET 0 keeps the planner from turning this into a join, which would walk every due task of the lanes instead.
     ours = mine.offset(sa.literal_column("0")).exists()
     return (
-        sa.select(ctid("due") if dialect.isolates_rows else row.c.id)
+        sa.select(ctid(row) if dialect.isolates_rows else row.c.id)
         .where(is_due(row), row.c.rescues > sa.literal_column("0"), is_suspect(row), has_attempts_left(row), ours)
         .order_by(row.c.run_at, row.c.id)
         .limit(LIMIT)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.columns import JsonText, ctid, db_now
+from runner.columns import JsonText, db_now
 from runner.schema import Tables, is_state, state_literal
 from runner.store.dialects import DIALECTS, Dialect, by_column
 from runner.store.statement import Prepared
@@ -92,7 +92,7 @@ def _prepared(tables: Tables, driver: sa.Dialect, verb: str) -> list[Prepared]:
 def finish_statements(tables: Tables, dialect: Dialect, target: State) -> list[sa.UpdateBase]:
     """Copy to the history and delete: one statement where a delete can feed an insert, else two."""
     ending = dialect.rows("ending", ENDING_COLUMNS)
-    return _in_one(tables, ending, target) if dialect.isolates_rows else _in_two(tables, ending, target)
+    return _in_one(tables, dialect, ending, target) if dialect.isolates_rows else _in_two(tables, ending, target)
 
 
 def _in_two(tables: Tables, ending: sa.FromClause, target: State) -> list[sa.UpdateBase]:
@@ -104,15 +104,12 @@ def _in_two(tables: Tables, ending: sa.FromClause, target: State) -> list[sa.Upd
     return [copy, sa.delete(task).where(task.c.id.in_(gone)).returning(task.c.id)]
 
 
-def _in_one(tables: Tables, ending: sa.FromClause, target: State) -> list[sa.UpdateBase]:
-    # The rows are looked up one by one, by id (OFFSET 0 keeps the planner from turning this into a join: it believes
-    # that no task is in anyone's hands, and would compare all with all), and are then addressed by their place.
-    task, row = tables.task, tables.task.alias("held")
-    place = sa.select(ctid("held")).where(_held(row, ending)).offset(sa.literal_column("0")).lateral("place")
-    found = sa.select(place.c.ctid, *ending.c).select_from(ending.join(place, sa.true())).subquery("found")
+def _in_one(tables: Tables, dialect: Dialect, ending: sa.FromClause, target: State) -> list[sa.UpdateBase]:
+    task = tables.task
+    found, meant = dialect.one_by_one(ending, task, _held)
     carried = [*(task.c[name] for name in shared(tables)), task.c.error]
     given = [found.c[name].label(f"given_{name}") for name in GIVEN]
-    gone = sa.delete(task).where(ctid(task.name) == found.c.ctid).returning(*carried, *given).cte("gone")
+    gone = sa.delete(task).where(meant).returning(*carried, *given).cte("gone")
     renamed = {name: gone.c[f"given_{name}"] for name in GIVEN}
     copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
     return [copy.returning(tables.history.c.id)]

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from runner.columns import JsonText, db_later, db_now
 from runner.schema import Tables, is_state
-from runner.store.dialects import DIALECTS, by_column
+from runner.store.dialects import DIALECTS, by_column, same_id
 from runner.store.said import SAID
 from runner.store.statement import Prepared
 from runner.store.steps import Frame, Step, Steps
@@ -60,16 +60,19 @@ def _values(id: int, task: NewTask) -> tuple[Any, ...]:
 @lru_cache
 def _locking(tables: Tables, driver: sa.Dialect) -> Prepared:
     """In the order of ids, as whoever intervenes does it, so that no two wait for each other."""
-    task, new = tables.task, DIALECTS[driver.name].rows("new", ID_COLUMNS)
-    waiting = is_state(task.c.state, State.WAITING, State.BLOCKED)
-    chosen = sa.select(task.c.id).where(task.c.id.in_(sa.select(new.c.id)), waiting)
-    return Prepared(chosen.order_by(task.c.id).with_for_update(), driver)
+    dialect, row = DIALECTS[driver.name], tables.task.alias("held")
+    new = dialect.rows("new", ID_COLUMNS)
+    waiting = same_id(row, new) & is_state(row.c.state, State.WAITING, State.BLOCKED)
+    # The batch comes in the order of ids, and is locked row by row.
+    locked = sa.select(row.c.id).where(waiting).with_for_update(of=row).correlate(new)
+    found, held = dialect.for_each(new, locked, tables.task)
+    return Prepared(sa.select(held.id).select_from(found), driver)
 
 
 @lru_cache
 def _changing(tables: Tables, driver: sa.Dialect, notify: bool) -> Prepared:
     dialect, task = DIALECTS[driver.name], tables.task
-    new = dialect.rows("new", NEWER_COLUMNS)
+    new, meant = dialect.one_by_one(dialect.rows("new", NEWER_COLUMNS), task, same_id)
     said = {name: new.c[name] for name in MAY_STAY} | {"tags": sa.cast(new.c.tags, JsonText)}
     values = {name: sa.func.coalesce(value, task.c[name]) for name, value in said.items()} | {
         "payload": sa.cast(new.c.payload, JsonText),
@@ -78,5 +81,5 @@ def _changing(tables: Tables, driver: sa.Dialect, notify: bool) -> Prepared:
         "progress": sa.null(),
         "version": task.c.version + sa.literal_column("1"),
     }
-    update = sa.update(task).where(task.c.id == new.c.id).values(values).returning(task.c.id)
+    update = sa.update(task).where(meant).values(values).returning(task.c.id)
     return Prepared(dialect.announcing(update, tables) if notify else update, driver)

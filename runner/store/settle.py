@@ -13,7 +13,7 @@ from runner.policy.verdict import Standing, Verdict, judge
 from runner.schema import state_literal
 from runner.storable import to_storable
 from runner.store.attempts import Tried, record, started
-from runner.store.dialects import by_column
+from runner.store.dialects import by_column, same_id
 from runner.store.move import IN_NO_HANDS, Ending, finish, make_way
 from runner.store.transaction import Transaction
 from runner.task import MOVES
@@ -151,7 +151,7 @@ async def _return(tx: Transaction, returned: list[tuple[Settlement, Any, Verdict
         )
         for item, _, verdict in returned
     ]
-    back = tx.dialect.rows("back", columns)
+    back, meant = tx.dialect.one_by_one(tx.dialect.rows("back", columns), task, same_id)
     values = {
         "state": state_literal(MOVES["retry"].target),
         "run_at": sa.case((back.c.released == 1, task.c.run_at), else_=db_later(db_now(), back.c.delay)),
@@ -160,5 +160,5 @@ async def _return(tx: Transaction, returned: list[tuple[Settlement, Any, Verdict
         "error": sa.func.coalesce(back.c.error, task.c.error),
         "version": task.c.version + 1,
     } | IN_NO_HANDS
-    statement = sa.update(task).where(task.c.id == back.c.id).values(values)
+    statement = sa.update(task).where(meant).values(values)
     await tx.execute(statement, tx.dialect.parameters("back", by_column(columns, rows)))

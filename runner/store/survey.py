@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from runner.columns import db_now, seconds_until
 from runner.policy.selection import Head, Lane
 from runner.schema import Tables, is_state
+from runner.store.dialects import DIALECTS, Dialect
 from runner.store.statement import Prepared
 from runner.store.transaction import Transaction
 from runner.task import State
@@ -30,25 +31,33 @@ async def survey(tx: Transaction) -> list[Head]:
 
 @lru_cache
 def _prepared(tables: Tables, driver: sa.Dialect) -> Prepared:
-    return Prepared(survey_statement(tables), driver)
+    return Prepared(survey_statement(tables, DIALECTS[driver.name]), driver)
 
 
-def survey_statement(tables: Tables) -> sa.Select[Any]:
+def survey_statement(tables: Tables, dialect: Dialect) -> sa.Select[Any]:
     """Walk the index of waiting tasks from lane to lane, a "loose index scan".
 
     Neither database skips within an index by itself (SELECT DISTINCT reads all of it), so a recursive query asks for
     the first row behind the lane of the last one.
     """
-    earliest, here, beyond = tables.task.alias("earliest"), tables.task.alias("here"), tables.task.alias("beyond")
+    earliest, beyond = tables.task.alias("earliest"), tables.task.alias("beyond")
     head = sa.select(_first_of(earliest).label("id")).cte("head", recursive=True)
-    step = sa.select(_first_behind(beyond, here)).select_from(head.join(here, here.c.id == head.c.id))
-    heads = head.union_all(step)
-    task, queue, handler = tables.task.alias("found"), tables.queue, tables.handler
-    found = heads.join(task, task.c.id == heads.c.id)
-    found = found.outerjoin(queue, queue.c.name == task.c.queue).outerjoin(handler, handler.c.name == task.c.handler)
+    last, here = _looked_up(head, tables.task, dialect)
+    heads = head.union_all(sa.select(_first_behind(beyond, here)).select_from(last))
+    queue, handler = tables.queue, tables.handler
+    found, task = _looked_up(heads, tables.task, dialect)
+    found = found.outerjoin(queue, queue.c.name == task.queue).outerjoin(handler, handler.c.name == task.handler)
     paused = is_paused(queue) | is_paused(handler)
-    columns = (task.c.queue, task.c.handler, task.c.priority, task.c.run_at)
-    return sa.select(*columns, seconds_until(task.c.run_at), paused).select_from(found)
+    columns = (task.queue, task.handler, task.priority, task.run_at)
+    return sa.select(*columns, seconds_until(task.run_at), paused).select_from(found)
+
+
+def _looked_up(heads: sa.CTE, task: sa.Table, dialect: Dialect) -> tuple[sa.FromClause, Any]:
+    """The first tasks of lanes, each looked up by its id; in a join a planner might read the whole table for them."""
+    row = task.alias("here")
+    columns = (row.c.id, row.c.queue, row.c.handler, row.c.priority, row.c.run_at)
+    one = sa.select(*columns).where(row.c.id == heads.c.id).offset(sa.literal_column("0")).correlate(heads)
+    return dialect.for_each(heads, one, task)
 
 
 def _first_behind(beyond: Any, here: Any) -> sa.ColumnElement[int]:
@@ -59,9 +68,9 @@ def _first_behind(beyond: Any, here: Any) -> sa.ColumnElement[int]:
     names = ("queue", "handler", "priority")
     steps = []
     for place in reversed(range(len(names))):
-        same = [beyond.c[name] == here.c[name] for name in names[:place]]
-        further = beyond.c[names[place]] > here.c[names[place]]
-        steps.append(_first_of(beyond, *same, further).correlate(here))
+        same = [beyond.c[name] == here[name] for name in names[:place]]
+        further = beyond.c[names[place]] > here[names[place]]
+        steps.append(_first_of(beyond, *same, further).correlate(here.id.table))
     return sa.func.coalesce(*steps)
 
 

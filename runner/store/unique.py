@@ -111,7 +111,9 @@ def is_held(unique: sa.FromClause, task: sa.Table) -> sa.ColumnElement[bool]:
     Until it is finished a task stands in the live table. What a key was taken with counts, not what the next one
     comes with.
     """
-    lives = sa.select(task.c.id).where(task.c.id == unique.c.task_id).correlate(unique).exists()
+    # OFFSET 0 keeps it a look-up by id: a planner that believes in a small table would read all of it once.
+    live = sa.select(task.c.id).where(task.c.id == unique.c.task_id).offset(sa.literal_column("0"))
+    lives = live.correlate(unique).exists()
     return (
         (unique.c.scope == _literal(Scope.FOREVER))
         | (unique.c.expires_at > db_now())
@@ -151,14 +153,15 @@ def _locking(tables: Tables, driver: sa.Dialect) -> Prepared:
 @lru_cache
 def _looking(tables: Tables, driver: sa.Dialect) -> Prepared:
     unique, new = tables.unique.alias("known"), DIALECTS[driver.name].rows("new", KEY_COLUMNS)
-    mine = (unique.c.handler == new.c.handler) & (unique.c.unique_key == new.c.unique_key)
-    holder = sa.select(unique.c.task_id).where(mine, is_held(unique, tables.task)).correlate(new).scalar_subquery()
+    mine = sa.select(unique.c.task_id).where(_same(unique, new), is_held(unique, tables.task))
+    holder = mine.correlate(new).scalar_subquery()
     return Prepared(sa.select(new.c.handler, new.c.unique_key, holder.label("holder")), driver)
 
 
 @lru_cache
 def _keeping(tables: Tables, driver: sa.Dialect) -> Prepared:
-    unique, new = tables.unique, DIALECTS[driver.name].rows("new", CHANGE_COLUMNS)
+    dialect, unique = DIALECTS[driver.name], tables.unique
+    new, meant = dialect.one_by_one(dialect.rows("new", CHANGE_COLUMNS), unique, _same)
     taken = new.c.task_id.is_not(None)
     other = taken & (new.c.task_id != unique.c.task_id)
     repeated = new.c.duplicates > sa.literal_column("0")
@@ -169,8 +172,12 @@ def _keeping(tables: Tables, driver: sa.Dialect) -> Prepared:
         "duplicates": sa.case((other, new.c.duplicates), else_=unique.c.duplicates + new.c.duplicates),
         "duplicate_at": sa.case((repeated, db_now()), (other, sa.null()), else_=unique.c.duplicate_at),
     }
-    mine = (unique.c.handler == new.c.handler) & (unique.c.unique_key == new.c.unique_key)
-    return Prepared(sa.update(unique).where(mine).values(values), driver)
+    return Prepared(sa.update(unique).where(meant).values(values), driver)
+
+
+def _same(unique: Any, new: Any) -> sa.ColumnElement[bool]:
+    same: sa.ColumnElement[bool] = (unique.c.handler == new.c.handler) & (unique.c.unique_key == new.c.unique_key)
+    return same
 
 
 @lru_cache

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from runner.columns import JsonText, ctid, db_now
 from runner.schema import Tables, is_state, state_literal
-from runner.store.dialects import DIALECTS, by_column
+from runner.store.dialects import DIALECTS, Dialect, by_column
 from runner.store.move import IN_NO_HANDS, NOBODY, Ending, finish, make_way
 from runner.store.parentage import AT_ONCE, EDGE, is_blocked, is_open, news, summary
 from runner.store.statement import Prepared
@@ -171,7 +171,7 @@ async def _judge(tx: Transaction, ids: Sequence[int]) -> Sequence[Any]:
     edge = tx.tables.dependency
     # By id alone a planner that believes in few edges compares all with all, or even judges all once for each. The
     # place of a row leaves nothing to choose.
-    place = ctid(edge.name) if tx.dialect.isolates_rows else edge.c.id
+    place = ctid(edge) if tx.dialect.isolates_rows else edge.c.id
     mine = sa.select(*edges_of(tx.tables), place.label("place")).where(tx.dialect.one_of(edge.c.id, ids))
     told = news(tx.tables, mine.where(is_open(edge.c))).cte("told").prefix_with("MATERIALIZED")
     satisfied = is_state(told.c.state, State.SUCCEEDED) | (edge.c.on_failure == "run")
@@ -209,10 +209,18 @@ def edges_of(tables: Tables) -> Any:
 
 @lru_cache
 def _waiting_for(tables: Tables, driver: sa.Dialect) -> Prepared:
-    ended, edge = DIALECTS[driver.name].rows("ended", ENDED_COLUMNS), tables.dependency
+    dialect, edge = DIALECTS[driver.name], tables.dependency
+    ended = dialect.rows("ended", ENDED_COLUMNS)
     by_id = (edge.c.parent_id == ended.c.id) & edge.c.parent_key.is_(None)
     by_key = (edge.c.parent_key == ended.c.key) & (edge.c.parent_handler == ended.c.handler)
-    found = [sa.select(*edges_of(tables)).join(ended, named).where(is_open(edge.c)) for named in (by_id, by_key)]
+    found = [_edges(tables, dialect, ended, named) for named in (by_id, by_key)]
     told = news(tables, sa.union_all(*found)).subquery("told")
     concerned = sa.select(told.c.id, told.c.task_id).where(is_blocked(tables, told.c.task_id))
     return Prepared(concerned.limit(sa.bindparam("most", type_=sa.Integer)), driver)
+
+
+def _edges(tables: Tables, dialect: Dialect, ended: sa.FromClause, named: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """The open edges of each task that has ended."""
+    open_ = sa.select(*edges_of(tables)).where(named, is_open(tables.dependency.c)).offset(AT_ONCE).correlate(ended)
+    found, edge = dialect.for_each(ended, open_, tables.dependency)
+    return sa.select(*(edge[name] for name in EDGE)).select_from(found)

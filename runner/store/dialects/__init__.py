@@ -1,6 +1,6 @@
 """What differs between the databases, and nothing else."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -8,6 +8,9 @@ import sqlalchemy as sa
 from runner.schema import Tables
 from runner.store.dialects.postgresql import PostgreSQL
 from runner.store.dialects.sqlite import SQLite
+
+Same = Callable[[Any, Any], sa.ColumnElement[bool]]
+"""Takes a table, or its alias, and a batch; returns the condition that one row of each means the same."""
 
 
 class Dialect(Protocol):
@@ -35,6 +38,16 @@ class Dialect(Protocol):
 
         Returns:
             The joined expression, and the columns of `row` within it.
+        """
+        ...
+
+    def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Same) -> tuple[sa.FromClause, Any]:
+        """Let an update, or a delete, find the row of a table that each row of a batch means.
+
+        As a mere join, a planner that believes in a small table reads all of it for each batch.
+
+        Returns:
+            What stands for the batch in the statement, with its columns; and the condition that a row is meant.
         """
         ...
 
@@ -88,6 +101,12 @@ class Dialect(Protocol):
         ...
 
 
+def same_id(table: Any, batch: Any) -> sa.ColumnElement[bool]:
+    """The condition that a row of a batch means a task by its id."""
+    same: sa.ColumnElement[bool] = table.c.id == batch.c.id
+    return same
+
+
 def by_column(names: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
     """Turn rows, each with one value per name, into the values of each name."""
     columns = tuple(zip(*rows, strict=True))
@@ -96,4 +115,4 @@ def by_column(names: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> dict[str
 
 DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
 
-__all__ = ["DIALECTS", "Dialect", "by_column"]
+__all__ = ["DIALECTS", "Dialect", "by_column", "same_id"]

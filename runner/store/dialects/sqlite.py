@@ -40,6 +40,10 @@ class SQLite:
         found = row.alias("found")
         return outer.join(found, found.c.id.in_(inner.with_only_columns(inner.selected_columns["id"]))), found.c
 
+    def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Any) -> tuple[sa.FromClause, Any]:
+        """Join them: the batch is always read first, for nothing is known of its size."""
+        return batch, same(table, batch)
+
     def instant(self, value: Any) -> Any:
         """Times travel as the text that they are stored as."""
         return instant_to_text(value) if isinstance(value, datetime) else value

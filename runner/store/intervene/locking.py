@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.columns import Instant
-from runner.store.dialects import by_column
+from runner.store.dialects import by_column, same_id
 from runner.store.intervene.answers import MovedOn, Refused, Result, Target
 from runner.store.intervene.eligibility import objection
 from runner.store.observe.legible import legible, moment, number, text, whole, words
@@ -146,8 +146,9 @@ async def reschedule(tx: Transaction, times: Mapping[int, datetime]) -> dict[int
     """
     if not times:
         return {}
-    task, due = tx.tables.task, tx.dialect.rows("due", DUE_COLUMNS)
+    task = tx.tables.task
+    due, meant = tx.dialect.one_by_one(tx.dialect.rows("due", DUE_COLUMNS), task, same_id)
     values = {"run_at": due.c.run_at, "version": task.c.version + 1}
-    statement = sa.update(task).where(task.c.id == due.c.id).values(values).returning(task.c.id, task.c.run_at)
+    statement = sa.update(task).where(meant).values(values).returning(task.c.id, task.c.run_at)
     rows = await tx.rows(statement, tx.dialect.parameters("due", by_column(DUE_COLUMNS, times.items())))
     return {id: moment(run_at) for id, run_at in rows}

@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.store.dialects import by_column
+from runner.store.dialects import by_column, same_id
 from runner.store.intervene.answers import By, Result
 from runner.store.intervene.changes import Changes, check_values
 from runner.store.intervene.locking import Held, change
@@ -45,9 +45,10 @@ async def put_back(tx: Transaction, pairs: Sequence[tuple[Change, Held]], by: By
 async def _wind_back(tx: Transaction, changes: Sequence[Change]) -> None:
     """Count the attempts again that a retry had forgotten."""
     rows = [(change.subject, *(_count(change, name) for name in ("attempt", "rescues"))) for change in changes]
-    task, trail = tx.tables.task, tx.dialect.rows("trail", TRAIL_COLUMNS)
+    task = tx.tables.task
+    trail, meant = tx.dialect.one_by_one(tx.dialect.rows("trail", TRAIL_COLUMNS), task, same_id)
     values = {"attempt": trail.c.attempt, "rescues": trail.c.rescues} | IN_NO_HANDS
-    statement = sa.update(task).where(task.c.id == trail.c.id).values(values)
+    statement = sa.update(task).where(meant).values(values)
     await tx.execute(statement, tx.dialect.parameters("trail", by_column(TRAIL_COLUMNS, rows)))
 
 
