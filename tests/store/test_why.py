@@ -168,7 +168,7 @@ async def test_the_count_stops_and_says_so(database: Database, runner: Runner) -
 
 async def test_the_wait_follows_from_the_rate_of_the_last_minutes(database: Database, runner: Runner) -> None:
     now = await database.read(clock)
-    minute = Minute(now.replace(second=0, microsecond=0) - timedelta(minutes=9), "default", "work")
+    minute = Minute(now.replace(second=0, microsecond=0) - timedelta(minutes=8), "default", "work")
     minute.counts |= {"succeeded": 40, "retried": 20}
     other = Minute(minute.minute, "default", "foreign")
     other.counts["succeeded"] = 10_000
@@ -176,7 +176,7 @@ async def test_the_wait_follows_from_the_rate_of_the_last_minutes(database: Data
     await put_many(database, 60)
     text = (await only(database, await put(database))).text
     assert text.startswith("60 tasks are ahead of it: about ")
-    assert (await database.read(facts, 61)).pace == pytest.approx(60 / 570, rel=0.1)
+    assert (await database.read(facts, 61)).pace == pytest.approx(60 / 510, rel=0.1)
 
 
 async def test_a_suspect_is_said_to_be_run_apart(database: Database, runner: Runner) -> None:
