@@ -1,6 +1,7 @@
 """Secrets are masked wherever a payload or a text is shown: by the names they stand under, and by their looks."""
 
 import json
+from datetime import timedelta, timezone
 
 import pytest
 
@@ -108,4 +109,5 @@ def test_a_change_is_told_by_what_says_most_and_in_whole_seconds() -> None:
     after = '{"run_at": "2026-11-20T14:10:00+01:00", "state": "waiting", "fence": 3}'
     run_at = "run_at: 2026-11-20 13:00:00 UTC -> 2026-11-20 13:10:00 UTC"
     assert differences(before, after) == ['state: "dead" -> "waiting"', run_at]
+    assert "14:00:00 CET -> " in differences(before, after, zone=timezone(timedelta(hours=1), "CET"))[1]
     assert differences('{"run_at": "soon"}', "{}") == ['run_at: "soon" -> -']

@@ -96,7 +96,7 @@ def _row(entry: Audited, at: datetime) -> Iterator[str]:
     yield who(entry)
     yield f"undo of {entry.undo_of}" if entry.undo_of else cells.verb(entry.verb)
     yield f"task {entry.task_id}" if entry.task_id is not None else cells.text(entry.target)
-    yield "; ".join(differences(entry.before, entry.after))
+    yield "; ".join(differences(entry.before, entry.after, zone=local_zone()))
     yield entry.reason or ""
     yield entry.batch or ""
 

@@ -136,7 +136,7 @@ async def edit(
 def _show(seen: Editing, *, json: bool) -> int:
     """Print what would be changed."""
     before, after = (dumps(values, default=str) for values in (seen.before, seen.after))
-    changes = differences(before, after)
+    changes = differences(before, after, zone=local_zone())
     if json:
         print_json({"verb": "edit", "eligible": len(seen.answer.changed), "changes": changes})
     for change in changes if not json else ():

@@ -13,7 +13,7 @@ from runner.cli.printing import print_json, print_line
 from runner.cli.targets import EntryId
 from runner.errors import InvalidInput
 from runner.people import cells
-from runner.people.person import operator
+from runner.people.person import local_zone, operator
 from runner.people.redaction import differences
 from runner.people.terminal import counted
 from runner.settings import Settings
@@ -104,7 +104,7 @@ async def _show(database: Database, found: Audited, seen: Undoing, *, json: bool
     print_line(
         f"change {found.id}: {cells.verb(found.verb)} of {target} by {found.operator}, {cells.distance(found.at, at)}"
     )
-    for difference in differences(found.after, found.before):
+    for difference in differences(found.after, found.before, zone=local_zone()):
         print_line(f"  back to {difference}")
     for why in seen.skipped:
         print_line(f"  it cannot be taken back: {why}")

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from runner.people.terminal import CUT
@@ -176,7 +176,9 @@ def audited(text: str | None, *, reveal: bool = False) -> dict[str, Any]:
     return found
 
 
-def differences(before: str | None, after: str | None, *, reveal: bool = False, most: int | None = None) -> list[str]:
+def differences(
+    before: str | None, after: str | None, *, reveal: bool = False, most: int | None = None, zone: tzinfo = UTC
+) -> list[str]:
     """The values that an entry of the audit changed, before and after: `priority: 1 -> 9`.
 
     Args:
@@ -184,20 +186,21 @@ def differences(before: str | None, after: str | None, *, reveal: bool = False, 
         after: the values after, JSON text.
         reveal: leave the secrets in.
         most: characters of a value that are shown; None for all.
+        zone: in which times are told.
     """
     old, new = (audited(text, reveal=reveal) for text in (before, after))
     told = [name for name in {**old, **new} if name not in KNOWN_BY and (old.get(name), new.get(name)) != (None, None)]
     names = sorted(told, key=lambda name: name not in TELLING)  # a list has room for the beginning only
-    return [f"{name}: {_cut(_json(old, name), most)} -> {_cut(_json(new, name), most)}" for name in names]
+    return [f"{name}: {_cut(_json(old, name, zone), most)} -> {_cut(_json(new, name, zone), most)}" for name in names]
 
 
-def _json(values: dict[str, Any], name: str) -> str:
+def _json(values: dict[str, Any], name: str, zone: tzinfo) -> str:
     if name not in values:
         return "-"
     value = values[name]
     if name in MOMENTS and isinstance(value, str):
         with suppress(ValueError, OverflowError):
-            return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+            return f"{datetime.fromisoformat(value).astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
     return json.dumps(value, ensure_ascii=False)
 
 

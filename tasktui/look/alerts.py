@@ -44,10 +44,10 @@ def alerts(glance: Glance, zone: tzinfo) -> Iterator[Alert]:
             yield Alert("✖", _behind(queue, glance.trouble.slow.get(queue.queue)), "bold red")
     for name, (failed, attempts) in glance.failing.items():
         yield Alert("✖", _failing(name, failed, attempts, glance.trouble.errors.get(name)), "bold red")
+    yield from _lost(glance)
     yield from _dead(glance, zone)
     for runner in glance.runners:
         yield from _silent(runner)
-    yield from _lost(glance)
     for unknown in glance.unknown:
         queues = line(", ".join(unknown.queues), SHORT)
         due = f"due for {cells.age(unknown.due)}" if unknown.due >= 0 else f"due in {cells.age(-unknown.due)}"

@@ -10,8 +10,8 @@ from runner.store.observe.exports import as_csv, as_document
 
 
 def usual_name(summary: Summary) -> str:
-    """The name of the file that is offered."""
-    return f"report-by-{summary.by}-{summary.since:%Y%m%d-%H%M}-{summary.until:%Y%m%d-%H%M}.csv"
+    """The name of the file that is offered, with times in UTC: whoever gets it may live elsewhere."""
+    return f"report-by-{summary.by}-{summary.since:%Y%m%d-%H%MZ}-{summary.until:%Y%m%d-%H%MZ}.csv"
 
 
 def export(summary: Summary, name: str) -> Path:

@@ -66,7 +66,7 @@ def change(entry: Audited, at: datetime, zone: tzinfo, *, reveal: bool = False) 
     when = f"{format_moment(entry.at, zone)}, {cells.distance(entry.at, at)}" if entry.at else cells.NOTHING
     yield content((when, "dim"))
     yield content(f"{'':15}", line(observe.deed(entry)))
-    for difference in differences(entry.before, entry.after, reveal=reveal):
+    for difference in differences(entry.before, entry.after, reveal=reveal, zone=zone):
         yield content((f"{'':15}{line(difference)}", "dim"))
 
 

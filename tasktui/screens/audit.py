@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any, ClassVar
 
 from textual import on
@@ -84,7 +84,7 @@ class AuditScreen(ActingScreen):
         found = {deed.entry.id: deed for deed in snapshot.found}
         undone = {deed.entry.undo_of for deed in snapshot.found}
         self.query_one("#entries", Table).show(
-            tuple(found), lambda id: deed_line(found[id], snapshot.at, undone=id in undone)
+            tuple(found), lambda id: deed_line(found[id], snapshot.at, self.session.zone, undone=id in undone)
         )
         self._seek()
         self._in_full()
@@ -153,13 +153,13 @@ def is_many(deed: Deed) -> bool:
     return deed.number.number > 1
 
 
-def deed_line(deed: Deed, at: datetime, *, undone: bool) -> Line:
+def deed_line(deed: Deed, at: datetime, zone: tzinfo, *, undone: bool) -> Line:
     """A deed in the table; of many changes only what they have in common."""
     entry, many = deed.entry, is_many(deed)
     target = f"task {entry.task_id}" if entry.task_id is not None else entry.target
     target = f"{deed.number} tasks" if many and entry.task_id is not None else target
     verb = f"undo of {entry.undo_of}" if entry.undo_of and not many else cells.verb(entry.verb)
-    changed = "enter lists them" if many else "; ".join(differences(entry.before, entry.after))
+    changed = "enter lists them" if many else "; ".join(differences(entry.before, entry.after, zone=zone))
     return Line(
         (
             Cell(str(entry.id)),

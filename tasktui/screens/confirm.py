@@ -84,8 +84,8 @@ class ConfirmScreen(ModalScreen[Consent | None]):
             )
 
     def on_mount(self) -> None:
-        """Begin at the top where more is needed than the word: what stands above the cursor would be overlooked."""
-        more = self._action.needed or self._demanded.reason
+        """Begin at the top where there is more to say than the word: what stands above the cursor is overlooked."""
+        more = self._action.needed or self._demanded.reason or self._many
         (self.query(Input).first() if more else self.query_one("#word")).focus()
 
     def action_cancel(self) -> None:

@@ -49,7 +49,10 @@ class UndoingScreen(SteeringScreen):
         about = [
             content((f"Undo what {line(entry.operator)} did: {line(cells.verb(entry.verb))} of {line(target)}", "bold"))
         ]
-        about += [content(f"  back to {line(change)}") for change in differences(entry.after, entry.before)]
+        about += [
+            content(f"  back to {line(change)}")
+            for change in differences(entry.after, entry.before, zone=self.session.zone)
+        ]
         sql = partial(interventions.undo_script, self.session, entry)
         self.ask(action, about, 1, partial(self._undo, entry.id), partial(of_undo, entry.id), sql)
 

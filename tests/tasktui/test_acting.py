@@ -287,6 +287,17 @@ async def test_production_wants_its_name_and_a_reason(database: Database, watch:
 
 
 @ON_ONE_DATABASE
+async def test_a_question_about_several_tasks_begins_at_its_top(database: Database, watch: Watch) -> None:
+    for _ in range(2):
+        await add_live(database, run_at=ahead(600))
+    async with watch("tasks") as operator:
+        await operator.sees("◷ scheduled")
+        await operator.press("space", "down", "space", "T")
+        await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
+        assert operator.screen.focused.id == "amount"
+
+
+@ON_ONE_DATABASE
 async def test_a_question_that_needs_a_reason_begins_at_its_top(database: Database, watch: Watch) -> None:
     await add_live(database, run_at=ahead(600))
     async with watch("tasks", production=True) as operator:

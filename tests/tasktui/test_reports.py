@@ -92,7 +92,7 @@ async def test_the_table_is_written_into_a_file(
 
 def test_a_file_is_csv_or_json_and_nothing_else(tmp_path: Path) -> None:
     name = usual_name(SUMMARY)
-    assert name == "report-by-handler-20260301-1100-20260301-1200.csv"
+    assert name == "report-by-handler-20260301-1100Z-20260301-1200Z.csv"
     assert export(SUMMARY, str(tmp_path / name)).read_text().startswith("name,submitted,")
     for wrong in ("report.xls", "report", str(tmp_path / "missing" / "x.csv"), "\0.csv"):
         with pytest.raises(InvalidInput):
