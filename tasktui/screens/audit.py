@@ -158,7 +158,8 @@ def deed_line(deed: Deed, at: datetime, zone: tzinfo, *, undone: bool) -> Line:
     entry, many = deed.entry, is_many(deed)
     target = f"task {entry.task_id}" if entry.task_id is not None else entry.target
     target = f"{deed.number} tasks" if many and entry.task_id is not None else target
-    verb = f"undo of {entry.undo_of}" if entry.undo_of and not many else cells.verb(entry.verb)
+    undo = "undo" if many else f"undo of {entry.undo_of}"
+    verb = undo if entry.undo_of else cells.verb(entry.verb)
     changed = "enter lists them" if many else "; ".join(differences(entry.before, entry.after, zone=zone))
     return Line(
         (

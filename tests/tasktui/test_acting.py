@@ -1,5 +1,7 @@
 """What keys change: asked first, compared with what was seen, written down, and never on anything else."""
 
+import re
+
 from textual.events import Key
 
 from runner.store import intervene, observe
@@ -161,6 +163,7 @@ async def test_what_was_terminated_together_is_taken_back_together(database: Dat
         await operator.sees("2 will be taken back", "1 left alone: it has changed since, and is waiting now")
         await say_yes(operator)
         await operator.is_told("Undo: 2 changed")
+        await operator.until(lambda: re.search(r"undo +2 tasks", operator.text))
     assert [(await stored(database, id)).state for id in ids] == ["waiting"] * 3
 
 
