@@ -14,6 +14,9 @@ EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 """Times outside of these bounds cannot be stored: Python could not read them back."""
 
+NO_JOIN: sa.ColumnElement[int] = sa.literal_column("0")
+"""As an OFFSET it keeps PostgreSQL from turning look-ups by id into joins, which would read tables from end to end."""
+
 
 def instant_to_text(moment: datetime) -> str:
     """Write an aware time as SQLite stores it, e.g. 2026-11-20 13:17:40.250."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.columns import Instant, ctid, db_later, db_now, minute_number
+from runner.columns import NO_JOIN, Instant, ctid, db_later, db_now, minute_number
 from runner.policy.selection import Lane, Place
 from runner.schema import Tables, state_literal
 from runner.store.dialects import DIALECTS, Dialect, by_column
@@ -217,8 +217,8 @@ def _first_suspect(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[
     """The place of the first due suspect in the lanes: a walk along the small index `rescued`."""
     row = task.alias("due")
     mine = sa.select(lane.c.number).where(lane.c.queue == row.c.queue, lane.c.handler == row.c.handler)
-    # OFFSET 0 keeps the planner from turning this into a join, which would walk every due task of the lanes instead.
-    ours = mine.offset(sa.literal_column("0")).exists()
+    # As a join it would walk every due task of the lanes instead.
+    ours = mine.offset(NO_JOIN).exists()
     return (
         sa.select(ctid(row) if dialect.isolates_rows else row.c.id)
         .where(is_due(row), row.c.rescues > sa.literal_column("0"), is_suspect(row), has_attempts_left(row), ours)

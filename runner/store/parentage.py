@@ -4,11 +4,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from runner.columns import NO_JOIN
 from runner.schema import GONE, Tables, state_literal
 from runner.task import FINAL, State
-
-AT_ONCE: sa.ColumnElement[int] = sa.literal_column("0")
-"""As an OFFSET it keeps PostgreSQL from turning look-ups by id into joins, which would read tables from end to end."""
 
 EDGE = ("id", "task_id", "parent_id", "parent_handler", "parent_key", "parent_state")
 """The columns of an edge by which it is judged."""
@@ -36,7 +34,7 @@ def is_blocked(tables: Tables, task_id: Any) -> sa.ColumnElement[bool]:
     """The condition that a task is blocked."""
     task = tables.task.alias("child")
     blocked = task.c.state == state_literal(State.BLOCKED)
-    return sa.select(task.c.id).where(task.c.id == task_id, blocked).offset(AT_ONCE).exists()
+    return sa.select(task.c.id).where(task.c.id == task_id, blocked).offset(NO_JOIN).exists()
 
 
 def parent_of(tables: Tables, edge: sa.FromClause) -> sa.ColumnElement[int | None]:
@@ -62,7 +60,7 @@ def parent_of(tables: Tables, edge: sa.FromClause) -> sa.ColumnElement[int | Non
 def is_live(tables: Tables, task_id: Any) -> sa.ColumnElement[bool]:
     """The condition that a task is live."""
     task = tables.task.alias("parent")
-    return sa.select(task.c.id).where(task.c.id == task_id).offset(AT_ONCE).exists()
+    return sa.select(task.c.id).where(task.c.id == task_id).offset(NO_JOIN).exists()
 
 
 def final_state(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:
@@ -84,10 +82,10 @@ def news(tables: Tables, some: sa.Select[Any] | sa.CompoundSelect[Any]) -> sa.Se
         What was selected, with the `parent` that is meant now and the `state` in which that has ended.
     """
     edge = some.subquery("edge")
-    named = sa.select(edge, parent_of(tables, edge).label("parent")).offset(AT_ONCE).subquery("named")
+    named = sa.select(edge, parent_of(tables, edge).label("parent")).offset(NO_JOIN).subquery("named")
     ended = named.c.parent.is_not(None) & ~is_live(tables, named.c.parent)
     judged = sa.select(named, final_state(tables, named.c.parent).label("state")).where(ended)
-    judged_ = judged.offset(AT_ONCE).subquery("judged")
+    judged_ = judged.offset(NO_JOIN).subquery("judged")
     seen, state = judged_.c.parent_state, judged_.c.state
     new = seen.is_(None) | (seen != state) | (judged_.c.parent_id != judged_.c.parent)
     return sa.select(judged_).where(new)

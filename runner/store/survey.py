@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.columns import db_now, seconds_until
+from runner.columns import NO_JOIN, db_now, seconds_until
 from runner.policy.selection import Head, Lane
 from runner.schema import Tables, is_state
 from runner.store.dialects import DIALECTS, Dialect
@@ -56,7 +56,7 @@ def _looked_up(heads: sa.CTE, task: sa.Table, dialect: Dialect) -> tuple[sa.From
     """The first tasks of lanes, each looked up by its id; in a join a planner might read the whole table for them."""
     row = task.alias("here")
     columns = (row.c.id, row.c.queue, row.c.handler, row.c.priority, row.c.run_at)
-    one = sa.select(*columns).where(row.c.id == heads.c.id).offset(sa.literal_column("0")).correlate(heads)
+    one = sa.select(*columns).where(row.c.id == heads.c.id).offset(NO_JOIN).correlate(heads)
     return dialect.for_each(heads, one, task)
 
 

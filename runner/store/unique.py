@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.columns import db_later, db_now
+from runner.columns import NO_JOIN, db_later, db_now
 from runner.errors import DuplicateTask
 from runner.policy.uniqueness import Change, Contest, Key, changes, contest, key_of, replacements
 from runner.schema import Tables
@@ -111,8 +111,7 @@ def is_held(unique: sa.FromClause, task: sa.Table) -> sa.ColumnElement[bool]:
     Until it is finished a task stands in the live table. What a key was taken with counts, not what the next one
     comes with.
     """
-    # OFFSET 0 keeps it a look-up by id: a planner that believes in a small table would read all of it once.
-    live = sa.select(task.c.id).where(task.c.id == unique.c.task_id).offset(sa.literal_column("0"))
+    live = sa.select(task.c.id).where(task.c.id == unique.c.task_id).offset(NO_JOIN)
     lives = live.correlate(unique).exists()
     return (
         (unique.c.scope == _literal(Scope.FOREVER))

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
+from runner.columns import NO_JOIN
 from runner.errors import InvalidTask
 from runner.schema import Tables, is_state
 from runner.store.dialects import DIALECTS, by_column
@@ -130,7 +131,7 @@ def _waited_for(tables: Tables, driver: sa.Dialect) -> Prepared:
 def _edges(tables: Tables, driver: sa.Dialect) -> Prepared:
     """The open edges of blocked tasks that are given by id, or by handler and key."""
     node, task, edge = DIALECTS[driver.name].rows("node", NODE_COLUMNS), tables.task, tables.dependency
-    meant = sa.select(node.c.place, parent_of(tables, node).label("task_id")).offset(sa.literal_column("0"))
+    meant = sa.select(node.c.place, parent_of(tables, node).label("task_id")).offset(NO_JOIN)
     meant_ = meant.subquery("meant")
     found = meant_.join(task, task.c.id == meant_.c.task_id).join(edge, edge.c.task_id == task.c.id)
     columns = (edge.c.parent_id, edge.c.parent_handler, edge.c.parent_key)

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, TypeAlias
 import sqlalchemy as sa
 
 from runner.bulk import Bulk
-from runner.columns import db_now
+from runner.columns import NO_JOIN, db_now
 from runner.errors import InvalidTask
 from runner.schema import Tables
 from runner.store.dependencies.cycles import refuse_cycles
 from runner.store.dialects import DIALECTS, by_column
-from runner.store.parentage import AT_ONCE, final_state, is_live, parent_of
+from runner.store.parentage import final_state, is_live, parent_of
 from runner.store.statement import Prepared
 from runner.store.steps import Frame, Step, Steps
 from runner.task import FINAL, After, NewTask, Sibling, State
@@ -168,10 +168,10 @@ def _ask(frame: Frame, wanted: Sequence[Parent]) -> Step:
 def _standings(tables: Tables, driver: sa.Dialect) -> Prepared:
     """The place of each parent that there is, the task that is meant, and its state when that is not live."""
     wanted = DIALECTS[driver.name].rows("wanted", PARENT_COLUMNS)
-    named = sa.select(wanted.c.place, parent_of(tables, wanted).label("parent")).offset(AT_ONCE)
+    named = sa.select(wanted.c.place, parent_of(tables, wanted).label("parent")).offset(NO_JOIN)
     named_ = named.subquery("named")
     live, past = is_live(tables, named_.c.parent), tables.history.alias("ended")
-    there = live | sa.select(past.c.id).where(past.c.id == named_.c.parent).offset(AT_ONCE).exists()
+    there = live | sa.select(past.c.id).where(past.c.id == named_.c.parent).offset(NO_JOIN).exists()
     state = sa.case((~live, final_state(tables, named_.c.parent)))
     return Prepared(sa.select(named_.c.place, named_.c.parent, state).where(there), driver)
 

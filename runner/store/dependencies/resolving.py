@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.columns import JsonText, ctid, db_now
+from runner.columns import NO_JOIN, JsonText, ctid, db_now
 from runner.schema import Tables, is_state, state_literal
 from runner.store.dialects import DIALECTS, Dialect, by_column
 from runner.store.move import IN_NO_HANDS, NOBODY, Ending, finish, make_way
-from runner.store.parentage import AT_ONCE, EDGE, is_blocked, is_open, news, summary
+from runner.store.parentage import EDGE, is_blocked, is_open, news, summary
 from runner.store.statement import Prepared
 from runner.store.statistics import count_unclaimed
 from runner.store.transaction import Transaction
@@ -124,7 +124,7 @@ async def let_go(tx: Transaction, closed: Mapping[int, int], *, notify: bool = T
     if not closed:
         return []
     task, edge = tx.tables.task, tx.tables.dependency
-    held_back = sa.select(edge.c.id).where(edge.c.task_id == task.c.id, is_open(edge.c)).offset(AT_ONCE).exists()
+    held_back = sa.select(edge.c.id).where(edge.c.task_id == task.c.id, is_open(edge.c)).offset(NO_JOIN).exists()
     free = (
         sa.update(task)
         .where(_are(tx, closed), ~held_back)
@@ -221,6 +221,6 @@ def _waiting_for(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 def _edges(tables: Tables, dialect: Dialect, ended: sa.FromClause, named: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """The open edges of each task that has ended."""
-    open_ = sa.select(*edges_of(tables)).where(named, is_open(tables.dependency.c)).offset(AT_ONCE).correlate(ended)
+    open_ = sa.select(*edges_of(tables)).where(named, is_open(tables.dependency.c)).offset(NO_JOIN).correlate(ended)
     found, edge = dialect.for_each(ended, open_, tables.dependency)
     return sa.select(*(edge[name] for name in EDGE)).select_from(found)

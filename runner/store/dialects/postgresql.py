@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.columns import EARLIEST, LATEST, ctid
+from runner.columns import EARLIEST, LATEST, NO_JOIN, ctid
 from runner.schema import Tables
 from runner.store.dialects import vitals
 
@@ -36,9 +36,9 @@ class PostgreSQL:
         return outer.join(found, sa.true()), found.c
 
     def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Any) -> tuple[sa.FromClause, Any]:
-        """Look rows up one by one, which OFFSET 0 sees to, and address them by their place."""
+        """Look rows up one by one, and address them by their place."""
         row = table.alias("held")
-        place = sa.select(ctid(row)).where(same(row, batch)).offset(sa.literal_column("0")).lateral("place")
+        place = sa.select(ctid(row)).where(same(row, batch)).offset(NO_JOIN).lateral("place")
         found = sa.select(place.c.ctid, *batch.c).select_from(batch.join(place, sa.true())).subquery("found")
         return found, ctid(table) == found.c.ctid
 

@@ -15,7 +15,6 @@ from runner.task import State
 BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 """Stands in for a time that cannot be read."""
 
-
 MOST_OF_A_VALUE = 60
 """Characters of a value before and after a change; the entry in the audit has all of it."""
 
@@ -55,13 +54,13 @@ def timeline(story: Story, *, reveal: bool = False) -> tuple[Event, ...]:
     return tuple(known)
 
 
-def deed(entry: Audited) -> str:
-    """What an operator did, in a line."""
+def told(entry: Audited) -> str:
+    """What an operator did, in a line: by whom, why, and together with what."""
     why = f": {entry.reason}" if entry.reason else ""
     undone = f" (takes back {entry.undo_of})" if entry.undo_of else ""
     login = f" (login {entry.login})" if entry.login not in (None, entry.operator) else ""
     together = f", together with others as {entry.batch}" if entry.batch else ""
-    return f"{entry.verb}{undone} by {entry.operator}@{entry.host}{login}{together}{why}"
+    return f"{cells.verb(entry.verb)}{undone} by {entry.operator}@{entry.host}{login}{together}{why}"
 
 
 def _submitted(story: Story) -> Iterator[Event]:
@@ -85,7 +84,7 @@ def _attempt(attempt: Attempt) -> str:
 def _changes(story: Story, *, reveal: bool) -> Iterator[Event]:
     for entry in story.audit:
         values = differences(entry.before, entry.after, reveal=reveal, most=MOST_OF_A_VALUE)
-        yield Event(entry.at, "change", deed(entry), tuple(values))
+        yield Event(entry.at, "change", told(entry), tuple(values))
 
 
 def _last(story: Story) -> Iterator[Event]:
