@@ -65,7 +65,7 @@ def change(entry: Audited, at: datetime, zone: tzinfo, *, reveal: bool = False) 
     """What an operator did and when, and from what to what."""
     when = f"{format_moment(entry.at, zone)}, {cells.distance(entry.at, at)}" if entry.at else cells.NOTHING
     yield content((when, "dim"))
-    yield content(f"{'':15}", line(observe.deed(entry)))
+    yield content(f"{'':15}", line(observe.entry_told(entry)))
     for difference in differences(entry.before, entry.after, reveal=reveal, zone=zone):
         yield content((f"{'':15}{line(difference)}", "dim"))
 

@@ -8,12 +8,12 @@ from runner.people.redaction import differences
 from runner.store.database import Database
 from runner.store.intervene import By, Changes, Target, edit, retry_now, terminate
 from runner.store.observe import Audited, story
-from runner.store.observe.timeline import deed, timeline
+from runner.store.observe.timeline import entry_told, timeline
 from tests.store.runners import Runner
 from tests.store.table import put
 
 BY = By("ana", "web-1", "relay is back")
-VERBS = ("edit", "retry_now", "terminate")
+VERBS = ("edit", "retry", "terminate")
 
 
 async def test_edits_stand_between_the_attempts_that_they_were_made_between(database: Database, runner: Runner) -> None:
@@ -50,7 +50,7 @@ def test_a_long_value_is_told_in_short_on_both_sides() -> None:
     assert told == 'payload: {"n": "aaaaaaaaaaaa… -> {"n": "bbbbbbbbbbbb…'
 
 
-def test_a_deed_says_what_it_took_back_and_with_whom() -> None:
+def test_an_entry_is_told_with_what_it_took_back_and_with_whom() -> None:
     at = datetime(2026, 11, 21, tzinfo=UTC) - timedelta(days=1)
     entry = Audited(9, 4, None, 7, at, "ana", "web-1", "edit", None, None, None, batch="b-1", login="task_ana")
-    assert deed(entry) == "edit (takes back 7) by ana@web-1 (login task_ana), together with others as b-1"
+    assert entry_told(entry) == "edit (takes back 7) by ana@web-1 (login task_ana), together with others as b-1"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from runner.store.observe.summary import Line as SummaryLine
     from runner.store.observe.tallies import Count, Waiting
     from runner.store.observe.tasks import TaskRow, task_rows
-    from runner.store.observe.timeline import Event, deed, timeline
+    from runner.store.observe.timeline import Event, entry_told, timeline
     from runner.store.observe.unfinished import unfinished
     from runner.store.observe.unique import UniqueKey
     from runner.store.observe.why import Why, why
@@ -82,8 +82,8 @@ __all__ = [
     "circles",
     "clock",
     "counts",
-    "deed",
     "deeds",
+    "entry_told",
     "failures",
     "find",
     "forecast",

@@ -54,7 +54,7 @@ def timeline(story: Story, *, reveal: bool = False) -> tuple[Event, ...]:
     return tuple(known)
 
 
-def told(entry: Audited) -> str:
+def entry_told(entry: Audited) -> str:
     """What an operator did, in a line: by whom, why, and together with what."""
     why = f": {entry.reason}" if entry.reason else ""
     undone = f" (takes back {entry.undo_of})" if entry.undo_of else ""
@@ -84,7 +84,7 @@ def _attempt(attempt: Attempt) -> str:
 def _changes(story: Story, *, reveal: bool) -> Iterator[Event]:
     for entry in story.audit:
         values = differences(entry.before, entry.after, reveal=reveal, most=MOST_OF_A_VALUE)
-        yield Event(entry.at, "change", told(entry), tuple(values))
+        yield Event(entry.at, "change", entry_told(entry), tuple(values))
 
 
 def _last(story: Story) -> Iterator[Event]:
