@@ -13,7 +13,7 @@ from runner.people import cells
 from runner.people.person import local_zone
 from runner.people.redaction import audited, differences
 from runner.people.terminal import counted
-from runner.people.times import format_moment, parse_moment
+from runner.people.times import format_zone, parse_moment
 from runner.store.observe import Audited, clock
 from runner.store.observe import audit as read_audit
 
@@ -62,8 +62,9 @@ async def audit(  # noqa: PLR0913 - one for each option
     async with opened(connection.settings()) as database:
         at = await database.read(clock)
         begin = None if since is None else parse_moment(since, at, local_zone(), past=True)
-        only = {"operator": operator, "batch": batch, "target": of}
-        found = await database.read(read_audit, task, after, limit, since=begin, **only)
+        found = await database.read(
+            read_audit, task, after, limit, operator=operator, since=begin, batch=batch, target=of
+        )
     if json:
         print_json({"entries": [document(entry) for entry in found], "next": _next(found, limit), "at": at})
     else:
@@ -86,8 +87,7 @@ def _print(found: list[Audited], at: datetime, further: int | None) -> None:
     if found:
         print_table(COLUMNS[:width], [list(_row(entry, at))[:width] for entry in found])
     more = f"; go on with --after {further}" if further is not None else ""
-    zone = format_moment(at, local_zone()).split(" ", 2)[2]
-    print_line(f"{counted(len(found), 'change')}{more}; times are {zone}", style="dim")
+    print_line(f"{counted(len(found), 'change')}{more}; times are {format_zone(at, local_zone())}", style="dim")
 
 
 def _row(entry: Audited, at: datetime) -> Iterator[str]:

@@ -139,9 +139,20 @@ def format_moment(moment: datetime, zone: tzinfo) -> str:
         InvalidMoment: the moment has no zone.
     """
     local = _aware(moment).astimezone(zone)
-    text, name = local.isoformat(" ", "seconds"), local.tzname() or ""
+    return f"{local.isoformat(' ', 'seconds')[:19]} {format_zone(local, zone)}"
+
+
+def format_zone(moment: datetime, zone: tzinfo) -> str:
+    """Name a zone as it is at a moment, with its offset: `CET (+01:00)`.
+
+    Args:
+        moment: aware; the offset may be another one half a year later.
+        zone: the zone.
+    """
+    local = moment.astimezone(zone)
+    offset, name = local.isoformat(" ", "seconds")[19:], local.tzname() or ""
     # Many zones are called by their offset only; it is not said twice.
-    return f"{text[:19]} {name} ({text[19:]})" if name.isalpha() else f"{text[:19]} {text[19:]}"
+    return f"{name} ({offset})" if name.isalpha() else offset
 
 
 def _read_length(text: str) -> timedelta:

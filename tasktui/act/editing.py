@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from runner.errors import InvalidEdit, RunnerError
 from runner.people import cells
 from runner.people.redaction import decoded, redacted
-from runner.people.times import format_moment, parse_duration, parse_moment
+from runner.people.times import format_zone, parse_duration, parse_moment
 from runner.store.intervene import KEEP, Changes, objection
 from runner.store.observe import Story, TaskRow, forecast
 from runner.task import Shown, State
@@ -177,10 +177,8 @@ def _runs(runs: Sequence[datetime], task: TaskRow, at: datetime, zone: tzinfo) -
         end = ", then dead"
     else:
         end = ", and so on" if len(runs) >= LONGEST_FORECAST else ", further ones as its handler's plan says"
-    offsets = dict.fromkeys(
-        format_moment(run, zone).split(" ", 2)[2] for run in runs
-    )  # the clocks may change meanwhile
-    return [f"runs, if every attempt fails at once: {', '.join(shown)}{end}", f"times are {', then '.join(offsets)}"]
+    zones = dict.fromkeys(format_zone(run, zone) for run in runs)  # the clocks may change meanwhile
+    return [f"runs, if every attempt fails at once: {', '.join(shown)}{end}", f"times are {', then '.join(zones)}"]
 
 
 def _clock(moment: datetime, at: datetime, zone: tzinfo) -> str:
