@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from runner.migrations.installation import Transaction
 from runner.migrations.roles import ROLES, role
 from runner.schema import Tables
-
-WATCHED = ("task", "task_history", "task_dependency", "task_unique", "task_queue", "task_handler", "task_runner")
-"""The tables whose changes by an operator's own SQL are written down by a trigger."""
+from runner.schema.partitions import full_name
 
 TRIGGER = "audited"
+"""What roles.sql calls it on each of the tables that are watched."""
+
 OWN_BY_DATABASE = ("login", "at")
 """The columns of the audit that nobody may write: as whom somebody was known, and when."""
 
@@ -43,7 +43,7 @@ async def unguarded(tx: Transaction) -> list[str] | None:
     """Find what the script of the roles puts in place and is not there.
 
     Args:
-        tx: an open transaction; on PostgreSQL three statements are executed, on SQLite none.
+        tx: an open transaction; on PostgreSQL one statement is executed, or four; on SQLite none.
 
     Returns:
         What is missing, one short sentence each; None where the script was never run for these tables, or everything
@@ -53,9 +53,8 @@ async def unguarded(tx: Transaction) -> list[str] | None:
         return None
     tables = tx.tables
     names = {name: role(name, tables.prefix, tables.metadata.schema) for name in ROLES}
-    found = (
-        await tx.connection.execute(_ROLES, {"task": _quoted(tables, "task"), "names": list(names.values())})
-    ).all()
+    asked = {"task": full_name(tables.task), "names": list(names.values())}
+    found = (await tx.connection.execute(_ROLES, asked)).all()
     numbers = {row[0]: row[1] for row in found}
     if not any(may and name == names["operator"] for name, _, may in found):
         return None
@@ -63,7 +62,7 @@ async def unguarded(tx: Transaction) -> list[str] | None:
 
 
 async def _untriggered(tx: Transaction, numbers: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
-    watched = [_quoted(tx.tables, name) for name in WATCHED]
+    watched = [full_name(table) for table in watched_tables(tx.tables)]
     oids = {row[0]: row[1] for row in (await tx.connection.execute(_TABLES, {"tables": watched})).all()}
     rows = (await tx.connection.execute(_TRIGGERS, {"trigger": TRIGGER, "tables": watched})).all()
     there = {oids[row[0]]: row[1] for row in rows}
@@ -85,17 +84,17 @@ def _names(definition: str, number: str | None) -> bool:
 
 
 async def _open_columns(tx: Transaction, names: list[str]) -> list[str]:
-    asked: dict[str, Any] = {"audit": _quoted(tx.tables, "task_audit"), "names": names}
+    asked: dict[str, Any] = {"audit": full_name(tx.tables.audit), "names": names}
     rows = (await tx.connection.execute(_WRITABLE, {**asked, "columns": list(OWN_BY_DATABASE)})).all()
     return [
         f"{who} may write the column {column} of the audit, which is the database's to fill" for who, column in rows
     ]
 
 
-def _quoted(tables: Tables, name: str) -> str:
-    schema = tables.metadata.schema
-    place = f'"{schema}".' if schema else ""
-    return f'{place}"{tables.prefix}{name}"'
+def watched_tables(tables: Tables) -> tuple[sa.Table, ...]:
+    """The tables whose changes by an operator's own SQL are written down by a trigger; see roles.sql."""
+    recorded = (tables.task, tables.history, tables.dependency, tables.unique)
+    return (*recorded, tables.queue, tables.handler, tables.runner)
 
 
 def _listed(quoted: list[str]) -> str:

@@ -29,13 +29,13 @@ def range_name(first: int) -> str:
     return f"from_{first}"
 
 
-def full_name(history: sa.Table, part: str = "") -> str:
-    """The name of the history or of one of its partitions, as it is written in a statement."""
+def full_name(table: sa.Table, part: str = "") -> str:
+    """The name of a table, or of one of its partitions, as it is written in a statement."""
     from sqlalchemy.dialects import postgresql  # loaded already, where there are partitions
 
     preparer = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
-    name = f"{history.name}_{part}" if part else history.name
-    return str(preparer.format_table(sa.table(name, schema=history.schema)))
+    name = f"{table.name}_{part}" if part else table.name
+    return str(preparer.format_table(sa.table(name, schema=table.schema)))
 
 
 def creation(history: sa.Table) -> list[str]:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from runner.columns import EARLIEST, LATEST, NO_JOIN, ctid
 from runner.schema import Tables
+from runner.schema.partitions import full_name
 from runner.store.dialects import vitals
 
 
@@ -75,13 +76,13 @@ class PostgreSQL:
 
         What the present transaction is begun with does not count: it is one that looks.
         """
-        task = sa.func.has_any_column_privilege(_regclass(tables.task), "UPDATE")
-        audit = sa.func.has_any_column_privilege(_regclass(tables.audit), "INSERT")
+        task = sa.func.has_any_column_privilege(full_name(tables.task), "UPDATE")
+        audit = sa.func.has_any_column_privilege(full_name(tables.audit), "INSERT")
         return {
             "intervenes": sa.and_(task, audit),
             "follows": sa.func.pg_is_in_recovery(),
             "closed": sa.func.current_setting("default_transaction_read_only") == "on",
-            "reads_audit": sa.func.has_table_privilege(_regclass(tables.audit), "SELECT"),
+            "reads_audit": sa.func.has_table_privilege(full_name(tables.audit), "SELECT"),
         }
 
     def staleness(self) -> sa.ColumnElement[Any]:
@@ -115,10 +116,6 @@ def _array(kind: Any) -> Any:
     from sqlalchemy.dialects.postgresql import ARRAY
 
     return ARRAY(kind)
-
-
-def _regclass(table: sa.Table) -> str:
-    return ".".join(f'"{name}"' for name in (table.schema, table.name) if name)
 
 
 def channel(tables: Tables) -> str:
