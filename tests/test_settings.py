@@ -149,7 +149,7 @@ def test_a_database_named_in_the_environment_is_found_like_any_other_setting(mon
     assert (load().url, load().batch) == (loaded.url, 3)
 
 
-@pytest.mark.parametrize(("typed", "shown"), [("700", "700B"), ("1536B", "1.5KiB"), ("3MiB", "3.0MiB")])
+@pytest.mark.parametrize(("typed", "shown"), [("700", "700 B"), ("1536B", "1.5 KiB"), ("3MiB", "3.0 MiB")])
 def test_sizes_are_shown_as_people_write_them(typed: str, shown: str) -> None:
     assert row(load(payload_limit=typed), "payload_limit").value == shown
 

@@ -11,8 +11,11 @@ from pydantic import BeforeValidator, ByteSize, PlainValidator, StringConstraint
 
 from runner.errors import InvalidDuration
 from runner.people.times import parse_duration
-from runner.settings.values import LONGEST_PREFIX, Bytes
+from runner.settings.size import Bytes
 from runner.urls import DatabaseUrl, parse_url
+
+LONGEST_PREFIX = 20
+"""Characters of a table prefix; with it the longest name of an index still fits into PostgreSQL's 63 bytes."""
 
 
 def _duration(value: Any) -> timedelta:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from runner.people.times import format_duration
+from runner.settings.size import Bytes
 from runner.urls import parse_url
 
 if TYPE_CHECKING:
@@ -31,28 +32,10 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "sqlite:///tasktui.db"
 
-LONGEST_PREFIX = 20
-"""Characters of a table prefix; with it the longest name of an index still fits into PostgreSQL's 63 bytes."""
-
 DERIVED: Any = None
 """Stands for a value that follows from others when it is left out."""
 
-
-KIB = 1024
-UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-class Bytes(int):
-    """A number of bytes, which people are told in KiB, MiB and so on."""
-
-    def __str__(self) -> str:
-        size, unit = float(self), 0
-        while size >= KIB and unit < len(UNITS) - 1:
-            size, unit = size / KIB, unit + 1
-        return f"{size:.1f}{UNITS[unit]}" if unit else f"{int(self)}{UNITS[0]}"
-
-
-PAYLOAD_LIMIT, RESULT_LIMIT = Bytes(256 * KIB), Bytes(64 * KIB)
+PAYLOAD_LIMIT, RESULT_LIMIT = Bytes(256 * 1024), Bytes(64 * 1024)
 
 
 class Row(NamedTuple):
