@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from runner.engine.discretion import discreet
-from runner.engine.misraised import raised
+from runner.engine.misraised import advice
 from runner.engine.result import done
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload
@@ -226,7 +226,7 @@ def _failure(error: BaseException) -> Failure:
         message = str(error)
     except Exception:  # an exception whose text cannot be had is an exception all the same
         message = "(its message could not be read)"
-    return Failure(name, message + raised(error), _traceback(error))
+    return Failure(name, message + advice(error), _traceback(error))
 
 
 def _traceback(error: BaseException) -> str:

@@ -9,7 +9,7 @@ _RAISED = re.compile(r"\braise\s+(?:\w+\.)*(Retry|Dead|Snooze)\b")
 _PYTHON_SAYS = "exceptions must derive from BaseException"
 
 
-def raised(error: BaseException) -> str:
+def advice(error: BaseException) -> str:
     """Tell what to write instead, as the end of a message; empty when no outcome was raised, or nobody can tell.
 
     Args:

@@ -130,9 +130,8 @@ def _prepare_postgresql(connection: Any, _: Any) -> None:
     if driver.info.parameter_status("server_encoding") == "SQL_ASCII":
         for kind in ("json", "text", "varchar", "bpchar", "name"):
             driver.adapters.register_loader(kind, Forgiving)
-        _set_postgresql(
-            connection, "client_encoding TO SQL_ASCII"
-        )  # or the server would refuse to send what is no UTF-8
+        # Or the server would refuse to send what is no UTF-8.
+        _set_postgresql(connection, "client_encoding TO SQL_ASCII")
     if not (driver.info.parameter_status("DateStyle") or "").startswith("ISO"):
         # The driver reads no other times. Whether a day or a month comes first in what is typed stays as it is set.
         _set_postgresql(connection, "datestyle TO ISO")

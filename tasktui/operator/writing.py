@@ -38,8 +38,8 @@ HELD = {
 LONGEST_UNLOCK = 3600.0
 """Seconds for which a production database stays unlocked at most."""
 
-
-TEN_MINUTES = 600.0
+USUAL_UNLOCK = 600.0
+"""Seconds for which it stays unlocked when no time is typed."""
 
 
 class ReadOnly(RunnerError):
@@ -85,7 +85,7 @@ class WriteLock:
         """
         if self.barrier:
             raise ReadOnly(why=self.barrier.why)
-        length, reason = split_length(words)
+        length, reason = _split_length(words)
         if length > LONGEST_UNLOCK:
             raise InvalidInput(why="an hour is the longest time to unlock for; it can be unlocked again")
         if not reason:
@@ -111,13 +111,9 @@ class WriteLock:
         return "" if left == inf else f"WRITE for {int(left) // 60}m{int(left) % 60:02}s"
 
 
-def split_length(words: tuple[str, ...]) -> tuple[float, str]:
-    """Tell a length of time at the beginning from the words behind it.
-
-    Returns:
-        Seconds, and the rest as one text.
-    """
+def _split_length(words: tuple[str, ...]) -> tuple[float, str]:
+    """Tell a length of time at the beginning, in seconds, from the words behind it."""
     try:
         return parse_duration(words[0]).total_seconds(), " ".join(words[1:])
     except (InvalidInput, IndexError):
-        return TEN_MINUTES, " ".join(words)
+        return USUAL_UNLOCK, " ".join(words)

@@ -19,10 +19,10 @@ from tasktui.operator.session import Session
 EVERY = 2.0
 """Seconds between looks: what is said counts down."""
 
-T = TypeVar("T")
-
 NARROWEST = 30
 """Cells of a line at least."""
+
+T = TypeVar("T")
 
 
 class AnswerScreen(ModalScreen[T]):

@@ -6,7 +6,7 @@ import pytest
 
 import runner
 from runner import Dead, Retry
-from runner.engine.misraised import raised
+from runner.engine.misraised import advice
 
 
 def dead() -> None:
@@ -33,7 +33,7 @@ def said(body: Callable[[], None]) -> str:
     try:
         body()
     except BaseException as error:
-        return raised(error)
+        return advice(error)
     return "nothing was raised"
 
 

@@ -17,6 +17,9 @@ VERBS: dict[str, tuple[State, ...]] = {
 }
 """The states of the tasks that each intervention can be done to."""
 
+LAST = "tried before with one attempt left: dead if that fails too"
+"""What is said of tasks that `is_last` holds for, behind their number."""
+
 
 def objection(verb: str, task: Any) -> str | None:
     """Say why an intervention cannot be done to a task.
@@ -49,10 +52,6 @@ def is_last(verb: str, task: Any) -> bool:
     """Tell whether what an intervention starts is the last attempt of a task that had others."""
     waits = verb == "retry_now" and State(task.state) is State.WAITING
     return waits and task.attempt > 0 and used_up(task.attempt + 1, task.max_attempts)
-
-
-LAST = "tried before with one attempt left: dead if that fails too"
-"""What is said of them, behind their number."""
 
 
 def _either(states: tuple[State, ...]) -> str:

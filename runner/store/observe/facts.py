@@ -18,7 +18,7 @@ from runner.store.observe.ahead import ahead, pace, suspects_ahead
 from runner.store.observe.audit import Audited, audit
 from runner.store.observe.legible import clock, legible, moment, words
 from runner.store.observe.parents import Parent, parents
-from runner.store.observe.pauses import Registered, entry, pauses
+from runner.store.observe.pauses import Pauses, Registered, entry, pauses
 from runner.store.observe.runners import RunnerRow, runner_of, runners
 from runner.store.observe.tallies import Count
 from runner.store.observe.tasks import TaskRow, one_task, shown_state, task_row
@@ -187,20 +187,22 @@ async def _of_waiting(tx: Transaction, known: Facts, run_at: Any, cap: int) -> F
 
 
 async def _rivals(tx: Transaction, known: Facts) -> list[Lane]:
-    """The due lanes that want the same slots, those included that only a pause of its own queue or handler stops.
+    """The due lanes that want the same slots."""
+    still = await pauses(tx)
+    return [head.lane for head in await survey(tx) if head.wait <= 0 and _is_rival(head.lane, known, still)]
+
+
+def _is_rival(lane: Lane, known: Facts, still: Pauses) -> bool:
+    """Tell whether a lane wants the same slots once the task's own queue and handler are not paused any more.
 
     Where nobody claims such tasks, it is their own queue and handler: a runner that takes just these can be started.
     """
-    task, still = known.task, await pauses(tx)
-    due = [head.lane for head in await survey(tx) if head.wait <= 0]
-    own = (task.queue, task.handler)
-    for lane in list(due):
-        queue, handler = words(lane.queue), words(lane.handler)
-        stopped = {queue} & still.queues.keys() - {task.queue} or {handler} & still.handlers.keys() - {task.handler}
-        serve = any(taker.serves(lane) for taker in known.takers) if known.takers else (queue, handler) == own
-        if stopped or not serve:
-            due.remove(lane)
-    return due
+    task, queue, handler = known.task, words(lane.queue), words(lane.handler)
+    if (queue in still.queues and queue != task.queue) or (handler in still.handlers and handler != task.handler):
+        return False
+    if known.takers:
+        return any(taker.serves(lane) for taker in known.takers)
+    return (queue, handler) == (task.queue, task.handler)
 
 
 async def _raised(tx: Transaction, task: TaskRow, run_at: Any, lanes: Sequence[Lane]) -> dict[int, Count]:
