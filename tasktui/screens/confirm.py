@@ -143,10 +143,9 @@ def _entry(name: str, label: str, value: str = "", hint: str = "") -> ComposeRes
 def told(plan: Plan, place: str) -> list[Content]:
     """What a plan will do, in lines."""
     count, groups = plan.eligible, list(plan.groups.items())
-    noun = "task" if str(count) == "1" else "tasks"
     chosen = sum(plan.groups.values())
     of = "" if chosen == count.number and not count.more else f" of {chosen:,}{'+' if count.more else ''} chosen"
-    parts = [content((f"{plan.action.label}: {count} {noun}{of}, in {line(place)}", "bold"))]
+    parts = [content((f"{plan.action.label}: {count.of('task')}{of}, in {line(place)}", "bold"))]
     for (shown, queue), number in groups[:MOST_GROUPS]:
         cell = state(shown)
         parts.append(content(f"  {number:>6,}  ", (f"{cell.text:12}", cell.style), f" {line(queue, 40)}"))

@@ -23,8 +23,8 @@ from tasktui.widgets import notice
 from tasktui.widgets.heading import Heading, Status
 from tasktui.widgets.keys import Keys
 
-MOST_LINES, LONGEST_LINE = 8, 200
-"""What is shown of something that was copied."""
+MOST_LINES, LONGEST_LINE = 8, 400
+"""What is shown of something that was copied; a command line is shortened before, and says so at its end."""
 
 UNEASY = 5.0
 """Seconds after which it is said that there is no answer yet."""

@@ -92,4 +92,4 @@ class MarkingScreen(ActingScreen):
         else:
             self.listing = self.listing.marked(message.rows)
         self.draw()
-        self.tell(f"Marked {message.count} {'task' if str(message.count) == '1' else 'tasks'}")
+        self.tell(f"Marked {message.count.of('task')}")

@@ -31,6 +31,10 @@ class Count(NamedTuple):
     def __str__(self) -> str:
         return f"{self.number:,}{'+' if self.more else ''}"
 
+    def of(self, noun: str) -> str:
+        """So many of something: `1 task`, `10,000+ tasks`."""
+        return f"{self} {noun}{'' if self == Count(1) else 's'}"
+
 
 def capped(number: int, cap: int) -> Count:
     """A count of something of which `cap` + 1 were looked at, at most."""
