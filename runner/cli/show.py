@@ -109,7 +109,7 @@ def _print_failures(told: Story, reveal: bool) -> None:
         print_title("last error")
         print_block(masked(told.error, reveal=reveal))
     print_title("timeline")
-    for event in timeline(told, reveal=reveal):
+    for event in timeline(told, reveal=reveal, zone=local_zone()):
         print_line(f"{cells.distance(event.at, told.at) if event.at else '':>13}  {event.text}")
         for detail in event.details:
             print_line(f"{'':15}{one_line(detail)}")

@@ -37,7 +37,7 @@ def told(story: Story, zone: tzinfo, *, reveal: bool = False, unfold: bool = Fal
         yield from _titled(title, "\n".join(lines))
     if story.error:
         yield from _titled("error", block(masked(story.error, reveal=reveal)))
-    yield from _happened(story, reveal=reveal)
+    yield from _happened(story, zone, reveal=reveal)
     for name in ("payload", "checkpoint", "result"):
         value = decoded(getattr(story, name), reveal=reveal)
         if value is not None:
@@ -75,9 +75,9 @@ def _titled(title: str, text: str) -> Iterator[Content]:
     yield content(text)
 
 
-def _happened(story: Story, *, reveal: bool) -> Iterator[Content]:
+def _happened(story: Story, zone: tzinfo, *, reveal: bool) -> Iterator[Content]:
     yield content(("\ntimeline", TITLE))
-    for event in observe.timeline(story, reveal=reveal):
+    for event in observe.timeline(story, reveal=reveal, zone=zone):
         when = cells.distance(event.at, story.at) if event.at else ""
         yield content((f"{when:>13}  ", "dim"), line(event.text))
         style = "red" if event.kind == "attempt" else "dim"

@@ -1,7 +1,7 @@
 """What happened to a task, in the order of time: attempts and what operators did, as people are told it."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 from runner.outcome import Done, Failure, Retry
 from runner.people.redaction import differences
@@ -40,6 +40,8 @@ async def test_edits_stand_between_the_attempts_that_they_were_made_between(data
     assert running.text.startswith("attempt 2 under way for ")
     revealed = timeline(await database.read(story, id), reveal=True)
     assert revealed[2].details == ("OSError: token=hunter22 refused",)
+    there = timeline(await database.read(story, id), zone=timezone(timedelta(hours=1), "CET"))
+    assert [told[3].details[0].count(zone) for told, zone in ((revealed, " UTC"), (there, " CET"))] == [2, 2]
     await runner.end(second, Done())
     assert timeline(await database.read(story, id))[-1].kind == "ended"
 

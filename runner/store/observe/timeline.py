@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 
 from runner.people import cells
 from runner.people.redaction import differences, masked
@@ -36,7 +36,7 @@ class Event:
     details: tuple[str, ...] = ()
 
 
-def timeline(story: Story, *, reveal: bool = False) -> tuple[Event, ...]:
+def timeline(story: Story, *, reveal: bool = False, zone: tzinfo = UTC) -> tuple[Event, ...]:
     """Tell what happened to a task, in the order of time.
 
     An attempt stands where it ended, for that is when it was decided what it led to, by what operators had changed
@@ -45,8 +45,10 @@ def timeline(story: Story, *, reveal: bool = False) -> tuple[Event, ...]:
     Args:
         story: everything about the task.
         reveal: show secrets.
+        zone: in which the times are told that a change set.
     """
-    events = [*_submitted(story), *_attempts(story, reveal=reveal), *_changes(story, reveal=reveal), *_last(story)]
+    began, tried = _submitted(story), _attempts(story, reveal=reveal)
+    events = [*began, *tried, *_changes(story, reveal=reveal, zone=zone), *_last(story)]
     known = sorted(events, key=lambda event: event.at or BEFORE_ALL)
     if not story.audit_seen:
         text = "what operators did is not shown: this login may not read the audit"
@@ -81,9 +83,9 @@ def _attempt(attempt: Attempt) -> str:
     return f"attempt {attempt.attempt} in hand for {held}, {where}, led to {attempt.verb}{next_in}"
 
 
-def _changes(story: Story, *, reveal: bool) -> Iterator[Event]:
+def _changes(story: Story, *, reveal: bool, zone: tzinfo) -> Iterator[Event]:
     for entry in story.audit:
-        values = differences(entry.before, entry.after, reveal=reveal, most=MOST_OF_A_VALUE)
+        values = differences(entry.before, entry.after, reveal=reveal, most=MOST_OF_A_VALUE, zone=zone)
         yield Event(entry.at, "change", entry_told(entry), tuple(values))
 
 
