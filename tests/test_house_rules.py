@@ -11,6 +11,7 @@ PROJECT = Path(__file__).parent.parent
 PACKAGES = ("runner", "tasktui", "sample_handlers")
 LONGEST_MODULE = 300
 LONGEST_FUNCTION = 60
+LONGEST_LINE = 120
 VAGUE_NAMES = {"base", "common", "helpers", "manager", "misc", "utils"}
 STATES = {"waiting", "running", "blocked", "succeeded", "dead", "cancelled"}
 HEAVY = {"sqlalchemy", "apscheduler", "textual", "alembic"}
@@ -42,6 +43,16 @@ def too_long_functions(limit: int) -> Iterator[str]:
         for node in ast.walk(ast.parse(module.read_text())):
             if isinstance(node, Function) and (length := function_length(node)) > limit:
                 yield f"{place(module, node.lineno)}: {node.name} has {length} lines, {limit} at most"
+
+
+def too_long_lines(limit: int) -> Iterator[str]:
+    """Lines of text in the pages: rows of tables and statements cannot be wrapped."""
+    for page in [*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md")]:
+        code = False
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            code ^= line.lstrip().startswith("```")
+            if len(line) > limit and not code and not line.lstrip().startswith("|"):
+                yield f"{place(page, number)}: {len(line)} characters, {limit} at most"
 
 
 def function_length(function: Function) -> int:
@@ -105,6 +116,11 @@ def test_no_module_is_too_long() -> None:
 
 def test_no_function_is_too_long() -> None:
     assert list(too_long_functions(LONGEST_FUNCTION)) == []
+
+
+def test_no_line_of_a_page_is_too_long() -> None:
+    assert not list(too_long_lines(LONGEST_LINE))
+    assert list(too_long_lines(40)), "the rule looks at nothing"
 
 
 def test_states_are_written_in_one_place() -> None:
