@@ -110,12 +110,11 @@ def _lost(glance: Glance) -> Iterator[Alert]:
     lost = {line(queue.queue, SHORT): queue.lost for queue in glance.queues if queue.lost.number}
     if not lost:
         return
-    number = sum(count.number for count in lost.values())
-    more = any(count.more for count in lost.values())
-    are = "task is" if number == 1 and not more else "tasks are"
+    count = Count(sum(each.number for each in lost.values()), any(each.more for each in lost.values()))
+    are, their, them = ("is", "its", "it") if count == Count(1) else ("are", "their", "them")
     alive = any(runner.alive for runner in glance.runners)
-    then = "a live runner takes them back" if alive else "no runner is alive to take them back"
-    alert = f"{Count(number, more)} {are} lost, of {', '.join(lost)}: beyond their runner's lease; {then}"
+    then = f"a live runner takes {them} back" if alive else f"no runner is alive to take {them} back"
+    alert = f"{count.of('task')} {are} lost, of {', '.join(lost)}: beyond {their} runner's lease; {then}"
     yield Alert("✖", alert, "bold red")
 
 

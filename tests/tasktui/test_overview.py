@@ -76,7 +76,7 @@ def test_lost_tasks_are_counted_and_said_to_come_back_or_not() -> None:
         "3 tasks are lost, of a, b: beyond their runner's lease; no runner is alive to take them back"
     ]
     assert told(seen(queue(lost=Count(1)), runners=(runner(),))) == [
-        "1 task is lost, of mail: beyond their runner's lease; a live runner takes them back"
+        "1 task is lost, of mail: beyond its runner's lease; a live runner takes it back"
     ]
 
 
