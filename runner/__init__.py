@@ -1,34 +1,55 @@
-"""Tasks whose queue is a database table: the names for applications, with nothing heavy behind them."""
+"""Tasks whose queue is a database table: the public names for applications.
+
+Importing this package loads neither SQLAlchemy nor APScheduler. Each name loads its module on first use.
+"""
 
 from typing import TYPE_CHECKING
 
-from runner.later import names_of
+from runner.lazy_imports import lazy_names
 
 if TYPE_CHECKING:
-    from runner.door.door import connect, disconnect
-    from runner.handlers import Context
-    from runner.outcome import Dead, Retry, Snooze
-    from runner.producer.handler import TaskHandler, handler
-    from runner.producer.submission import Submission
-    from runner.producer.ticket import Ticket
-    from runner.producer.together import Together, together, together_async
-    from runner.task import After
+    from runner.client.batch import Batch, batch, batch_async
+    from runner.client.client import connect, disconnect
+    from runner.client.handle import TaskHandle
+    from runner.client.handler import TaskHandler, handler
+    from runner.client.submission import Submission
+    from runner.handlers.context import Context
+    from runner.model.outcome import Dead, Retry, Snooze
+    from runner.model.task import DependsOn
 
 __all__ = [
-    "After",
+    "Batch",
     "Context",
     "Dead",
+    "DependsOn",
     "Retry",
     "Snooze",
     "Submission",
+    "TaskHandle",
     "TaskHandler",
-    "Ticket",
-    "Together",
+    "batch",
+    "batch_async",
     "connect",
     "disconnect",
     "handler",
-    "together",
-    "together_async",
 ]
 
-__getattr__ = names_of(__name__)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Batch": "runner.client.batch",
+        "Context": "runner.handlers.context",
+        "Dead": "runner.model.outcome",
+        "DependsOn": "runner.model.task",
+        "Retry": "runner.model.outcome",
+        "Snooze": "runner.model.outcome",
+        "Submission": "runner.client.submission",
+        "TaskHandle": "runner.client.handle",
+        "TaskHandler": "runner.client.handler",
+        "batch": "runner.client.batch",
+        "batch_async": "runner.client.batch",
+        "connect": "runner.client.client",
+        "disconnect": "runner.client.client",
+        "handler": "runner.client.handler",
+    },
+)

@@ -1,8 +1,8 @@
-"""Handlers to learn from: three that read source files. Load them with `-H sample_handlers`.
+"""Sample handlers that read source files. Load them with `-H sample_handlers`.
 
-parse.py     a plain function, which runs in a thread; whatever it raises is tried again
-count.py     an exception that no retry can mend
-digest.py    an async function that decides for itself: again, not now, or never
+parse.py     a plain function, which runs in a thread; every exception is retried
+count.py     an exception that is final, because a retry cannot help
+digest.py    a coroutine that returns its outcome: retry, snooze or dead
 """
 
 from sample_handlers.count import count_words

@@ -1,24 +1,24 @@
-"""source.count: count the lines and words of a text."""
+"""source.count: count the lines and words of a text file."""
 
 from pathlib import Path
 
 from runner import handler
 
 
-# A file that cannot be opened today may be there tomorrow: try again. Bytes that are no UTF-8 stay so: give up at once.
+# A missing file may appear before the next attempt. Invalid UTF-8 stays invalid, so that error is final.
 @handler("source.count", queue="count", retry="1s,5s,30s", timeout="1m", on_error=UnicodeDecodeError)
 def count_words(path: Path) -> dict[str, int]:
-    """Count the lines and words of a file in UTF-8.
+    """Count the lines and words of a UTF-8 file.
 
     Args:
         path: the file.
 
     Returns:
-        Its lines and words, and the characters of its longest line.
+        The counts of lines and words, and the length of the longest line in characters.
 
     Raises:
-        UnicodeDecodeError: when it is not in UTF-8.
-        OSError: when it cannot be read.
+        UnicodeDecodeError: the file is not valid UTF-8.
+        OSError: the file cannot be read.
     """
     lines = path.read_text(encoding="utf-8").splitlines()
     words = sum(len(line.split()) for line in lines)

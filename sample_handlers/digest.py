@@ -1,4 +1,4 @@
-"""source.digest: the checksum of a file that nobody is writing to."""
+"""source.digest: compute the checksum of a file that is not being written."""
 
 import asyncio
 import hashlib
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from runner import Context, Dead, Retry, Snooze, handler
 
-CHUNK = 64 * 1024
-"""Bytes that are read at a time."""
+BLOCK_SIZE = 64 * 1024
+"""Bytes per read."""
 
 LARGEST = 256 * 1024
-"""Bytes of a file that is still taken."""
+"""Maximum size of a file in bytes."""
 
-FRESH = 1.0
-"""Seconds after the last write for which a file may still be in the making."""
+SETTLE_TIME = 1.0
+"""Seconds after the last write during which a file counts as incomplete."""
 
 
 @handler("source.digest", queue="digest", retry="1s,5s,30s", timeout="1m")
@@ -23,35 +23,36 @@ async def digest_file(ctx: Context, path: Path) -> dict[str, str | int] | Retry 
     """Compute the SHA-256 of a file.
 
     Args:
-        ctx: of the task.
+        ctx: the context of the attempt.
         path: the file.
 
     Returns:
-        The digest and the bytes that were read; or that the file is too large, is being written, or changed meanwhile.
+        The digest and the size in bytes; Dead if the file is too large, Snooze if it was written just now, Retry if it
+        changed during the read.
 
     Raises:
-        OSError: when it cannot be read.
+        OSError: the file cannot be read.
     """
     before = path.stat()
     if before.st_size > LARGEST:
-        return Dead(f"the file has {before.st_size} bytes, more than the {LARGEST} allowed")
-    if 0 <= time.time() - before.st_mtime < FRESH:
-        return Snooze("1s", why="the file was written a moment ago and may not be whole yet")
+        return Dead(f"the file has {before.st_size} bytes; the limit is {LARGEST}")
+    if 0 <= time.time() - before.st_mtime < SETTLE_TIME:
+        return Snooze("1s", why="the file was written less than a second ago and may be incomplete")
     digest = await _sha256(path)
-    if not _same(before, path.stat()):
-        ctx.logger.info("%s changed while it was read", path)
-        return Retry(why="the file changed while it was read")
+    if not _unchanged(before, path.stat()):
+        ctx.logger.info("%s changed during the read", path)
+        return Retry(why="the file changed during the read")
     return {"sha256": digest, "bytes": before.st_size}
 
 
 async def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        # Reading a disk may take a while: in a thread, so that other tasks go on.
-        while chunk := await asyncio.to_thread(file.read, CHUNK):
+        # Reads can be slow. A thread keeps the event loop free for other tasks.
+        while chunk := await asyncio.to_thread(file.read, BLOCK_SIZE):
             digest.update(chunk)
     return digest.hexdigest()
 
 
-def _same(before: os.stat_result, after: os.stat_result) -> bool:
+def _unchanged(before: os.stat_result, after: os.stat_result) -> bool:
     return (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)

@@ -1,4 +1,4 @@
-"""source.parse: read Python source into a syntax tree, and count what it defines."""
+"""source.parse: parse Python source and count its functions, classes and imports."""
 
 import ast
 import threading
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner import Context, handler
 
-COUNTED: dict[type[ast.AST], str] = {
+KINDS: dict[type[ast.AST], str] = {
     ast.FunctionDef: "functions",
     ast.AsyncFunctionDef: "functions",
     ast.ClassDef: "classes",
@@ -16,7 +16,7 @@ COUNTED: dict[type[ast.AST], str] = {
     ast.ImportFrom: "imports",
 }
 
-_quiet = threading.Lock()
+_warnings_lock = threading.Lock()
 
 
 @handler("source.parse", queue="parse", retry="1s,5s,30s", timeout="1m")
@@ -24,30 +24,31 @@ def parse_source(ctx: Context, path: Path) -> dict[str, int]:
     """Count the functions, classes and imports of a source file.
 
     Args:
-        ctx: of the task.
+        ctx: the context of the attempt.
         path: the file.
 
     Returns:
-        How many there are of each.
+        The count of each kind; kinds without any are missing.
 
     Raises:
-        SyntaxError: when it is no Python, or its bytes are not what its coding line says.
-        OSError: when it cannot be read.
-        InterruptedError: when the task was terminated meanwhile.
+        SyntaxError: the source is not valid Python, or its bytes do not match its coding line.
+        OSError: the file cannot be read.
+        InterruptedError: the task was terminated.
     """
-    tree = _tree(path)
-    found: Counter[str] = Counter()
+    tree = _parse(path)
+    counts: Counter[str] = Counter()
     for node in ast.walk(tree):
-        if ctx.cancelled:  # a thread cannot be stopped from outside: it looks by itself
-            raise InterruptedError("half a count is no result")
-        if kind := COUNTED.get(type(node)):
-            found[kind] += 1
-    return dict(found)
+        if ctx.cancelled:  # Python cannot stop a thread, so the handler checks for itself.
+            raise InterruptedError("terminated before the count was complete")
+        if kind := KINDS.get(type(node)):
+            counts[kind] += 1
+    return dict(counts)
 
 
-def _tree(path: Path) -> ast.Module:
+def _parse(path: Path) -> ast.Module:
     source = path.read_bytes()
-    # The parser warns of odd code, which is none of ours. Filters belong to the whole process: one thread at a time.
-    with _quiet, warnings.catch_warnings():
+    # The parser warns about odd code in the files. Warning filters are global to the process, hence the lock.
+    with _warnings_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ast.parse(source, "file")  # its name would stand in the error: equal errors then looked different
+        # A constant name keeps paths out of the error messages, so that equal errors form one failure group.
+        return ast.parse(source, "file")

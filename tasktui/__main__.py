@@ -1,4 +1,4 @@
-"""`tasktui`: a line to look at, at once, and then the console, whose modules take most of a second to load."""
+"""`tasktui`: prints a line immediately, then loads the console, which takes most of a second."""
 
 import gc
 import sys
@@ -6,33 +6,26 @@ import sys
 WAITING = "tasktui is starting ..."
 ERASED = "\r\x1b[2K"
 
-DIVIDED = (
-    "sqlalchemy.ext.asyncio",  # its sessions bring the ORM along, which nobody here uses
-    "textual.types",  # one name of it is asked for, and all of them bring trees, files and more widgets along
-)
-
 
 def main() -> int:
-    """Run the console that this process was called for.
+    """Run the console.
 
     Returns:
         The exit code.
     """
-    # Looking for garbage among what is loaded, which stays, takes a fifth of the time; see `load_rest`.
+    # Garbage collection during the imports would take a fifth of the start-up time; see `preload`.
+
     gc.disable()
-    from runner.later import divide
-    from tasktui.start.arguments import parse
+    from tasktui.startup.arguments import parse
 
     arguments = parse(sys.argv[1:])
-    told = sys.stdout is not None and sys.stdout.isatty()
-    if told:
+    is_tty = sys.stdout is not None and sys.stdout.isatty()
+    if is_tty:
         print(WAITING, end="", flush=True)
     try:
-        for package in DIVIDED:
-            divide(package)
-        from tasktui.start.starting import main as run
+        from tasktui.startup.startup import main as run
 
-        return run(arguments, _erase if told else bool)
+        return run(arguments, _erase if is_tty else bool)
     except KeyboardInterrupt:
         return 130
 

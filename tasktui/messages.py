@@ -1,99 +1,101 @@
-"""What workers tell screens: frozen snapshots and outcomes; only the handlers of messages touch widgets."""
+"""Messages from workers to screens: frozen snapshots and results. Only message handlers touch widgets."""
 
 from typing import TYPE_CHECKING
 
 from textual.message import Message
 
 from runner.errors import RunnerError
-from runner.people.filters import Filter
+from runner.filter.parse import Filter
 
-if TYPE_CHECKING:  # `Story` comes with all that is told of a task, which the first screen does without
+if TYPE_CHECKING:  # `Story` imports modules that the first screen does not need.
     from collections.abc import Sequence
 
-    from runner.store.intervene import Result
-    from runner.store.observe import Count, Story, TaskRow
+    from runner.operations.results import Result
+    from runner.queries.counting import Count
+    from runner.queries.task.detail import TaskDetail
+    from runner.queries.task_list.row import TaskRow
 
 
-class Looked(Message):
-    """A look at the database has ended well.
+class SnapshotRead(Message):
+    """A read of the database succeeded.
 
     Args:
-        snapshot: what was seen; frozen.
-        asked: what had been asked for; an answer to another question is not shown.
-        took: seconds.
+        snapshot: the frozen result.
+        request: the screen's request when the read began; the screen drops the snapshot if its request has changed.
+        seconds: duration of the read.
     """
 
-    def __init__(self, snapshot: object, asked: object, took: float) -> None:
+    def __init__(self, snapshot: object, request: object, seconds: float) -> None:
         self.snapshot = snapshot
-        self.asked = asked
-        self.took = took
+        self.request = request
+        self.seconds = seconds
         super().__init__()
 
 
-class Failed(Message):
-    """A look at the database has failed."""
+class ReadFailed(Message):
+    """A read of the database failed."""
 
     def __init__(self, error: RunnerError) -> None:
         self.error = error
         super().__init__()
 
 
-class Acted(Message):
-    """Something was changed, or was tried to.
+class OperationDone(Message):
+    """An operation finished, with or without changes.
 
     Args:
-        what: was asked for, in a word.
-        result: what was done, task by task.
+        label: name of the operation, as shown to the operator.
+        result: outcome for each task.
     """
 
-    def __init__(self, what: str, result: "Result") -> None:
-        self.what = what
+    def __init__(self, label: str, result: "Result") -> None:
+        self.label = label
         self.result = result
         super().__init__()
 
 
-class Matched(Message):
-    """What a filter lets through at this moment.
+class MatchesFound(Message):
+    """The tasks that match a filter at this moment.
 
     Args:
-        wanted: the filter, bounded by the newest of them.
-        count: how many.
-        rows: the tasks; None when there are too many to name each.
+        task_filter: the filter, bounded by the newest match.
+        count: number of matches.
+        rows: the tasks; None if there are too many to list.
     """
 
-    def __init__(self, wanted: Filter, count: "Count", rows: "Sequence[TaskRow] | None") -> None:
-        self.wanted = wanted
+    def __init__(self, task_filter: Filter, count: "Count", rows: "Sequence[TaskRow] | None") -> None:
+        self.task_filter = task_filter
         self.count = count
         self.rows = rows
         super().__init__()
 
 
-class Revealed(Message):
-    """It has been written down that the secrets of a task are shown."""
+class RevealRecorded(Message):
+    """The audit has recorded that the operator reveals the secrets of a task."""
 
     def __init__(self, task_id: int) -> None:
         self.task_id = task_id
         super().__init__()
 
 
-class MovedOn(Message):
-    """A task is not as it was seen any more.
+class TaskChanged(Message):
+    """A task has changed since the operator saw it.
 
     Args:
-        story: of the task as it is now.
+        detail: the task now.
     """
 
-    def __init__(self, story: "Story") -> None:
-        self.story = story
+    def __init__(self, detail: "TaskDetail") -> None:
+        self.detail = detail
         super().__init__()
 
 
-class Told(Message):
-    """A sentence for the operator: an outcome, or why there is none.
+class Notice(Message):
+    """A notice for the operator.
 
     Args:
-        text: safe or not; it is made safe where it is shown.
-        bad: it is about something that did not go well.
+        text: any text; the widget that shows it sanitizes it.
+        bad: True for an error.
     """
 
     def __init__(self, text: str, *, bad: bool = False) -> None:

@@ -21,7 +21,8 @@ from tests.postgres.databases import URL_VARIABLE
 from tests.postgres.programs import BIN_VARIABLE
 
 if TYPE_CHECKING:
-    from runner.store.database import Database
+    from runner.db.database import Database
+    from tests.store.runners import Runner
 
 NO_POSTGRES = (
     "There is no PostgreSQL for the tests. Install the development packages, which bring one, or set "
@@ -207,15 +208,41 @@ def migrated_url(request: pytest.FixtureRequest, databases: Databases, tmp_path:
 @pytest.fixture
 async def database(migrated_url: str) -> "AsyncIterator[Database]":
     """The database at `migrated_url`, open."""
-    from runner.store.database import Database
+    from runner.db.database import Database
 
     opened = Database.open(migrated_url)
     yield opened
     await opened.dispose()
 
 
+@pytest.fixture
+async def rival(migrated_url: str) -> "AsyncIterator[Database]":
+    """The database of `database`, as another program sees it."""
+    from runner.db.database import Database
+
+    opened = Database.open(migrated_url)
+    yield opened
+    await opened.dispose()
+
+
+@pytest.fixture
+async def runner(database: "Database") -> "Runner":
+    """A runner with the handler `work`."""
+    from tests.store.runners import Runner
+
+    return await Runner.enter(database)
+
+
+@pytest.fixture
+async def other(rival: "Database") -> "Runner":
+    """Another runner, in another program."""
+    from tests.store.runners import Runner
+
+    return await Runner.enter(rival, host="there")
+
+
 async def _migrate(url: str) -> None:
-    from runner.store.database import Database
+    from runner.db.database import Database
 
     database = Database.open(url)
     try:

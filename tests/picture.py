@@ -9,11 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from runner.store import observe
-from runner.store.database import Database
+from runner.db.database import Database
+from runner.queries.queues import counts
 from tasktui.app import Console
-from tasktui.start.arguments import Arguments
-from tasktui.start.starting import opened
+from tasktui.startup.arguments import Arguments
+from tasktui.startup.startup import opened
 
 PICTURE = Path(__file__).parent.parent / "docs" / "console.svg"
 SIZE = (112, 24)
@@ -57,7 +57,7 @@ async def worked(url: str, tasks: int) -> None:
         ended = 0
         while ended < tasks:
             await asyncio.sleep(1)
-            queues = await database.read(observe.counts)
+            queues = await database.read(counts)
             ended = sum(queue.hour.ended for queue in queues)
     finally:
         await database.dispose()

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from runner import migrations
-from runner.migrations import context, revisions
+from runner.db.migrations import context, revisions
+from runner.db.migrations.revisions import HEAD, REVISIONS
 
-NEXT = f"{int(migrations.HEAD) + 1:04}"
+NEXT = f"{int(HEAD) + 1:04}"
 
-OUT_OF_DATE = rf"is at schema {migrations.HEAD}, this program needs {NEXT}\. .*: runner migrate"
+OUT_OF_DATE = rf"is at schema {HEAD}, but this program needs {NEXT}\. .*: runner migrate"
 
 NEXT_REVISION = """
 import sqlalchemy as sa
@@ -33,8 +33,8 @@ def install_next(folder: Path, monkeypatch: pytest.MonkeyPatch, then: str = "pas
         then: a further statement of the new revision.
     """
     versions = shutil.copytree(revisions.FOLDER / "versions", folder / "versions")
-    text = NEXT_REVISION.format(revision=NEXT, before=migrations.HEAD, then=then)
+    text = NEXT_REVISION.format(revision=NEXT, before=HEAD, then=then)
     (versions / f"{NEXT}_colour.py").write_text(text)
     monkeypatch.setattr(context, "FOLDER", folder)
-    monkeypatch.setattr(revisions, "REVISIONS", (*migrations.REVISIONS, NEXT))
+    monkeypatch.setattr(revisions, "REVISIONS", (*REVISIONS, NEXT))
     monkeypatch.setattr(revisions, "HEAD", NEXT)

@@ -1,18 +1,34 @@
-"""The rules of the house, held by machine: who imports whom, how long things are, where states are written."""
+"""Project rules checked by tests: imports, lengths, and the place of state literals."""
 
 import ast
+import importlib
+import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PROJECT = Path(__file__).parent.parent
 PACKAGES = ("runner", "tasktui", "sample_handlers")
-LONGEST_MODULE = 300
+LONGEST_MODULE = 350
+MOST_MODULES = 330
+SHORT_MODULE = 60
+MOST_SHORT_MODULES = 50
 LONGEST_FUNCTION = 60
 LONGEST_LINE = 120
+MOST_METHODS = 40
 VAGUE_NAMES = {"base", "common", "helpers", "manager", "misc", "utils"}
+FORMER_MODULES = {
+    "borrowed", "chances", "deeds", "discretion", "door", "elsewhere", "family", "gathering", "hindrances", "intervene",
+    "legible", "misnamed", "observe", "obey", "once", "people", "rehearsed", "survey", "tallies", "ticket", "together",
+    "upkeep", "wish", "wishes",
+}  # fmt: skip
+FORMER_CLASSES = {
+    "After", "By", "ContentRefused", "DatabaseAway", "Desk", "Door", "Found", "Held", "MovedOn", "Once", "Patience",
+    "Recall", "Receipt", "Said", "Sibling", "Side", "Standing", "Subject", "TaskMovedOn", "Ticket", "Way", "WrongForm",
+}  # fmt: skip
 STATES = {"waiting", "running", "blocked", "succeeded", "dead", "cancelled"}
 HEAVY = {"sqlalchemy", "apscheduler", "textual", "alembic"}
 PUBLIC_INDEX = "https://pypi.org/simple"
@@ -22,12 +38,17 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def modules(*packages: str) -> list[Path]:
-    """Every module of these packages but the migrations, which are history and keep what they were written with."""
-    found = (module for package in packages for module in (PROJECT / package).rglob("*.py"))
-    return sorted(module for module in found if "migrations" not in module.parts)
+    """Every module of these packages except the migrations, which do not change."""
+    all_modules = (module for package in packages for module in (PROJECT / package).rglob("*.py"))
+    return sorted(module for module in all_modules if "migrations" not in module.parts)
 
 
-def place(module: Path, line: int = 1) -> str:
+@cache
+def parsed(module: Path) -> ast.Module:
+    return ast.parse(module.read_text())
+
+
+def location(module: Path, line: int = 1) -> str:
     return f"{module.relative_to(PROJECT)}:{line}"
 
 
@@ -35,24 +56,24 @@ def too_long_modules(limit: int) -> Iterator[str]:
     for module in modules(*PACKAGES):
         length = len(module.read_text().splitlines())
         if length > limit:
-            yield f"{place(module)}: {length} lines, {limit} at most"
+            yield f"{location(module)}: {length} lines, {limit} at most"
 
 
 def too_long_functions(limit: int) -> Iterator[str]:
     for module in modules(*PACKAGES):
-        for node in ast.walk(ast.parse(module.read_text())):
+        for node in ast.walk(parsed(module)):
             if isinstance(node, Function) and (length := function_length(node)) > limit:
-                yield f"{place(module, node.lineno)}: {node.name} has {length} lines, {limit} at most"
+                yield f"{location(module, node.lineno)}: {node.name} has {length} lines, {limit} at most"
 
 
 def too_long_lines(limit: int) -> Iterator[str]:
-    """Lines of text in the pages: rows of tables and statements cannot be wrapped."""
+    """Long lines of text in the pages; table rows and code blocks cannot be wrapped."""
     for page in [*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md")]:
         code = False
         for number, line in enumerate(page.read_text().splitlines(), 1):
             code ^= line.lstrip().startswith("```")
             if len(line) > limit and not code and not line.lstrip().startswith("|"):
-                yield f"{place(page, number)}: {len(line)} characters, {limit} at most"
+                yield f"{location(page, number)}: {len(line)} characters, {limit} at most"
 
 
 def function_length(function: Function) -> int:
@@ -60,7 +81,7 @@ def function_length(function: Function) -> int:
 
 
 def docstrings(tree: ast.Module) -> set[ast.expr]:
-    """The strings that stand as statements of their own: documentation, of whatever stands above them."""
+    """Strings that are statements: docstrings of modules, classes, functions and attributes."""
     return {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
 
 
@@ -73,15 +94,25 @@ def state_literals(source: str) -> Iterator[tuple[int, str]]:
 
 
 def subscripts(tree: ast.Module) -> set[ast.AST]:
-    """What stands in brackets names a column, or a type: it is looked up, and not written."""
+    """Strings in brackets, which name a column or a type instead of writing a state."""
     return {inner for node in ast.walk(tree) if isinstance(node, ast.Subscript) for inner in ast.walk(node.slice)}
 
 
 def stray_state_literals() -> Iterator[str]:
-    tables = PROJECT / "runner" / "schema"
+    tables = PROJECT / "runner" / "db" / "schema"
     for module in modules("runner"):
-        if module != PROJECT / "runner" / "task.py" and not module.is_relative_to(tables):
-            yield from (f"{place(module, line)}: {state!r}" for line, state in state_literals(module.read_text()))
+        if module != PROJECT / "runner" / "model" / "task.py" and not module.is_relative_to(tables):
+            yield from (f"{location(module, line)}: {state!r}" for line, state in state_literals(module.read_text()))
+
+
+def class_names() -> dict[str, list[str]]:
+    """The places of the classes of runner and tasktui, by name."""
+    places: dict[str, list[str]] = {}
+    for module in modules("runner", "tasktui"):
+        for node in ast.walk(parsed(module)):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(location(module, node.lineno))
+    return places
 
 
 def in_a_fresh_python(code: str) -> str:
@@ -95,16 +126,16 @@ def test_imports_point_one_way() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_the_names_for_applications_load_nothing_heavy() -> None:
+def test_importing_the_public_names_loads_nothing_heavy() -> None:
     assert in_a_fresh_python(f"import sys; from runner import *; print({HEAVY} & sys.modules.keys())") == "set()"
 
 
-def test_the_database_is_asked_before_anything_that_draws_is_loaded() -> None:
-    loaded = in_a_fresh_python("import sys, tasktui.start.starting; print({'textual', 'rich'} & sys.modules.keys())")
+def test_the_database_is_queried_before_textual_is_loaded() -> None:
+    loaded = in_a_fresh_python("import sys, tasktui.startup.startup; print({'textual', 'rich'} & sys.modules.keys())")
     assert loaded == "set()"
 
 
-def test_the_lock_file_knows_no_index_but_the_public_one() -> None:
+def test_the_lock_file_names_only_the_public_index() -> None:
     lock = (PROJECT / "uv.lock").read_text()
     assert set(re.findall(r'registry = "([^"]+)"', lock)) == {PUBLIC_INDEX}
     assert set(re.findall(r'\w+://([^/"\s]+)', lock)) == PUBLIC_HOSTS
@@ -112,6 +143,32 @@ def test_the_lock_file_knows_no_index_but_the_public_one() -> None:
 
 def test_no_module_is_too_long() -> None:
     assert list(too_long_modules(LONGEST_MODULE)) == []
+
+
+def test_modules_are_few_and_not_too_short() -> None:
+    files = [file for package in ("runner", "tasktui") for file in (PROJECT / package).rglob("*.py")]
+    short = [
+        location(file)
+        for file in files
+        if file.name != "__init__.py" and len(file.read_text().splitlines()) < SHORT_MODULE
+    ]
+    named = [file for file in files if file.name != "__init__.py"]
+    assert 100 < len(named) < MOST_MODULES
+    assert len(short) < MOST_SHORT_MODULES, short
+
+
+def test_a_class_name_is_used_once() -> None:
+    assert {name: places for name, places in class_names().items() if len(places) > 1} == {}
+
+
+def test_former_names_are_not_used_again() -> None:
+    parts = {
+        part: location(module)
+        for module in modules("runner", "tasktui")
+        for part in module.relative_to(PROJECT).with_suffix("").parts
+    }
+    assert {part: place for part, place in parts.items() if part in FORMER_MODULES} == {}
+    assert {name: places for name, places in class_names().items() if name in FORMER_CLASSES} == {}
 
 
 def test_no_function_is_too_long() -> None:
@@ -127,14 +184,49 @@ def test_states_are_written_in_one_place() -> None:
     assert list(stray_state_literals()) == []
 
 
-def test_a_state_literal_is_found_wherever_it_hides() -> None:
+def test_every_form_of_a_state_literal_is_found() -> None:
     source = 'def f(state: str = "dead"):\n    """Running."""\n    return {"running": [f"{state}", "waiting"]}\n'
     assert sorted(state_literals(source)) == [(1, "dead"), (3, "running"), (3, "waiting")]
 
 
-def test_a_docstring_may_name_a_state() -> None:
+def test_a_docstring_can_name_a_state() -> None:
     assert list(state_literals('"""running"""\nclass Task:\n    """dead"""\n')) == []
 
 
-def test_every_module_says_what_it_is_about() -> None:
-    assert [place(module) for module in modules(*PACKAGES, "tests") if module.stem in VAGUE_NAMES] == []
+def test_every_module_has_a_docstring() -> None:
+    assert [location(module) for module in modules(*PACKAGES, "tests") if module.stem in VAGUE_NAMES] == []
+
+
+def project_classes() -> Iterator[type]:
+    """Every class that a module of `tasktui` or `runner` defines."""
+    for module in modules("tasktui", "runner"):
+        if module.name != "__main__.py":
+            path = module.relative_to(PROJECT).with_suffix("")
+            name = ".".join(path.parts).removesuffix(".__init__")
+            for _, kind in inspect.getmembers(importlib.import_module(name), inspect.isclass):
+                if kind.__module__ == name:
+                    yield kind
+
+
+def written_methods(kind: type) -> list[str]:
+    """The methods and properties that files of this project define in a class and its bases, overridden ones too."""
+    return [
+        f"{base.__name__}.{name}"
+        for base in kind.__mro__
+        for name, value in list(vars(base).items())
+        if is_written(value)
+    ]
+
+
+def is_written(value: object) -> bool:
+    function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+    if not inspect.isfunction(function):
+        return False
+    file = Path(inspect.unwrap(function).__code__.co_filename)  # Generated methods have none.
+    return any(file.is_relative_to(PROJECT / package) for package in ("tasktui", "runner"))
+
+
+def test_no_class_has_too_many_methods_with_those_it_inherits() -> None:
+    counts = {f"{kind.__module__}.{kind.__name__}": len(written_methods(kind)) for kind in project_classes()}
+    assert {name: count for name, count in counts.items() if count > MOST_METHODS} == {}
+    assert counts["tasktui.screens.live.LiveScreen"] > 10, "the rule looks at nothing"

@@ -1,4 +1,4 @@
-"""The PostgreSQL of the tests keeps its own promises."""
+"""The PostgreSQL server of the tests."""
 
 import os
 import shutil
@@ -29,10 +29,10 @@ with Server(find_programs()) as server:
 
 @pytest.fixture(scope="module")
 def programs() -> Path:
-    found = find_programs()
-    if found is None:
+    folder = find_programs()
+    if folder is None:
         pytest.skip("there are no programs of PostgreSQL on this machine")
-    return found
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +48,7 @@ def query(url: str, statement: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("end", [Server.kill9, Server.stop], ids=["killed", "stopped"])
-def test_a_server_comes_back_at_the_same_url_with_what_was_committed(
-    server: Server, end: Callable[[Server], None]
-) -> None:
+def test_a_restarted_server_keeps_its_url_and_committed_data(server: Server, end: Callable[[Server], None]) -> None:
     url = create_database(server)
     query(url, "CREATE TABLE kept AS SELECT 42 AS answer")
     end(server)
@@ -60,7 +58,7 @@ def test_a_server_comes_back_at_the_same_url_with_what_was_committed(
     assert query(url, "SELECT answer FROM kept") == [(42,)]
 
 
-def test_a_copied_database_has_what_its_template_had_and_changes_alone(server: Server) -> None:
+def test_a_copied_database_has_the_templates_data_and_changes_independently(server: Server) -> None:
     template = create_database(server)
     query(template, "CREATE TABLE kept AS SELECT 42 AS answer")
     copy = create_database(server, template)
@@ -69,7 +67,7 @@ def test_a_copied_database_has_what_its_template_had_and_changes_alone(server: S
     assert query(copy, "SELECT answer FROM kept") == [(43,)]
 
 
-def test_a_database_in_use_is_dropped_all_the_same(server: Server) -> None:
+def test_a_database_in_use_can_be_dropped(server: Server) -> None:
     url = create_database(server)
     with psycopg.connect(url) as forgotten:
         drop_database(server, url)
@@ -77,11 +75,11 @@ def test_a_database_in_use_is_dropped_all_the_same(server: Server) -> None:
             forgotten.execute("SELECT 1")
 
 
-def test_the_server_keeps_an_odd_time_zone(server: Server) -> None:
+def test_the_server_uses_an_unusual_time_zone(server: Server) -> None:
     assert query(server.url(), "SHOW timezone") == [("Asia/Kathmandu",)]
 
 
-def test_no_server_outlives_tests_that_were_killed(programs: Path) -> None:
+def test_no_server_outlives_killed_tests(programs: Path) -> None:
     tests = subprocess.Popen(
         [sys.executable, "-c", START_AND_WAIT], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -95,21 +93,21 @@ def test_no_server_outlives_tests_that_were_killed(programs: Path) -> None:
         query(url, "SELECT 1")
 
 
-def test_a_server_that_cannot_start_says_why_and_leaves_nothing(programs: Path) -> None:
+def test_a_server_that_cannot_start_reports_the_reason_and_leaves_nothing(programs: Path) -> None:
     broken = Server(programs, max_connections="many")
     with pytest.raises(ServerFailed, match="max_connections"), broken:
         pass
     assert not broken.home.exists()
 
 
-def test_a_folder_without_the_programs_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_without_the_programs_is_rejected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(BIN_VARIABLE, str(tmp_path))
     with pytest.raises(FileNotFoundError, match=BIN_VARIABLE):
         find_programs()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as somebody else")
-def test_programs_in_a_directory_closed_to_nobody_run_from_a_copy(programs: Path, tmp_path: Path) -> None:
+def test_programs_in_a_private_directory_run_from_a_copy(programs: Path, tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     package = programs.parent.parent
     shutil.copytree(programs.parent, closed / package.name / programs.parent.name)

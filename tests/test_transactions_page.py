@@ -1,4 +1,4 @@
-"""The examples of docs/transactions.md run as they stand: both rows are stored, or neither."""
+"""The examples of docs/transactions.md work unchanged: both rows are stored, or neither."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.door.borrowed.kinds import AWAITED, PLAIN
+from runner.client.external.registry import AWAITED, PLAIN
 from tests.shells import shell_of
 from tests.test_readme import DOCS, README, blocks
 
@@ -45,7 +45,7 @@ settings.configure(DATABASES={"default": eval(os.environ["DJANGO_DATABASE"])}, I
 django.setup()
 import views
 from coupons import send_coupon
-from runner.errors import CommitsByItself
+from runner.errors import AutocommitConnection
 
 buying = RequestFactory().post("/", {"cents": "500"})
 assert views.buy(buying).status_code == 200
@@ -58,10 +58,10 @@ except LookupError:
 connection.ensure_connection()
 try:
     send_coupon.options(tx=connection.connection).submit(user_id=9)
-except CommitsByItself:
+except AutocommitConnection:
     pass
 else:
-    raise SystemExit("taken")
+    raise SystemExit("the submit was accepted")
 connection.close()
 """
 
@@ -69,8 +69,8 @@ FASTAPI_PROGRAM = """
 import asyncio, httpx, app
 
 async def main():
-    way = httpx.ASGITransport(app.app)
-    async with httpx.AsyncClient(transport=way, base_url="http://shop") as client:
+    transport = httpx.ASGITransport(app.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
         assert (await client.post("/orders", params={"cents": 500})).status_code == 200
         assert (await client.post("/orders", params={"cents": -1})).status_code == 422
     await app.engine.dispose()
@@ -83,7 +83,7 @@ SERIAL = {"sqlite": "INTEGER PRIMARY KEY", "postgresql": "integer GENERATED ALWA
 
 @pytest.fixture
 def shop(tmp_path: Path, migrated_url: str) -> Path:
-    """A folder with the modules of the page, beside a database with a table for orders."""
+    """A folder with the modules of the page, and a database with a table for orders."""
     for block in [*blocks(README, "python"), *blocks(PAGE, "python")]:
         if block.first.startswith("# "):
             (tmp_path / block.first.removeprefix("# ")).write_text(block.text)
@@ -96,25 +96,28 @@ def shop(tmp_path: Path, migrated_url: str) -> Path:
 
 
 def run(program: str, folder: Path, **environment: str) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "PG"))}
-    # RUNNER_URL leads nowhere: everything must go through the application's connection.
-    where = {"RUNNER_URL": "postgresql://127.0.0.1:1/nowhere", "PYTHONPATH": str(folder)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "PG"))}
+    # RUNNER_URL names an unreachable server, so every statement must use the application's connection.
+    unreachable = {"RUNNER_URL": "postgresql://127.0.0.1:1/nowhere", "PYTHONPATH": str(folder)}
     command = [sys.executable, "-W", "error", "-c", program]
     done = subprocess.run(
-        command, cwd=folder, env=kept | where | environment, capture_output=True, text=True, check=False
+        command, cwd=folder, env=inherited | unreachable | environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
 
 def stored(url: str) -> list[Any]:
-    """The cents of the orders, and the keys of the tasks."""
+    """The amounts of the orders and the keys of the tasks."""
     shell = shell_of(url)
     cents, keys = shell("SELECT cents FROM customer_order").split(), shell("SELECT key FROM task").split()
     return [cents, keys]
 
 
+@pytest.mark.parametrize("page", [README, PAGE], ids=lambda page: page.name)
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
-def test_the_example_for_sqlalchemy(shop: Path, migrated_url: str) -> None:
+def test_the_example_for_sqlalchemy(shop: Path, migrated_url: str, page: Path) -> None:
+    (example,) = [block.text for block in blocks(page, "python") if block.first == "# shop.py"]
+    (shop / "shop.py").write_text(example)
     (shop / "test.db").rename(shop / "tasktui.db")
     run(PLAIN_PROGRAM, shop)
     assert stored(f"sqlite:///{shop / 'tasktui.db'}") == [["500"], ["user-7"]]
@@ -144,7 +147,7 @@ def test_the_example_for_fastapi(shop: Path, migrated_url: str, driver: str) -> 
 
 
 def test_every_kind_of_connection_is_listed() -> None:
-    listed = PAGE.read_text().partition("## What `tx` may be")[2].partition("##")[0]
+    listed = PAGE.read_text().partition("## Supported connections")[2].partition("##")[0]
     for library, name in [*PLAIN, *AWAITED]:
         assert library in listed.lower()
         assert f"`{name}`" in listed or name == "PoolConnectionProxy"

@@ -1,4 +1,4 @@
-"""Database URLs: every form that people write, every one that is refused, and no password in anything printed."""
+"""Database URLs: accepted forms, rejected forms, and no password in any output."""
 
 import traceback
 from pathlib import Path
@@ -25,7 +25,7 @@ def quiet_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def connect_arguments(url: str) -> dict[str, Any]:
-    """What psycopg would be called with."""
+    """The arguments that psycopg would receive."""
     engine = sa.create_engine(sync_url(url))
     arguments = engine.dialect.create_connect_args(engine.url)[1]
     return {name: value for name, value in arguments.items() if name != "context"}
@@ -45,14 +45,14 @@ def connect_arguments(url: str) -> dict[str, Any]:
         ("  file.db\n", "file.db"),
     ],
 )
-def test_sqlite_is_named_by_a_url_or_by_the_path_of_a_file(text: str, path: str) -> None:
+def test_a_sqlite_database_is_a_url_or_a_path(text: str, path: str) -> None:
     assert parse_url(text) == DatabaseUrl("sqlite", path)
     assert async_url(text).drivername == "sqlite+aiosqlite"
     assert sync_url(text).drivername == "sqlite+pysqlite"
     assert async_url(text).database == sync_url(text).database == path
 
 
-def test_a_tilde_is_the_home_folder() -> None:
+def test_a_tilde_is_expanded() -> None:
     assert (
         parse_url("~/tasks.db").database == parse_url("sqlite:///~/tasks.db").database == str(Path.home() / "tasks.db")
     )
@@ -89,7 +89,7 @@ def test_a_tilde_is_the_home_folder() -> None:
         }),
     ],
 )  # fmt: skip
-def test_postgresql_is_given_what_the_url_says(text: str, arguments: dict[str, object]) -> None:
+def test_every_part_of_a_url_reaches_postgresql(text: str, arguments: dict[str, object]) -> None:
     assert connect_arguments(text) == arguments
     assert async_url(text).drivername == sync_url(text).drivername == "postgresql+psycopg"
 
@@ -98,19 +98,19 @@ def test_postgresql_is_given_what_the_url_says(text: str, arguments: dict[str, o
     ("text", "shown", "why"),
     [
         ("mysql://me:hunter2@db/app", "mysql://***", "only SQLite and PostgreSQL"),
-        ("postgresql+asyncpg://me:hunter2@db/app", "postgresql+asyncpg://***", "the driver is chosen for you"),
-        ("hunter2", " *** ", "no scheme"),
-        ("hunter2 !://db", " *** ", "only SQLite and PostgreSQL"),
-        ("", " *** ", "no scheme"),
-        ("host=db password=hunter2 dbname=x.db", " *** ", "neither a URL nor the path"),
-        ("file:hunter2.db", " *** ", "neither a URL nor the path"),
+        ("postgresql+asyncpg://me:hunter2@db/app", "postgresql+asyncpg://***", "remove the driver"),
+        ("hunter2", " ***: ", "no scheme"),
+        ("hunter2 !://db", " ***: ", "only SQLite and PostgreSQL"),
+        ("", " ***: ", "no scheme"),
+        ("host=db password=hunter2 dbname=x.db", " ***: ", "neither a URL nor a file path"),
+        ("file:hunter2.db", " ***: ", "neither a URL nor a file path"),
         ("sqlite://", "sqlite://***", "memory"),
         ("sqlite:///:memory:", "sqlite://***", "memory"),
         ("sqlite://hunter2.db", "sqlite://***", "three slashes"),
-        ("sqlite:///file.db?key=hunter2", "sqlite://***", "settings of ours"),
-        ("postgresql://me:hun/ter2@db/app", "postgresql://***", "percent-encoded"),
-        ("postgresql://me:hun@hunter2@db/app", "postgresql://***", "percent-encoded"),
-        ("postgresql://me:1?hunter2@db/app", "postgresql://***", "percent-encoded"),
+        ("sqlite:///file.db?key=hunter2", "sqlite://***", "SQLite options are settings"),
+        ("postgresql://me:hun/ter2@db/app", "postgresql://***", "percent-encode special"),
+        ("postgresql://me:hun@hunter2@db/app", "postgresql://***", "percent-encode special"),
+        ("postgresql://me:1?hunter2@db/app", "postgresql://***", "percent-encode special"),
         ("postgresql://me:hunter2/app", "postgresql://***", "a port must be a number"),
         ("postgresql://me:hunter2%zz@db/app", "postgresql://***", "write %25"),
         ("postgresql://me:hunter2%ff@db/app", "postgresql://***", "not UTF-8"),
@@ -119,18 +119,18 @@ def test_postgresql_is_given_what_the_url_says(text: str, arguments: dict[str, o
         ("postgresql://db:0/app", "postgresql://***", "1 to 65535"),
         ("postgresql://db:65536/app", "postgresql://***", "1 to 65535"),
         ("postgresql://db:\u0663/app", "postgresql://***", "1 to 65535"),
-        ("postgresql://db:1:2/app", "postgresql://***", "host cannot be read"),
-        ("postgresql://a,b/app?port=1,2,3", "postgresql://***", "as many ports as hosts"),
-        ("postgresql://a/app?host=b", "postgresql://***", "given twice"),
-        ("postgresql://a:1/app?port=1", "postgresql://***", "given twice"),
-        ("postgresql://me:hunter2@a/app?password=hunter2", "postgresql://***", "password is given twice"),
+        ("postgresql://db:1:2/app", "postgresql://***", "host is not valid"),
+        ("postgresql://a,b/app?port=1,2,3", "postgresql://***", "the number of ports differs"),
+        ("postgresql://a/app?host=b", "postgresql://***", "set twice"),
+        ("postgresql://a:1/app?port=1", "postgresql://***", "set twice"),
+        ("postgresql://me:hunter2@a/app?password=hunter2", "postgresql://***", "password is set twice"),
         ("postgresql://a/app?sslmod=disable", "postgresql://***", "unknown"),
         ("postgresql://a/app?hunter2", "postgresql://***", "unknown"),
         ("postgresql://a/app?sslpassword=hunter2", "postgresql://***", "service file"),
         ("postgresql://a/app?sslmode=of", "postgresql://***", "sslmode must be one of"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_refused_without_repeating_it(text: str, shown: str, why: str) -> None:
+def test_an_invalid_url_is_rejected_without_repeating_it(text: str, shown: str, why: str) -> None:
     with pytest.raises(InvalidUrl) as caught:
         parse_url(text)
     assert shown in str(caught.value)
@@ -149,7 +149,7 @@ def test_a_url_that_cannot_be_used_is_refused_without_repeating_it(text: str, sh
         ("postgresql:///?service=orders", "postgresql:///?service=orders"),
     ],
 )
-def test_a_url_is_printed_whole_but_for_its_password(text: str, shown: str) -> None:
+def test_a_printed_url_omits_only_the_password(text: str, shown: str) -> None:
     assert redacted(text) == str(parse_url(text)) == shown
     assert repr(parse_url(text)) == f"DatabaseUrl({shown!r})"
 
@@ -169,7 +169,7 @@ def test_no_form_of_a_url_shows_its_password(password: str, user: str, database:
 
 
 @given(password=secrets, rest=st.sampled_from(["@db/app", "/app", "@", ""]))
-def test_a_raw_password_is_either_understood_or_not_repeated(password: str, rest: str) -> None:
+def test_an_unencoded_password_is_parsed_or_not_repeated(password: str, rest: str) -> None:
     try:
         shown = redacted(f"postgresql://me:{password}{rest}")
     except InvalidUrl as error:
@@ -188,14 +188,14 @@ def test_a_raw_password_is_either_understood_or_not_repeated(password: str, rest
         "host=db password=hunter2",
     ],
 )
-def test_a_password_on_the_command_line_is_refused_and_the_other_ways_are_named(text: str) -> None:
+def test_a_password_on_the_command_line_is_rejected_with_alternatives(text: str) -> None:
     with pytest.raises(PasswordInArguments, match=r"RUNNER_URL.*PGPASSWORD.*pgpass.*password_command") as caught:
         refuse_password(text)
     assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["file.db", "postgresql://me@db:5432/app?sslmode=require", "postgresql://me:@db/app"])
-def test_a_url_without_password_is_welcome_on_the_command_line(text: str) -> None:
+def test_a_url_without_a_password_is_accepted_on_the_command_line(text: str) -> None:
     refuse_password(text)
 
 
@@ -227,7 +227,7 @@ def test_other_machines_are_not_local(host: str) -> None:
         ("postgresql:///app?service=missing", "verify-full", False),
     ],
 )
-def test_a_server_elsewhere_must_prove_who_it_is_unless_the_url_says_otherwise(
+def test_a_remote_server_must_be_verified_unless_the_url_sets_another_mode(
     text: str, mode: str | None, weak: bool
 ) -> None:
     tls = parse_url(text).tls
@@ -245,19 +245,19 @@ def test_a_host_from_the_environment_counts() -> None:
     [
         ("[orders]\nhost=db\nuser=100%sure\n", Tls(local=False)),
         ("# ours\n[orders]\nhost = localhost\n", Tls(local=True)),
-        ("[orders]\nhost=db\nsslmode=require\n", Tls(local=False, chosen="require")),
+        ("[orders]\nhost=db\nsslmode=require\n", Tls(local=False, sslmode="require")),
         ("[other]\nhost=localhost\n", Tls(local=False)),
         ("not a service file", Tls(local=False)),
     ],
 )
-def test_a_service_says_where_the_server_is(section: str, tls: Tls, tmp_path: Path) -> None:
+def test_a_service_provides_the_host(section: str, tls: Tls, tmp_path: Path) -> None:
     (tmp_path / "services").write_text(section)
     environ = {"PGSERVICEFILE": str(tmp_path / "services")}
     assert tls_for([], {"service": "orders"}, environ) == tls
     assert tls_for([], {}, {**environ, "PGSERVICE": "orders"}) == tls
 
 
-def test_a_service_is_also_looked_for_in_the_folder_of_the_machine(tmp_path: Path) -> None:
+def test_a_service_is_also_read_from_the_system_folder(tmp_path: Path) -> None:
     (tmp_path / "pg_service.conf").write_text("[orders]\nhost=localhost\n")
     environ = {"PGSERVICEFILE": str(tmp_path / "missing"), "PGSYSCONFDIR": str(tmp_path)}
     assert tls_for([], {"service": "orders"}, environ) == Tls(local=True)

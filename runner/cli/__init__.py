@@ -1,27 +1,24 @@
-"""The command line, `runner VERB ...`: one module for each group of verbs, imported when one of them is called."""
+"""The command line, `runner COMMAND ...`. Each command's module is imported when the command runs."""
 
 import gc
 import sys
-
-from runner.later import divide
 
 INTERRUPTED = 130
 
 
 def main() -> int:
-    """Run the command line that this process was called with.
+    """Run the command line of this process.
 
     Returns:
-        The exit code; see runner.cli.ending.
+        The exit code; see runner.cli.exit_codes.
     """
     try:
-        # Looking for garbage among what is loaded, which stays, takes a seventh of the time; see `app.run`.
+        # Garbage collection during the imports would take a seventh of the start-up time; see `app.run`.
         gc.disable()
-        divide("sqlalchemy.ext.asyncio")  # its sessions bring the ORM along: for handlers that ask for them
         from runner.cli.app import run
-        from runner.cli.ending import ended, prepare_streams
+        from runner.cli.exit_codes import exit_code_of, prepare_streams
 
         prepare_streams()
-        return ended(lambda: run(sys.argv[1:]))
+        return exit_code_of(lambda: run(sys.argv[1:]))
     except KeyboardInterrupt:
-        return INTERRUPTED  # somebody was quicker than the imports
+        return INTERRUPTED  # ctrl-c during the imports

@@ -1,4 +1,4 @@
-"""The verbs: every command with its place and its line of help, in one table."""
+"""The command table of `runner` and the application built from it."""
 
 import gc
 from collections.abc import Sequence
@@ -8,80 +8,78 @@ from typing import NamedTuple
 
 from cyclopts import App, Group, Parameter
 
-from runner.cli.ending import MEANINGS
+from runner.cli.exit_codes import MEANINGS
 from runner.errors import InvalidInput
-from runner.people.fields import suggestion
+from runner.filter.fields import suggestion
 
 
 class Verb(NamedTuple):
     """One command.
 
     Args:
-        name: as it is typed.
-        group: under which the help lists it.
+        name: the name on the command line.
+        group: the heading in the help.
         help: one line.
-        place: the module of runner.cli that holds the function of that name.
+        module: the module of runner.cli with a function of this name.
     """
 
     name: str
     group: str
     help: str
-    place: str
+    module: str
 
 
 ALONE = ("--help", "--version")
-"""Options that stand without a verb."""
+"""Options that need no command."""
 
-START, LOOK, CHANGE, CARE = "Start", "Look", "Change", "Care"
+RUN, INSPECT, OPERATE, MAINTAIN = "Run", "Inspect", "Operate", "Maintain"
 
 VERBS = (
-    Verb("demo", START, "Show everything at work, on a queue filled with sample tasks.", "demo"),
-    Verb("work", START, "Run tasks until told to stop.", "work"),
-    Verb("submit", START, "Put a task, or a file of tasks, into the queue.", "submit"),
-    Verb("tasks", LOOK, "List the tasks that a filter lets through.", "tasks"),
-    Verb("show", LOOK, "Tell the whole story of one task.", "show"),
-    Verb("why", LOOK, "Say why a task is not running, or what became of it.", "why"),
-    Verb("stats", LOOK, "Sum up the queues: states, ages, rates.", "stats"),
-    Verb("runners", LOOK, "List the live runners and what they have in hand.", "runners"),
-    Verb("reports", LOOK, "Tell how well it went: success, tries, durations, volume, over some time.", "reports"),
-    Verb("failures", LOOK, "Group failed attempts by what they have in common.", "failures"),
-    Verb("audit", LOOK, "List who changed what, when and why.", "audit"),
-    Verb("view", LOOK, "List the filters that you saved, or show one.", "views"),
-    Verb("save", LOOK, "Save a filter under a name.", "views"),
-    Verb("forget", LOOK, "Forget a filter that you saved.", "views"),
-    Verb("retry", CHANGE, "Run tasks again, now.", "change"),
-    Verb("terminate", CHANGE, "End tasks for good: waiting ones at once, running ones on request.", "change"),
-    Verb("delay", CHANGE, "Put tasks off by a length of time.", "change"),
-    Verb("unblock", CHANGE, "Let tasks go that wait for others.", "change"),
-    Verb("edit", CHANGE, "Change when and how one task runs.", "edit"),
-    Verb("pause", CHANGE, "Let no more tasks of a queue or a handler start.", "pause"),
-    Verb("resume", CHANGE, "End a pause.", "pause"),
-    Verb("undo", CHANGE, "Take back a change, or all that was changed together.", "undo"),
-    Verb("drain", CHANGE, "Ask a runner to finish what it has, and leave.", "drain"),
-    Verb("resize", CHANGE, "Ask a runner to run more or fewer tasks at once.", "drain"),
-    Verb("migrate", CARE, "Create the tables, or bring them up to date.", "migrate"),
-    Verb("prune", CARE, "Delete finished tasks that are old enough.", "prune"),
-    Verb("check", CARE, "Find out whether all is well, and say what to do where it is not.", "check"),
-    Verb("bench", CARE, "Measure how fast tasks are submitted and run here.", "bench"),
+    Verb("demo", RUN, "Fill a queue with sample tasks and run them.", "demo.verb"),
+    Verb("work", RUN, "Run tasks until stopped.", "work"),
+    Verb("submit", RUN, "Submit a task, or a file of tasks.", "submit"),
+    Verb("tasks", INSPECT, "List the tasks that match a filter.", "tasks"),
+    Verb("show", INSPECT, "Show everything about one task.", "show"),
+    Verb("why", INSPECT, "Explain why a task is not running.", "why"),
+    Verb("stats", INSPECT, "Summarize the queues: states, ages, rates.", "stats"),
+    Verb("runners", INSPECT, "List the runners and the tasks they hold.", "runners"),
+    Verb("reports", INSPECT, "Report success, attempts, durations and volume over a period.", "reports"),
+    Verb("failures", INSPECT, "Group failed attempts by cause.", "failures"),
+    Verb("audit", INSPECT, "List the changes: who, when and why.", "audit"),
+    Verb("views", INSPECT, "List, show, save or delete saved filters.", "views"),
+    Verb("retry", OPERATE, "Run tasks again now.", "operate"),
+    Verb("terminate", OPERATE, "Terminate tasks: waiting ones now, running ones by request.", "operate"),
+    Verb("delay", OPERATE, "Postpone tasks.", "operate"),
+    Verb("unblock", OPERATE, "Release tasks from their dependencies.", "operate"),
+    Verb("edit", OPERATE, "Change when and how one task runs.", "edit"),
+    Verb("pause", OPERATE, "Stop starting the tasks of a queue or a handler.", "pause"),
+    Verb("resume", OPERATE, "End a pause.", "pause"),
+    Verb("undo", OPERATE, "Undo a change or a whole change group.", "undo"),
+    Verb("drain", OPERATE, "Ask a runner to finish its tasks and exit.", "drain"),
+    Verb("resize", OPERATE, "Ask a runner to run more or fewer tasks in parallel.", "drain"),
+    Verb("migrate", MAINTAIN, "Create or upgrade the tables.", "migrate"),
+    Verb("prune", MAINTAIN, "Delete finished tasks past their retention.", "prune"),
+    Verb("check", MAINTAIN, "Check the installation and advise on problems.", "check"),
+    Verb("bench", MAINTAIN, "Measure submit and run throughput on this machine.", "bench.verb"),
 )
 
-_PLACES = (
-    "The database is the one that --url or --profile names, or else RUNNER_URL, or else the default profile of the "
-    "configuration file, or else the file tasktui.db in the current directory."
+_DATABASE = (
+    "The database comes from --url or --profile, then RUNNER_URL, then the default profile of the configuration file. "
+    "Without any of them it is the file tasktui.db in the current directory."
 )
 
 
-def build(chosen: str = "") -> App:
-    """Build the application; the modules of the verbs are imported when they are needed.
+def build(verb_name: str = "") -> App:
+    """Build the application. Each command's module is imported on demand.
 
     Args:
-        chosen: the verb that is going to be called: its own documentation is its help, not only its line.
+        verb_name: the command about to run; its help is its full documentation instead of one line.
     """
     app = App(
         name="runner",
-        help="Run and mend tasks whose queue is a database table.",
+        help="Run and operate tasks whose queue is a database table.",
         help_format="plaintext",
-        help_epilogue="" if chosen in {verb.name for verb in VERBS} else f"{_PLACES}\n\n{_exit_codes()}",
+        help_epilogue="" if verb_name in {verb.name for verb in VERBS} else f"{_DATABASE}\n\n{_exit_codes()}",
         version=lambda: version("tasktui"),
         default_parameter=Parameter(negative=(), show_default=False),
         result_action="return_value",
@@ -89,11 +87,11 @@ def build(chosen: str = "") -> App:
         print_error=False,
         exit_on_error=False,
     )
-    groups = {name: Group(name, sort_key=place) for place, name in enumerate((START, LOOK, CHANGE, CARE))}
-    for place, verb in enumerate(VERBS):
-        path = f"runner.cli.{verb.place}:{verb.name}"
-        line = verb.help if verb.name != chosen else None
-        app.command(path, name=verb.name, help=line, group=groups[verb.group], sort_key=place)
+    groups = {name: Group(name, sort_key=index) for index, name in enumerate((RUN, INSPECT, OPERATE, MAINTAIN))}
+    for index, verb in enumerate(VERBS):
+        path = f"runner.cli.{verb.module}:{verb.name}"
+        line = verb.help if verb.name != verb_name else None
+        app.command(path, name=verb.name, help=line, group=groups[verb.group], sort_key=index)
     return app
 
 
@@ -101,23 +99,23 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line.
 
     Args:
-        arguments: without the program's name.
+        arguments: the command line without the program's name.
 
     Returns:
-        The exit code of the verb.
+        The exit code of the command.
     """
-    typed = list(arguments) or ["--help"]
-    known = {verb.name: verb.place for verb in VERBS}
-    if typed[0].startswith("--") and typed[0] not in ALONE:
-        raise InvalidInput(why=f"options such as {typed[0].partition('=')[0]} stand behind the verb; see runner --help")
-    if typed[0] not in known and not typed[0].startswith("-"):
-        raise InvalidInput(why=f"there is no verb {typed[0]!r}{suggestion(typed[0], tuple(known))}; see runner --help")
-    if typed[0] in known:
-        import_module(f"runner.cli.{known[typed[0]]}")
-    if not gc.isenabled():  # from here on garbage is looked for, but not among what was loaded, which stays
+    words = list(arguments) or ["--help"]
+    modules = {verb.name: verb.module for verb in VERBS}
+    if words[0].startswith("--") and words[0] not in ALONE:
+        raise InvalidInput(why=f"put {words[0].partition('=')[0]} after the command; see runner --help")
+    if words[0] not in modules and not words[0].startswith("-"):
+        raise InvalidInput(why=f"unknown command {words[0]!r}{suggestion(words[0], tuple(modules))}; see runner --help")
+    if words[0] in modules:
+        import_module(f"runner.cli.{modules[words[0]]}")
+    if not gc.isenabled():  # freeze first: the collector need not scan the loaded modules
         gc.freeze()
         gc.enable()
-    return int(build(typed[0])(typed) or 0)
+    return int(build(words[0])(words) or 0)
 
 
 def _exit_codes() -> str:

@@ -1,34 +1,35 @@
-"""`runner audit`: who changed what, when, from where and why."""
+"""`runner audit`: the log of changes."""
 
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.ending import Exit
-from runner.cli.printing import Column, plain, print_json, print_line, print_table
-from runner.cli.targets import EntryId, TaskId
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit
+from runner.cli.output import TableColumn, plain, print_json, print_line, print_table
+from runner.cli.task_filter import EntryId, TaskId
+from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.people import cells
-from runner.people.person import local_zone
-from runner.people.redaction import audited, differences
-from runner.people.terminal import counted
-from runner.people.times import format_zone, parse_moment
-from runner.store.observe import Audited, clock
-from runner.store.observe import audit as read_audit
+from runner.queries.audit import AuditRecord
+from runner.queries.audit import audit as read_audit
+from runner.text import format
+from runner.text.operator import local_zone
+from runner.text.redact import decode_audit, differences
+from runner.text.sanitize import count_noun
+from runner.text.times import format_zone, parse_moment
 
-MOST = 1_000
-"""Entries that one call lists; the next call goes on behind them."""
+MAX_LIMIT = 1_000
+"""Entries per call; `--after` continues."""
 
 COLUMNS = (
-    Column("ENTRY", right=True, whole=True),
-    Column("AT", right=True, whole=True),
-    Column("WHO"),
-    Column("WHAT", whole=True),
-    Column("OF"),
-    Column("CHANGE"),
-    Column("WHY"),
-    Column("BATCH", whole=True),
+    TableColumn("ID", right=True, whole=True),
+    TableColumn("TIME", right=True, whole=True),
+    TableColumn("OPERATOR"),
+    TableColumn("OPERATION", whole=True),
+    TableColumn("TARGET"),
+    TableColumn("CHANGE"),
+    TableColumn("REASON"),
+    TableColumn("GROUP", whole=True),
 )
 
 
@@ -42,66 +43,66 @@ async def audit(  # noqa: PLR0913 - one for each option
     limit: int = 50,
     after: EntryId | None = None,
     json: bool = False,
-    connection: Connection = NOWHERE,
+    connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """List what operators did, the latest first: with the console, with runner, and from where.
+    """List the changes that operators made in the console and on the command line, newest first.
 
     Args:
-        task: Only what was done to this task.
-        operator: Only what this person did.
-        of: Only what was done to this: 'queue mail', 'handler smtp.send', 'runner 7'.
-        since: Only what was done from then on: 1h, 9:00, yesterday.
-        batch: Only what was done together, by the word that stands in each entry.
-        limit: The most entries to list.
-        after: Go on behind this entry, as the last line of the call before said.
+        task: Only changes of this task.
+        operator: Only changes by this operator.
+        of: Only changes of this: 'queue mail', 'handler smtp.send', 'runner 7'.
+        since: Only changes since this time: 1h, 9:00, yesterday.
+        batch: Only this change group.
+        limit: Maximum number of entries.
+        after: Continue after this entry; the last line of output names it.
         json: Print one JSON document.
-        connection: Which database.
+        connection: The database.
     """
-    if not 1 <= limit <= MOST:
-        raise InvalidInput(why=f"--limit goes from 1 to {MOST}, not {limit}; go on with --after")
-    async with opened(connection.settings()) as database:
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidInput(why=f"--limit must be between 1 and {MAX_LIMIT}, not {limit}; page with --after")
+    async with open_database(connection.settings()) as database:
         at = await database.read(clock)
         begin = None if since is None else parse_moment(since, at, local_zone(), past=True)
-        found = await database.read(
+        entries = await database.read(
             read_audit, task, after, limit, operator=operator, since=begin, batch=batch, target=of
         )
     if json:
-        print_json({"entries": [document(entry) for entry in found], "next": _next(found, limit), "at": at})
+        print_json({"entries": [document(entry) for entry in entries], "next": _next(entries, limit), "at": at})
     else:
-        _print(found, at, _next(found, limit))
+        _print(entries, at, _next(entries, limit))
     return Exit.OK
 
 
-def document(entry: Audited) -> dict[str, Any]:
-    """An entry for JSON, its values decoded and its secrets masked."""
-    values = {"before": audited(entry.before), "after": audited(entry.after)}
+def document(entry: AuditRecord) -> dict[str, Any]:
+    """An audit entry as a JSON object, with decoded values and masked secrets."""
+    values = {"before": decode_audit(entry.before), "after": decode_audit(entry.after)}
     return {**plain(entry), **values}
 
 
-def _next(found: list[Audited], limit: int) -> int | None:
-    return found[-1].id if len(found) == limit else None
+def _next(entries: list[AuditRecord], limit: int) -> int | None:
+    return entries[-1].id if len(entries) == limit else None
 
 
-def _print(found: list[Audited], at: datetime, further: int | None) -> None:
-    width = len(COLUMNS) if any(entry.batch for entry in found) else -1
-    if found:
-        print_table(COLUMNS[:width], [list(_row(entry, at))[:width] for entry in found])
-    more = f"; go on with --after {further}" if further is not None else ""
-    print_line(f"{counted(len(found), 'change')}{more}; times are {format_zone(at, local_zone())}", style="dim")
+def _print(entries: list[AuditRecord], at: datetime, next_entry: int | None) -> None:
+    width = len(COLUMNS) if any(entry.batch for entry in entries) else -1
+    if entries:
+        print_table(COLUMNS[:width], [list(_row(entry, at))[:width] for entry in entries])
+    more = f"; continue with --after {next_entry}" if next_entry is not None else ""
+    print_line(f"{count_noun(len(entries), 'change')}{more}; times in {format_zone(at, local_zone())}", style="dim")
 
 
-def _row(entry: Audited, at: datetime) -> Iterator[str]:
+def _row(entry: AuditRecord, at: datetime) -> Iterator[str]:
     yield str(entry.id)
-    yield cells.clock(entry.at, at, local_zone())
+    yield format.clock(entry.at, at, local_zone())
     yield who(entry)
-    yield f"undo of {entry.undo_of}" if entry.undo_of else cells.verb(entry.verb)
-    yield f"task {entry.task_id}" if entry.task_id is not None else cells.text(entry.target)
+    yield f"undo of {entry.undo_of}" if entry.undo_of else format.verb(entry.verb)
+    yield f"task {entry.task_id}" if entry.task_id is not None else format.text(entry.target)
     yield "; ".join(differences(entry.before, entry.after, zone=local_zone()))
     yield entry.reason or ""
     yield entry.batch or ""
 
 
-def who(entry: Audited) -> str:
-    """Who did it and from where, and as whom the database knew them where that is another name."""
+def who(entry: AuditRecord) -> str:
+    """Operator and host, and the database login if it has another name."""
     login = f" (login {entry.login})" if entry.login not in (None, entry.operator) else ""
     return f"{entry.operator}@{entry.host}{login}"

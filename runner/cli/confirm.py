@@ -1,101 +1,108 @@
-"""Before many tasks are changed: what it would touch, and whether that is meant."""
+"""Preview and confirmation of a change of many tasks."""
 
 import sys
 from typing import Any
 
-from runner.cli.ending import complain
-from runner.cli.printing import Column, print_json, print_line, print_table
-from runner.cli.tasks import COLUMNS, listed, row
+from runner.cli.exit_codes import print_stderr
+from runner.cli.output import NO_MATCH, TableColumn, print_json, print_line, print_table
+from runner.cli.tasks import COLUMNS, task_cells, task_document
 from runner.errors import CountChanged, InvalidInput
-from runner.people import cells
-from runner.people.person import now
-from runner.policy.consent import MANY, Demand, demand
+from runner.operations.eligibility import LAST
+from runner.operations.preview import Preview
+from runner.policy.confirmation import MANY, RequiredConfirmation, required_confirmation
 from runner.settings import Settings
-from runner.store.intervene import LAST, Preview
+from runner.text import format
+from runner.text.operator import now
 
-GROUPS = (Column("STATE", whole=True), Column("QUEUE"), Column("TASKS", right=True, whole=True))
-
-
-def number(seen: Preview) -> str:
-    """How many tasks would be changed: what has to be confirmed."""
-    return f"{seen.eligible}{'+' if seen.total.more else ''}"
+GROUPS = (TableColumn("STATE", whole=True), TableColumn("QUEUE"), TableColumn("TASKS", right=True, whole=True))
 
 
-def document(seen: Preview) -> dict[str, Any]:
-    """A preview for JSON."""
+def eligible_count(preview: Preview) -> str:
+    """The number of tasks that would change, as --yes expects it: `57`, or `10000+` at the cap."""
+    return f"{preview.eligible}{'+' if preview.total.more else ''}"
+
+
+def document(preview: Preview) -> dict[str, Any]:
+    """A preview as a JSON object."""
     return {
-        "verb": cells.verb(seen.verb),
-        "total": seen.total,
-        "eligible": seen.eligible,
-        "groups": [{"shown": shown, "queue": queue, "tasks": count} for (shown, queue), count in seen.groups.items()],
-        "skipped": [{"why": why, "tasks": count} for why, count in seen.skipped.items()],
-        "last": seen.last,
-        "samples": [listed(task) for task in seen.samples],
+        "verb": format.verb(preview.verb),
+        "total": preview.total,
+        "eligible": preview.eligible,
+        "groups": [
+            {"shown": shown, "queue": queue, "tasks": count} for (shown, queue), count in preview.groups.items()
+        ],
+        "skipped": [{"why": why, "tasks": count} for why, count in preview.skipped.items()],
+        "last": preview.last,
+        "samples": [task_document(task) for task in preview.samples],
     }
 
 
-def show(seen: Preview, *, json: bool) -> None:
+def print_preview(preview: Preview, *, json: bool) -> None:
     """Print a preview."""
     if json:
-        print_json(document(seen))
+        print_json(document(preview))
         return
-    match = "task matches" if str(seen.total) == "1" else "tasks match"
-    print_line(f"{cells.verb(seen.verb)}: {seen.total} {match}, {number(seen)} would be changed", style="bold")
-    groups = [[cells.state(shown), queue, f"{count:,}"] for (shown, queue), count in seen.groups.items()]
+    if not preview.total.number and not preview.total.more:
+        print_line(NO_MATCH)
+        return
+    match = "task matches" if str(preview.total) == "1" else "tasks match"
+    title = f"{format.verb(preview.verb)}: {preview.total} {match}, {eligible_count(preview)} would change"
+    print_line(title, style="bold")
+    groups = [[format.state(shown), queue, f"{count:,}"] for (shown, queue), count in preview.groups.items()]
     if groups:
         print_table(GROUPS, groups)
-    for why, count in seen.skipped.items():
-        print_line(f"{count:,} would be left alone: {why}")
-    if seen.last:
-        print_line(f"{seen.last:,} {LAST}")
-    if seen.samples:
-        print_line("for example:")
-        print_table(COLUMNS, [row(task, now()) for task in seen.samples])
+    for why, count in preview.skipped.items():
+        print_line(f"{count:,} skipped: {why}")
+    if preview.last:
+        print_line(f"{preview.last:,} {LAST}")
+    if preview.samples:
+        print_line("examples:")
+        print_table(COLUMNS, [task_cells(task, now()) for task in preview.samples])
 
 
-def demanded(number: str, settings: Settings) -> Demand:
-    """What has to be said before so many tasks are changed."""
-    count = MANY + 1 if number.endswith("+") else int(number)
-    return demand(count, production=settings.production, name=settings.called)
+def demand_for(count: str, settings: Settings) -> RequiredConfirmation:
+    """The confirmation required to change this many tasks."""
+    number = MANY + 1 if count.endswith("+") else int(count)
+    return required_confirmation(number, production=settings.production, name=settings.called)
 
 
-def need_reason(wanted: Demand, reason: str | None) -> None:
-    """Make sure that there is a reason where one is needed.
+def require_reason(demanded: RequiredConfirmation, reason: str | None) -> None:
+    """Check that there is a reason if one is required.
 
     Raises:
-        InvalidInput: there is none.
+        InvalidInput: the reason is missing.
     """
-    if wanted.reason and not reason:
-        why = f"on production, as for more than {MANY:,} tasks, a change needs a reason: --reason '...'"
+    if demanded.reason and not reason:
+        why = f"changes on production, or of more than {MANY:,} tasks, need a reason: --reason '...'"
         raise InvalidInput(why=why)
 
 
-def ask(number: str, wanted: Demand) -> str:
-    """Ask the person at the terminal whether what was shown is meant.
+def ask(count: str, demanded: RequiredConfirmation) -> str:
+    """Ask for confirmation at the terminal.
 
     Args:
-        number: of tasks that would be changed.
-        wanted: what has to be typed.
+        count: number of tasks that would change.
+        demanded: the word to type.
 
     Returns:
-        The number of tasks that was confirmed.
+        The confirmed count.
 
     Raises:
-        InvalidInput: nobody can be asked, or the answer was no.
+        InvalidInput: the answer was no, or the input is not a terminal.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidInput(why=f"nothing was done; to do it, say --yes {number}")
-    complain(f"Type {wanted.word} to go on, anything else to leave all as it is.")
-    if sys.stdin.readline().strip().lower() != wanted.word.lower():
-        raise InvalidInput(why="nothing was done, as it was not confirmed")
-    return number
+        raise InvalidInput(why=f"nothing was changed; confirm with --yes {count}")
+    print_stderr(f"Type {demanded.word} to continue, anything else to cancel.")
+    if sys.stdin.readline().strip().lower() != demanded.word.lower():
+        raise InvalidInput(why="not confirmed; nothing was changed")
+    return count
 
 
-def confirm(number: str, yes: str) -> None:
-    """Make sure that as many tasks would be changed as were confirmed.
+def check_count(count: str, yes: str) -> None:
+    """Check that the confirmed count is still right.
 
     Raises:
-        CountChanged: it would be another number by now.
+        CountChanged: another number of tasks would change now.
     """
-    if yes.replace(",", "") != number:
-        raise CountChanged(found=number, confirmed=yes)
+    if yes.replace(",", "") != count:
+        raise CountChanged(found=count, confirmed=yes)

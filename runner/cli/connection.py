@@ -1,4 +1,4 @@
-"""Which database a command is about, and the way into it."""
+"""The database options of every command, and how a command opens the database."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,24 +8,25 @@ from typing import Any
 
 from cyclopts import Group, Parameter
 
-from runner.cli.ending import complain
+from runner.cli.exit_codes import print_stderr
+from runner.db.connect import driver_threads_ended
+from runner.db.database import Database
+from runner.db.migrations.apply import ensure
+from runner.db.migrations.revisions import HEAD, REVISIONS
 from runner.errors import SchemaMissing
-from runner.migrations import HEAD, REVISIONS, ensure
 from runner.settings import Settings, load
-from runner.store.database import Database
-from runner.store.threads import driver_threads_ended
 from runner.urls import refuse_password
 
 
 @Parameter(name="*", group=Group("Database", sort_key=100))
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """The options that every verb shares.
+    """The options that commands share.
 
     Args:
         url: sqlite:///file.db or postgresql://host/database, without a password.
         profile: A profile of the configuration file.
-        config: The configuration file, if it is not the usual one.
+        config: The configuration file, if it is not the default one.
     """
 
     url: str | None = None
@@ -36,10 +37,10 @@ class Connection:
         """Collect the settings for a command.
 
         Args:
-            overrides: what its other options say, by name of the setting; None counts as not given.
+            overrides: settings from the other options, by name; None counts as absent.
 
         Raises:
-            PasswordInArguments: the URL holds a password, which others could read in the list of processes.
+            PasswordInArguments: the URL contains a password, visible to others in the process list.
             ConfigurationError: see `runner.settings.load`.
         """
         if self.url is not None:
@@ -47,20 +48,20 @@ class Connection:
         return load(profile=self.profile, config=self.config, url=self.url, **overrides)
 
 
-NOWHERE = Connection()
-"""No option was given: the environment, the configuration file and the defaults decide."""
+DEFAULT_CONNECTION = Connection()
+"""No option: the environment, the configuration file and the defaults decide."""
 
 
 @asynccontextmanager
-async def unopened(settings: Settings, *, must_exist: bool = False) -> AsyncIterator[Database]:
-    """Prepare the way to the database of a command, whatever tables it has.
+async def open_unchecked(settings: Settings, *, must_exist: bool = False) -> AsyncIterator[Database]:
+    """Connect to the database of a command without checking its tables.
 
     Args:
-        settings: say where it is.
-        must_exist: do not let a missing SQLite file come into being by looking into it.
+        settings: the settings, with the database.
+        must_exist: raise an error for a missing SQLite file instead of creating it.
 
     Raises:
-        SchemaMissing: there is no such file, though it must exist.
+        SchemaMissing: the file does not exist and `must_exist` is set.
     """
     if must_exist and settings.url.kind == "sqlite" and not Path(settings.url.database).exists():
         raise SchemaMissing(url=settings.url, needed=HEAD)
@@ -73,18 +74,18 @@ async def unopened(settings: Settings, *, must_exist: bool = False) -> AsyncIter
 
 
 @asynccontextmanager
-async def opened(settings: Settings) -> AsyncIterator[Database]:
-    """Open the database of a command, with its tables in order.
+async def open_database(settings: Settings) -> AsyncIterator[Database]:
+    """Open the database of a command and make sure that its tables exist.
 
     Args:
-        settings: say where it is.
+        settings: the settings, with the database.
 
     Raises:
-        SchemaMissing: on PostgreSQL, when there are no tables of ours; a SQLite file is given them.
-        DatabaseAway: when it cannot be reached.
+        SchemaMissing: the PostgreSQL database has no tables of ours; a SQLite file gets them.
+        DatabaseUnavailable: the database cannot be reached.
     """
-    async with unopened(settings) as database:
-        applied = await ensure(database)
-        if len(applied) == len(REVISIONS):
-            complain(f"runner: {database.url} is new, its tables were created just now")
+    async with open_unchecked(settings) as database:
+        revisions = await ensure(database)
+        if len(revisions) == len(REVISIONS):
+            print_stderr(f"runner: created the tables of the new database {database.url}")
         yield database

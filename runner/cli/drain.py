@@ -1,16 +1,17 @@
-"""`runner drain`, `runner resize`: ask a runner for something; it hears of it with its next beat."""
+"""`runner drain`, `runner resize`: commands for a runner, which receives them with its next heartbeat."""
 
-from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.ending import Exit, complain
-from runner.cli.printing import print_json, print_line
-from runner.cli.targets import RunnerId
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.output import print_json, print_line
+from runner.cli.task_filter import RunnerId
+from runner.db.database import Database
 from runner.errors import InvalidInput
-from runner.people import cells
-from runner.policy.wish import Wish
-from runner.store import intervene
-from runner.store.database import Database
-from runner.store.intervene import who
-from runner.store.observe import RunnerRow, runner_of
+from runner.operations.results import local_actor
+from runner.operations.runner_command import send_command
+from runner.operations.sql_export import command_script
+from runner.policy.runner_command import RunnerCommand
+from runner.queries.runners import RunnerRow, runner_of
+from runner.text import format
 
 
 async def drain(
@@ -21,80 +22,87 @@ async def drain(
     sql: bool = False,
     reason: str | None = None,
     json: bool = False,
-    connection: Connection = NOWHERE,
+    connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Ask a runner to take no more tasks, let the running ones end, and leave, as after SIGTERM.
+    """Ask a runner to claim no more tasks, finish the running ones and exit, as after SIGTERM.
 
     Args:
-        runner: The runner's number, as runner runners lists it.
-        dry_run: Only show what would be asked of whom.
-        sql: Only print the SQL that does the same, for psql or sqlite3.
-        reason: Why; it is kept with the change.
+        runner: Id of the runner; see runner runners.
+        dry_run: Only show the request.
+        sql: Only print equivalent SQL for psql or sqlite3.
+        reason: The reason; recorded with the change.
         json: Print one JSON document.
-        connection: Which database.
+        connection: The database.
     """
-    async with opened(connection.settings()) as database:
+    async with open_database(connection.settings()) as database:
         if sql:
-            return await _print_script(database, runner, Wish(drain=True), reason)
-        return await _ask(database, "drain", runner, Wish(drain=True), reason, dry_run=dry_run, json=json)
+            return await _print_script(database, runner, RunnerCommand(drain=True), reason)
+        return await _ask(database, "drain", runner, RunnerCommand(drain=True), reason, dry_run=dry_run, json=json)
 
 
 async def resize(
     runner: RunnerId,
     /,
     *,
-    slots: int | None = None,
+    concurrency: int | None = None,
     threads: int | None = None,
     dry_run: bool = False,
     sql: bool = False,
     reason: str | None = None,
     json: bool = False,
-    connection: Connection = NOWHERE,
+    connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Ask a runner to run more or fewer tasks at once, until it ends.
+    """Ask a runner to run more or fewer tasks in parallel, until it exits.
 
     Args:
-        runner: The runner's number, as runner runners lists it.
-        slots: How many async handlers to run at once.
-        threads: How many plain functions to run at once.
-        dry_run: Only show what would be asked of whom.
-        sql: Only print the SQL that does the same, for psql or sqlite3.
-        reason: Why; it is kept with the change.
+        runner: Id of the runner; see runner runners.
+        concurrency: Number of async handlers to run in parallel.
+        threads: Number of plain functions to run in parallel.
+        dry_run: Only show the request.
+        sql: Only print equivalent SQL for psql or sqlite3.
+        reason: The reason; recorded with the change.
         json: Print one JSON document.
-        connection: Which database.
+        connection: The database.
     """
-    if slots is None and threads is None:
-        raise InvalidInput(why="say how many: --slots 50, --threads 4, or both")
-    async with opened(connection.settings()) as database:
-        wish = Wish(slots=slots, threads=threads)
+    if concurrency is None and threads is None:
+        raise InvalidInput(why="set --concurrency, --threads or both: --concurrency 50 --threads 4")
+    async with open_database(connection.settings()) as database:
+        command = RunnerCommand(concurrency=concurrency, threads=threads)
         if sql:
-            return await _print_script(database, runner, wish, reason)
-        return await _ask(database, "resize", runner, wish, reason, dry_run=dry_run, json=json)
+            return await _print_script(database, runner, command, reason)
+        return await _ask(database, "resize", runner, command, reason, dry_run=dry_run, json=json)
 
 
-async def _print_script(database: Database, number: int, wish: Wish, reason: str | None) -> int:
-    print(await database.write(intervene.wish_script, number, str(wish), who(reason)), end="")
+async def _print_script(database: Database, runner_id: int, command: RunnerCommand, reason: str | None) -> int:
+    print(await database.write(command_script, runner_id, str(command), local_actor(reason)), end="")
     return Exit.OK
 
 
 async def _ask(
-    database: Database, verb: str, number: int, wish: Wish, reason: str | None, *, dry_run: bool, json: bool
+    database: Database,
+    verb: str,
+    runner_id: int,
+    command: RunnerCommand,
+    reason: str | None,
+    *,
+    dry_run: bool,
+    json: bool,
 ) -> int:
-    found = await database.read(runner_of, number)
-    if found is None:
-        complain(f"there is no runner {number}; see runner runners")
+    row = await database.read(runner_of, runner_id)
+    if row is None:
+        print_stderr(f"runner {runner_id} does not exist; see runner runners")
         return Exit.NOT_FOUND
     if not dry_run:
-        await database.write(intervene.wish, number, str(wish), who(reason))
+        await database.write(send_command, runner_id, str(command), local_actor(reason))
     if json:
-        print_json({"verb": verb, "runner": number, "wish": str(wish), "alive": found.alive, "dry_run": dry_run})
+        print_json({"verb": verb, "runner": runner_id, "command": str(command), "alive": row.alive, "dry_run": dry_run})
     else:
-        print_line(_said(found, wish, dry_run))
-    if not found.alive:
-        complain(f"runner {number} has been silent for {cells.age(found.silent)}: it hears of it only if it comes back")
+        print_line(_sentence(row, command, dry_run))
+    if not row.alive:
+        print_stderr(f"runner {runner_id} has sent no heartbeat for {format.age(row.heartbeat_age)}; it may be lost")
     return Exit.OK
 
 
-def _said(found: RunnerRow, wish: Wish, dry_run: bool) -> str:
-    place = f"runner {found.id} on {found.host} (process {found.pid}, {found.holds} of {found.capacity} slots in use)"
-    return f"{place} {'would be' if dry_run else 'is'} asked for: {wish}"
+def _sentence(row: RunnerRow, command: RunnerCommand, dry_run: bool) -> str:
+    runner = f"runner {row.id} on {row.host} (process {row.pid}, {row.running_tasks} of {row.capacity} slots in use)"
+    return f"{runner} {'would receive' if dry_run else 'will receive'}: {command}"

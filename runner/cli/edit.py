@@ -1,4 +1,4 @@
-"""`runner edit`: when and how one task runs."""
+"""`runner edit`: change when and how one task runs."""
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -8,41 +8,42 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from runner.cli.answer import code as code_of
-from runner.cli.answer import tell
-from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.ending import Exit, complain
-from runner.cli.printing import print_json, print_line
-from runner.cli.script import print_script
-from runner.cli.targets import TaskId
-from runner.errors import InvalidEdit, TaskMovedOn
-from runner.people import cells
-from runner.people.person import local_zone
-from runner.people.redaction import differences
-from runner.people.times import format_moment, parse_duration, parse_moment
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.operation_output import exit_code, print_result, print_script
+from runner.cli.output import print_json, print_line
+from runner.cli.task_filter import TaskId
+from runner.db.transaction import clock
+from runner.errors import InvalidEdit, VersionConflict
+from runner.model.duration import parse_duration
+from runner.operations.edit import EditPreview, edit_each, preview_edit
+from runner.operations.edit import edit as apply_edit
+from runner.operations.edit_values import KEEP, Changes
+from runner.operations.results import Target, local_actor
 from runner.policy.retry import parse_plan
-from runner.store import intervene
-from runner.store.intervene import KEEP, Changes, Editing, Target, who
-from runner.store.observe import clock
+from runner.text import format
+from runner.text.operator import local_zone
+from runner.text.redact import differences
+from runner.text.times import format_moment, parse_moment
 
 NONE = "none"
-"""Typed to give a value back to the handler's, or to have no key."""
+"""Restores the handler's value, or removes the key."""
 
 
 @Parameter(name="*", group=Group("New values", sort_key=50))
 @dataclass(frozen=True, slots=True)
 class NewValues:
-    """What is to be set; what is left out stays.
+    """New values; options that are left out change nothing.
 
     Args:
         run_at: Not before this time: now, +10m, 14:30, tomorrow 9:00.
-        max_attempts: How often it may be tried, or none for the handler's.
-        priority: 1 to 9, 9 goes first.
+        max_attempts: Maximum number of attempts, or none for the handler's.
+        priority: 1 to 9; 9 runs first.
         retry: The retry plan, or none for the handler's.
-        timeout: How long an attempt may take, or none for the handler's.
+        timeout: Time limit of an attempt, or none for the handler's.
         payload: The arguments, a JSON object.
         key: The business key, or none.
-        again: Run a task again that is dead or cancelled, with these values.
+        requeue: Run a dead or cancelled task again with these values.
     """
 
     run_at: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
@@ -52,12 +53,12 @@ class NewValues:
     timeout: str | None = None
     payload: str | None = None
     key: str | None = None
-    again: bool = False
+    requeue: bool = False
 
     def changes(self, at: datetime) -> Changes:
-        """Read what was typed, at the database's time `at`."""
-        given = {name: value for name, value in asdict(self).items() if value is not None and name != "again"}
-        return Changes(**{name: self._read(name, value, at) for name, value in given.items()})
+        """Parse the values, relative to the database's time `at`."""
+        texts = {name: value for name, value in asdict(self).items() if value is not None and name != "requeue"}
+        return Changes(**{name: self._read(name, value, at) for name, value in texts.items()})
 
     def _read(self, name: str, value: Any, at: datetime) -> Any:
         match name:
@@ -66,7 +67,7 @@ class NewValues:
             case "max_attempts" | "retry" | "timeout" | "key" if value == NONE:
                 return None
             case "max_attempts" if not value.isdecimal():
-                raise InvalidEdit(field=name, value=value, why="it must be a whole number, or none")
+                raise InvalidEdit(field=name, value=value, why="expected a whole number, or none")
             case "max_attempts":
                 return int(value)
             case "retry":
@@ -76,71 +77,73 @@ class NewValues:
         return value
 
 
-NOTHING = NewValues()
+NO_VALUES = NewValues()
 
 
 async def edit(
     id: TaskId,
     /,
     *,
-    values: NewValues = NOTHING,
+    values: NewValues = NO_VALUES,
     version: int | None = None,
     dry_run: bool = False,
     sql: bool = False,
     reason: str | None = None,
     json: bool = False,
-    connection: Connection = NOWHERE,
+    connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Change when and how one task runs, a running one too.
+    """Change when and how one task runs, even while it runs.
 
-    One that is dead or cancelled is run again with the new values by --again.
+    With --requeue a dead or cancelled task runs again with the new values.
 
-    With --version nothing is changed when the task is at another version than
-    runner show said.
+    With --version nothing changes if the task has another version than runner show
+    printed.
 
     Args:
-        id: The task's number.
-        values: What to set.
-        version: The version that you saw.
-        dry_run: Only show what would be changed.
-        sql: Only print the SQL that does the same, for psql or sqlite3.
-        reason: Why; it is kept with the change.
+        id: The id of the task.
+        values: The new values.
+        version: The version from runner show.
+        dry_run: Only show the changes.
+        sql: Only print equivalent SQL for psql or sqlite3.
+        reason: The reason; recorded with the change.
         json: Print one JSON document.
-        connection: Which database.
+        connection: The database.
     """
     settings = connection.settings()
-    async with opened(settings) as database:
+    async with open_database(settings) as database:
         at = await database.read(clock)
         changes = values.changes(at)
-        again, limit = values.again, int(settings.payload_limit)
+        requeue, limit = values.requeue, int(settings.payload_limit)
         if sql:
-            operation = partial(intervene.edit_each, changes=changes, by=who(reason), again=again, payload_limit=limit)
+            operation = partial(
+                edit_each, changes=changes, by=local_actor(reason), requeue=requeue, payload_limit=limit
+            )
             await print_script(database, operation, [Target(id, version)])
             return Exit.OK
         if dry_run:
-            seen = await database.read(intervene.editing, id, version, changes, again=again, payload_limit=limit)
-            result = seen.answer
+            plan = await database.read(preview_edit, id, version, changes, requeue=requeue, payload_limit=limit)
+            result = plan.answer
         else:
-            operation = partial(intervene.edit, again=again, payload_limit=limit)
-            result = await database.write(operation, id, version, changes, who(reason))
-    for left in result.moved_on:
-        raise TaskMovedOn(id=id, seen=version, state=left.state, found=left.version)
+            operation = partial(apply_edit, requeue=requeue, payload_limit=limit)
+            result = await database.write(operation, id, version, changes, local_actor(reason))
+    for conflict in result.conflicts:
+        raise VersionConflict(id=id, seen=version, state=conflict.state, found=conflict.version)
     if dry_run:
-        return _show(seen, json=json)
-    code = tell("edit", result, json=json)
+        return _show(plan, json=json)
+    code = print_result("edit", result, json=json)
     if code == Exit.OK and not json and changes.run_at is not KEEP:
-        print_line(f"It runs at {format_moment(changes.run_at, local_zone())}, {cells.distance(changes.run_at, at)}.")
+        print_line(f"It runs at {format_moment(changes.run_at, local_zone())}, {format.distance(changes.run_at, at)}.")
     return code
 
 
-def _show(seen: Editing, *, json: bool) -> int:
-    """Print what would be changed."""
-    before, after = (dumps(values, default=str) for values in (seen.before, seen.after))
+def _show(plan: EditPreview, *, json: bool) -> int:
+    """Print the changes of a dry run."""
+    before, after = (dumps(values, default=str) for values in (plan.before, plan.after))
     changes = differences(before, after, zone=local_zone())
     if json:
-        print_json({"verb": "edit", "eligible": len(seen.answer.changed), "changes": changes})
+        print_json({"verb": "edit", "eligible": len(plan.answer.changed), "changes": changes})
     for change in changes if not json else ():
         print_line(f"would change {change}")
-    for line in seen.answer.left_alone():
-        complain(line)
-    return code_of(seen.answer)
+    for line in plan.answer.reasons():
+        print_stderr(line)
+    return exit_code(plan.answer)

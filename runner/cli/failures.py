@@ -1,37 +1,38 @@
-"""`runner failures`: what goes wrong, grouped by what it has in common."""
+"""`runner failures`: failure groups."""
 
 from datetime import datetime, timedelta
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.ending import Exit
-from runner.cli.printing import Column, plain, print_block, print_json, print_line, print_table, print_title
-from runner.cli.targets import read_filter
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit
+from runner.cli.output import TableColumn, plain, print_block, print_json, print_line, print_table, print_title
+from runner.cli.task_filter import read_filter
+from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.people import cells
-from runner.people.fields import Operator
-from runner.people.filters import Filter, Term
-from runner.people.redaction import masked
-from runner.people.terminal import counted
-from runner.store.observe import Failures, clock
-from runner.store.observe import failures as read_failures
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
+from runner.queries.failures import Failures
+from runner.queries.failures import failures as read_failures
+from runner.text import format
+from runner.text.redact import mask
+from runner.text.sanitize import count_noun
 
 DAY = timedelta(days=1)
 
-MOST = 1_000
-"""Groups that one call lists."""
+MAX_LIMIT = 1_000
+"""Groups per call."""
 
 COLUMNS = (
-    Column("KIND", whole=True),
-    Column("COUNT", right=True, whole=True),
-    Column("NOW/m", right=True, whole=True),
-    Column("TASKS", right=True, whole=True),
-    Column("BURIED", right=True, whole=True),
-    Column("LAST", right=True, whole=True),
-    Column("HANDLER"),
-    Column("ERROR"),
+    TableColumn("GROUP", whole=True),
+    TableColumn("COUNT", right=True, whole=True),
+    TableColumn("NOW/m", right=True, whole=True),
+    TableColumn("TASKS", right=True, whole=True),
+    TableColumn("DEAD", right=True, whole=True),
+    TableColumn("LAST", right=True, whole=True),
+    TableColumn("HANDLER"),
+    TableColumn("ERROR"),
 )
 
 
@@ -40,52 +41,54 @@ async def failures(
     limit: int = 50,
     traceback: bool = False,
     json: bool = False,
-    connection: Connection = NOWHERE,
+    connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Group failed attempts by what they have in common, the most frequent first.
+    """Group failed attempts by cause, the most frequent group first.
 
-    Numbers, ids and quoted values in messages are masked. Without since: in the
-    filter the last day counts, and at most the last 20,000 attempts (shown as 57+).
-    NOW/m is how many there were a minute in the last ten minutes.
-    KIND goes into filters: runner tasks failure:KIND, runner retry failure:KIND.
+    Numbers, ids and quoted values in messages are masked. Without since: the
+    filter covers the last day, and at most the last 20,000 attempts (shown as 57+).
+    NOW/m is the rate per minute over the last ten minutes.
+    GROUP works in filters: runner tasks failure:GROUP, runner retry failure:GROUP.
 
     Fields: id queue handler error failure host runner attempts since until.
 
     Args:
-        words: The filter on attempts; none looks at all.
-        limit: The most groups to list.
+        words: The filter on attempts; none matches all.
+        limit: Maximum number of groups.
         traceback: Show the last traceback of each group.
         json: Print one JSON document.
-        connection: Which database.
+        connection: The database.
     """
-    if not 1 <= limit <= MOST:
-        raise InvalidInput(why=f"--limit goes from 1 to {MOST}, not {limit}")
-    wanted = read_filter(words)
-    async with opened(connection.settings()) as database:
+    if not 1 <= limit <= MAX_LIMIT:
+        raise InvalidInput(why=f"--limit must be between 1 and {MAX_LIMIT}, not {limit}")
+    attempts = read_filter(words)
+    async with open_database(connection.settings()) as database:
         at = await database.read(clock)
-        wanted = _lately(wanted, at)
-        found = await database.read(read_failures, wanted, limit=limit)
+        attempts = _recent(attempts, at)
+        groups = await database.read(read_failures, attempts, limit=limit)
     if json:
-        print_json({"filter": str(wanted), "failures": [plain(group) for group in found], "at": at})
+        print_json({"filter": str(attempts), "failures": [plain(group) for group in groups], "at": at})
     else:
-        _print(found, at, traceback=traceback)
+        _print(groups, at, traceback=traceback)
     return Exit.OK
 
 
-def _lately(wanted: Filter, at: datetime) -> Filter:
-    """The filter, of the last day where it names no time."""
-    if any(term.field in ("since", "until") for term in wanted.terms):
-        return wanted
-    return Filter((*wanted.terms, Term("since", Operator.GE, at - DAY)))
+def _recent(attempts: Filter, at: datetime) -> Filter:
+    """Limit a filter without a time to the last day."""
+    if any(term.field in ("since", "until") for term in attempts.terms):
+        return attempts
+    return Filter((*attempts.terms, Term("since", Operator.GE, at - DAY)))
 
 
-def _print(found: list[Failures], at: datetime, *, traceback: bool) -> None:
-    if found:
-        print_table(COLUMNS, [_row(group, at) for group in found])
-    print_line(f"{counted(len(found), 'kind')} of failures", style="dim")
-    for group in found if traceback else ():
-        print_title(f"{group.fingerprint}: task {group.task_id} was the last, with {_error(group)}")
-        print_block(masked(group.traceback or "there is no traceback"))
+def _print(groups: list[Failures], at: datetime, *, traceback: bool) -> None:
+    if not groups:
+        print_line("No failed attempts match.")
+        return
+    print_table(COLUMNS, [_row(group, at) for group in groups])
+    print_line(count_noun(len(groups), "failure group"), style="dim")
+    for group in groups if traceback else ():
+        print_title(f"{group.fingerprint}: last in task {group.task_id}, {_error(group)}")
+        print_block(mask(group.traceback or "no traceback"))
 
 
 def _row(group: Failures, at: datetime) -> list[str]:
@@ -94,12 +97,12 @@ def _row(group: Failures, at: datetime) -> list[str]:
         str(group.count),
         f"{group.rate:,.3g}",
         f"{group.tasks:,}",
-        f"{group.buried:,}",
-        cells.since(group.last, at),
+        f"{group.dead:,}",
+        format.since(group.last, at),
         group.handler,
         _error(group),
     ]
 
 
 def _error(group: Failures) -> str:
-    return cells.reason(f"{group.error_type}: {group.message}")
+    return format.reason(f"{group.error_type}: {group.message}")

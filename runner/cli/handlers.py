@@ -1,4 +1,4 @@
-"""The handlers that a command knows: of the modules that -H names, found from the current directory as well."""
+"""The handlers that a command loads: the modules of -H, searched in the current directory too."""
 
 import sys
 from collections.abc import Iterator
@@ -9,40 +9,40 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from runner.errors import HandlersNotFound
-from runner.handlers import Registry, discover
+from runner.handlers.registry import Registry, discover
 from runner.settings import Settings
 
 Modules = Annotated[tuple[str, ...], Parameter(name=("--handlers", "-H"))]
-"""The option -H, which may be repeated."""
+"""The option -H; may be repeated."""
 
 
 def load_handlers(settings: Settings) -> Registry:
-    """Import the modules that the settings name, and those that installed packages offer.
+    """Import the modules named in the settings, and the modules that installed packages register.
 
     Args:
-        settings: with the names of the modules.
+        settings: the settings, with the module names.
 
     Returns:
-        All handlers by name.
+        The handlers by name.
 
     Raises:
         HandlersNotFound: a module cannot be imported.
-        DuplicateHandler: two handlers have one name.
+        DuplicateHandler: two handlers have the same name.
     """
     with _from_here():
         try:
             return discover(settings.handlers)
         except SystemExit as end:
             modules = ", ".join(settings.handlers)
-            raise HandlersNotFound(module=modules, why=f"it ends the program when it is imported ({end})") from None
+            raise HandlersNotFound(module=modules, why=f"importing it exits the process ({end})") from None
 
 
 @contextmanager
 def _from_here() -> Iterator[None]:
-    """Look into the current directory first for what is asked for by name, and last for all that comes later.
+    """Search the current directory first for the named modules, and last for all later imports.
 
-    Left in front, any file there (queue.py, email.py) would take the place of a module of Python's own. A file
-    runner.py takes nobody's place: this package is imported already.
+    If it stayed first, any file there (queue.py, email.py) would replace a standard module. A file runner.py is
+    harmless: this package is already imported.
     """
     here = str(Path.cwd())
     sys.path.insert(0, here)

@@ -1,13 +1,14 @@
-"""`runner migrate`: the tables."""
+"""`runner migrate`: create or upgrade the tables."""
 
-from runner.cli.connection import NOWHERE, Connection, unopened
-from runner.cli.ending import Exit
-from runner.cli.printing import print_json, print_line
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_unchecked
+from runner.cli.exit_codes import Exit
+from runner.cli.output import print_json, print_line
+from runner.db.migrations.apply import sql as write_sql
+from runner.db.migrations.apply import upgrade
+from runner.db.migrations.revisions import HEAD
+from runner.db.migrations.revisions import check as check_schema
+from runner.db.migrations.roles import roles as write_roles
 from runner.errors import InvalidInput
-from runner.migrations import HEAD, upgrade
-from runner.migrations import check as check_schema
-from runner.migrations import roles as write_roles
-from runner.migrations import sql as write_sql
 from runner.settings import Settings
 
 
@@ -17,43 +18,43 @@ async def migrate(
     sql: bool = False,
     roles: bool = False,
     json: bool = False,
-    connection: Connection = NOWHERE,
+    connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Create the tables of a database, or bring them up to date.
+    """Create or upgrade the tables.
 
-    Any number of programs may do this at once. A SQLite file is migrated by
-    whatever uses it first; a PostgreSQL database only by this.
+    Several programs may do this at the same time. The first command that uses a
+    SQLite file migrates it; a PostgreSQL database needs this command.
 
     Args:
-        check: Only tell whether the tables are as this program needs them.
-        sql: Only print the statements that give an empty database its tables.
-        roles: Only print the statements that give a PostgreSQL database roles: a
-            producer, a runner, an operator and a reader, each with what it needs.
+        check: Only check that the tables match this release.
+        sql: Only print the statements that create the tables.
+        roles: Only print the statements that create the PostgreSQL roles
+            producer, runner, operator and reader with their privileges.
         json: Print one JSON document.
-        connection: Which database.
+        connection: The database.
     """
     if check + sql + roles > 1:
-        raise InvalidInput(why="--check looks into the database, --sql and --roles print: only one of them makes sense")
+        raise InvalidInput(why="choose one of --check, --sql and --roles")
     settings = connection.settings()
     if sql or roles:
-        write = write_sql if sql else write_roles
-        print(write(settings.url, settings.table_prefix, settings.table_schema))
+        render = write_sql if sql else write_roles
+        print(render(settings.url, settings.table_prefix, settings.table_schema))
         return Exit.OK
-    applied = await _checked(settings) if check else await _upgraded(settings)
+    revisions = await _check(settings) if check else await _upgrade(settings)
     if json:
-        print_json({"schema": HEAD, "applied": applied})
+        print_json({"schema": HEAD, "applied": revisions})
     else:
-        done = f"applied {', '.join(applied)}" if applied else "nothing to do"
-        print_line(f"{settings.url} is at schema {HEAD}: {done}.")
+        summary = f"applied {', '.join(revisions)}" if revisions else "nothing to do"
+        print_line(f"{settings.url} is at schema {HEAD}: {summary}.")
     return Exit.OK
 
 
-async def _checked(settings: Settings) -> list[str]:
-    async with unopened(settings, must_exist=True) as database:
+async def _check(settings: Settings) -> list[str]:
+    async with open_unchecked(settings, must_exist=True) as database:
         await check_schema(database)
     return []
 
 
-async def _upgraded(settings: Settings) -> list[str]:
-    async with unopened(settings) as database:
+async def _upgrade(settings: Settings) -> list[str]:
+    async with open_unchecked(settings) as database:
         return await upgrade(database)

@@ -1,4 +1,4 @@
-"""`runner pause`, `runner resume`: let a queue or a handler stand still, and go on."""
+"""`runner pause`, `runner resume`: pauses of queues and handlers."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -7,17 +7,20 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.ending import Exit, complain
-from runner.cli.printing import print_json, print_line
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.output import print_json, print_line
+from runner.db.database import Database
+from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.people import cells
-from runner.people.person import local_zone
-from runner.people.times import parse_moment
-from runner.store import intervene
-from runner.store.database import Database
-from runner.store.intervene import Kind, Paused, Place, who
-from runner.store.observe import clock
+from runner.operations.pause import Paused, PauseKind, PauseTarget, name_warning, pause_of, preview_pause
+from runner.operations.pause import pause as apply_pause
+from runner.operations.pause import resume as apply_resume
+from runner.operations.results import local_actor
+from runner.operations.sql_export import pause_script
+from runner.text import format
+from runner.text.operator import local_zone
+from runner.text.times import parse_moment
 
 Handler = Annotated[str | None, Parameter(name="--handler")]
 
@@ -32,40 +35,40 @@ async def pause(
     sql: bool = False,
     reason: str | None = None,
     json: bool = False,
-    connection: Connection = NOWHERE,
+    connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Let no more tasks of a queue or a handler start; what runs goes on.
+    """Stop starting the tasks of a queue or a handler; running tasks continue.
 
     Args:
         queue: The queue's name.
         handler: A handler's name, instead of a queue.
-        until: When the pause ends by itself: 30m, 14:30; never when left out. A
-            second pause keeps the end and the reason that it does not name.
-        dry_run: Only show what would be paused, and until when.
-        sql: Only print the SQL that does the same, for psql or sqlite3.
-        reason: Why; it is shown wherever the pause is.
+        until: End of the pause: 30m, 14:30; without it the pause lasts until
+            runner resume. A second pause keeps the end and the reason it omits.
+        dry_run: Only show the pause.
+        sql: Only print equivalent SQL for psql or sqlite3.
+        reason: The reason; shown with the pause.
         json: Print one JSON document.
-        connection: Which database.
+        connection: The database.
     """
     place = _place(queue, handler)
-    async with opened(connection.settings()) as database:
+    async with open_database(connection.settings()) as database:
         at = await database.read(clock)
         end = parse_moment(until, at, local_zone()) if until is not None else None
         if sql:
-            await _print_script(database, place, partial(intervene.pause, place=place, by=who(reason), until=end))
+            await _print_script(database, place, partial(apply_pause, place=place, by=local_actor(reason), until=end))
             return Exit.OK
-        doubt = await database.read(intervene.misnamed, place)
+        warning = await database.read(name_warning, place)
         if dry_run:
-            done = await database.read(intervene.pausing, place, who(reason), end)
+            pause_row = await database.read(preview_pause, place, local_actor(reason), end)
         else:
-            done = await database.write(intervene.pause, place, who(reason), end)
+            pause_row = await database.write(apply_pause, place, local_actor(reason), end)
     if json:
-        told = {"until": done.until, "why": done.why, "replaced": done.again, "dry_run": dry_run}
-        print_json({"verb": "pause", "place": str(place)} | told)
+        result = {"until": pause_row.until, "why": pause_row.why, "replaced": pause_row.again, "dry_run": dry_run}
+        print_json({"verb": "pause", "place": str(place)} | result)
     else:
-        print_line(_said(place, done, at, dry_run=dry_run))
-    if doubt:
-        complain(f"runner: {doubt}")
+        print_line(_sentence(place, pause_row, at, dry_run=dry_run))
+    if warning:
+        print_stderr(f"runner: {warning}")
     return Exit.OK
 
 
@@ -78,7 +81,7 @@ async def resume(
     sql: bool = False,
     reason: str | None = None,
     json: bool = False,
-    connection: Connection = NOWHERE,
+    connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
     """End a pause.
 
@@ -86,45 +89,46 @@ async def resume(
         queue: The queue's name.
         handler: A handler's name, instead of a queue.
         dry_run: Only show whether there is a pause to end.
-        sql: Only print the SQL that does the same, for psql or sqlite3.
-        reason: Why; it is kept with the change.
+        sql: Only print equivalent SQL for psql or sqlite3.
+        reason: The reason; recorded with the change.
         json: Print one JSON document.
-        connection: Which database.
+        connection: The database.
     """
     place = _place(queue, handler)
-    async with opened(connection.settings()) as database:
+    async with open_database(connection.settings()) as database:
         if sql:
-            await _print_script(database, place, partial(intervene.resume, place=place, by=who(reason)))
+            await _print_script(database, place, partial(apply_resume, place=place, by=local_actor(reason)))
             return Exit.OK
         if dry_run:
-            done = bool(await database.read(intervene.pause_of, place, locked=False))
+            changed = bool(await database.read(pause_of, place, locked=False))
         else:
-            done = await database.write(intervene.resume, place, who(reason))
+            changed = await database.write(apply_resume, place, local_actor(reason))
     if json:
-        print_json({"verb": "resume", "place": str(place), "changed": done, "dry_run": dry_run})
+        print_json({"verb": "resume", "place": str(place), "changed": changed, "dry_run": dry_run})
+    elif changed:
+        print_line(f"{place} {'would resume' if dry_run else 'resumed'}")
     else:
-        goes_on = "would go on" if dry_run else "goes on"
-        print_line(f"{place} {goes_on}." if done else f"{place} {'is' if dry_run else 'was'} not paused.")
-    return Exit.OK if done else Exit.MOVED_ON
+        print_line(f"{place} {'is' if dry_run else 'was'} not paused")
+    return Exit.OK if changed else Exit.CONFLICT
 
 
-async def _print_script(database: Database, place: Place, doing: Callable[..., Awaitable[object]]) -> None:
-    print(await database.write(intervene.place_script, place, doing), end="")
+async def _print_script(database: Database, place: PauseTarget, operation: Callable[..., Awaitable[object]]) -> None:
+    print(await database.write(pause_script, place, operation), end="")
 
 
-def _said(place: Place, done: Paused, at: datetime, *, dry_run: bool) -> str:
-    before = ", as it was before" if done.again else ""
-    why = f" ({done.why})" if done.why else ""
-    then = f"goes on {cells.distance(done.until, at)}" if done.until else f"goes on with: runner resume {_typed(place)}"
-    paused = "would be paused" if dry_run else "is paused"
-    return f"{place} {paused}{before}{why}; it {then}"
+def _sentence(place: PauseTarget, pause: Paused, at: datetime, *, dry_run: bool) -> str:
+    again = " (already paused)" if pause.again else ""
+    why = f": {pause.why}" if pause.why else ""
+    manually = f"resume with: runner resume {_arguments(place)}"
+    end = f"resumes {format.distance(pause.until, at)}" if pause.until else manually
+    return f"{place} {'would be paused' if dry_run else 'paused'}{again}{why}; {end}"
 
 
-def _typed(place: Place) -> str:
-    return f"--handler {place.name}" if place.kind is Kind.HANDLER else place.name
+def _arguments(place: PauseTarget) -> str:
+    return f"--handler {place.name}" if place.kind is PauseKind.HANDLER else place.name
 
 
-def _place(queue: str | None, handler: str | None) -> Place:
+def _place(queue: str | None, handler: str | None) -> PauseTarget:
     if (queue is None) == (handler is None):
-        raise InvalidInput(why="name either a queue, or a handler with --handler")
-    return Place(Kind.QUEUE, queue) if queue is not None else Place(Kind.HANDLER, handler or "")
+        raise InvalidInput(why="name a queue, or a handler with --handler, but not both")
+    return PauseTarget(PauseKind.QUEUE, queue) if queue is not None else PauseTarget(PauseKind.HANDLER, handler or "")

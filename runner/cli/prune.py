@@ -1,111 +1,114 @@
-"""`runner prune`: delete finished tasks that are old enough."""
+"""`runner prune`: delete finished tasks past their retention."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.ending import Exit, complain
-from runner.cli.printing import print_json, print_line
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.output import print_json, print_line
+from runner.db.database import Database
+from runner.db.transaction import Transaction, clock
 from runner.errors import DatabaseRefused
-from runner.people.fields import Operator
-from runner.people.filters import Filter, Term
-from runner.people.times import format_duration
-from runner.policy.ranges import Range
-from runner.store.database import Database
-from runner.store.observe import Count, clock, find
-from runner.store.partitions import extend, outlook
-from runner.store.prune import retention_of
-from runner.store.retention import enforce
-from runner.store.transaction import Transaction
-from runner.task import State
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
+from runner.model.duration import format_duration
+from runner.model.task import State
+from runner.policy.partitions import Range
+from runner.queries.counting import Count
+from runner.queries.task_list.search import find
+from runner.store.partitions.extend import extend
+from runner.store.partitions.forecast import forecast
+from runner.store.retention import enforce, retention_of
 
 CAP = 10_000
-"""A dry run counts no further."""
+"""A dry run counts up to this many tasks per state."""
 
 
 async def prune(
     *,
-    keep_succeeded: str | None = None,
-    keep_dead: str | None = None,
-    keep_cancelled: str | None = None,
+    retention_succeeded: str | None = None,
+    retention_dead: str | None = None,
+    retention_cancelled: str | None = None,
     dry_run: bool = False,
     json: bool = False,
-    connection: Connection = NOWHERE,
+    connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Delete finished tasks that are older than the settings, or the options, keep them.
+    """Delete finished tasks that are older than their retention.
 
-    Their attempts and the changes made to them go with them, and statistics that
-    are older than all of them; unique keys too, but those held forever. Runners do
-    the same from time to time. On PostgreSQL whole partitions are dropped where
-    that will do, and partitions for the tasks to come are made, if the role owns
-    the tables.
+    Deletes their attempts and audit entries too, statistics older than every task,
+    and unique keys except those held forever. Runners do the same from time to
+    time. On PostgreSQL, a role that owns the tables also drops whole partitions
+    where possible and creates partitions for future tasks.
 
     Args:
-        keep_succeeded: How long to keep succeeded tasks: 7d, 12h, or never to delete any.
-        keep_dead: The same for dead tasks.
-        keep_cancelled: The same for cancelled tasks.
-        dry_run: Only count what would be deleted.
+        retention_succeeded: How long to keep succeeded tasks: 7d, 12h, or never to delete any.
+        retention_dead: The same for dead tasks.
+        retention_cancelled: The same for cancelled tasks.
+        dry_run: Only count the tasks to delete.
         json: Print one JSON document.
-        connection: Which database.
+        connection: The database.
     """
-    settings = connection.settings(keep_succeeded=keep_succeeded, keep_dead=keep_dead, keep_cancelled=keep_cancelled)
+    settings = connection.settings(
+        retention_succeeded=retention_succeeded, retention_dead=retention_dead, retention_cancelled=retention_cancelled
+    )
     retention = retention_of(settings)
-    async with opened(settings) as database:
-        done = await (database.read(_foresee, retention) if dry_run else _prune(database, retention))
+    async with open_database(settings) as database:
+        result = await (database.read(_count, retention) if dry_run else _delete(database, retention))
     if json:
-        print_json({"dry_run": dry_run, "retention": retention} | done._asdict())
+        print_json({"dry_run": dry_run, "retention": retention} | result._asdict())
         return Exit.OK
     verb = "would be deleted" if dry_run else "deleted"
     for state, age in retention.items():
-        print_line(f"{state} tasks older than {format_duration(age)} {verb}: {done.tasks.get(state, Count())}")
-    for part in done.partitions:
-        print_line(f"the partition of the tasks {part.first:,} to {part.end - 1:,} {_FATES[dry_run]}")
+        print_line(f"{state} tasks older than {format_duration(age)} {verb}: {result.tasks.get(state, Count())}")
+    for part in result.partitions:
+        print_line(f"the partition with tasks {part.first:,} to {part.end - 1:,} {_PARTITION_RESULTS[dry_run]}")
     if not retention:
-        print_line("All finished tasks are kept for ever.")
+        print_line("All finished tasks are kept forever.")
     return Exit.OK
 
 
-_FATES = {
-    False: "was dropped; its tasks are counted above, as far as the server had counted them",
+_PARTITION_RESULTS = {
+    False: "was dropped; the counts above include its tasks, by the server's estimate",
     True: "would be dropped",
 }
 
 
-class Done(NamedTuple):
-    """What was deleted, or would be.
+class PruneResult(NamedTuple):
+    """The deleted tasks, or in a dry run the tasks to delete.
 
     Args:
-        tasks: how many, by state.
-        partitions: of the history, that go as a whole.
+        tasks: number of tasks by state.
+        partitions: whole partitions of the history.
     """
 
     tasks: Mapping[State, Count]
     partitions: Sequence[Range]
 
 
-async def _prune(database: Database, retention: Mapping[State, timedelta]) -> Done:
+async def _delete(database: Database, retention: Mapping[State, timedelta]) -> PruneResult:
     try:
         while await database.write(extend):
             pass
     except DatabaseRefused as error:
-        complain(f"runner: the history got no further partition: {error}")
+        print_stderr(f"runner: cannot create the next history partition: {error}")
     counts: Counter[State] = Counter()
     partitions: list[Range] = []
-    # Whoever asks by hand wants nothing to be kept longer.
+    # No leeway: an operator who prunes by hand expects every old task to go.
     async for pruned in enforce(database, retention, leeway=0):
         counts.update(pruned.tasks)
         partitions += pruned.ranges
-    return Done({state: Count(number) for state, number in counts.items()}, partitions)
+    return PruneResult({state: Count(number) for state, number in counts.items()}, partitions)
 
 
-async def _foresee(tx: Transaction, retention: Mapping[State, timedelta]) -> Done:
+async def _count(tx: Transaction, retention: Mapping[State, timedelta]) -> PruneResult:
     at = await clock(tx)
     counts = {}
     for state, age in retention.items():
         old = Filter((Term("state", Operator.EQ, state), Term("until", Operator.LT, at - age)))
-        found = await find(tx, old, CAP)
-        counts[state] = Count(len(found.ids), found.next is not None)
-    kept = retention.get(State.SUCCEEDED)
-    return Done(counts, (await outlook(tx, kept, leeway=0)).drop if kept is not None else ())
+        page = await find(tx, old, CAP)
+        counts[state] = Count(len(page.ids), page.next is not None)
+    if State.SUCCEEDED not in retention:
+        return PruneResult(counts, ())
+    return PruneResult(counts, (await forecast(tx, retention[State.SUCCEEDED], leeway=0)).drop)

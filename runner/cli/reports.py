@@ -1,32 +1,31 @@
-"""`runner reports`: how well it went over some time."""
+"""`runner reports`: success, attempts, durations and volume over a period."""
 
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
-from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.ending import Exit
-from runner.cli.printing import Column, print_json, print_line, print_table
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit
+from runner.cli.output import TableColumn, print_json, print_line, print_table
 from runner.errors import InvalidInput
-from runner.people import cells
-from runner.people.fields import FIELDS
-from runner.people.person import local_zone, now
-from runner.people.times import format_moment
-from runner.store.observe import By, Summary, SummaryLine
-from runner.store.observe import summary as read_summary
-from runner.store.observe.exports import as_csv, as_document
+from runner.filter.fields import FIELDS
+from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
+from runner.queries.summary import summary as read_summary
+from runner.text import format
+from runner.text.operator import local_zone, now
+from runner.text.times import format_moment
 
 COLUMNS = (
-    Column("NAME"),
-    Column("IN", right=True, whole=True),
-    Column("DONE", right=True, whole=True),
-    Column("SUCCESS", right=True, whole=True),
-    Column("1ST", right=True, whole=True),
-    Column("2ND", right=True, whole=True),
-    Column("RETRY", right=True, whole=True),
-    Column("DEAD", right=True, whole=True),
-    Column("P50", right=True, whole=True),
-    Column("P95", right=True, whole=True),
+    TableColumn("NAME"),
+    TableColumn("IN", right=True, whole=True),
+    TableColumn("DONE", right=True, whole=True),
+    TableColumn("SUCCESS", right=True, whole=True),
+    TableColumn("1ST ATT", right=True, whole=True),
+    TableColumn("2ND", right=True, whole=True),
+    TableColumn("RETRY", right=True, whole=True),
+    TableColumn("DEAD", right=True, whole=True),
+    TableColumn("P50", right=True, whole=True),
+    TableColumn("P95", right=True, whole=True),
 )
 
 
@@ -37,55 +36,57 @@ async def reports(
     by: Literal["handler", "queue"] = "handler",
     json: bool = False,
     csv: bool = False,
-    connection: Connection = NOWHERE,
+    connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Tell how well it went: success, tries, durations, volume, over some time.
+    """Report success, attempts, durations and volume over a period.
 
-    IN counts tasks by when they were submitted, DONE and DEAD by when they ended,
-    RETRY the attempts that failed and were followed by another. SUCCESS is the
-    share that succeeded of those that succeeded or died; 1ST and 2ND are the shares
-    that did so at the first and at the second attempt. P50 and P95 are estimates
-    from sums that runners keep for each minute.
+    IN counts tasks by the time of their submit, DONE and DEAD by the time they
+    finished. RETRY counts failed attempts with another attempt after them. SUCCESS
+    is the share of succeeded tasks among succeeded and dead ones; 1ST ATT and 2ND are
+    the shares that succeeded in the first and the second attempt. P50 and P95 are
+    estimates from histograms per minute.
 
     Args:
-        since: From when on: 1h, 7d, 9:00, 2026-11-20.
-        until: Until when; until now if it is not given.
-        by: A line for each handler, or for each queue.
+        since: Start of the period: 1h, 7d, 9:00, 2026-11-20.
+        until: End of the period; now if omitted.
+        by: One line per handler, or per queue.
         json: Print one JSON document.
-        csv: Print a table for spreadsheets.
-        connection: Which database.
+        csv: Print CSV for spreadsheets.
+        connection: The database.
     """
     if json and csv:
-        raise InvalidInput(why="say --json or --csv, not both")
+        raise InvalidInput(why="choose --json or --csv")
     begin, end = _moment("since", since), _moment("until", until) if until else None
     if end is not None and end <= begin:
-        raise InvalidInput(why="--until lies before --since")
-    async with opened(connection.settings()) as database:
-        found = await database.read(read_summary, begin, end, By(by))
+        raise InvalidInput(why="--until must be later than --since")
+    async with open_database(connection.settings()) as database:
+        report = await database.read(read_summary, begin, end, GroupBy(by))
     if json:
-        print_json(as_document(found))
+        print_json(as_document(report))
     elif csv:
-        print(as_csv(found), end="")
+        print(as_csv(report), end="")
     else:
-        _print(found)
+        _print(report)
     return Exit.OK
 
 
 def _moment(option: str, text: str) -> datetime:
-    """Read a time as filters do, which count lengths of time back from now."""
+    """Parse a time as filters do: durations count back from now."""
     value = FIELDS[option].read(text, now(), local_zone())
     assert isinstance(value, datetime)  # noqa: S101 - the field holds a time
     return value
 
 
-def _print(found: Summary) -> None:
+def _print(report: Summary) -> None:
     zone = local_zone()
-    print_line(f"{format_moment(found.since, zone)} to {format_moment(found.until, zone)}, by {found.by}", style="dim")
-    if not found.lines:
-        print_line("Nothing was submitted, and nothing has ended.")
+    print_line(
+        f"{format_moment(report.since, zone)} to {format_moment(report.until, zone)}, by {report.by}", style="dim"
+    )
+    if not report.lines:
+        print_line("No tasks were submitted or finished in this period.")
         return
-    more = [found.total] if len(found.lines) > 1 else []
-    print_table(COLUMNS, [_row(line) for line in [*found.lines, *more]])
+    more = [report.total] if len(report.lines) > 1 else []
+    print_table(COLUMNS, [_row(line) for line in [*report.lines, *more]])
 
 
 def _row(line: SummaryLine) -> Sequence[str]:
@@ -94,11 +95,11 @@ def _row(line: SummaryLine) -> Sequence[str]:
         line.name,
         str(line.submitted),
         f"{flow.succeeded:,}",
-        cells.share(flow.success_rate),
-        cells.share(line.first),
-        cells.share(line.second),
+        format.share(flow.success_rate),
+        format.share(line.first_try_rate),
+        format.share(line.second_try_rate),
         f"{flow.retried:,}",
         f"{flow.died:,}",
-        cells.duration(line.p50),
-        cells.duration(line.p95),
+        format.duration(line.p50),
+        format.duration(line.p95),
     ]

@@ -1,44 +1,44 @@
-"""`runner runners`: who works."""
+"""`runner runners`: the registered runners."""
 
 from datetime import datetime
 
-from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.ending import Exit
-from runner.cli.printing import Column, plain, print_json, print_line, print_table
-from runner.people import cells
-from runner.store.observe.legible import clock
-from runner.store.observe.runners import RunnerRow
-from runner.store.observe.runners import runners as read_runners
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit
+from runner.cli.output import TableColumn, plain, print_json, print_line, print_table
+from runner.db.transaction import clock
+from runner.queries.runners import RunnerRow
+from runner.queries.runners import runners as read_runners
+from runner.text import format
 
 COLUMNS = (
-    Column("RUNNER", right=True, whole=True),
-    Column("HOST"),
-    Column("PID", right=True, whole=True),
-    Column("STATE", whole=True),
-    Column("SILENT", right=True, whole=True),
-    Column("RUNNING", right=True, whole=True),
-    Column("UP", right=True, whole=True),
-    Column("VERSION"),
-    Column("HANDLERS"),
+    TableColumn("RUNNER", right=True, whole=True),
+    TableColumn("HOST"),
+    TableColumn("PID", right=True, whole=True),
+    TableColumn("STATE", whole=True),
+    TableColumn("HEARTBEAT", right=True, whole=True),
+    TableColumn("SLOTS", right=True, whole=True),
+    TableColumn("UPTIME", right=True, whole=True),
+    TableColumn("VERSION"),
+    TableColumn("HANDLERS"),
 )
 
 
-async def runners(*, json: bool = False, connection: Connection = NOWHERE) -> int:
-    """List the registered runners and what they have in hand, lost ones included.
+async def runners(*, json: bool = False, connection: Connection = DEFAULT_CONNECTION) -> int:
+    """List the runners, including lost ones, and the tasks they hold.
 
     Args:
         json: Print one JSON document.
-        connection: Which database.
+        connection: The database.
     """
-    async with opened(connection.settings()) as database:
-        found = await database.read(read_runners)
+    async with open_database(connection.settings()) as database:
+        rows = await database.read(read_runners)
         at = await database.read(clock)
     if json:
-        print_json({"at": at, "runners": [{**plain(runner), "alive": runner.alive} for runner in found]})
-    elif found:
-        print_table(COLUMNS, [_row(runner, at) for runner in found])
+        print_json({"at": at, "runners": [{**plain(runner), "alive": runner.alive} for runner in rows]})
+    elif rows:
+        print_table(COLUMNS, [_row(runner, at) for runner in rows])
     else:
-        print_line("No runner is registered. Start one with: runner work -H package.module")
+        print_line("No runners are registered. Start one with: runner work -H package.module")
     return Exit.OK
 
 
@@ -48,10 +48,10 @@ def _row(runner: RunnerRow, at: datetime) -> list[str]:
         str(runner.id),
         runner.host,
         str(runner.pid),
-        f"{state}, {runner.wish}" if runner.wish else state,
-        cells.age(runner.silent),
-        f"{runner.holds}/{runner.capacity}",
-        cells.since(runner.started_at, at),
+        f"{state}, {runner.command}" if runner.command else state,
+        format.age(runner.heartbeat_age),
+        f"{runner.running_tasks}/{runner.capacity}",
+        format.since(runner.started_at, at),
         runner.version,
         ", ".join(runner.handlers),
     ]

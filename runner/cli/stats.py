@@ -1,115 +1,112 @@
-"""`runner stats`: the queues at a glance, what was done in the last hour, and what nobody can do."""
+"""`runner stats`: queue totals, the last hour, and tasks without a runner."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.ending import Exit
-from runner.cli.printing import Column, print_json, print_line, print_table, print_title
-from runner.people import cells
-from runner.store.observe.counts import QueueCounts, counts
-from runner.store.observe.legible import clock
-from runner.store.observe.pauses import Pause, pauses
-from runner.store.observe.reports import Total, totals
-from runner.store.observe.runners import UnknownHandler, unknown_handlers
-from runner.store.transaction import Transaction
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit
+from runner.cli.output import TableColumn, print_json, print_line, print_table, print_title
+from runner.db.transaction import Transaction, clock
+from runner.queries.pauses import Pause, pauses
+from runner.queries.queues import QueueCounts, counts
+from runner.queries.reports import Total, totals
+from runner.queries.runners import HandlerWithoutRunner, unknown_handlers
+from runner.text import format
 
 HOUR = timedelta(hours=1)
 
 QUEUES = (
-    Column("QUEUE"),
-    Column("READY", right=True, whole=True),
-    Column("LATER", right=True, whole=True),
-    Column("RETRY", right=True, whole=True),
-    Column("RUN", right=True, whole=True),
-    Column("LOST", right=True, whole=True),
-    Column("DEAD", right=True, whole=True),
-    Column("OLDEST", right=True, whole=True),
-    Column("IN/m", right=True, whole=True),
-    Column("OUT/m", right=True, whole=True),
-    Column("FAIL/m", right=True, whole=True),
+    TableColumn("QUEUE"),
+    TableColumn("READY", right=True, whole=True),
+    TableColumn("SCHED", right=True, whole=True),
+    TableColumn("RETRY", right=True, whole=True),
+    TableColumn("RUN", right=True, whole=True),
+    TableColumn("LOST", right=True, whole=True),
+    TableColumn("DEAD", right=True, whole=True),
+    TableColumn("OLDEST", right=True, whole=True),
+    TableColumn("IN/m", right=True, whole=True),
+    TableColumn("OUT/m", right=True, whole=True),
+    TableColumn("FAIL/m", right=True, whole=True),
 )
 HANDLERS = (
-    Column("HANDLER"),
-    Column("QUEUE"),
-    Column("DONE", right=True, whole=True),
-    Column("1ST TRY", right=True, whole=True),
-    Column("RETRIED", right=True, whole=True),
-    Column("DIED", right=True, whole=True),
-    Column("P50", right=True, whole=True),
-    Column("P95", right=True, whole=True),
+    TableColumn("HANDLER"),
+    TableColumn("QUEUE"),
+    TableColumn("DONE", right=True, whole=True),
+    TableColumn("1ST ATT", right=True, whole=True),
+    TableColumn("RETRY", right=True, whole=True),
+    TableColumn("DEAD", right=True, whole=True),
+    TableColumn("P50", right=True, whole=True),
+    TableColumn("P95", right=True, whole=True),
 )
 
 
 class Stats(NamedTuple):
-    """What `runner stats` tells, all of one moment."""
+    """The figures of `runner stats`, read in one transaction."""
 
     at: datetime
     queues: list[QueueCounts]
     paused_handlers: Mapping[str, Pause]
     last_hour: list[Total]
-    unknown_handlers: list[UnknownHandler]
+    unknown_handlers: list[HandlerWithoutRunner]
 
 
-async def stats(*, json: bool = False, connection: Connection = NOWHERE) -> int:
-    """Sum up the queues: states, ages, rates, and tasks that no live runner takes.
+async def stats(*, json: bool = False, connection: Connection = DEFAULT_CONNECTION) -> int:
+    """Summarize the queues: states, ages, rates, and tasks that no live runner takes.
 
-    Counts stop at 10,000 (shown as 10,000+). IN/m, OUT/m and FAIL/m are of the
-    last full minute: tasks submitted, tasks ended, attempts failed.
+    Counts stop at 10,000 (shown as 10,000+). IN/m, OUT/m and FAIL/m cover the last
+    full minute: tasks submitted, tasks finished, attempts failed.
 
     Args:
         json: Print one JSON document.
-        connection: Which database.
+        connection: The database.
     """
-    async with opened(connection.settings()) as database:
-        found = await database.read(read_stats)
-    print_json(_document(found)) if json else _print(found)
+    async with open_database(connection.settings()) as database:
+        report = await database.read(read_stats)
+    print_json(_document(report)) if json else _print(report)
     return Exit.OK
 
 
 async def read_stats(tx: Transaction) -> Stats:
-    """Read what `runner stats` tells."""
+    """Read the figures of `runner stats`."""
     at = await clock(tx)
     hour = await totals(tx, at - HOUR, at + timedelta(minutes=1))
     return Stats(at, await counts(tx), (await pauses(tx)).handlers, hour, await unknown_handlers(tx))
 
 
-def paused_line(place: str, pause: Pause, at: datetime) -> str:
-    """Tell since when something stands still, who wanted it, why, and when it goes on."""
-    until = f" {cells.distance(pause.until, at)}" if pause.until else " when someone says so"
-    return (
-        f"{place} has been paused for {cells.since(pause.since, at)} by {cells.text(pause.by)}"
-        f" ({cells.text(pause.why)}); it resumes{until}."
-    )
+def paused_line(subject: str, pause: Pause, at: datetime) -> str:
+    """A sentence about a pause: since when, by whom, why and until when."""
+    end = f"it resumes {format.distance(pause.until, at)}" if pause.until else "it has no end time"
+    since, why = format.since(pause.since, at), format.text(pause.why)
+    return f"{subject} has been paused for {since} by {format.text(pause.by)} ({why}); {end}."
 
 
-def unknown_line(found: UnknownHandler) -> str:
-    """Tell of tasks that no live runner takes, and since when they are due."""
-    where = ", ".join(found.queues)
-    wait = f"due for {cells.age(found.due)}" if found.due >= 0 else f"due in {cells.age(-found.due)}"
-    seen = f"last known {found.seen:%Y-%m-%d %H:%M} UTC" if found.seen else "never known to any"
-    return f"No live runner takes handler {found.handler} (queue {where}, {wait}, {seen})."
+def unknown_line(unknown: HandlerWithoutRunner) -> str:
+    """A sentence about tasks that no live runner takes."""
+    queues = ", ".join(unknown.queues)
+    age = f"due for {format.age(unknown.due)}" if unknown.due >= 0 else f"due in {format.age(-unknown.due)}"
+    last_seen = f"last registered {unknown.seen:%Y-%m-%d %H:%M} UTC" if unknown.seen else "never registered"
+    return f"No live runner takes handler {unknown.handler} (queue {queues}, {age}, {last_seen})."
 
 
-def _document(found: Stats) -> dict[str, object]:
-    return found._asdict()
+def _document(report: Stats) -> dict[str, object]:
+    return report._asdict()
 
 
-def _print(found: Stats) -> None:
-    if found.queues:
-        print_table(QUEUES, [_queue(queue) for queue in found.queues])
+def _print(report: Stats) -> None:
+    if report.queues:
+        print_table(QUEUES, [_queue(queue) for queue in report.queues])
     else:
         print_line("There are no tasks.")
-    for queue in found.queues:
+    for queue in report.queues:
         if queue.paused is not None:
-            print_line(paused_line(f"Queue {queue.queue}", queue.paused, found.at))
-    for handler, pause in found.paused_handlers.items():
-        print_line(paused_line(f"Handler {handler}", pause, found.at))
-    if found.last_hour:
-        print_title("The last hour")
-        print_table(HANDLERS, [_total(total) for total in found.last_hour])
-    for unknown in found.unknown_handlers:
+            print_line(paused_line(f"Queue {queue.queue}", queue.paused, report.at))
+    for handler, pause in report.paused_handlers.items():
+        print_line(paused_line(f"Handler {handler}", pause, report.at))
+    if report.last_hour:
+        print_title("Last hour")
+        print_table(HANDLERS, [_total(total) for total in report.last_hour])
+    for unknown in report.unknown_handlers:
         print_line(unknown_line(unknown), style="bold")
 
 
@@ -123,7 +120,7 @@ def _queue(queue: QueueCounts) -> Sequence[str]:
         f"{queue.running}{limit}",
         str(queue.lost),
         str(queue.dead),
-        cells.age(queue.oldest),
+        format.age(queue.oldest),
         str(queue.arrived),
         f"{queue.minute.ended:,}",
         f"{queue.minute.failed:,}",
@@ -136,9 +133,9 @@ def _total(total: Total) -> Sequence[str]:
         total.handler,
         total.queue,
         f"{flow.succeeded:,}",
-        cells.share(flow.share_of(flow.first_try)),
+        format.share(flow.share_of(flow.first_try)),
         f"{flow.retried:,}",
         f"{flow.died:,}",
-        cells.duration(total.p50),
-        cells.duration(total.p95),
+        format.duration(total.p50),
+        format.duration(total.p95),
     ]

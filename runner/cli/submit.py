@@ -4,85 +4,77 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
 
 from cyclopts import Group, Parameter
 
-from runner.cli.awaiting import AT_ONCE, Patience, awaited
-from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.drafts import Drafts
-from runner.cli.ending import Exit, complain
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.handlers import Modules, load_handlers
-from runner.cli.intake import Intake, progress
-from runner.cli.lines import read_lines, reading
-from runner.cli.parents import typed
-from runner.cli.printing import print_json, print_line
+from runner.cli.new_tasks import Drafts, parse_option
+from runner.cli.output import print_json, print_line
+from runner.cli.submit_lines import Intake, open_input, progress, read_lines
+from runner.cli.wait import NO_WAIT, WaitOptions, wait_for_task
 from runner.errors import InvalidInput
-from runner.people.fields import suggestion
-from runner.people.person import local_zone, now, operator
-from runner.people.terminal import counted
+from runner.filter.fields import suggestion
+from runner.handlers.options import SETTABLE
+from runner.model.task import NewTask, OnFailure, SubmitResult
 from runner.settings import Settings
-from runner.store.submit import hand_in
-from runner.task import NewTask, OnFailure, Receipt
+from runner.store.submit import submit_with_result
+from runner.text.operator import local_zone, now, operator
+from runner.text.sanitize import count_noun
 
-LINE_ROOM = 64 * 1024
-"""Bytes of a line beyond its payload."""
+T = TypeVar("T")
+
+LINE_OVERHEAD = 64 * 1024
+"""Bytes allowed in a line in addition to its payload."""
+
+
+_TYPES: dict[str, Any] = {"integer": int, "smallint": int, "json": tuple[str, ...]}
+"""Types on the command line; all others are read from text."""
+
+
+def _with_task_options(options: type[T]) -> type[T]:
+    """Add a field for each task option to a class, before the fields of its own."""
+    own = dict(options.__annotations__)
+    options.__annotations__.clear()
+    for name, option in SETTABLE.items():
+        flag = option.flag or name
+        kind = tuple[str, ...] if name == "after" else _TYPES.get(option.type or "text", str)
+        is_list = kind == tuple[str, ...]
+        parameter = Parameter(help=option.help, allow_leading_hyphen=option.type == "time")
+        options.__annotations__[flag] = Annotated[kind if is_list else kind | None, parameter]
+        setattr(options, flag, () if is_list else None)
+    options.__annotations__.update(own)
+    return options
 
 
 @Parameter(name="*", group=Group("Task", sort_key=50))
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+@_with_task_options
 class TaskOptions:
-    """What may be said of a task; what is left out comes from the handler, the runner or the table.
+    """Options of a task. An omitted option takes its value from the handler, the settings or the table.
 
     Args:
-        at: Not before this time: +15m, 14:30, tomorrow 9:00, 2026-11-20T14:30+01:00.
-        delay: Not before so long from now: 30s, 10m, 2d.
-        priority: 1 to 9, 9 goes first.
-        key: A business key to find it by.
-        queue: The lane that people name, pause and limit.
-        max_attempts: How often it may be tried.
-        retry: The retry plan: 1m,5m,20m or exp:10s*2<1h or sidekiq or never.
-        timeout: How long an attempt may take: 30s, 5m.
-        tag: A word to find it by; may be repeated.
-        after: A task that it waits for, by number or as handler=key; may be repeated.
-        on_failure: What it means when such a task is dead or cancelled: wait for it to be run again, cancel this one
-            too, or run all the same.
-        bucket: A number from 0 to 999 to spread tasks by; else one at random.
-        unique_key: It is to be the only task of its handler with this key.
-        unique: For how long: "until finished", forever, or "for 1h".
-        on_duplicate: When another has it: skip submits nothing, replace changes the one that waits, error refuses.
+        on_failure: If a parent is dead or cancelled: wait until it is retried, cancel this task too, or run it
+            anyway.
     """
 
-    at: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
-    delay: str | None = None
-    priority: int | None = None
-    key: str | None = None
-    queue: str | None = None
-    max_attempts: int | None = None
-    retry: str | None = None
-    timeout: str | None = None
-    tag: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
     on_failure: OnFailure | None = None
-    bucket: int | None = None
-    unique_key: str | None = None
-    unique: str | None = None
-    on_duplicate: str | None = None
 
-    def given(self) -> dict[str, Any]:
-        """What was said, by the names of the columns."""
-        renamed = {"at": "run_at", "tag": "tags"}
-        said = {renamed.get(name, name): value for name, value in asdict(self).items() if value not in (None, ())}
-        rule = said.pop("on_failure", None)
-        if self.after:
-            said["after"] = [typed(word, rule or "wait") for word in self.after]
-        elif rule:
-            raise InvalidInput(why="--on-failure says what a task behind --after means, and there is none")
-        return said
+    def values(self) -> dict[str, Any]:
+        """The options that are set, by name."""
+        options = {name: getattr(self, option.flag or name) for name, option in SETTABLE.items()}
+        options = {name: value for name, value in options.items() if value not in (None, ())}
+        if "after" in options:
+            options["after"] = [parse_option(word, self.on_failure or "wait") for word in options["after"]]
+        elif self.on_failure:
+            raise InvalidInput(why="--on-failure needs --after")
+        return options
 
 
-PLAIN = TaskOptions()
+NO_OPTIONS = TaskOptions()
 
 
 def submit(
@@ -93,91 +85,91 @@ def submit(
     lines: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     handlers: Modules = (),
     json: bool = False,
-    options: TaskOptions = PLAIN,
-    patience: Patience = AT_ONCE,
-    connection: Connection = NOWHERE,
+    options: TaskOptions = NO_OPTIONS,
+    wait: WaitOptions = NO_WAIT,
+    connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Put a task, or a file of tasks, into the queue.
+    """Submit a task, or a file of tasks.
 
-    Where its handler is known, from -H or the configuration, a payload is
-    checked against its signature, and queue, priority, bucket and unique key
-    are the handler's, unless they are said here. Elsewhere they are not.
+    If the handler is loaded, from -H or the configuration, the payload is checked
+    against its signature, and the handler supplies queue, priority, bucket and
+    unique key unless options set them.
 
-    With --lines each line is {"handler": ..., "payload": {...}} and may hold
-    queue, key, priority, run_at, delay, max_attempts, retry, timeout, tags, after,
-    bucket, unique_key, unique and on_duplicate; or it is the payload alone when
-    NAME is given. Bad lines are listed on standard error and all others are
-    submitted, in transactions of 2,000, or of what a pipe holds at the moment.
+    With --lines each line is {"handler": ..., "payload": {...}} and may contain
+    the options of a task, with run_at for --at and a list of tags for --tag; with
+    NAME it is only the payload.
+    Bad lines are reported on standard error. All others are submitted, in
+    transactions of up to 2,000, sooner when a pipe pauses.
 
-    With --wait what the handler returned is printed as JSON, secrets and all; a
-    task that fails for good or is terminated ends the command with exit code 8,
-    one that takes longer than --wait-timeout with 9. It goes on then.
+    With --wait the handler's result is printed as JSON, including secrets. The
+    exit code is 8 if the task fails for good or is terminated, and 9 after
+    --wait-timeout; the task then continues.
 
     Args:
         name: The handler's name.
-        payload: Its arguments, a JSON object; - reads it from standard input.
-        lines: A file with one task a line as JSON; - is standard input.
+        payload: Its arguments, a JSON object; - reads standard input.
+        lines: A file with one task per line as JSON; - reads standard input.
         handlers: A module that defines handlers; may be repeated.
         json: Print one JSON document.
-        options: What may be said of the tasks besides.
-        patience: Whether to wait for the task.
-        connection: Which database.
+        options: Options of the tasks.
+        wait: Whether to wait for the task.
+        connection: The database.
     """
     settings = connection.settings(handlers=handlers or None)
     drafts = Drafts(
-        load_handlers(settings), int(settings.payload_limit), operator(), now(), local_zone(), options.given()
+        load_handlers(settings), int(settings.payload_limit), operator(), now(), local_zone(), options.values()
     )
     if lines is not None:
-        if patience:
-            raise InvalidInput(why="only a single task can be waited for, so --wait cannot stand beside --lines")
+        if wait:
+            raise InvalidInput(why="--wait works with a single task, not with --lines")
         if payload is not None:
-            raise InvalidInput(why="the payloads come from the lines, so none can stand beside --lines")
+            raise InvalidInput(why="a payload cannot be combined with --lines, whose lines contain the payloads")
         return _submit_lines(settings, drafts, lines, name, json)
     if payload is not None and payload.startswith("--"):
-        raise InvalidInput(why=f"there is no option {payload}; see runner submit --help")
+        raise InvalidInput(why=f"unknown option {payload}; see runner submit --help")
     if name is None:
-        raise InvalidInput(why="name a handler and a payload, or a file with --lines")
+        raise InvalidInput(why="name a handler and its payload, or a file with --lines")
     task = drafts.task(name, sys.stdin.read() if payload == "-" else payload or "{}")
     if handlers and name not in drafts.handlers:
-        near = suggestion(name, tuple(drafts.handlers))
-        complain(f"no handler is named {name!r} in what -H names{near}; the payload was not checked")
-    return _submit_one(settings, task, patience, json)
+        hint = suggestion(name, tuple(drafts.handlers))
+        print_stderr(f"no handler named {name!r} in the modules of -H{hint}; the payload was not checked")
+    return _submit_one(settings, task, wait, json)
 
 
-def _submit_one(settings: Settings, task: NewTask, patience: Patience, json: bool) -> int:
-    """Submit a task, say what became of it, and wait for it where that is wanted."""
-    with _submitting(settings) as put:
-        receipt = put([task])
-    (task_id,) = receipt.ids
-    if patience:
-        complain(_said(task_id, receipt))
-        return awaited(settings, task_id, patience, json=json)
+def _submit_one(settings: Settings, task: NewTask, wait: WaitOptions, json: bool) -> int:
+    """Submit a task, print the outcome, and wait for the task on request."""
+    with _submitting(settings) as submit_tasks:
+        result = submit_tasks([task])
+    (task_id,) = result.ids
+    if wait:
+        print_stderr(_sentence(task_id, result))
+        return wait_for_task(settings, task_id, wait, json=json)
     if json:
-        print_json({"id": task_id, "duplicate": bool(receipt.duplicates), "replaced": bool(receipt.replaced)})
+        print_json({"id": task_id, "duplicate": bool(result.duplicates), "replaced": bool(result.replaced)})
     else:
-        print_line(_said(task_id, receipt))
+        print_line(_sentence(task_id, result))
     return Exit.OK
 
 
-def _said(task_id: int, receipt: Receipt) -> str:
-    if receipt.replaced:
-        return f"Task {task_id} has the unique key; it waits, and has the new values now."
-    if receipt.duplicates:
-        return f"Task {task_id} has the unique key; nothing was submitted."
+def _sentence(task_id: int, result: SubmitResult) -> str:
+    if result.replaced:
+        return f"Task {task_id} has this unique key; its values were replaced."
+    if result.duplicates:
+        return f"Task {task_id} has this unique key; nothing was submitted."
     return f"Submitted task {task_id}."
 
 
 def _submit_lines(settings: Settings, drafts: Drafts, path: str, handler: str | None, json: bool) -> int:
-    limit = drafts.payload_limit + LINE_ROOM
-    with reading(path) as descriptor, _submitting(settings) as put, progress(descriptor) as shown:
-        intake = Intake(lambda text: drafts.line(text, handler), put)
+    limit = drafts.payload_limit + LINE_OVERHEAD
+    with open_input(path) as descriptor, _submitting(settings) as submit_tasks, progress(descriptor) as update:
+        intake = Intake(lambda text: drafts.line(text, handler), submit_tasks)
         try:
             for line in read_lines(descriptor, limit):
                 intake.take(line)
-                shown()
+                update()
             intake.flush()
         except BaseException:
-            complain(f"stopped: {counted(intake.submitted, 'task')} submitted, up to line {intake.last_line}")
+            print_stderr(f"stopped: {count_noun(intake.submitted, 'task')} submitted, up to line {intake.last_line}")
             raise
     first, last = intake.ids or (None, None)
     if json:
@@ -185,21 +177,21 @@ def _submit_lines(settings: Settings, drafts: Drafts, path: str, handler: str | 
         print_json({**counts, "first_id": first, "last_id": last, "bad": intake.bad})
     else:
         span = "" if first is None else f" ({first})" if first == last else f" ({first} to {last})"
-        same = f"; {counted(intake.duplicates, 'duplicate')}" if intake.duplicates else ""
-        bad = f"; {counted(len(intake.bad), 'bad line')}" if intake.bad else ""
-        print_line(f"Submitted {counted(intake.submitted, 'task')}{span}{same}{bad}.")
+        duplicates = f"; {count_noun(intake.duplicates, 'duplicate')}" if intake.duplicates else ""
+        bad = f"; {count_noun(len(intake.bad), 'bad line')}" if intake.bad else ""
+        print_line(f"Submitted {count_noun(intake.submitted, 'task')}{span}{duplicates}{bad}.")
     if not intake.bad:
         return Exit.OK
-    return Exit.PARTLY if intake.submitted else Exit.BAD_INPUT
+    return Exit.PARTIAL if intake.submitted else Exit.BAD_INPUT
 
 
 @contextmanager
-def _submitting(settings: Settings) -> Iterator[Callable[[list[NewTask]], Receipt]]:
-    """Give a way to submit without an event loop, so that reading a pipe can be interrupted between transactions."""
+def _submitting(settings: Settings) -> Iterator[Callable[[list[NewTask]], SubmitResult]]:
+    """Yield a synchronous submit function, so that reading a pipe can be interrupted between transactions."""
     with asyncio.Runner() as loop:
-        way = opened(settings)
-        database = loop.run(way.__aenter__())
+        context = open_database(settings)
+        database = loop.run(context.__aenter__())
         try:
-            yield lambda tasks: loop.run(database.write(hand_in, tasks, notify=settings.notify))
+            yield lambda tasks: loop.run(database.write(submit_with_result, tasks, notify=settings.notify))
         finally:
-            loop.run(way.__aexit__(None, None, None))
+            loop.run(context.__aexit__(None, None, None))

@@ -1,30 +1,33 @@
-"""`runner undo`: take back what somebody changed: one change, or all that was changed together."""
+"""`runner undo`: undo a change or a whole change group."""
 
 import sys
 from functools import partial
 from typing import Any
 
-from runner.cli.answer import tell
-from runner.cli.bar import Bar
-from runner.cli.confirm import ask, confirm, demanded, need_reason
-from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.ending import Exit, complain
-from runner.cli.printing import print_json, print_line
-from runner.cli.targets import EntryId
+from runner.cli.confirm import ask, check_count, demand_for, require_reason
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.operation_output import ProgressLine, print_result
+from runner.cli.output import print_json, print_line
+from runner.cli.task_filter import EntryId
+from runner.db.database import Database
+from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.people import cells
-from runner.people.person import local_zone, operator
-from runner.people.redaction import differences
-from runner.people.terminal import counted
+from runner.operations.bulk import Course
+from runner.operations.results import Result, local_actor, with_change_group
+from runner.operations.sql_export import undo_script
+from runner.operations.undo.batch import UndoPreview, preview_undo, undo_all
+from runner.operations.undo.undo import undo as apply_undo
+from runner.queries.audit import AuditRecord, audited, undoable
+from runner.queries.audit import audit as read_audit
 from runner.settings import Settings
-from runner.store import intervene
-from runner.store.database import Database
-from runner.store.intervene import Course, Result, Undoing, together, who
-from runner.store.observe import Audited, audited, clock, undoable
-from runner.store.observe import audit as read_audit
+from runner.text import format
+from runner.text.operator import local_zone, operator
+from runner.text.redact import differences
+from runner.text.sanitize import count_noun
 
-LATEST = 1_000
-"""Entries among which the last one of this person is looked for."""
+MAX_RECENT = 1_000
+"""Entries searched for this operator's last change."""
 
 
 async def undo(
@@ -37,88 +40,86 @@ async def undo(
     yes: str | None = None,
     reason: str | None = None,
     json: bool = False,
-    connection: Connection = NOWHERE,
+    connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Take back a change, or all that was changed together, if nothing that happened since speaks against it.
+    """Undo a change or a whole change group, unless the task has changed since.
 
-    Values that were edited, delayed or retried are set back. Tasks that were
-    terminated while they waited come back as they were, requests to end running
-    ones are withdrawn, tasks that were let go wait again unless they have been
-    started; pauses and wishes are as before. What cannot be taken back says why.
-    Without a number it is the last change that you made and did not take back; it
-    is shown, and taken back when you say so on a terminal.
+    Restores edited, delayed and retried values. Terminated tasks wait again,
+    cancel requests of running tasks are withdrawn, unblocked tasks are blocked
+    again unless they have started, and pauses and runner commands return to their
+    previous state. Changes that cannot be undone are listed with the reason.
+    Without an id it shows your last change and asks for confirmation on a terminal.
 
     Args:
-        entry: The number of the change, as runner audit lists it.
-        batch: All changes that were made together, by the word that was printed then.
-        dry_run: Only show what would be taken back.
-        sql: Only print the SQL that takes a change of a task back, for psql or sqlite3.
-        yes: Of a batch, the number of changes that would be taken back.
-        reason: Why; it is kept with the change.
+        entry: The id of the change, from runner audit.
+        batch: The id of the change group, from runner audit or the operation.
+        dry_run: Only show the changes to undo.
+        sql: Only print SQL that undoes one change of a task, for psql or sqlite3.
+        yes: The number of changes to undo in the change group.
+        reason: The reason; recorded with the change.
         json: Print one JSON document.
-        connection: Which database.
+        connection: The database.
     """
     if batch is not None and entry is not None:
-        raise InvalidInput(why="name a change by its number, or changes that were made together by --batch")
+        raise InvalidInput(why="name a change by its id, or a change group with --batch, but not both")
     if yes is not None and batch is None:
-        raise InvalidInput(why="--yes confirms the number of changes of a --batch; one change needs none")
+        raise InvalidInput(why="--yes only works with --batch")
     if sql and batch is not None:
-        raise InvalidInput(why="--sql is written for one change; name it by its number")
+        raise InvalidInput(why="--sql prints one change; name it by its id")
     settings = connection.settings()
-    async with opened(settings) as database:
+    async with open_database(settings) as database:
         if batch is not None:
-            return await _together(database, settings, batch, yes, reason, dry_run=dry_run, json=json)
-        found = await _entry(database, entry)
+            return await _undo_group(database, settings, batch, yes, reason, dry_run=dry_run, json=json)
+        change = await _entry(database, entry)
         if sql:
-            print(await database.write(intervene.undo_script, found, who(reason)), end="")
+            print(await database.write(undo_script, change, local_actor(reason)), end="")
             return Exit.OK
-        seen = await database.read(intervene.undoing, [found.id])
+        preview = await database.read(preview_undo, [change.id])
         if dry_run or entry is None:
-            await _show(database, found, seen, json=json and dry_run)
+            await _show(database, change, preview, json=json and dry_run)
         if dry_run:
             return Exit.OK
-        if entry is None and seen.able:
-            _ask(found)
-        result = await database.write(intervene.undo, [found.id], who(reason))
-    return tell("undo", result, json=json)
+        if entry is None and preview.able:
+            _ask(change)
+        result = await database.write(apply_undo, [change.id], local_actor(reason))
+    return print_result("undo", result, json=json)
 
 
-async def _entry(database: Database, number: int | None) -> Audited:
-    if number is None:
-        mine = undoable(await database.read(read_audit, limit=LATEST, operator=operator()))
-        if mine is None:
-            raise InvalidInput(why=f"{operator()} has changed nothing lately that is not taken back; see runner audit")
-        return mine
-    found = await database.read(audited, number)
-    if found is None:
-        raise InvalidInput(why=f"there is no change {number}; see runner audit")
-    return found
+async def _entry(database: Database, entry_id: int | None) -> AuditRecord:
+    if entry_id is None:
+        last = undoable(await database.read(read_audit, limit=MAX_RECENT, operator=operator()))
+        if last is None:
+            raise InvalidInput(why=f"{operator()} has no recent change to undo; see runner audit")
+        return last
+    change = await database.read(audited, entry_id)
+    if change is None:
+        raise InvalidInput(why=f"change {entry_id} does not exist; see runner audit")
+    return change
 
 
-async def _show(database: Database, found: Audited, seen: Undoing, *, json: bool) -> None:
+async def _show(database: Database, change: AuditRecord, preview: UndoPreview, *, json: bool) -> None:
     if json:
-        print_json(_document(seen))
+        print_json(_document(preview))
         return
     at = await database.read(clock)
-    target = f"task {found.task_id}" if found.task_id is not None else cells.text(found.target)
-    print_line(
-        f"change {found.id}: {cells.verb(found.verb)} of {target} by {found.operator}, {cells.distance(found.at, at)}"
-    )
-    for difference in differences(found.after, found.before, zone=local_zone()):
+    target = f"task {change.task_id}" if change.task_id is not None else format.text(change.target)
+    age = format.distance(change.at, at)
+    print_line(f"change {change.id}: {format.verb(change.verb)} of {target} by {change.operator}, {age}")
+    for difference in differences(change.after, change.before, zone=local_zone()):
         print_line(f"  back to {difference}")
-    for why in seen.skipped:
-        print_line(f"  it cannot be taken back: {why}")
+    for why in preview.skipped:
+        print_line(f"  cannot undo: {why}")
 
 
-def _ask(found: Audited) -> None:
+def _ask(change: AuditRecord) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InvalidInput(why=f"nothing was done; to do it, say runner undo {found.id}")
-    complain("Type y to take it back, anything else to leave all as it is.")
+        raise InvalidInput(why=f"nothing was changed; confirm with: runner undo {change.id}")
+    print_stderr("Type y to undo, anything else to cancel.")
     if sys.stdin.readline().strip().lower() != "y":
-        raise InvalidInput(why="nothing was done, as it was not confirmed")
+        raise InvalidInput(why="not confirmed; nothing was changed")
 
 
-async def _together(
+async def _undo_group(
     database: Database,
     settings: Settings,
     batch: str,
@@ -128,56 +129,58 @@ async def _together(
     dry_run: bool,
     json: bool,
 ) -> int:
-    seen = await _undoing(database, batch)
+    preview = await _read_group(database, batch)
     if dry_run or yes is None:
-        _preview(seen, json=json and dry_run)
+        _print_preview(preview, json=json and dry_run)
     if dry_run:
         return Exit.OK
-    wanted = demanded(seen.number, settings)
-    need_reason(wanted, reason)
+    demanded = demand_for(preview.number, settings)
+    require_reason(demanded, reason)
     if yes is None:
-        yes = ask(seen.number, wanted)
-        seen = await _undoing(database, batch)  # a person thinks for longer than a queue stands still
-    confirm(seen.number, yes)
-    return tell("undo", await _taken_back(database, batch, seen, reason), json=json)
+        yes = ask(preview.number, demanded)
+        preview = await _read_group(database, batch)  # tasks may have changed while the prompt waited
+    check_count(preview.number, yes)
+    return print_result("undo", await _execute(database, batch, preview, reason), json=json)
 
 
-async def _undoing(database: Database, batch: str) -> Undoing:
-    seen = await database.read(intervene.undoing, None, batch)
-    if not seen.changes:
-        raise InvalidInput(why=f"no changes were made together as {batch!r}; see runner audit --json")
-    return seen
+async def _read_group(database: Database, batch: str) -> UndoPreview:
+    preview = await database.read(preview_undo, None, batch)
+    if not preview.changes:
+        raise InvalidInput(why=f"change group {batch!r} does not exist; see runner audit --json")
+    return preview
 
 
-async def _taken_back(database: Database, batch: str, seen: Undoing, reason: str | None) -> Result:
-    operation = partial(intervene.undo, by=together(who(reason)))
-    bar = Bar("undo", None if seen.more else len(seen.able))
+async def _execute(database: Database, batch: str, preview: UndoPreview, reason: str | None) -> Result:
+    operation = partial(apply_undo, by=with_change_group(local_actor(reason)))
+    progress = ProgressLine("undo", None if preview.more else len(preview.able))
     try:
-        return await intervene.undo_all(database, operation, batch, Course(on_progress=bar.show))
+        return await undo_all(database, operation, batch, Course(on_progress=progress.show))
     finally:
-        bar.end()
+        progress.end()
 
 
-def _preview(seen: Undoing, *, json: bool) -> None:
+def _print_preview(preview: UndoPreview, *, json: bool) -> None:
     if json:
-        print_json(_document(seen))
+        print_json(_document(preview))
         return
-    verbs = ", ".join(sorted({cells.verb(change.verb) for change in seen.changes}))
-    more = "+" if seen.more else ""
+    verbs = ", ".join(sorted({format.verb(change.verb) for change in preview.changes}))
+    more = "+" if preview.more else ""
     print_line(
-        f"undo of {verbs}: {counted(len(seen.changes), 'change')}{more}, {seen.number} would be taken back",
+        f"undo of {verbs}: {count_noun(len(preview.changes), 'change')}{more}, {preview.number} would be undone",
         style="bold",
     )
-    for why, count in seen.skipped.items():
-        print_line(f"{count:,} would be left alone: {why}")
+    for why, count in preview.skipped.items():
+        print_line(f"{count:,} skipped: {why}")
 
 
-def _document(seen: Undoing) -> dict[str, Any]:
+def _document(preview: UndoPreview) -> dict[str, Any]:
     return {
         "verb": "undo",
-        "total": len(seen.changes),
-        "more": seen.more,
-        "eligible": len(seen.able),
-        "skipped": [{"why": why, "changes": count} for why, count in seen.skipped.items()],
-        "changes": [{"id": change.id, "verb": change.verb, "task_id": change.task_id} for change in seen.changes[:100]],
+        "total": len(preview.changes),
+        "more": preview.more,
+        "eligible": len(preview.able),
+        "skipped": [{"why": why, "changes": count} for why, count in preview.skipped.items()],
+        "changes": [
+            {"id": change.id, "verb": change.verb, "task_id": change.task_id} for change in preview.changes[:100]
+        ],
     }

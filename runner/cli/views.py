@@ -1,61 +1,72 @@
-"""`runner view`, `save`, `forget`: filters under a name, in the file that the console keeps them in."""
+"""`runner views show|save|delete`: saved filters, shared with the console."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from runner.cli.ending import Exit
-from runner.cli.printing import Column, print_json, print_line, print_table
-from runner.cli.targets import read_filter
-from runner.people import views
+from runner.cli.exit_codes import Exit
+from runner.cli.output import TableColumn, print_json, print_line, print_table
+from runner.cli.task_filter import read_filter
+from runner.errors import InvalidInput
+from runner.filter import saved
 
-COLUMNS = (Column("VIEW", whole=True), Column("FILTER"))
+COLUMNS = (TableColumn("VIEW", whole=True), TableColumn("FILTER"))
 
 
-def view(name: str | None = None, /, *, json: bool = False) -> int:
-    """List the filters that you saved, here or in the console, or show one of them.
+def views(
+    action: Literal["show", "save", "delete"] = "show",
+    name: str | None = None,
+    /,
+    *words: Annotated[str, Parameter(name="FILTER")],
+    json: bool = False,
+) -> int:
+    """List, show, save or delete saved filters.
 
-    Every verb that takes a filter takes a view in its place: runner tasks @late.
+    runner views show [NAME]            list the saved filters, or show one
+    runner views save NAME [FILTER...]  save a filter under a name; replaces an existing one
+    runner views delete NAME            delete a saved filter
+
+    Commands that take a filter also take a saved one: runner tasks @late.
 
     Args:
-        name: Only this one.
+        action: show, save or delete.
+        name: The name of the saved filter.
+        words: The filter to save; none saves a filter that matches all tasks.
         json: Print one JSON document.
     """
-    saved = views.load(views.default_path())
+    if words and action != "save":
+        raise InvalidInput(why=f"views {action} takes one name; quote a name with spaces")
+    if action == "show":
+        return _show(name, as_json=json)
+    if name is None:
+        raise InvalidInput(why=f"name the saved filter: runner views {action} NAME")
+    if action == "save":
+        return _save(name, words, as_json=json)
+    saved.delete(saved.default_path(), name)
+    print_line(f"deleted {name}")
+    return Exit.OK
+
+
+def _show(name: str | None, *, as_json: bool) -> int:
+    filters = saved.load(saved.default_path())
     if name is not None:
-        saved = {name: views.chosen(saved, name)}
-    if json:
-        print_json({"views": [{"name": known, "filter": wanted} for known, wanted in saved.items()]})
-    elif saved:
-        print_table(COLUMNS, [[known, wanted or "all tasks"] for known, wanted in saved.items()])
+        filters = {name: saved.get(filters, name)}
+    if as_json:
+        print_json(
+            {"views": [{"name": view_name, "filter": filter_text} for view_name, filter_text in filters.items()]}
+        )
+    elif filters:
+        print_table(COLUMNS, [[view_name, filter_text or "all tasks"] for view_name, filter_text in filters.items()])
     else:
-        print_line("no view is saved", style="dim")
+        print_line("No filters are saved.", style="dim")
     return Exit.OK
 
 
-def save(name: str, /, *words: Annotated[str, Parameter(name="FILTER")], json: bool = False) -> int:
-    """Save a filter under a name, for you alone; one of that name is replaced.
-
-    Args:
-        name: Of the view.
-        words: The filter; none lists all tasks.
-        json: Print one JSON document.
-    """
-    wanted = str(read_filter(words))
-    views.save(views.default_path(), name, wanted)
-    if json:
-        print_json({"name": name, "filter": wanted})
+def _save(name: str, words: tuple[str, ...], *, as_json: bool) -> int:
+    filter_text = str(read_filter(words))
+    saved.save(saved.default_path(), name, filter_text)
+    if as_json:
+        print_json({"name": name, "filter": filter_text})
     else:
-        print_line(f"saved as {name}: {wanted or 'all tasks'}")
-    return Exit.OK
-
-
-def forget(name: str, /) -> int:
-    """Forget a filter that you saved.
-
-    Args:
-        name: Of the view.
-    """
-    views.forget(views.default_path(), name)
-    print_line(f"forgot {name}")
+        print_line(f"saved {name}: {filter_text or 'all tasks'}")
     return Exit.OK

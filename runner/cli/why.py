@@ -1,58 +1,63 @@
-"""`runner why`: why a task is not running."""
+"""`runner why`: explain why a task is not running."""
 
 import textwrap
 from typing import Any
 
-from runner.cli.connection import NOWHERE, Connection, opened
-from runner.cli.ending import Exit
-from runner.cli.printing import console, plain, print_json, print_line
-from runner.cli.targets import TaskId
-from runner.cli.tasks import listed
-from runner.people.person import local_zone
-from runner.store.observe import Why
-from runner.store.observe import why as read_why
-from runner.store.observe.chances import sentence
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit
+from runner.cli.output import console, plain, print_json, print_line
+from runner.cli.task_filter import TaskId
+from runner.cli.tasks import task_document
+from runner.queries.why.remedies import sentence
+from runner.queries.why.why import Why
+from runner.queries.why.why import why as read_why
+from runner.text.operator import local_zone
 
-NARROWEST = 40
-"""Columns that a sentence is given at least."""
+MIN_WIDTH = 40
+"""Columns for a sentence, even on a narrower terminal."""
 
 
-async def why(id: TaskId, /, *, json: bool = False, connection: Connection = NOWHERE) -> int:
-    """Say why a task is not running, or what became of it.
+async def why(id: TaskId, /, *, json: bool = False, connection: Connection = DEFAULT_CONNECTION) -> int:
+    """Explain why a task is not running.
 
-    One sentence for each cause that is found, the most decisive first, with what
-    can be done about it. They come from the same rules that runners claim by.
+    Prints one sentence per cause, the decisive one first, with a remedy. The causes
+    come from the rules that runners claim by.
 
     Args:
-        id: The task's number.
+        id: The id of the task.
         json: Print one JSON document.
-        connection: Which database.
+        connection: The database.
     """
-    async with opened(connection.settings()) as database:
-        found = await database.read(read_why, id, local_zone())
-    print_json(_document(found)) if json else _print(found)
+    async with open_database(connection.settings()) as database:
+        explanation = await database.read(read_why, id, local_zone())
+    print_json(_document(explanation)) if json else _print(explanation)
     return Exit.OK
 
 
-def _document(found: Why) -> dict[str, Any]:
-    rest = plain(found)
-    chances = [{"text": chance.text, **plain(chance)} for chance in found.chances]
-    causes = [plain(cause) | {"sight": cause.sight and cause.sight.command} for cause in found.causes]
-    document = {"task": listed(found.task), "at": rest["at"], "verdict": found.verdict, "causes": causes}
+def _document(explanation: Why) -> dict[str, Any]:
+    details = plain(explanation)
+    chances = [{"text": chance.text, **plain(chance)} for chance in explanation.remedies]
+    causes = [plain(cause) | {"sight": cause.sight and cause.sight.command} for cause in explanation.causes]
+    document = {
+        "task": task_document(explanation.task),
+        "at": details["at"],
+        "verdict": explanation.verdict,
+        "causes": causes,
+    }
     return document | {"would_start_if": chances}
 
 
-def _print(found: Why) -> None:
-    print_line(found.verdict, style="bold")
-    width = max(NARROWEST, console().width - 1)
-    for number, cause in enumerate(found.causes, 1):
-        for line in textwrap.wrap(cause.text, width, initial_indent=f"  {number}. ", subsequent_indent="     "):
+def _print(explanation: Why) -> None:
+    print_line(explanation.verdict, style="bold")
+    width = max(MIN_WIDTH, console().width - 1)
+    for index, cause in enumerate(explanation.causes, 1):
+        for line in textwrap.wrap(cause.text, width, initial_indent=f"  {index}. ", subsequent_indent="     "):
             print_line(line)
         if cause.advice:
             print_line(f"     -> {cause.advice}", style="dim")
         if cause.sight and cause.sight.command not in cause.advice:
-            print_line(f"     look: {cause.sight.command}", style="dim")
-    for line in textwrap.wrap(sentence(found.chances), width, initial_indent="  ", subsequent_indent="  "):
+            print_line(f"     see: {cause.sight.command}", style="dim")
+    for line in textwrap.wrap(sentence(explanation.remedies), width, initial_indent="  ", subsequent_indent="  "):
         print_line(line)
-    for chance in found.chances:
+    for chance in explanation.remedies:
         print_line(f"     -> {chance.commands}", style="dim")

@@ -1,78 +1,74 @@
-"""`runner work`: a runner as a process of its own."""
+"""`runner work`: run a runner process."""
 
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from runner.cli.connection import NOWHERE, Connection
+from runner.cli.connection import DEFAULT_CONNECTION, Connection
 from runner.cli.handlers import Modules, load_handlers
-from runner.engine.work import work as run
+from runner.engine.main import work as run
 from runner.errors import InvalidInput
 from runner.logs import set_up
+from runner.settings import DESCRIPTIONS
+
+
+def _described(setting: str, *aliases: str) -> Parameter:
+    """An option with the description of its setting."""
+    description = DESCRIPTIONS[setting]
+    return Parameter(
+        name=(f"--{setting.replace('_', '-')}", *aliases), help=f"{description[0].upper()}{description[1:]}."
+    )
 
 
 @Parameter(name="*", group=Group("Runner", sort_key=50))
 @dataclass(frozen=True, slots=True)
 class RunnerOptions:
-    """How a runner works; what is not given comes from the environment, the profile or the defaults.
+    """Settings of a runner. An omitted option takes its value from the environment, the profile or the defaults."""
 
-    Args:
-        queues: A queue to work on, or several with commas; may be repeated.
-        mode: fixed-rate scans every period; fixed-delay waits it after each scan.
-        every: The period of scans: 250ms, 1s, 1m.
-        initial_delay: The time before the first scan.
-        batch: Tasks claimed at most by one scan.
-        slots: Async handlers running at once.
-        threads: Threads for handlers that are plain functions.
-        ahead: Tasks claimed beyond the free slots at most; 0 leaves them to other runners.
-        lease: Silence after which other runners take over: 15s.
-        drain_timeout: How long to wait for running tasks when stopping.
-        log_format: human on a terminal and json elsewhere, unless said here.
-    """
+    queues: Annotated[tuple[str, ...], _described("queues", "--queue")] = ()
+    poll_mode: Annotated[Literal["fixed-rate", "fixed-delay"] | None, _described("poll_mode")] = None
+    poll_interval: Annotated[str | None, _described("poll_interval")] = None
+    initial_delay: Annotated[str | None, _described("initial_delay")] = None
+    claim_batch_size: Annotated[int | None, _described("claim_batch_size")] = None
+    concurrency: Annotated[int | None, _described("concurrency")] = None
+    threads: Annotated[int | None, _described("threads")] = None
+    prefetch: Annotated[int | None, _described("prefetch")] = None
+    lease_timeout: Annotated[str | None, _described("lease_timeout")] = None
+    drain_timeout: Annotated[str | None, _described("drain_timeout")] = None
+    log_format: Annotated[Literal["auto", "human", "json"] | None, _described("log_format")] = None
 
-    queues: Annotated[tuple[str, ...], Parameter(name=("--queues", "--queue"))] = ()
-    mode: Literal["fixed-rate", "fixed-delay"] | None = None
-    every: str | None = None
-    initial_delay: str | None = None
-    batch: int | None = None
-    slots: int | None = None
-    threads: int | None = None
-    ahead: int | None = None
-    lease: str | None = None
-    drain_timeout: str | None = None
-    log_format: Literal["auto", "human", "json"] | None = None
-
-    def given(self) -> dict[str, Any]:
-        """What was said, by the names of the settings."""
+    def overrides(self) -> dict[str, Any]:
+        """The options by setting name."""
         names = ",".join(self.queues)
         return asdict(self) | {"queues": names or None}
 
 
-USUAL = RunnerOptions()
+NO_OPTIONS = RunnerOptions()
 
 
 async def work(
     *,
     handlers: Modules = (),
     until_idle: bool = False,
-    options: RunnerOptions = USUAL,
-    connection: Connection = NOWHERE,
+    options: RunnerOptions = NO_OPTIONS,
+    connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Run tasks until told to stop.
+    """Run tasks until stopped.
 
-    SIGTERM or ctrl-c drains: nothing more is claimed, what runs is waited for,
-    and all outcomes are written. A second one ends the process at once.
+    SIGTERM or ctrl-c drains: the runner claims no more tasks, waits for the running
+    ones and writes all outcomes. A second signal ends the process immediately.
 
     Args:
         handlers: A module that defines handlers; may be repeated.
-        until_idle: End when nothing runs, and nothing is due or will be retried.
-        options: How.
-        connection: Which database.
+        until_idle: Exit when no task runs, is due, or waits for a retry.
+        options: Settings of the runner.
+        connection: The database.
     """
-    settings = connection.settings(handlers=handlers or None, **options.given())
-    known = load_handlers(settings)
-    if not known:
-        raise InvalidInput(why="no handlers are known; name the module that defines them with -H package.module")
+    settings = connection.settings(handlers=handlers or None, **options.overrides())
+    registry = load_handlers(settings)
+    if not registry:
+        raise InvalidInput(why="no handlers loaded; name the module that defines them with -H package.module")
+
     set_up(settings.log_format)
-    return await run(settings, known, until_idle=until_idle)
+    return await run(settings, registry, until_idle=until_idle)

@@ -1,61 +1,79 @@
-"""Slots: what a runner has in hand, and how much more fits."""
+"""Slots and tasks in flight: the claimed tasks of a runner, and room for more."""
 
 import time
+from bisect import insort
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from runner.handlers import Handler
+from runner.handlers.registry import Handler
+from runner.model.task import Claimed
 from runner.policy.polling import LookAhead
-from runner.policy.selection import is_suspect
-from runner.task import Claimed
+from runner.policy.suspicion import Suspect, is_suspect, width
 
 if TYPE_CHECKING:
     import asyncio
     import threading
 
 
+Claim = tuple[int, int]
+"""Task id and fence."""
+
+
 class Running:
-    """A task in hand: claimed, and not settled yet.
+    """A task in flight: claimed and not settled yet.
 
     Args:
-        task: as the claim returned it.
-        handler: that executes it.
-        slots: whose slot it takes.
+        task: the claimed task.
+        handler: its handler.
+        slots: the pool whose slot it occupies.
+        prefetched: True if it was claimed before a slot was free, so that the claim did not mark it as started.
     """
 
     __slots__ = (
-        "concluded",
-        "concluding",
+        "body",
+        "cancel_requested",
+        "deadline",
+        "done_in_tx",
         "handler",
+        "in_tx",
         "job",
-        "over",
-        "since",
+        "obstacle",
+        "prefetched",
+        "received_at",
+        "settled",
+        "slot_released",
         "slots",
         "started",
         "stop",
         "task",
-        "told",
     )
 
-    def __init__(self, task: Claimed, handler: Handler, slots: "Slots") -> None:
+    def __init__(self, task: Claimed, handler: Handler, slots: "Slots", prefetched: bool = False) -> None:
         self.task = task
+        self.prefetched = prefetched
         self.handler = handler
         self.slots = slots
-        self.since = time.monotonic()
+        self.received_at = time.monotonic()
         self.started = 0.0
-        self.told = False
-        self.over = False
-        self.concluded = False
-        self.concluding = False
+        self.cancel_requested = False
+        self.settled = False
+        self.done_in_tx = False
+        self.in_tx = False
+        self.deadline: float | None = None
+        self.obstacle = ""
+        self.slot_released = False
+        """True after its slot was released."""
+        self.body: asyncio.Future[Any] | None = None
+        """A plain function in its thread; the slot is released when it ends."""
         self.job: asyncio.Task[None] | None = None
         self.stop: threading.Event | None = None
 
     def cancel(self) -> None:
-        """Carry out a terminate request: stop an async body, tell a plain function."""
-        self.told = True
+        """Execute a terminate request: cancel an async body, set `ctx.stop` of a plain function."""
+        self.cancel_requested = True
         if self.stop is not None:
             self.stop.set()
         if self.job is not None and self.started:  # a coroutine cancelled before its first step would never settle
@@ -64,101 +82,159 @@ class Running:
 
 @dataclass(eq=False)
 class Slots:
-    """The slots of one kind of handlers, with the tasks that wait for one.
+    """The slots for async handlers or for plain functions, and the tasks that wait for one.
 
     Args:
-        name: of the kind.
-        size: how many tasks run at once.
+        name: name of the pool.
+        size: maximum number of tasks that run at the same time.
     """
 
     name: str
     size: int
-    taken: int = 0
+    in_use: int = 0
     waiting: deque[Running] = field(default_factory=deque)
-    ahead: LookAhead = field(default_factory=LookAhead)
+    look_ahead: LookAhead = field(default_factory=LookAhead)
 
     def room(self) -> int:
-        """How many more tasks to claim: as many as find a free slot, or will have by the time they are here."""
-        return self.size + self.ahead.tasks(time.monotonic()) - self.taken - len(self.waiting)
+        """Return the number of tasks to claim: free slots plus slots that will be free when the claim returns."""
+        return self.size + self.look_ahead.tasks(time.monotonic()) - self.in_use - len(self.waiting)
 
     @property
     def free(self) -> bool:
-        """True when a task could start now."""
-        return self.taken < self.size and not self.waiting
+        """True if a task could start now."""
+        return self.in_use < self.size and not self.waiting
 
     def next(self) -> Running | None:
-        """The task that can start now, with a slot taken for it; None when there is no slot or no task."""
-        if self.taken >= self.size or not self.waiting:
+        """Return the next task and occupy a slot for it; None without a slot or a task."""
+        if self.in_use >= self.size or not self.waiting:
             return None
-        self.taken += 1
+        self.in_use += 1
         return self.waiting.popleft()
 
-    def give_up(self, before: float) -> Iterator[Running]:
-        """Let go of the tasks that have waited since before a moment; they stand in the order in which they came."""
-        while self.waiting and self.waiting[0].since < before:
+    @property
+    def free_count(self) -> int:
+        """The number of additional tasks that could start now."""
+        return max(0, self.size - self.in_use - len(self.waiting))
+
+    def put_back(self, running: Running) -> None:
+        """Return a task that did not start to its place among the waiting tasks, and release its slot."""
+        self.in_use -= 1
+        insort(self.waiting, running, key=lambda waiting: waiting.received_at)
+
+    def expire(self, before: float) -> Iterator[Running]:
+        """Remove and return the tasks that have waited since before a given time, oldest first."""
+        while self.waiting and self.waiting[0].received_at < before:
             yield self.waiting.popleft()
 
-    def give_back(self) -> None:
-        """A task has left its slot."""
-        self.taken -= 1
-        self.ahead.ended()
+    def release(self) -> None:
+        """Release the slot of a task that has ended."""
+        self.in_use -= 1
+        self.look_ahead.ended()
 
 
-class InHand:
-    """Everything that one runner process has in hand: nothing in it is started twice.
+class InFlight:
+    """The tasks in flight of one runner process. None of them starts twice.
 
     Args:
-        async_slots: for async handlers, on the event loop.
-        thread_slots: for plain functions, in threads.
-        ahead: tasks of each kind that may be held ready for slots that will be free soon.
+        async_slots: number of slots for async handlers, on the event loop.
+        thread_slots: number of slots for plain functions, in threads.
+        ahead: maximum number of prefetched tasks per pool.
     """
 
     def __init__(self, async_slots: int, thread_slots: int, ahead: int) -> None:
-        self.on_loop = Slots("async", async_slots, ahead=LookAhead(most=ahead))
-        self.in_threads = Slots("threads", thread_slots, ahead=LookAhead(most=ahead))
+        self.on_loop = Slots("async", async_slots, look_ahead=LookAhead(most=ahead))
+        self.in_threads = Slots("threads", thread_slots, look_ahead=LookAhead(most=ahead))
         self.tasks: dict[int, Running] = {}
+        self.claims: set[Claim] = set()
+        """The unsettled claims, including snoozed duplicates, which are not in `tasks`."""
+        self._watched: set[Claim] | None = None
 
     def slots_of(self, handler: Handler) -> Slots:
-        """The slots that a handler's tasks take."""
+        """Return the pool of a handler."""
         return self.on_loop if handler.is_async else self.in_threads
 
-    def add(self, task: Claimed, handler: Handler) -> Running | None:
-        """Take a task in hand; None when an earlier claim of it is, and is not over."""
+    def add(self, task: Claimed, handler: Handler, prefetched: bool = False) -> Running | None:
+        """Add a task; return None if an earlier claim of it is still unsettled."""
         earlier = self.tasks.get(task.id)
-        if earlier is not None and not earlier.over:
+        if earlier is not None and not earlier.settled:
             return None
-        running = Running(task, handler, self.slots_of(handler))
+        running = Running(task, handler, self.slots_of(handler), prefetched)
+        self.add_claim(task)
         self.tasks[task.id] = running
         running.slots.waiting.append(running)
         return running
 
-    def drop(self, running: Running) -> None:
-        """Let go of a task, unless what is in hand is another claim of it."""
+    def add_claim(self, task: Claimed) -> None:
+        """Record a claim that has arrived in this process."""
+        claim = (task.id, task.fence)
+        self.claims.add(claim)
+        if self._watched is not None:
+            self._watched.add(claim)
+
+    def watch(self) -> set[Claim]:
+        """Return a set of the claims in this process that grows with each new claim.
+
+        Settled claims stay in the set. A second call stops the growth of the first set.
+        """
+        self._watched = set(self.claims)
+        return self._watched
+
+    def unwatch(self) -> None:
+        """Stop the growth of the set that `watch` returned."""
+        self._watched = None
+
+    def abandoned(self) -> list[Running]:
+        """Return the tasks whose job has ended, or never started, without an outcome."""
+        waiting = {*self.on_loop.waiting, *self.in_threads.waiting}
+        return [
+            running
+            for running in self.tasks.values()
+            if not running.settled and (running.job is None or running.job.done()) and running not in waiting
+        ]
+
+    def remove(self, running: Running) -> None:
+        """Remove a claim, and its task unless a newer claim of the task is in flight."""
+        self.claims.discard((running.task.id, running.task.fence))
         if self.tasks.get(running.task.id) is running:
             del self.tasks[running.task.id]
 
     def unstarted(self, before: float = inf) -> list[Running]:
-        """Give up what has waited for a slot since before a moment, in monotonic seconds, to be handed back."""
-        return [running for slots in (self.on_loop, self.in_threads) for running in slots.give_up(before)]
+        """Remove and return the tasks that have waited for a slot since before a time in monotonic seconds."""
+        return [running for slots in (self.on_loop, self.in_threads) for running in slots.expire(before)]
 
     def started(self) -> list[Running]:
-        """The tasks whose body runs now."""
+        """Return the tasks whose body is running."""
         return [running for running in self.tasks.values() if running.job is not None and not running.job.done()]
 
     def resize(self, async_slots: int | None, thread_slots: int | None) -> None:
-        """Change how many tasks run at once; those that run in slots too many end in peace."""
+        """Change the number of slots. Tasks in surplus slots finish normally."""
         self.on_loop.size = async_slots or self.on_loop.size
         self.in_threads.size = thread_slots or self.in_threads.size
 
     @property
     def capacity(self) -> int:
-        """How many tasks can run at once."""
+        """The maximum number of tasks that run at the same time."""
         return self.on_loop.size + self.in_threads.size
 
-    @property
-    def suspects(self) -> bool:
-        """True while a task is in hand that may have killed its last runner."""
-        return any(is_suspect(running.task) for running in self.tasks.values())
+    def suspects(self) -> list[Suspect]:
+        """Return the tasks that may have killed their last runner."""
+        now = time.monotonic()
+        return [
+            Suspect(width_of(running.task), now - running.started if running.started else 0.0)
+            for running in self.tasks.values()
+            if running.task.rescues
+            and is_suspect(running.task.rescues, _attempts_left(running.task), running.task.attempt - 1)
+        ]
 
     def __len__(self) -> int:
         return len(self.tasks)
+
+
+def width_of(task: Claimed) -> int:
+    """Return the maximum number of suspects that may run together with this one."""
+    return width(task.rescues, _attempts_left(task))
+
+
+def _attempts_left(task: Claimed) -> int:
+    """Return the number of attempts left before the claim."""
+    return task.max_attempts - task.attempt + 1

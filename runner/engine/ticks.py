@@ -1,4 +1,4 @@
-"""Ticks: what a runner does again and again, driven by APScheduler."""
+"""Ticks: the periodic work of a runner, driven by APScheduler."""
 
 import asyncio
 import logging
@@ -18,20 +18,20 @@ log = logging.getLogger("runner.ticks")
 Rate = Literal["fixed-rate", "fixed-delay"]
 
 CLOCK_STEP = 2.0
-"""Seconds by which the wall clock may run away from the monotonic one before the ticks are set anew."""
+"""Seconds by which wall clock and monotonic clock may diverge before all ticks are rescheduled."""
 WATCH_EVERY = 1.0
 """Seconds between two comparisons of the clocks."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """One line of the table of what is done how often.
+    """One periodic action.
 
     Args:
-        name: unique.
-        run: what to do; an exception is logged and the tick goes on.
-        every: seconds.
-        rate: "fixed-rate" starts a run every period; "fixed-delay" starts it the period after the last one has ended.
+        name: unique name.
+        run: the action; an exception is logged and the tick continues.
+        every: interval in seconds.
+        rate: "fixed-rate" starts a run every interval; "fixed-delay" starts it one interval after the last one ended.
         first: seconds until the first run.
     """
 
@@ -43,10 +43,10 @@ class Tick:
 
 
 class Ticks:
-    """A table of ticks at work.
+    """Runs a table of ticks.
 
     Args:
-        table: what to do, and how often.
+        table: the ticks.
     """
 
     def __init__(self, table: list[Tick]) -> None:
@@ -54,29 +54,29 @@ class Ticks:
         # The default grace of one second would drop runs whenever the event loop is busy.
         defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults=defaults)
-        self._scheduler.add_listener(self._ended, EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED)
-        self._apart = self._wall_ahead()
+        self._scheduler.add_listener(self._on_job_end, EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED)
+        self._clock_offset = self._wall_ahead()
         self._runs: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
-        """Begin; must be called on the running event loop."""
+        """Start. Call it on the running event loop."""
         for tick in self._table.values():
             self._arm(tick, tick.first)
         self._scheduler.start()
         self._watch = asyncio.get_running_loop().call_later(WATCH_EVERY, self._watch_clock)
 
     def stop(self, *names: str) -> None:
-        """End some ticks, or all of them when none is named; what runs goes on to its end."""
+        """Stop the named ticks, or all of them without names. A current run finishes."""
         for name in names or tuple(self._table):
             self._table.pop(name, None)
             if self._scheduler.get_job(name):
                 self._scheduler.remove_job(name)
 
     async def shutdown(self, limit: float) -> None:
-        """End all ticks and the scheduler.
+        """Stop all ticks and the scheduler.
 
         Args:
-            limit: seconds that what runs now is given to end by itself: it may hold a connection.
+            limit: seconds that the current runs may take to finish, since they may use a connection.
         """
         self.stop()
         self._watch.cancel()
@@ -87,8 +87,8 @@ class Ticks:
 
     def _arm(self, tick: Tick, wait: float) -> None:
         at = datetime.now(UTC) + timedelta(seconds=wait)
-        # A job that arms itself anew while it runs ends the scheduler's loop without a word. A tick with fixed delay
-        # is therefore a job that runs once, and is added again by the event that tells of its end.
+        # A job that reschedules itself while it runs kills the scheduler's loop silently. A tick with a fixed delay is
+        # therefore a job that runs once; the event at its end adds it again.
         trigger = IntervalTrigger(seconds=tick.every) if tick.rate == "fixed-rate" else DateTrigger(at)
         self._scheduler.add_job(self._run, trigger, (tick,), id=tick.name, next_run_time=at, replace_existing=True)
 
@@ -96,27 +96,27 @@ class Ticks:
         job: Any = asyncio.current_task()
         self._runs.add(job)
         try:
-            running = tick.run()
-            if running is not None:
-                await running
+            result = tick.run()
+            if result is not None:
+                await result
         except asyncio.CancelledError:
             raise
-        except Exception:  # a tick never ends because one of its runs failed
+        except Exception:  # a failed run must not stop the tick
             log.exception("tick %s failed", tick.name)
         finally:
             self._runs.discard(job)
 
-    def _ended(self, event: Any) -> None:
+    def _on_job_end(self, event: Any) -> None:
         tick = self._table.get(event.job_id)
         if tick is not None and tick.rate == "fixed-delay":
             self._arm(tick, tick.every)
 
     def _watch_clock(self) -> None:
-        """Set all ticks anew when the wall clock was moved: the scheduler goes by it and would wait for it."""
-        apart = self._wall_ahead()
-        if abs(apart - self._apart) > CLOCK_STEP:
-            log.warning("the clock of this machine was moved by %.1f s", apart - self._apart)
-            self._apart = apart
+        """Reschedule all ticks after a step of the wall clock, which the scheduler depends on."""
+        offset = self._wall_ahead()
+        if abs(offset - self._clock_offset) > CLOCK_STEP:
+            log.warning("the system clock moved by %.1f s: rescheduling all ticks", offset - self._clock_offset)
+            self._clock_offset = offset
             for tick in self._table.values():
                 self._arm(tick, tick.every)
         self._watch = asyncio.get_running_loop().call_later(WATCH_EVERY, self._watch_clock)

@@ -1,1 +1,1 @@
-"""Decisions: no I/O and no clock; rows and the time are arguments, and what comes back is data."""
+"""Decisions as pure functions: rows and the time are arguments, and the result is data."""

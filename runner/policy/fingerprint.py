@@ -1,4 +1,4 @@
-"""fingerprint: failures that differ only in numbers, ids and quoted values have the same one."""
+"""Fingerprints: an id that is equal for failures that differ only in numbers, ids and quoted values."""
 
 import hashlib
 import re
@@ -10,11 +10,11 @@ MASKS = (
     (re.compile(r"\d+(?:\.\d+)?"), "#"),
 )
 LONGEST = 2_000
-"""Characters of a message that take part."""
+"""Characters of a message that are compared."""
 
 
 def masked(message: str) -> str:
-    """The message with numbers, ids and quoted values masked, on one line."""
+    """Return the message in one line, with numbers, ids and quoted values masked."""
     text = " ".join(message[:LONGEST].split())
     for pattern, mark in MASKS:
         text = pattern.sub(mark, text)
@@ -22,12 +22,12 @@ def masked(message: str) -> str:
 
 
 def fingerprint(handler: str, error_type: str, message: str) -> str:
-    """Sixteen hexadecimal digits that are equal for failures of one kind.
+    """Return sixteen hexadecimal digits that identify a failure group.
 
     Args:
-        handler: the handler's name.
-        error_type: the exception's class.
-        message: what it said; only its first line, masked, takes part.
+        handler: handler name.
+        error_type: class of the exception.
+        message: message of the exception; only its first line counts, masked.
     """
     first, *_ = message.strip().splitlines() or [""]
     return hashlib.sha256(f"{handler}\0{error_type}\0{masked(first)}".encode("utf-8", "replace")).hexdigest()[:16]

@@ -1,54 +1,53 @@
-"""How often to look, and how much to take: decisions on time, with the time as an argument."""
+"""Polling: how often to query and how much to claim; the time is an argument."""
 
 import math
 from dataclasses import dataclass
 
 EVERY = 1.0
-"""Seconds between surveys while claims keep coming back full: so late may a higher priority be noticed at worst."""
+"""Seconds between surveys while claims return full. A higher priority is noticed at most this late."""
 
 SHARE = 20
-"""A look that took t is followed by at least so many t without one.
+"""The shortest pause after a survey, as a multiple of its duration.
 
-Under an old snapshot elsewhere, dead index entries pile up and whatever starts at the head of an index walks over them
-all; it then takes at most a twentieth of the time.
-"""
+While another client holds an old snapshot, dead index entries accumulate, and every scan from the head of an index
+reads them all. This bounds its share of the time to a twentieth."""
 
 
 @dataclass
 class Pace:
-    """When to look anew at something that is usually cheap to look at, but not always.
+    """The schedule of a query that is usually cheap but can become slow.
 
     Args:
-        every: seconds from the end of one look to the next.
-        most: seconds without a look at most, however long one takes: somebody may wait for what it finds.
+        every: seconds from the end of a query to the next one.
+        most: longest pause in seconds, however slow the query is.
     """
 
     every: float = EVERY
     most: float = math.inf
     _next: float = 0.0
 
-    def due(self, now: float) -> bool:
-        """Tell whether a look is due; `now` in monotonic seconds."""
+    def is_due(self, now: float) -> bool:
+        """True if a query is due; `now` in monotonic seconds."""
         return now >= self._next
 
-    def left(self, now: float) -> float:
-        """Seconds until a look is due; `now` in monotonic seconds."""
+    def remaining(self, now: float) -> float:
+        """Seconds until the next query; `now` in monotonic seconds."""
         return max(0.0, self._next - now)
 
-    def done(self, started: float, ended: float) -> None:
-        """Note a look, in monotonic seconds."""
-        self._next = ended + max(self.every, min(self.most, SHARE * (ended - started)))
+    def record(self, start: float, end: float) -> None:
+        """Record the start and end of a query, in monotonic seconds."""
+        self._next = end + max(self.every, min(self.most, SHARE * (end - start)))
 
 
 @dataclass
 class LookAhead:
-    """How many more tasks than free slots to claim: what ends while a claim is on its way.
+    """The prefetch: tasks to claim beyond the free slots, because others finish while a claim is running.
 
-    Slow work gets none, so that nothing waits in one runner's hands that another could start.
+    Slow work gets no prefetch, so that no task waits in one runner while another could start it.
 
     Args:
-        span: seconds that a claim and its settling take, generously.
-        most: a bound.
+        span: seconds that a claim and its settle take, estimated high.
+        most: upper bound in tasks.
     """
 
     span: float = 0.05
@@ -58,37 +57,37 @@ class LookAhead:
     _since: float = 0.0
 
     def ended(self, tasks: int = 1) -> None:
-        """Note that tasks have ended."""
+        """Record finished tasks."""
         self._ended += tasks
 
     def tasks(self, now: float) -> int:
-        """How many tasks to hold ready; `now` in monotonic seconds."""
-        passed = now - self._since
-        if passed >= self.span:
-            rate = self._ended / passed
-            self._rate = rate if passed > 1 else 0.5 * self._rate + 0.5 * rate
+        """Return the number of tasks to prefetch; `now` in monotonic seconds."""
+        elapsed = now - self._since
+        if elapsed >= self.span:
+            rate = self._ended / elapsed
+            self._rate = rate if elapsed > 1 else 0.5 * self._rate + 0.5 * rate
             self._ended, self._since = 0, now
         return min(self.most, int(self._rate * self.span))
 
 
 @dataclass
 class BackOff:
-    """How long to wait before asking a database again that was away: doubling, bounded, spread.
+    """The delay before the next attempt to reach a database that is down: doubling, bounded and spread.
 
     Args:
         first: seconds after the first failure.
-        most: seconds at most.
+        most: longest delay in seconds.
     """
 
     first: float = 0.25
     most: float = 10.0
     failures: int = 0
 
-    def failed(self, random: float) -> float:
-        """Note a failure.
+    def record_failure(self, random: float) -> float:
+        """Record a failure.
 
         Args:
-            random: in [0, 1); spreads runners that lost the same database.
+            random: in [0, 1); spreads the retries of several runners.
 
         Returns:
             Seconds to wait.
@@ -97,6 +96,6 @@ class BackOff:
         wait: float = min(self.most, self.first * 2 ** min(self.failures - 1, 20))
         return wait * (0.75 + 0.5 * random)
 
-    def succeeded(self) -> None:
-        """Begin anew."""
+    def reset(self) -> None:
+        """Reset the delay."""
         self.failures = 0

@@ -1,11 +1,11 @@
-"""Retry plans: how long to wait after a failed attempt, written as text in the task's row.
+"""Retry plans: the delay after a failed attempt, stored as text in the task's row.
 
-30s              always 30 seconds
-1m,5m,20m        stages: a minute after the first failure, then 5, then 20, and 20 from there on
-exp:10s*2<1h     10 seconds, doubled by each further failure, never more than an hour; `<1h` may be left out
+30s              30 seconds after every failure
+1m,5m,20m        stages: 1 minute after the first failure, 5 after the second, 20 after the third and all later ones
+exp:10s*2<1h     10 seconds, doubled by each further failure, at most an hour; `<1h` is optional
 sidekiq          n^4 + 15 + random * 30 * (n + 1) seconds, n = 0, 1, 2, ...
 never            no retry
-1m,5m,20m~10%    any of them spread, 10 % less to 10 % more, so that what failed together does not return together
+1m,5m,20m~10%    any of them spread by up to 10 % either way, so that tasks that failed together retry separately
 """
 
 import re
@@ -15,10 +15,10 @@ from functools import lru_cache
 from typing import Protocol, Self
 
 from runner.errors import InvalidDuration, InvalidRetryPlan
-from runner.people.times import format_duration, parse_duration
+from runner.model.duration import format_duration, parse_duration
 
 LONGEST_DELAY = timedelta(days=3_650)
-"""No plan waits longer, whatever the attempt: ten years."""
+"""Longest delay of any plan and attempt: ten years."""
 
 MOST_STAGES = 50
 
@@ -29,14 +29,14 @@ _SPREAD = re.compile(r"(?P<plan>[^~]+)~\s*(?P<percent>[1-9][0-9]?|100)\s*%")
 
 
 class RetryPlan(Protocol):
-    """Decides how long to wait. Its text, `str(plan)`, reads back as an equal plan."""
+    """Decides the delay before the next attempt. `str(plan)` parses back to an equal plan."""
 
     def delay(self, attempt: int, random: float, /) -> timedelta | None:
-        """Return the time from a failure to the next attempt, ten years at most; None stands for no other attempt.
+        """Return the time from a failure to the next attempt, ten years at most; None for no further attempt.
 
         Args:
-            attempt: the number of the attempt that has just failed, from 1.
-            random: 0 <= random < 1; plans that do not spread ignore it.
+            attempt: number of the failed attempt, from 1.
+            random: 0 <= random < 1; ignored by plans without a random part.
         """
 
 
@@ -46,11 +46,11 @@ class Never:
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Read the plan, or tell by None that the text is of another kind."""
+        """Parse the plan; None if the text is another kind of plan."""
         return cls() if text == "never" else None
 
     def delay(self, _attempt: int, _random: float) -> None:
-        """Return None, always."""
+        """Return None."""
 
     def __str__(self) -> str:
         return "never"
@@ -58,20 +58,20 @@ class Never:
 
 @dataclass(frozen=True, slots=True)
 class Sidekiq:
-    """Half a minute at first, two hours after ten failures, a week after thirty, with a random part that grows along.
+    """Half a minute at first, two hours after ten failures, a week after thirty, with a growing random part.
 
     Source: the default back-off of Sidekiq, in which n is the number of retries so far.
     """
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Read the plan, or tell by None that the text is of another kind."""
+        """Parse the plan; None if the text is another kind of plan."""
         return cls() if text == "sidekiq" else None
 
     def delay(self, attempt: int, random: float) -> timedelta:
         """Return n^4 + 15 + random * 30 * (n + 1) seconds."""
         n = _failures_before(attempt)
-        return _bounded(n**4 + 15 + random * 30 * (n + 1))
+        return _clamp(n**4 + 15 + random * 30 * (n + 1))
 
     def __str__(self) -> str:
         return "sidekiq"
@@ -79,12 +79,12 @@ class Sidekiq:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """A first delay, multiplied by each further failure, up to a cap.
+    """A first delay, multiplied after each further failure, up to a cap.
 
     Args:
-        first: the delay after the first failure, more than zero.
-        factor: 1 or more, below 1,000, in thousandths at the finest.
-        cap: the longest delay.
+        first: delay after the first failure, more than zero.
+        factor: 1 to below 1,000, with up to three decimal places.
+        cap: longest delay.
     """
 
     first: timedelta
@@ -93,18 +93,18 @@ class Exponential:
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Read the plan, or tell by None that the text is of another kind."""
+        """Parse the plan; None if the text is another kind of plan."""
         if not text.startswith("exp:"):
             return None
         parts = _EXPONENTIAL.fullmatch(text)
         if not parts:
             raise InvalidRetryPlan(
-                plan=text, why="after exp: come a delay, * with a factor below 1000, and maybe < with a cap"
+                plan=text, why="write exp:, a delay, * and a factor below 1000, and optionally < and a cap"
             )
         first, factor = _delay(parts["first"], text), float(parts["factor"])
         cap = _delay(parts["cap"], text) if parts["cap"] else LONGEST_DELAY
         if not first:
-            raise InvalidRetryPlan(plan=text, why="zero stays zero however often it is multiplied; begin with more")
+            raise InvalidRetryPlan(plan=text, why="the first delay must be more than zero")
         if factor < 1:
             raise InvalidRetryPlan(plan=text, why="the factor after * must be 1 or more")
         if cap < first:
@@ -112,12 +112,12 @@ class Exponential:
         return cls(first, factor, cap)
 
     def delay(self, attempt: int, _random: float) -> timedelta:
-        """Return first * factor^(failures before this one), or the cap."""
+        """Return first * factor^(previous failures), or the cap."""
         try:
             seconds = self.first.total_seconds() * self.factor ** _failures_before(attempt)
         except OverflowError:
             return self.cap
-        return min(_bounded(seconds), self.cap)
+        return min(_clamp(seconds), self.cap)
 
     def __str__(self) -> str:
         cap = f"<{format_duration(self.cap)}" if self.cap < LONGEST_DELAY else ""
@@ -126,23 +126,23 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """A delay for each failure; the last one stays.
+    """One delay for each failure; the last one repeats.
 
     Args:
-        delays: one or more. A single one is a fixed delay.
+        delays: one or more; a single one is a fixed delay.
     """
 
     delays: tuple[timedelta, ...]
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Read the plan, or tell by None that the text is of another kind."""
+        """Parse the plan; None if the text is another kind of plan."""
         if not text[:1].isdigit():
             return None
         stages = text.split(",")
         if len(stages) > MOST_STAGES:
             raise InvalidRetryPlan(
-                plan=text, why=f"it has {len(stages)} stages, {MOST_STAGES} at most; the last one stays"
+                plan=text, why=f"it has {len(stages)} stages, more than {MOST_STAGES}; the last one repeats"
             )
         return cls(tuple(_delay(stage, text) for stage in stages))
 
@@ -155,27 +155,27 @@ class Stages:
 
 
 PLANS = (Never, Sidekiq, Exponential, Stages)
-"""Every kind of plan; each knows its own text. A new one is a class above and its name here."""
+"""All kinds of plans. To add one, write a class above and list it here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Another plan's delays, each made evenly shorter or longer by up to a share of itself.
+    """The delays of another plan, each spread evenly by up to a percentage either way.
 
     Args:
-        plan: the plan to spread.
-        percent: the share, 1 to 100.
+        plan: plan to spread.
+        percent: 1 to 100.
     """
 
     plan: RetryPlan
     percent: int
 
     def delay(self, attempt: int, random: float) -> timedelta | None:
-        """Return delay * (1 - share) to delay * (1 + share)."""
+        """Return a delay from delay * (1 - share) to delay * (1 + share)."""
         delay = self.plan.delay(attempt, random)
         if delay is None:
             return None
-        return _bounded(delay.total_seconds() * (1 + self.percent / 100 * (2 * random - 1)))
+        return _clamp(delay.total_seconds() * (1 + self.percent / 100 * (2 * random - 1)))
 
     def __str__(self) -> str:
         return f"{self.plan}~{self.percent}%"
@@ -183,43 +183,43 @@ class Spread:
 
 @lru_cache(maxsize=1024)
 def parse_plan(text: str) -> RetryPlan:
-    """Read a retry plan.
+    """Parse a retry plan.
 
     Args:
-        text: as the top of this module shows.
+        text: a plan in the syntax at the top of this module.
 
     Returns:
-        The plan; the same object for the same text, for most tasks share a few.
+        The plan; the same object for the same text, because most tasks share a few plans.
 
     Raises:
-        InvalidRetryPlan: not understood, or a part is out of range.
+        InvalidRetryPlan: the text is not a plan, or a part is out of range.
     """
     text = text.strip()
     if len(text) > _LONGEST_TEXT:
         raise InvalidRetryPlan(plan=f"{text[:40]}...", why=f"it is longer than {_LONGEST_TEXT} characters")
     spread = _SPREAD.fullmatch(text)
     if "~" in text and not spread:
-        raise InvalidRetryPlan(plan=text, why="after ~ comes a whole percentage, 1% to 100%, and nothing else")
-    plan = _read(spread["plan"].rstrip() if spread else text, text)
+        raise InvalidRetryPlan(plan=text, why="write a whole percentage from 1% to 100% after ~, and nothing else")
+    plan = _parse(spread["plan"].rstrip() if spread else text, text)
     if not spread:
         return plan
     if isinstance(plan, Never):
-        raise InvalidRetryPlan(plan=text, why="never has no delays to spread")
+        raise InvalidRetryPlan(plan=text, why="never has no delay to spread")
     return Spread(plan, int(spread["percent"]))
 
 
 def next_runs(plan: RetryPlan, attempt: int, max_attempts: int, start: datetime, limit: int = 20) -> list[datetime]:
-    """Preview when a task would run again if every attempt failed at once.
+    """Preview the next attempts of a task if every attempt fails immediately.
 
     Args:
-        plan: its retry plan.
-        attempt: the number of the attempt that runs, and fails, at `start`: one more than are used up while it waits.
-        max_attempts: the attempts it has in all.
-        start: when that attempt runs, aware.
-        limit: the most runs to list.
+        plan: retry plan.
+        attempt: number of the attempt that fails at `start`; for a waiting task, one more than it has used.
+        max_attempts: maximum number of attempts.
+        start: time of that attempt, aware.
+        limit: maximum number of attempts to list.
 
     Returns:
-        The expected times of the attempts after that one, in order, with the random part at its mean.
+        Expected times of the following attempts, in order, with the random part at its mean.
     """
     runs: list[datetime] = []
     for failed in range(attempt, min(max_attempts, attempt + limit)):
@@ -231,12 +231,12 @@ def next_runs(plan: RetryPlan, attempt: int, max_attempts: int, start: datetime,
     return runs
 
 
-def _read(text: str, whole: str) -> RetryPlan:
+def _parse(text: str, whole: str) -> RetryPlan:
     for kind in PLANS:
         plan: RetryPlan | None = kind.read(text)
         if plan is not None:
             return plan
-    raise InvalidRetryPlan(plan=whole, why="no plan is written like this")
+    raise InvalidRetryPlan(plan=whole, why="unknown plan")
 
 
 def _delay(text: str, whole: str) -> timedelta:
@@ -254,5 +254,5 @@ def _failures_before(attempt: int) -> int:
     return max(attempt, 1) - 1
 
 
-def _bounded(seconds: float) -> timedelta:
+def _clamp(seconds: float) -> timedelta:
     return timedelta(seconds=min(max(seconds, 0.0), LONGEST_DELAY.total_seconds()))

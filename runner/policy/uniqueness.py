@@ -1,24 +1,24 @@
-"""What becomes of tasks with unique keys, once it is known who holds the keys."""
+"""Decisions on tasks with unique keys, once the holders of the keys are known."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from runner.errors import DuplicateTask
-from runner.task import NewTask, OnDuplicate
+from runner.model.task import NewTask, OnDuplicate
 
 Key: TypeAlias = tuple[str, str]
-"""A handler's name, and a unique key of its."""
+"""Handler name and unique key."""
 
 
-class Change(NamedTuple):
-    """What is written down of a key.
+class KeyChange(NamedTuple):
+    """The update of a unique key's row.
 
     Args:
-        task_id: of the task that holds it from now on; None when that stays as it is.
-        scope: with which that task holds it.
-        seconds: how long, where time limits the scope.
-        duplicates: how many more there were.
+        task_id: id of the new holder; None if the holder stays.
+        scope: scope of the new holder.
+        seconds: duration, if the scope is limited by time.
+        duplicates: number of new duplicates.
     """
 
     task_id: int | None = None
@@ -28,88 +28,88 @@ class Change(NamedTuple):
 
 
 class Contest(NamedTuple):
-    """How tasks of one batch, by their places in it, came out of asking for their keys.
+    """The result for each task of a submit, by its index.
 
     Args:
-        new: those that become tasks.
-        held: the id of the task that holds the key already, for each that does not for this reason.
-        twins: the place of the first task of the batch with the same key, for each that does not for that reason.
+        new: indexes of the tasks to insert.
+        existing: id of the existing holder, for each duplicate of an existing task.
+        same_submit: index of the first task with the same key, for each duplicate within the submit.
     """
 
     new: list[int]
-    held: dict[int, int]
-    twins: dict[int, int]
+    existing: dict[int, int]
+    same_submit: dict[int, int]
 
     def ids(self, inserted: Sequence[int]) -> list[int]:
-        """The id for each place, when it is known which ids the new ones were given."""
-        known = dict(zip(self.new, inserted, strict=True)) | self.held
-        known |= {place: known[first] for place, first in self.twins.items()}
-        return [known[place] for place in range(len(known))]
+        """Return the id for each index, from the ids of the inserted tasks."""
+        by_index = dict(zip(self.new, inserted, strict=True)) | self.existing
+        by_index |= {index: by_index[first] for index, first in self.same_submit.items()}
+        return [by_index[index] for index in range(len(by_index))]
 
 
 def key_of(task: NewTask) -> Key | None:
-    """What a task asks to be the only one by; None for nothing."""
+    """Return the handler and unique key of a task; None without a unique key."""
     return (task.handler, task.unique.key) if task.unique is not None else None
 
 
 def contest(tasks: Sequence[NewTask], holders: Mapping[Key, int]) -> Contest:
-    """Give each free key to the first task of the batch that asks for it.
+    """Assign each free key to the first task of the submit that requests it.
 
     Args:
-        tasks: a batch.
-        holders: the ids of the tasks that hold keys which the batch asks for.
+        tasks: tasks of one submit.
+        holders: ids of the existing holders of their keys.
 
     Raises:
-        DuplicateTask: a task that is to be no duplicate is one.
+        DuplicateTask: a task is a duplicate, and its on_duplicate is "error".
     """
     outcome, first = Contest([], {}, {}), dict[Key, int]()
-    for place, task in enumerate(tasks):
+    for index, task in enumerate(tasks):
         key = key_of(task)
-        if key is None or (key not in holders and first.setdefault(key, place) == place):
-            outcome.new.append(place)
+        if key is None or (key not in holders and first.setdefault(key, index) == index):
+            outcome.new.append(index)
             continue
         if task.unique is not None and task.unique.on_duplicate is OnDuplicate.ERROR:
             raise _duplicate(task.handler, task.unique.key, holders.get(key))
         if key in holders:
-            outcome.held[place] = holders[key]
+            outcome.existing[index] = holders[key]
         else:
-            outcome.twins[place] = first[key]
+            outcome.same_submit[index] = first[key]
     return outcome
 
 
-def changes(tasks: Sequence[NewTask], outcome: Contest, ids: Sequence[int]) -> dict[Key, Change]:
-    """What a batch changes of its keys.
+def changes(tasks: Sequence[NewTask], outcome: Contest, ids: Sequence[int]) -> dict[Key, KeyChange]:
+    """Return the updates of the keys.
 
     Args:
-        tasks: the batch.
-        outcome: of its contest.
-        ids: for each place.
+        tasks: tasks of one submit.
+        outcome: result of `contest`.
+        ids: id for each index.
     """
-    losers = Counter(key_of(tasks[place]) for place in (*outcome.held, *outcome.twins))
-    found = {key: Change(duplicates=number) for key, number in losers.items() if key is not None}
-    for place in outcome.new:
-        task = tasks[place]
+    duplicates = Counter(key_of(tasks[index]) for index in (*outcome.existing, *outcome.same_submit))
+    updates = {key: KeyChange(duplicates=number) for key, number in duplicates.items() if key is not None}
+    for index in outcome.new:
+        task = tasks[index]
         if task.unique is not None:
             key = (task.handler, task.unique.key)
-            found[key] = Change(ids[place], task.unique.scope, task.unique.seconds, losers[key])
-    return found
+            updates[key] = KeyChange(ids[index], task.unique.scope, task.unique.seconds, duplicates[key])
+    return updates
 
 
 def _duplicate(handler: str, key: str, id: int | None) -> DuplicateTask:
-    holder = "another task of the batch" if id is None else f"task {id}"
+    holder = "another task of the same submit" if id is None else f"task {id}"
     return DuplicateTask(handler=handler, key=key, id=id, holder=holder)
 
 
-def losers(keys: Mapping[int, Key], holders: Mapping[Key, int]) -> dict[int, int]:
-    """Of finished tasks that are to be run again, those whose keys others have.
+def blocked(keys: Mapping[int, Key], holders: Mapping[Key, int]) -> dict[int, int]:
+    """Find the finished tasks that cannot be requeued because another task has their unique key.
 
     Args:
-        keys: of the finished tasks, by their ids.
-        holders: the ids of the tasks that hold these keys; one that holds its own still does so.
+        keys: keys of the finished tasks, by task id.
+        holders: ids of the holders of these keys; a finished task may hold its own key.
 
     Returns:
-        Who has the key, by the id of the task that cannot come back. Of several that ask for one free key the latest
-        task gets it.
+        The holder of the key, by the id of the task that cannot be requeued. If several tasks request a free key, the
+        latest task gets it.
     """
     takers = dict(holders)
     for id in sorted(keys, reverse=True):
@@ -118,16 +118,16 @@ def losers(keys: Mapping[int, Key], holders: Mapping[Key, int]) -> dict[int, int
 
 
 def replacements(tasks: Sequence[NewTask], outcome: Contest, ids: Sequence[int]) -> dict[int, NewTask]:
-    """The duplicates whose values another task is to take over, by its id; of several the last.
+    """Return the duplicates whose values replace those of an existing task, by its id; the last one wins.
 
     Args:
-        tasks: the batch.
-        outcome: of its contest.
-        ids: for each place.
+        tasks: tasks of one submit.
+        outcome: result of `contest`.
+        ids: id for each index.
     """
-    duplicates = sorted(outcome.held.keys() | outcome.twins.keys())
+    duplicates = sorted(outcome.existing.keys() | outcome.same_submit.keys())
     return {
-        ids[place]: task
-        for place in duplicates
-        if (task := tasks[place]).unique is not None and task.unique.on_duplicate is OnDuplicate.REPLACE
+        ids[index]: task
+        for index in duplicates
+        if (task := tasks[index]).unique is not None and task.unique.on_duplicate is OnDuplicate.REPLACE
     }

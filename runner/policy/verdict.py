@@ -1,28 +1,29 @@
-"""What becomes of a task after an attempt that did not simply succeed: a decision, as data."""
+"""The verdict on a task after an attempt that did not simply succeed, as data."""
 
 from dataclasses import dataclass
 from datetime import timedelta
 
 from runner.errors import InvalidRetryPlan
-from runner.outcome import Cancelled, Dead, Delay, Failure, Outcome, Release, Retry, Snooze
-from runner.people.times import parse_duration
+from runner.model.duration import parse_duration
+from runner.model.outcome import Cancelled, Dead, Delay, Failure, Outcome, Release, Retry, Snooze
+from runner.policy.claim_conditions import used_up
 from runner.policy.retry import RetryPlan, parse_plan
 
 FREE_RELEASES = 100
-"""So many times a task may be handed back without using up an attempt; beyond, something is wrong with it."""
+"""Releases that do not use up an attempt. A task released more often has a problem of its own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What a decision needs to know of the row, as it is now.
+class AttemptState:
+    """The columns of the task's row that a verdict depends on, as they are now.
 
     Args:
-        attempt: the number of the attempt that has ended, from 1.
-        max_attempts: in force now; None when somebody has deleted it, which limits nothing.
-        retry: the task's own retry plan as text, if it has one.
-        default_retry: the handler's retry plan as text.
-        releases: how often it has been handed back.
-        cancel_requested: True when an operator asked for its end.
+        attempt: number of the finished attempt, from 1.
+        max_attempts: current maximum; None if the column was set to NULL, which means no limit.
+        retry: retry plan of the task as text, if it has one.
+        default_retry: retry plan of the handler as text.
+        releases: number of releases so far.
+        cancel_requested: True if an operator requested termination.
     """
 
     attempt: int
@@ -34,17 +35,17 @@ class Standing:
 
     @property
     def used_up(self) -> bool:
-        """True when this attempt was the last one."""
-        return self.max_attempts is not None and self.attempt >= self.max_attempts
+        """True if this attempt was the last one."""
+        return used_up(self.attempt, self.max_attempts)
 
     @property
     def may_return(self) -> bool:
-        """True when a claim would take the task again if this attempt did not count: its maximum may have been cut."""
-        return self.max_attempts is None or self.attempt - 1 < self.max_attempts
+        """True if the task has attempts left without this one; an operator may have lowered the maximum."""
+        return not used_up(self.attempt - 1, self.max_attempts)
 
     @property
     def plan(self) -> RetryPlan:
-        """The retry plan in force: the handler's, when what somebody wrote into the row is none."""
+        """The effective retry plan: the handler's, if the one in the row is not valid."""
         try:
             return parse_plan(self.retry or self.default_retry)
         except InvalidRetryPlan:
@@ -53,14 +54,14 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do with the row.
+    """The change to the task's row.
 
     Args:
-        verb: a key of MOVES.
-        delay: time until the next attempt; None when there will be none.
-        counted: False when this attempt does not count.
-        failure: why, when it failed.
-        why: the reason to show; empty keeps the last one.
+        verb: key of MOVES.
+        delay: time until the next attempt; None without one.
+        counted: False if the attempt does not count.
+        failure: cause, if the attempt failed.
+        why: reason to show; "" keeps the last one.
     """
 
     verb: str
@@ -70,31 +71,35 @@ class Verdict:
     why: str = ""
 
 
-def judge(outcome: Outcome, row: Standing, random: float) -> Verdict:
-    """Decide what an outcome means for a task.
+def judge(outcome: Outcome, row: AttemptState, random: float) -> Verdict:
+    """Decide the effect of an outcome on a task.
 
     Args:
-        outcome: of the attempt; not Done.
-        row: the task as it is now, so that an edit made while it ran counts.
-        random: in [0, 1), spreads the delays.
+        outcome: outcome of the attempt; not Done.
+        row: the task as it is now, so that an edit during the attempt counts.
+        random: in [0, 1); spreads the delays.
     """
     match outcome:
         case _ if row.cancel_requested:
             return _terminate(outcome)
         case Cancelled():
-            return _hand_back(WITHDRAWN, row)
+            return _release(WITHDRAWN, row)
         case Release(why=why):
-            return _hand_back(why, row)
+            return _release(why, row)
         case Snooze(delay=delay, why=why):
-            return Verdict("snooze", parse_duration(delay), counted=False, why=why) if row.may_return else _spent(row)
+            return (
+                Verdict("snooze", parse_duration(delay), counted=False, why=why)
+                if row.may_return
+                else _no_attempts_left(row)
+            )
         case Dead():
             return _bury(_failure(outcome))
         case Retry(delay=delay):
-            return _again(_failure(outcome), delay, row, random)
+            return _retry(_failure(outcome), delay, row, random)
     raise AssertionError(outcome)
 
 
-WITHDRAWN = "its end was asked for, and that was taken back while it was carried out"
+WITHDRAWN = "an operator requested its termination and withdrew the request while it was running"
 
 
 def _terminate(outcome: Outcome) -> Verdict:
@@ -104,21 +109,21 @@ def _terminate(outcome: Outcome) -> Verdict:
     return Verdict("cancel", why="terminated by an operator", failure=_failure(outcome) if failed else None)
 
 
-def _hand_back(why: str, row: Standing) -> Verdict:
+def _release(why: str, row: AttemptState) -> Verdict:
     if not row.may_return:
-        return _spent(row)
+        return _no_attempts_left(row)
     counted = row.releases >= FREE_RELEASES
     if counted and row.used_up:
-        return _bury(Failure("handed back too often", why or f"{row.releases + 1} times"))
+        return _bury(Failure("released too often", why or f"{row.releases + 1} times"))
     return Verdict("release", timedelta(0), counted=counted, why=why)
 
 
-def _spent(row: Standing) -> Verdict:
-    used = f"{row.attempt - 1} attempts were used when the maximum was set to {row.max_attempts}"
-    return _bury(Failure("no attempts left", used))
+def _no_attempts_left(row: AttemptState) -> Verdict:
+    message = f"max_attempts was lowered to {row.max_attempts} after {row.attempt - 1} attempts"
+    return _bury(Failure("no attempts left", message))
 
 
-def _again(failure: Failure, delay: Delay | None, row: Standing, random: float) -> Verdict:
+def _retry(failure: Failure, delay: Delay | None, row: AttemptState, random: float) -> Verdict:
     if row.used_up:
         return _bury(failure)
     wait = row.plan.delay(row.attempt, random) if delay is None else parse_duration(delay)

@@ -1,6 +1,6 @@
-"""Settings, and `load`, which collects them from arguments, environment, configuration file and defaults."""
+"""Settings, and `load`, which merges arguments, environment, configuration file and defaults."""
 
 from runner.settings.loading import load
-from runner.settings.values import Row, Settings
+from runner.settings.settings import DESCRIPTIONS, Row, Settings
 
-__all__ = ["Row", "Settings", "load"]
+__all__ = ["DESCRIPTIONS", "Row", "Settings", "load"]

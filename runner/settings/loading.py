@@ -1,104 +1,153 @@
-"""Loading: arguments, before the environment, before a profile of the configuration file, before the defaults."""
+"""Loading: merges arguments, environment, profile and defaults, in this order of precedence."""
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from pydantic_settings import EnvSettingsSource
 
 from runner.errors import InvalidSettings
-from runner.settings.environment import TEXTS, read_environment, stray_names
-from runner.settings.profiles import ConfigFile, Profile, locate, read_config
-from runner.settings.sources import Layer, merge, variable
-from runner.settings.values import NAMES, Origins, Settings
+from runner.settings.profiles import ConfigFile, Profile, read_config
+from runner.settings.settings import (
+    ENV_PREFIX,
+    NAMES,
+    Origins,
+    Settings,
+    locate,
+    similar_setting,
+    unknown_setting,
+)
+
+# Set by continuous-integration services for their own runners. Source: "Variables reference" of GitHub Actions and
+# "Predefined CI/CD variables" and "Configuring runners" of GitLab.
+FOREIGN = frozenset(
+    {
+        *("RUNNER_ARCH", "RUNNER_DEBUG", "RUNNER_ENVIRONMENT", "RUNNER_NAME", "RUNNER_OS", "RUNNER_TEMP"),
+        *("RUNNER_TOOL_CACHE", "RUNNER_TRACKING_ID", "RUNNER_USER", "RUNNER_WORKSPACE", "RUNNER_PERFLOG"),
+        *("RUNNER_ALLOW_RUNASROOT", "RUNNER_MANUALLY_TRAP_SIG", "RUNNER_TEMP_PROJECT_DIR"),
+        *("RUNNER_SCRIPT_TIMEOUT", "RUNNER_AFTER_SCRIPT_TIMEOUT", "RUNNER_EXECUTOR", "RUNNER_LIMIT"),
+    }
+)
 
 logger = logging.getLogger(__name__)
 
 
-def load(profile: str | None = None, config: str | Path | None = None, **overrides: Any) -> Settings:
-    """Collect the settings: arguments, before the environment, before a profile, before the defaults.
+class SettingLayer(NamedTuple):
+    """One source of settings.
 
     Args:
-        profile: name of a profile in the configuration file; without it RUNNER_PROFILE, then the file's
-            default_profile.
-        config: the configuration file; without it RUNNER_CONFIG, then config.toml in the user's configuration folder
-            for "tasktui", which may be missing.
-        **overrides: settings by name; None counts as not given.
+        values: values by setting, as text or typed.
+        origin: returns the origin of a setting in this source.
+    """
+
+    values: Mapping[str, Any]
+    origin: Callable[[str], str]
+
+
+def load(profile: str | None = None, config: str | Path | None = None, **overrides: Any) -> Settings:
+    """Load the settings from arguments, environment, profile and defaults, in this order of precedence.
+
+    Args:
+        profile: name of a profile in the configuration file; otherwise RUNNER_PROFILE, then the file's default_profile.
+        config: configuration file; otherwise RUNNER_CONFIG, then config.toml in the user's configuration folder for
+            "tasktui", which may be missing.
+        **overrides: settings by name; None counts as unset.
 
     Returns:
-        The settings, which know where each of them came from.
+        The settings, with the origin of each.
 
     Raises:
-        InvalidSettings: a value is out of bounds, a name is mistyped, the file is missing or broken, the
-            password_command fails, or a profile asked for by name is contradicted by RUNNER_URL.
-        InvalidUrl: the URL is none of ours.
-        UnknownProfile: the file does not hold it.
+        InvalidSettings: a value is out of bounds, a name is misspelled, the file is missing or broken, the
+            password_command fails, or RUNNER_URL contradicts the `profile` argument.
+        InvalidUrl: the URL is not valid or not supported.
+        UnknownProfile: the configuration file does not define the profile.
     """
-    stray, environment = stray_names(os.environ, NAMES), read_environment(os.environ, NAMES)
+    stray = stray_names(os.environ)
+    environment = EnvSettingsSource(Settings)()
     file = _config_file(config, environment)
-    chosen = file.choose(profile or environment.get("profile"))
-    if profile and chosen:
-        _refuse_contradiction(chosen, environment)
-    given = {"profile": profile, "config": config, **overrides}
-    arguments = {name: value for name, value in given.items() if value is not None}
-    values, origins = merge(
+    active = file.choose(profile or environment.get("profile"))
+    if profile and active:
+        _reject_contradiction(active, environment)
+    all_arguments = {"profile": profile, "config": config, **overrides}
+    arguments = {name: value for name, value in all_arguments.items() if value is not None}
+    values, places = _merge(
         [
-            _of_file(file, chosen),
-            _of_profile(chosen),
-            Layer(environment, lambda name: f"{variable(name)} in the environment"),
-            Layer(arguments, lambda name: f"argument {name}"),
-        ],
-        NAMES,
+            _of_file(file, active),
+            SettingLayer(active.settings() if active else {}, active.origin if active else str),
+            SettingLayer({name: environment[name] for name in NAMES if name in environment}, _in_environment),
+            SettingLayer(arguments, lambda name: f"argument {name}"),
+        ]
     )
+    # The password belongs to the profile's database; another url must bring its own password.
+    if active and places.get("url") == active.origin("url"):
+        values["url"] = active.unlocked(values["url"])
     for name in stray:
-        logger.warning("%s is set in the environment, but no setting has this name: ignored", name)
-    return replace(_build(values, origins, chosen), origins=Origins(origins, tuple(stray)))
+        logger.warning("%s is set in the environment, but it is not a setting: ignored", name)
+    return Settings(**values, origins=Origins(places, stray))
+
+
+def stray_names(environ: Iterable[str]) -> tuple[str, ...]:
+    """Find RUNNER_* variables that are not settings.
+
+    Args:
+        environ: names of environment variables.
+
+    Returns:
+        Names that resemble no setting and belong to no known service; a warning should list them.
+
+    Raises:
+        InvalidSettings: a name closely resembles a setting, so it is probably misspelled.
+    """
+    variables = [name for name in environ if name.upper().startswith(ENV_PREFIX) and name.upper() not in FOREIGN]
+    unknown = sorted(name for name in variables if name[len(ENV_PREFIX) :].lower() not in NAMES)
+    for name in unknown:
+        if similar := similar_setting(name[len(ENV_PREFIX) :]):
+            why = f"unknown setting; did you mean {_variable(similar)}? Correct or remove it"
+            raise InvalidSettings(where=f"{name} in the environment", why=why)
+    return tuple(unknown)
+
+
+def _merge(sources: Iterable[SettingLayer]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values and their origins, by setting; the last source is the strongest."""
+    values: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    for source in sources:
+        for name, value in source.values.items():
+            if name not in NAMES:
+                raise InvalidSettings(where=source.origin(name), why=unknown_setting(name))
+            values[name], places[name] = value, source.origin(name)
+    return values, places
+
+
+def _variable(name: str) -> str:
+    return ENV_PREFIX + name.upper()
+
+
+def _in_environment(name: str) -> str:
+    return f"{_variable(name)} in the environment"
 
 
 def _config_file(config: str | Path | None, environment: Mapping[str, Any]) -> ConfigFile:
     if config:
         return read_config(Path(config).expanduser(), "argument config")
-    if asked := environment.get("config"):
-        return read_config(Path(asked).expanduser(), f"{variable('config')} in the environment")
+    if path := environment.get("config"):
+        return read_config(Path(path).expanduser(), _in_environment("config"))
     return read_config(None)
 
 
-def _refuse_contradiction(chosen: Profile, environment: Mapping[str, Any]) -> None:
-    """Refuse to let a forgotten variable send somebody who typed one database's name to another."""
-    if chosen.url is None or "url" not in environment:
+def _reject_contradiction(active: Profile, environment: Mapping[str, Any]) -> None:
+    """Reject a RUNNER_URL that would silently replace the database of a profile named in the arguments."""
+    if active.url is None or "url" not in environment:
         return
-    origin = f"{variable('url')} in the environment"
-    if replace(locate(environment["url"], origin), password=None) != chosen.url:
-        why = f"it points at another database than profile {chosen.name}, which was asked for by name"
-        raise InvalidSettings(where=origin, why=f"{why}; unset the variable or leave the profile out")
+    origin = _in_environment("url")
+    if replace(locate(environment["url"], origin), password=None) != active.url:
+        why = f"it names another database than the profile {active.name}, which an argument selected"
+        raise InvalidSettings(where=origin, why=f"{why}; unset the variable or remove the profile argument")
 
 
-def _of_profile(chosen: Profile | None) -> Layer:
-    if chosen is None:
-        return Layer({}, str)
-    settings = chosen.settings()
-    for name in ("profile", "config"):
-        if name in settings:
-            raise InvalidSettings(where=chosen.origin(name), why="a profile cannot choose a profile or a file")
-    return Layer(settings, chosen.origin)
-
-
-def _of_file(file: ConfigFile, chosen: Profile | None) -> Layer:
-    found = {"profile": chosen and chosen.name, "config": file.path if file.exists else None}
-    return Layer({name: value for name, value in found.items() if value}, lambda _: f"found in {file.path}")
-
-
-def _build(values: dict[str, Any], origins: Mapping[str, str], chosen: Profile | None) -> Settings:
-    if "url" in values:
-        values["url"] = locate(values["url"], origins["url"])
-    # Its password is for the profile's own database: whoever overrides the url brings the password along.
-    if chosen and origins.get("url") == chosen.origin("url"):
-        values["url"] = chosen.unlocked(values["url"])
-    if "config" in values:
-        values["config"] = Path(values["config"])
-    if values.keys() <= TEXTS:
-        return Settings(**values)
-    from runner.settings.checking import checked  # pydantic takes a tenth of a second to load
-
-    return checked(values, origins)
+def _of_file(file: ConfigFile, active: Profile | None) -> SettingLayer:
+    values = {"profile": active and active.name, "config": file.path if file.exists else None}
+    return SettingLayer({name: value for name, value in values.items() if value}, lambda _: f"found in {file.path}")

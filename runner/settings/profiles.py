@@ -1,4 +1,4 @@
-"""The configuration file: named databases, and how to come by their passwords without writing them down.
+"""The configuration file: named databases, and the sources of their passwords.
 
     default_profile = "dev"
 
@@ -13,9 +13,12 @@
     [profiles.billing]
     service = "billing"             # of ~/.pg_service.conf
 
-Besides these a profile may hold any setting. A password in a url is refused: files are copied, shown and committed.
+A profile may also set any other setting. A password in a url is rejected, because files are copied and committed.
 """
 
+import os
+import shlex
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,9 +28,10 @@ from typing import Any, NoReturn
 
 import platformdirs
 
-from runner.errors import InvalidSettings, InvalidUrl, UnknownProfile
+from runner.errors import InvalidSettings, UnknownProfile
 from runner.settings.passwords import read_password
-from runner.urls import DatabaseUrl, parse_url
+from runner.settings.settings import locate
+from runner.urls import DatabaseUrl
 
 _TOP = {"default_profile", "profiles"}
 _NOT_SETTINGS = {"url", "service", "password_command"}
@@ -36,12 +40,12 @@ _ALTERNATIVES = "Use password_command, a service, ~/.pgpass or the environment v
 
 @dataclass(frozen=True)
 class Profile:
-    """One table of the configuration file.
+    """A profile of the configuration file.
 
     Args:
-        name: what people call it.
-        path: the file it stands in.
-        values: what it holds, as TOML gives it.
+        name: name of the profile.
+        path: path of the configuration file.
+        values: values as TOML returns them.
     """
 
     name: str
@@ -49,16 +53,20 @@ class Profile:
     values: Mapping[str, Any] = field(repr=False)
 
     def origin(self, key: str) -> str:
-        """Say where a value of this profile is written."""
+        """Return the origin of a value, for messages."""
         return f"{key} of profile {self.name} in {self.path}"
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that this profile makes, a service turned into a URL.
+        """Return the settings of this profile; a service becomes a URL.
 
         Raises:
-            InvalidSettings: a password stands in the file, or there is a service as well as a url.
-            InvalidUrl: the url is not one.
+            InvalidSettings: the url contains a password, or the profile has both a url and a service, or sets the
+                profile or the config.
+            InvalidUrl: the url is not valid.
         """
+        for name in ("profile", "config"):
+            if name in self.values:
+                _reject(self.origin(name), "a profile cannot set profile or config")
         values = {key: value for key, value in self.values.items() if key not in _NOT_SETTINGS}
         if self.url is not None:
             values["url"] = self.url
@@ -66,50 +74,50 @@ class Profile:
 
     @cached_property
     def url(self) -> DatabaseUrl | None:
-        """The database of this profile, without its password."""
+        """Database of this profile, without a password."""
         if "service" in self.values:
             if "url" in self.values:
-                _refuse(self.origin("service"), "a profile has either a url or a service")
+                _reject(self.origin("service"), "a profile cannot have both a url and a service")
             return DatabaseUrl("postgresql", "", options=(("service", self._text("service")),))
         if "url" not in self.values:
             return None
         url = locate(self._text("url"), self.origin("url"))
         if url.password:
-            _refuse(self.origin("url"), f"a password does not belong in this file. {_ALTERNATIVES}")
+            _reject(self.origin("url"), f"the configuration file must not contain passwords. {_ALTERNATIVES}")
         return url
 
     def unlocked(self, url: DatabaseUrl) -> DatabaseUrl:
-        """Add the password that the profile's password_command prints; without such a command, return the url as is.
+        """Add the password from the profile's password_command, if it has one.
 
         Args:
-            url: the database of this profile, and of no other: nobody else is shown its password.
+            url: database of this profile. Never pass another one: it would receive the password.
 
         Raises:
-            InvalidSettings: see `read_password`; or the database knows no passwords.
+            InvalidSettings: see `read_password`; or the database is SQLite, which has no passwords.
         """
         if "password_command" not in self.values:
             return url
         where = self.origin("password_command")
         if url.kind == "sqlite":
-            _refuse(where, "SQLite knows no passwords")
+            _reject(where, "SQLite has no passwords")
         return replace(url, password=read_password(self._text("password_command"), where))
 
     def _text(self, key: str) -> str:
         value = self.values[key]
         if not isinstance(value, str) or not value:
-            _refuse(self.origin(key), "it must be text")
+            _reject(self.origin(key), "expected text")
         return value
 
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The configuration file as it was read; a file that may be missing and is has no profiles.
+    """The configuration file; an optional file that is missing has no profiles.
 
     Args:
-        path: where it is, or would be.
-        default_profile: used when nobody names one.
-        profiles: by name.
-        exists: whether there is such a file.
+        path: path of the file.
+        default_profile: profile to use if none is selected.
+        profiles: profiles by name.
+        exists: True if the file exists.
     """
 
     path: Path
@@ -118,16 +126,16 @@ class ConfigFile:
     exists: bool = True
 
     def choose(self, name: str | None) -> Profile | None:
-        """Pick a profile.
+        """Return a profile.
 
         Args:
-            name: the one asked for; None takes the default profile, if there is one.
+            name: name of the profile; None for the default profile, if there is one.
 
         Returns:
-            The profile; None when nobody names one.
+            The profile; None if none is selected.
 
         Raises:
-            UnknownProfile: the file does not hold it.
+            UnknownProfile: the file does not define it.
         """
         name = name or self.default_profile
         if name is None:
@@ -138,7 +146,7 @@ class ConfigFile:
 
 
 def default_path() -> Path:
-    """Where the configuration file is when nobody says otherwise."""
+    """Return the default path of the configuration file."""
     return platformdirs.user_config_path("tasktui") / "config.toml"
 
 
@@ -146,59 +154,61 @@ def read_config(path: Path | None, asked_by: str = "") -> ConfigFile:
     """Read the configuration file.
 
     Args:
-        path: the file that somebody asked for; None for the default one, which may be missing.
-        asked_by: who asked, for the message.
+        path: path of a required file; None for the default file, which may be missing.
+        asked_by: origin of the path, for messages.
 
     Returns:
-        What it holds.
+        The parsed file.
 
     Raises:
-        InvalidSettings: it is missing though asked for, unreadable, not TOML, or holds what no configuration file does.
+        InvalidSettings: a required file is missing; or the file is not a regular file, not readable, not TOML or not
+            a configuration file; or it names a password_command, and other users may write it.
     """
-    place = path or default_path()
+    file = path or default_path()
     try:
-        content = tomllib.loads(place.read_text(encoding="utf-8"))
+        status = file.stat()
+        # Opening a fifo waits for a writer, and reading a device may never end.
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            _reject(asked_by or str(file), f"{file} is not a regular file")
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if path is None:
-            return ConfigFile(place, exists=False)
-        raise InvalidSettings(where=asked_by or str(place), why=f"there is no file {place}") from None
+            return ConfigFile(file, exists=False)
+        raise InvalidSettings(where=asked_by or str(file), why=f"the file {file} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InvalidSettings(where=str(place), why=f"the file cannot be read: {why}") from None
+        raise InvalidSettings(where=str(file), why=f"the file cannot be read: {why}") from None
     except tomllib.TOMLDecodeError as error:
-        raise InvalidSettings(where=str(place), why=f"the file is not valid TOML: {error}") from None
-    return _checked(place, content)
+        raise InvalidSettings(where=str(file), why=f"the file is not valid TOML: {error}") from None
+    config = _parsed(file, content)
+    _reject_foreign_command(config, status)
+    return config
 
 
-def locate(text: object, origin: str) -> DatabaseUrl:
-    """Parse a URL and say in every complaint where it was written.
-
-    Args:
-        text: the URL, as text or parsed.
-        origin: the place, for people.
-
-    Raises:
-        InvalidUrl: see `parse_url`.
-    """
-    if not isinstance(text, str | DatabaseUrl):
-        raise InvalidUrl(url="***", why=f"it is not text ({origin})")
-    try:
-        return parse_url(text)
-    except InvalidUrl as error:
-        raise InvalidUrl(url=error.fields["url"], why=f"{error.fields['why']} ({origin})") from None
+def _reject_foreign_command(config: ConfigFile, status: os.stat_result) -> None:
+    """Reject a file that names a program to run if users other than this one and root may write it."""
+    profile = next((profile for profile in config.profiles.values() if "password_command" in profile.values), None)
+    if profile is None:
+        return
+    where = profile.origin("password_command")
+    if status.st_uid not in (0, os.geteuid()):
+        _reject(where, "another user owns the file and could name any program")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        why = "other users may write the file and could name any program"
+        _reject(where, f"{why}; run chmod go-w {shlex.quote(str(config.path))}")
 
 
-def _refuse(where: str, why: str) -> NoReturn:
+def _reject(where: str, why: str) -> NoReturn:
     raise InvalidSettings(where=where, why=why) from None
 
 
-def _checked(path: Path, content: dict[str, Any]) -> ConfigFile:
+def _parsed(path: Path, content: dict[str, Any]) -> ConfigFile:
     if unknown := sorted(set(content) - _TOP):
-        _refuse(str(path), f"{unknown[0]!r} is unknown at the top; settings stand in a table such as [profiles.dev]")
+        _reject(str(path), f"{unknown[0]!r} is not a top-level key; put settings into a table such as [profiles.dev]")
     tables = content.get("profiles", {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
-        _refuse(str(path), "profiles must be tables such as [profiles.dev]")
+        _reject(str(path), "profiles must be tables such as [profiles.dev]")
     default = content.get("default_profile")
     if default is not None and not isinstance(default, str):
-        _refuse(str(path), "default_profile must be the name of a profile")
+        _reject(str(path), "default_profile must be the name of a profile")
     return ConfigFile(path, default, {name: Profile(name, path, table) for name, table in tables.items()})

@@ -1,29 +1,29 @@
-"""attempts: keep why an attempt failed, for good."""
+"""Attempts: store why an attempt failed."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.columns import EARLIEST, LATEST
-from runner.outcome import Failure
+from runner.db.transaction import Transaction
+from runner.db.types import EARLIEST, LATEST
+from runner.model.outcome import Failure
+from runner.model.text_limits import to_storable
 from runner.policy.fingerprint import fingerprint
-from runner.storable import to_storable
-from runner.store.transaction import Transaction
 
 MESSAGE_LIMIT = 4 * 1024
 TRACEBACK_LIMIT = 16 * 1024
-"""Bytes that are kept."""
+"""Maximum sizes in bytes."""
 
 
-class Tried(NamedTuple):
-    """An attempt that failed.
+class FailedAttempt(NamedTuple):
+    """A failed attempt.
 
     Args:
-        row: of the task, with id, fence, attempt, queue, handler, claimed_at, runner_id and host of the attempt.
-        verb: the move that it led to.
-        failure: why it failed.
-        delay: seconds until the next attempt; None when there is none.
+        row: the task's row with id, fence, attempt, queue, handler, claimed_at, runner_id and host of the attempt.
+        verb: the resulting move.
+        failure: the reason.
+        delay: seconds until the next attempt; None without one.
     """
 
     row: Any
@@ -32,8 +32,8 @@ class Tried(NamedTuple):
     delay: float | None
 
 
-def started(task: Any) -> sa.Label[Any]:
-    """When an attempt began, as the column claimed_at of a row that can be read whatever somebody has written there.
+def started_at_column(task: Any) -> sa.Label[Any]:
+    """Return the start of an attempt as the column claimed_at; NULL for values that the driver cannot read.
 
     Args:
         task: the columns of the task.
@@ -41,18 +41,18 @@ def started(task: Any) -> sa.Label[Any]:
     return sa.case((task.claimed_at.between(EARLIEST, LATEST), task.claimed_at)).label("claimed_at")
 
 
-async def record(tx: Transaction, tried: Sequence[Tried]) -> None:
-    """Write one row for each failed attempt.
+async def record(tx: Transaction, attempts: Sequence[FailedAttempt]) -> None:
+    """Write one row per failed attempt.
 
     Args:
         tx: the transaction that also moves the tasks.
-        tried: the attempts; an attempt that has its row already keeps it.
+        attempts: the attempts; existing rows stay unchanged.
     """
-    if tried:
-        await tx.execute(sa.insert(tx.tables.attempt), [_values(item) for item in tried])
+    if attempts:
+        await tx.execute(sa.insert(tx.tables.attempt), [_values(item) for item in attempts])
 
 
-def _values(item: Tried) -> dict[str, Any]:
+def _values(item: FailedAttempt) -> dict[str, Any]:
     row, failure = item.row, item.failure
     kind, message = to_storable(failure.type, 1024), to_storable(failure.message, MESSAGE_LIMIT)
     return {

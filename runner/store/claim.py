@@ -1,4 +1,4 @@
-"""claim: hand out due tasks, each to one runner."""
+"""claim: assign due tasks to a runner, each to only one."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -7,15 +7,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.columns import NO_JOIN, Instant, ctid, db_later, db_now, minute_number
-from runner.policy.selection import Lane, Place
-from runner.schema import Tables, state_literal
-from runner.store.dialects import DIALECTS, Dialect, by_column
-from runner.store.eligible import has_attempts_left, is_due, is_suspect
-from runner.store.statement import Prepared
-from runner.store.survey import is_paused
-from runner.store.transaction import Transaction
-from runner.task import MOVES, Claimed
+from runner.db.dialects import DIALECTS, Dialect, by_column
+from runner.db.schema import Tables, state_literal
+from runner.db.statement import Prepared
+from runner.db.transaction import Transaction
+from runner.db.types import NO_JOIN, Instant, ctid, db_later, db_now, minute_number
+from runner.model.task import MOVES, Claimed
+from runner.policy.claim_conditions import ClaimScope
+from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.lanes import Lane, LanePosition
+from runner.policy.suspicion import Ask
 
 LANE_COLUMNS: dict[str, Any] = {
     "number": sa.Integer,
@@ -29,12 +30,13 @@ LANE_COLUMNS: dict[str, Any] = {
 }
 
 LIMIT = sa.bindparam("limit", type_=sa.Integer)
+RUNNER_ID = sa.bindparam("runner_id", type_=sa.BigInteger)
 
 Among: TypeAlias = Literal["lane", "lanes", "suspects"]
 
 
-class Terms(NamedTuple):
-    """What a handler gives to tasks that do not say it themselves; written into the row when it is claimed."""
+class HandlerDefaults(NamedTuple):
+    """max_attempts and timeout for tasks without their own; the claim writes them into the row."""
 
     max_attempts: int
     timeout: float | None
@@ -42,58 +44,76 @@ class Terms(NamedTuple):
 
 
 class Claimant(NamedTuple):
-    """Who claims."""
+    """The runner that claims."""
 
     runner_id: int
     host: str
 
 
 async def claim(
-    tx: Transaction, who: Claimant, lanes: Mapping[Lane, Place], terms: Mapping[str, Terms], limit: int
+    tx: Transaction,
+    who: Claimant,
+    lanes: Mapping[Lane, LanePosition],
+    terms: Mapping[str, HandlerDefaults],
+    limit: int,
+    starts: bool = True,
 ) -> list[Claimed]:
-    """Hand out due tasks: higher priority first, then the earlier time, then the lower id.
+    """Claim due tasks: higher priority first, then the earlier time, then the lower id.
 
     Args:
         tx: an open transaction; one statement is executed.
-        who: the runner that takes them.
-        lanes: where to look, each from the place behind which to start.
-        terms: of every handler in `lanes`, by name.
-        limit: the most tasks to hand out.
+        who: the runner.
+        lanes: the lanes to claim from, each with the position after which to start.
+        terms: the defaults of every handler in `lanes`, by name.
+        limit: maximum number of tasks.
+        starts: True if each task has a slot, so that its attempt counts from the claim; False if some wait for a slot.
+            `mark_started` marks those of them that run long.
 
     Returns:
-        The tasks that were really taken, in the order in which they are to be started.
+        The claimed tasks in the order in which to start them.
     """
     among: Among = "lane" if len(lanes) == 1 else "lanes"
-    return await _claim(tx, _prepared(tx.tables, tx.driver, among), who, lanes, terms, limit)
+    return await _claim(tx, _prepared(tx.tables, tx.driver, among), who, lanes, terms, limit, starts=starts)
 
 
 async def claim_suspect(
-    tx: Transaction, who: Claimant, lanes: Mapping[Lane, Place], terms: Mapping[str, Terms]
+    tx: Transaction, who: Claimant, lanes: Mapping[Lane, LanePosition], terms: Mapping[str, HandlerDefaults], ask: Ask
 ) -> list[Claimed]:
-    """Hand out one due task that may have killed its runner, to be run with no other such task beside it.
+    """Claim due tasks that may have killed their runners, the least suspicious first.
 
-    Whoever was merely claimed beside a task that kills its runner is rescued along with it each time. Taken one at a
-    time, only the culprit uses up its attempts.
+    Tasks that run beside one that kills its runner are rescued along with it each time. In narrow groups, most of them
+    keep their attempts; see runner.policy.suspicion.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        who: the runner.
+        lanes: the lanes to claim from.
+        terms: the defaults of every handler in `lanes`, by name.
+        ask: number and width of the suspects.
     """
-    return await _claim(tx, _prepared(tx.tables, tx.driver, "suspects"), who, lanes, terms, 1)
+    prepared = _prepared(tx.tables, tx.driver, "suspects")
+    return await _claim(tx, prepared, who, lanes, terms, ask.limit, starts=True, width=ask.width)
 
 
 async def _claim(
     tx: Transaction,
     prepared: Prepared,
     who: Claimant,
-    lanes: Mapping[Lane, Place],
-    terms: Mapping[str, Terms],
+    lanes: Mapping[Lane, LanePosition],
+    terms: Mapping[str, HandlerDefaults],
     limit: int,
+    *,
+    starts: bool,
+    **asked: int,
 ) -> list[Claimed]:
     rows = [
         (number, *lane, place.run_at, place.id, *terms[lane.handler])
         for number, (lane, place) in enumerate(lanes.items())
     ]
     parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS, rows))
-    parameters |= {"limit": limit, "runner_id": who.runner_id, "host": who.host}
+    parameters |= {"limit": limit, "runner_id": who.runner_id, "host": who.host, "starts": starts} | asked
     claimed = [Claimed._make(row) for row in await tx.run(prepared, parameters)]
-    claimed.sort(key=lambda task: (-task.priority, task.run_at, task.id))
+    claimed.sort(key=CLAIM_POLICY.order.sort_key)
     return claimed
 
 
@@ -103,25 +123,25 @@ def _prepared(tables: Tables, driver: sa.Dialect, among: Among) -> Prepared:
 
 
 def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes") -> sa.Update:
-    """The claim, whole.
+    """Return the claim statement.
 
     Args:
-        tables: of the installation.
-        dialect: of the database.
-        among: what to claim from: one lane, several, or the tasks in them that lived through lost runners.
+        tables: the tables of the installation.
+        dialect: the dialect of the database.
+        among: one lane, several lanes, or the suspects in them.
     """
     task = tables.task
     # MATERIALIZED by being used more than once: the lanes are unpacked once.
     lane = _open_lanes(tables, dialect.rows("lane", LANE_COLUMNS))
     match among:
         case "lane":
-            chosen = _first_of_lane(task, lane, dialect)
+            chosen = _first_of_lane(tables, lane, dialect)
         case "lanes":
-            chosen = _first_in_need(task, lane, dialect)
+            chosen = _first_in_need(tables, lane, dialect)
         case "suspects":
-            chosen = _first_suspect(task, lane, dialect)
+            chosen = _first_suspect(tables, lane, dialect)
     if dialect.isolates_rows:
-        # An array is computed once, whatever the plan: IN (SELECT ... LIMIT n) can run again and take more than n.
+        # An array is computed once under any plan: IN (SELECT ... LIMIT n) can run again and take more than n.
         taken = ctid(task) == sa.func.any(sa.func.array(chosen.scalar_subquery()))
     else:
         taken = task.c.id.in_(chosen.scalar_subquery())
@@ -134,9 +154,10 @@ def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes") ->
             attempt=task.c.attempt + sa.literal_column("1"),
             fence=task.c.fence + sa.literal_column("1"),
             version=task.c.version + sa.literal_column("1"),
-            runner_id=sa.bindparam("runner_id", type_=sa.BigInteger),
+            runner_id=RUNNER_ID,
             host=sa.bindparam("host", type_=sa.Text),
             claimed_at=db_now(),
+            started_at=sa.case((sa.bindparam("starts", type_=sa.Boolean), db_now())),
             deadline_at=db_later(db_now(), sa.func.coalesce(task.c.timeout, given["timeout"])),
             max_attempts=sa.func.coalesce(task.c.max_attempts, given["max_attempts"]),
         )
@@ -151,86 +172,73 @@ def _handed_out(task: sa.Table) -> list[sa.ColumnElement[Any]]:
 
 
 def _open_lanes(tables: Tables, lane: sa.FromClause) -> sa.CTE:
-    """The lanes that were asked for, without those that have been paused since they were surveyed."""
-    queue = sa.exists().where(tables.queue.c.name == lane.c.queue, is_paused(tables.queue))
-    handler = sa.exists().where(tables.handler.c.name == lane.c.handler, is_paused(tables.handler))
-    return sa.select(lane).where(~queue, ~handler).cte("lane")
+    """The requested lanes, except lanes that were paused after the survey."""
+    return sa.select(lane).where(*CLAIM_POLICY.of_lane(lane.c, _scope(tables))).cte("lane")
 
 
-def _first_of_lane(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
-    """The first `limit` tasks of the only lane: what most claims of a busy runner ask for."""
+def _scope(tables: Tables) -> ClaimScope:
+    return ClaimScope(tables, RUNNER_ID)
+
+
+def _first_of_lane(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+    """The first `limit` tasks of the only lane, which is the most frequent claim of a busy runner."""
     if dialect.isolates_rows:
-        return _taken(task, lane, lane, LIMIT)
+        return _taken(tables, lane, lane, LIMIT)
     # Single values, where a join would hide from SQLite that the index has the order that is asked for.
     only = {name: sa.select(lane.c[name]).scalar_subquery() for name in LANE_COLUMNS}
-    row = task.alias("due")
-    return _in_order(row, SimpleNamespace(**only)).with_only_columns(row.c.id).limit(LIMIT)
+    row = tables.task.alias("due")
+    walk = CLAIM_POLICY.walk(row, SimpleNamespace(**only), _scope(tables))
+    return walk.with_only_columns(row.c.id).limit(LIMIT)
 
 
-def _first_in_need(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+def _first_in_need(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The first `limit` tasks over all lanes."""
-    found, row = dialect.for_each(lane, _due(task.alias("due"), lane).limit(LIMIT), task)
-    need = (row.priority.desc(), row.run_at, row.id)
-    head = sa.select(lane.c.number, row.id).select_from(found).order_by(*need).limit(LIMIT)
+    due = _due(tables, tables.task.alias("due"), lane).limit(LIMIT)
+    found, row = dialect.for_each(lane, due, tables.task)
+    head = sa.select(lane.c.number, row.id).select_from(found).order_by(*CLAIM_POLICY.order_by(row)).limit(LIMIT)
     if not dialect.isolates_rows:
         return head.with_only_columns(row.id)
-    # The order over all lanes is found without locks, and tells only how many of each lane are in need. These are
-    # then locked lane by lane, skipping what others hold: rivals take the next ones and never wait, and no more
-    # rows are locked than are taken.
+    # The order over all lanes is computed without locks and gives only the number of tasks per lane. These are then
+    # locked lane by lane with SKIP LOCKED: competing runners take the next tasks and never wait, and no more rows are
+    # locked than claimed.
     numbers = head.cte("head")
     share = sa.select(numbers.c.number, sa.func.count().label("tasks")).group_by(numbers.c.number).cte("share")
     parts = share.join(lane, lane.c.number == share.c.number)
-    return _taken(task, lane, parts, share.c.tasks)
+    return _taken(tables, lane, parts, share.c.tasks)
 
 
-def _taken(task: sa.Table, lane: sa.CTE, source: sa.FromClause, tasks: Any) -> sa.Select[Any]:
-    """The places of the first so many tasks of each lane that nobody else holds, locked."""
-    row = task.alias("due")
-    first = _due(row, lane).with_only_columns(ctid(row)).limit(tasks).with_for_update(skip_locked=True)
+def _taken(tables: Tables, lane: sa.CTE, source: sa.FromClause, tasks: Any) -> sa.Select[Any]:
+    """Lock the first tasks of each lane that no other transaction has locked, and return their ctids."""
+    row = tables.task.alias("due")
+    first = _due(tables, row, lane).with_only_columns(ctid(row)).limit(tasks).with_for_update(skip_locked=True)
     taken = first.correlate(source, lane).lateral("taken")
     return sa.select(taken.c.ctid).select_from(source.join(taken, sa.true()))
 
 
-def _due(row: sa.FromClause, lane: sa.CTE) -> sa.Select[Any]:
-    """The due tasks of each lane behind its place, in order."""
-    return _in_order(row, lane.c).correlate(lane)
+def _due(tables: Tables, row: sa.FromClause, lane: sa.CTE) -> sa.Select[Any]:
+    """The due tasks of each lane after its position, in order."""
+    return CLAIM_POLICY.walk(row, lane.c, _scope(tables)).correlate(lane)
 
 
-def _in_order(row: sa.FromClause, lane: Any) -> sa.Select[Any]:
-    """The due tasks of a lane, given by its values, behind its place: a walk along the index `ready`."""
-    return (
-        sa.select(row.c.id, row.c.priority, row.c.run_at)
-        .where(
-            is_due(row),
-            row.c.queue == lane.queue,
-            row.c.handler == lane.handler,
-            row.c.priority == lane.priority,
-            sa.tuple_(row.c.run_at, row.c.id) > sa.tuple_(lane.since, lane.since_id),
-            has_attempts_left(row),
-            ~is_suspect(row),
-        )
-        .order_by(row.c.run_at, row.c.id)
-    )
-
-
-def _first_suspect(task: sa.Table, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
-    """The place of the first due suspect in the lanes: a walk along the small index `rescued`."""
-    row = task.alias("due")
+def _first_suspect(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+    """The first due suspects in the lanes: a walk along the small index `rescued`."""
+    row, isolation = tables.task.alias("due"), CLAIM_POLICY.isolation
     mine = sa.select(lane.c.number).where(lane.c.queue == row.c.queue, lane.c.handler == row.c.handler)
     # As a join it would walk every due task of the lanes instead.
     ours = mine.offset(NO_JOIN).exists()
     return (
         sa.select(ctid(row) if dialect.isolates_rows else row.c.id)
-        .where(is_due(row), row.c.rescues > sa.literal_column("0"), is_suspect(row), has_attempts_left(row), ours)
-        .order_by(row.c.run_at, row.c.id)
+        .where(*CLAIM_POLICY.suspects(row.c, _scope(tables)), ours)
+        .where(isolation.width(row.c) >= sa.bindparam("width", type_=sa.Integer))
+        .order_by(*isolation.order_by(row.c))
         .limit(LIMIT)
         .with_for_update(skip_locked=True, of=row)
     )
 
 
 def _alive(runner: sa.Table) -> sa.ColumnElement[bool]:
-    """The condition that the claiming runner's lease holds; without it nothing is handed out."""
-    me = runner.c.id == sa.bindparam("runner_id", type_=sa.BigInteger)
+    """The condition that the lease of the claiming runner is valid; otherwise the claim returns nothing."""
+    me = runner.c.id == RUNNER_ID
     return sa.exists().where(me, runner.c.lease_until >= db_now())
 
 

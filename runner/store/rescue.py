@@ -1,48 +1,73 @@
-"""rescue: take tasks back from runners that are lost."""
+"""rescue: return the tasks of lost runners to the queue."""
 
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.columns import db_later, db_now
-from runner.outcome import Failure
-from runner.schema import Tables, is_state, state_literal
-from runner.store.attempts import Tried, record, started
-from runner.store.move import IN_NO_HANDS, NOBODY, Ending, finish, make_way
-from runner.store.statement import Prepared
-from runner.store.transaction import Transaction
-from runner.task import MOVES, State
+from runner.db.schema import Tables, is_state, state_literal
+from runner.db.statement import Prepared
+from runner.db.transaction import Transaction
+from runner.db.types import db_later, db_now
+from runner.model.outcome import Failure
+from runner.model.task import MOVES, State
+from runner.policy.claim_conditions import used_up
+from runner.store.attempts import FailedAttempt, record, started_at_column
+from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, delete_stale_history, finish
 
-LOST = Failure("runner lost", "its runner stopped giving signs of life while it had this task")
+UNSTARTED = "runner lost: its lease expired before this task was known to have started"
+LOST = Failure("runner lost", "the lease of its runner expired while the task was running")
 OVERDUE = Failure("runner lost", "its runner did not end this task at its deadline")
 CHUNK = 1_000
-"""Tasks taken back in one transaction."""
+"""Maximum number of tasks per transaction."""
 
 
-async def any_lost(tx: Transaction, asker: int, grace: float) -> bool:
-    """Tell whether there is anything to rescue: one statement, asked often, and almost always answered with no.
+class Rescuer(NamedTuple):
+    """The runner that performs a rescue.
+
+    After a database outage every lease may have expired. A runner that has just registered has no knowledge of the
+    outage and must not take the tasks of runners that had no time to renew. Its own lease proves by the clock of the
+    database that others could renew: it registered one lease ago, and its lease is valid.
+
+    Args:
+        runner_id: id of the runner.
+        registered_for: minimum time since its registration in seconds.
+    """
+
+    runner_id: int
+    registered_for: float
+
+
+async def any_lost(tx: Transaction, rescuer: Rescuer, grace: float) -> bool:
+    """Return True if there are tasks to rescue: one cheap statement for frequent checks.
 
     Args:
         tx: an open transaction.
-        asker: the runner that asks; with its own lease run out it must not judge others.
+        rescuer: the runner; always False for one that may not rescue.
         grace: as for `rescue`.
     """
-    rows = await tx.run(_any_lost(tx.tables, tx.driver), {"asker": asker, "grace": -grace})
+    parameters = {"rescuer": rescuer.runner_id, "registered_for": -rescuer.registered_for, "grace": -grace}
+    rows = await tx.run(_any_lost(tx.tables, tx.driver), parameters)
     return bool(rows[0][0])
 
 
 @lru_cache
 def _any_lost(tables: Tables, driver: sa.Dialect) -> Prepared:
     expired = sa.exists().where(tables.runner.c.lease_until < db_now())
-    taken = sa.exists().where(_is_lost(tables, sa.bindparam("grace", type_=sa.Float)))
-    me = tables.runner.c.id == sa.bindparam("asker", type_=sa.BigInteger)
-    alive = sa.exists().where(me, tables.runner.c.lease_until >= db_now())
-    return Prepared(sa.select(alive & (expired | taken)), driver)
+    lost = sa.exists().where(_is_lost(tables, sa.bindparam("grace", type_=sa.Float)))
+    return Prepared(sa.select(_may_rescue(tables) & (expired | lost)), driver)
+
+
+def _may_rescue(tables: Tables) -> sa.ColumnElement[bool]:
+    """The condition that the rescuer's lease is valid and its registration old enough."""
+    runner = tables.runner.alias("rescuer")
+    old_enough = runner.c.started_at <= db_later(db_now(), sa.bindparam("registered_for", type_=sa.Float))
+    me = runner.c.id == sa.bindparam("rescuer", type_=sa.BigInteger)
+    return sa.exists().where(me, runner.c.lease_until >= db_now(), old_enough)
 
 
 class Rescued(NamedTuple):
-    """A task that was taken back, and the move that it made: "rescue", "bury" or "cancel"."""
+    """A rescued task and its move: "rescue", "bury" or "cancel"."""
 
     verb: str
     queue: str
@@ -51,33 +76,43 @@ class Rescued(NamedTuple):
     key: str | None
 
 
-async def rescue(tx: Transaction, grace: float) -> dict[int, Rescued]:
-    """Take back what lost runners had in hand; every crash counts as an attempt.
+async def rescue(tx: Transaction, rescuer: Rescuer, grace: float) -> dict[int, Rescued]:
+    """Take the running tasks of lost runners; every crash counts as an attempt of the tasks that had started.
 
-    Every runner calls this; none is special. The fence is raised at once, so that whatever a lost runner still
-    writes is refused.
+    A prefetched task that was not marked as started gets its attempt back. It may have run for a moment, so the rescue
+    is counted: after two it is a suspect, whose claim marks it as started.
+
+    Every runner calls this. The fence is raised in the same transaction, so that later writes of a lost runner are
+    refused.
 
     Args:
         tx: an open transaction.
-        grace: seconds beyond a task's deadline that its runner is given to end it by itself.
+        rescuer: the runner; nothing changes for one that may not rescue.
+        grace: seconds after a task's deadline in which its runner may still end it.
 
     Returns:
-        What became of each task, by id: it waits again, it has no attempts left, or it was to be terminated.
+        The rescued tasks by id. Each waits again, is dead without attempts left, or is cancelled.
     """
     runner = tx.tables.runner
+    parameters = {"rescuer": rescuer.runner_id, "registered_for": -rescuer.registered_for}
+    if not await tx.scalar(sa.select(_may_rescue(tx.tables)), parameters):
+        return {}
     await tx.execute(sa.delete(runner).where(runner.c.lease_until < db_now()))
     lost = await _lock_lost(tx, grace)
     if not lost:
         return {}
     for failure in (LOST, OVERDUE):
-        await _take_back(tx, [row.id for row in lost if _failure(row) is failure], failure)
+        await _return_to_queue(
+            tx, [row.id for row in lost if row.began and _failure(row) is failure], failure.reason, 0
+        )
+    await _return_to_queue(tx, [row.id for row in lost if not row.began], UNSTARTED, 1)
     verbs = {row.id: _verb(row) for row in lost}
-    await record(tx, [Tried(row, verbs[row.id], _failure(row), None) for row in lost])
+    await record(tx, [FailedAttempt(row, verbs[row.id], _failure(row), None) for row in lost if row.began])
     for verb in ("bury", "cancel"):
-        ended = [Ending(row.id, row.fence + 1) for row in lost if verbs[row.id] == verb]
+        ended = [FinishedTask(row.id, row.fence + 1) for row in lost if verbs[row.id] == verb]
         if ended:
-            await make_way(tx, [ending.id for ending in ended])
-            await finish(tx, verb, NOBODY, ended)
+            await delete_stale_history(tx, [ending.id for ending in ended])
+            await finish(tx, verb, NO_RUNNER, ended)
     return {row.id: Rescued(verbs[row.id], row.queue, row.handler, row.attempt, row.key) for row in lost}
 
 
@@ -85,11 +120,15 @@ async def _lock_lost(tx: Transaction, grace: float) -> list[Any]:
     task, runner = tx.tables.task.c, tx.tables.runner.c
     alive = sa.exists().where(runner.id == task.runner_id)
     names = ("id", "queue", "handler", "key", "attempt", "max_attempts", "fence", "cancel_requested")
-    columns = [*(task[name] for name in (*names, "runner_id", "host")), started(task)]
+    columns = [
+        *(task[name] for name in (*names, "runner_id", "host")),
+        started_at_column(task),
+        _began(task).label("began"),
+    ]
     statement = (
         sa.select(*columns, alive.label("alive"))
         .where(_is_lost(tx.tables, -grace))
-        # As the index of running tasks has them: in the order of ids alone, SQLite would read the whole table.
+        # In the order of the index of running tasks: ordered by id alone, SQLite would read the whole table.
         .order_by(task.runner_id, task.id)
         .limit(CHUNK)
         .with_for_update(skip_locked=True, of=tx.tables.task)
@@ -98,11 +137,11 @@ async def _lock_lost(tx: Transaction, grace: float) -> list[Any]:
 
 
 def _is_lost(tables: Tables, grace: Any) -> sa.ColumnElement[bool]:
-    """The condition that a task is in the hands of no live runner, or kept by one beyond its deadline.
+    """The condition that a task is running without a live runner, or beyond its deadline.
 
     Args:
-        tables: of the installation.
-        grace: seconds beyond the deadline, negative.
+        tables: the tables of the installation.
+        grace: seconds after the deadline, negative.
     """
     task, runner = tables.task.c, tables.runner.c
     orphaned = ~sa.exists().where(runner.id == task.runner_id)
@@ -114,20 +153,27 @@ def _failure(row: Any) -> Failure:
     return OVERDUE if row.alive else LOST
 
 
-async def _take_back(tx: Transaction, ids: list[int], failure: Failure) -> None:
+def _began(task: Any) -> sa.ColumnElement[bool]:
+    """The condition that the attempt counts. A row that a foreign client wrote without a claim has attempt 0."""
+    began: sa.ColumnElement[bool] = task.started_at.is_not(None) | (task.attempt == 0)
+    return began
+
+
+async def _return_to_queue(tx: Transaction, ids: list[int], why: str, given_back: int) -> None:
     task = tx.tables.task
     values = {
         "state": state_literal(MOVES["rescue"].target),
         "fence": task.c.fence + 1,
         "version": task.c.version + 1,
+        "attempt": task.c.attempt - given_back,
         "rescues": task.c.rescues + 1,
-        "error": failure.reason,
-    } | IN_NO_HANDS
+        "error": why,
+    } | UNASSIGNED
     await tx.execute(sa.update(task).where(task.c.id.in_(ids)).values(values))
 
 
 def _verb(row: Any) -> str:
     if row.cancel_requested:
         return "cancel"
-    spent = row.max_attempts is not None and row.attempt >= row.max_attempts  # a row edited by hand may have no maximum
-    return "bury" if spent else "rescue"
+    used = row.attempt if row.began else row.attempt - 1
+    return "bury" if used_up(used, row.max_attempts) else "rescue"

@@ -1,56 +1,225 @@
-"""retention: delete what has been kept for long enough, one short transaction after another."""
+"""retention: delete finished tasks after their retention, in short transactions."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
-from runner.policy.ranges import LEEWAY, Range
-from runner.store.database import Database
-from runner.store.expire import FIRST_KEY, forget_gone
-from runner.store.partitions import Outlook, drop, outlook, strip
-from runner.store.prune import Pruned, prune
-from runner.task import State
+import sqlalchemy as sa
 
-GOING_ON = Pruned(more=True)
+from runner.db.database import Database
+from runner.db.dialects import by_column
+from runner.db.schema import is_state
+from runner.db.schema.states import Condition, ended
+from runner.db.transaction import Transaction
+from runner.db.types import db_later, db_now
+from runner.model.task import Scope, State
+from runner.policy.partitions import LEEWAY, Range
+from runner.policy.uniqueness import Key
+from runner.settings import Settings
+from runner.store.dependencies.parents import is_open
+from runner.store.partitions.drop import drop, strip
+from runner.store.partitions.forecast import Forecast, forecast
+from runner.store.unique import delete_keys
+
+START: Key = ("", "")
+"""Sorts before every key, since handler names are not empty."""
+
+HELD_COLUMNS: dict[str, Any] = {"handler": sa.Text, "unique_key": sa.Text, "task_id": sa.BigInteger}
+
+
+async def forget_expired(tx: Transaction, limit: int) -> int:
+    """Delete unique keys whose time has expired.
+
+    Args:
+        tx: a writing transaction.
+        limit: maximum number of keys.
+
+    Returns:
+        The number of deleted keys. Locked keys remain for the next call.
+    """
+    unique = tx.tables.unique
+    over = unique.c.expires_at <= db_now()
+    chosen = sa.select(unique.c.handler, unique.c.unique_key).where(over).order_by(unique.c.expires_at).limit(limit)
+    return await _forget(tx, chosen.with_for_update(skip_locked=True))
+
+
+async def forget_finished(tx: Transaction, holders: Iterable[tuple[Key, int]]) -> None:
+    """Delete the unique keys of finished tasks that are being deleted, except keys with scope "forever".
+
+    Args:
+        tx: a writing transaction.
+        holders: keys and ids of the tasks.
+    """
+    rows = [(*key, id) for key, id in holders]
+    if rows:
+        unique, gone = tx.tables.unique, tx.dialect.rows("gone", HELD_COLUMNS)
+        mine = (unique.c.handler == gone.c.handler) & (unique.c.unique_key == gone.c.unique_key)
+        chosen = sa.select(unique.c.handler, unique.c.unique_key).select_from(unique.join(gone, mine))
+        still = (unique.c.task_id == gone.c.task_id) & (unique.c.scope == Scope.UNTIL_FINISHED.value)
+        parameters = tx.dialect.parameters("gone", by_column(HELD_COLUMNS, rows))
+        await _forget(tx, chosen.where(still).with_for_update(of=unique, skip_locked=True), parameters)
+
+
+async def forget_gone(tx: Transaction, after: Key, limit: int = 1_000) -> Key | None:
+    """Delete the unique keys of tasks that no longer exist because their partition was dropped.
+
+    Args:
+        tx: a writing transaction.
+        after: the key after which to start; START at first.
+        limit: maximum number of keys to check.
+
+    Returns:
+        The key to continue from in another transaction; None at the end.
+    """
+    unique = tx.tables.unique
+    place = sa.tuple_(unique.c.handler, unique.c.unique_key)
+    chosen = sa.select(unique.c.handler, unique.c.unique_key, unique.c.task_id).where(place > sa.tuple_(*after))
+    rows = await tx.rows(chosen.order_by(unique.c.handler, unique.c.unique_key).limit(limit))
+    ids = sorted({row.task_id for row in rows})
+    # One statement: between two of them a task may move from the one table to the other.
+    parts = [
+        sa.select(table.c.id).where(tx.dialect.one_of(table.c.id, ids)) for table in (tx.tables.task, tx.tables.history)
+    ]
+    there = {row.id for row in await tx.rows(sa.union_all(*parts))}
+    await forget_finished(tx, [((handler, key), id) for handler, key, id in rows if id not in there])
+    return (rows[-1].handler, rows[-1].unique_key) if len(rows) == limit else None
+
+
+async def _forget(tx: Transaction, chosen: sa.Select[Any], parameters: dict[str, Any] | None = None) -> int:
+    # Never waits for locks: the owner of a key may wait for locks of this transaction.
+    keys = [(handler, key) for handler, key in await tx.rows(chosen, parameters)]
+    await tx.follow(delete_keys(tx, keys))
+    return len(keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """The result of one pruning transaction.
+
+    Args:
+        tasks: number of deleted tasks by state; their attempts, audit entries and dependencies are deleted too.
+        minutes: number of deleted statistics rows.
+        more: True if there may be more to delete in another transaction.
+        keys: number of expired unique keys.
+        ranges: id ranges that were dropped as a whole; `tasks` includes their tasks.
+    """
+
+    tasks: Mapping[State, int] = field(default_factory=dict)
+    minutes: int = 0
+    more: bool = False
+    keys: int = 0
+    ranges: Sequence[Range] = ()
+
+
+def retention_of(settings: Settings) -> dict[State, timedelta]:
+    """Return the retention by state; states without one are kept indefinitely."""
+    ages = {
+        State.SUCCEEDED: settings.retention_succeeded,
+        State.DEAD: settings.retention_dead,
+        State.CANCELLED: settings.retention_cancelled,
+    }
+    return {state: age for state, age in ages.items() if age is not None}
+
+
+async def prune(
+    tx: Transaction, retention: Mapping[State, timedelta], limit: int = 1_000, spared: Sequence[Range] = ()
+) -> Pruned:
+    """Delete finished tasks that are older than the retention of their state, by the database's clock.
+
+    Several runners may prune at the same time; each skips the rows that others have locked.
+
+    Args:
+        tx: a writing transaction; it is short for a small `limit`.
+        retention: retention by final state; states without one are kept indefinitely. Statistics are kept for the
+            longest of these.
+        limit: maximum number of tasks, of statistics rows and of keys to delete.
+        spared: ranges whose succeeded tasks are skipped, because they will be dropped as a whole.
+    """
+    tasks: dict[State, int] = {}
+    for state, age in retention.items():
+        passed = [_outside(tx, part) for part in spared] if state is State.SUCCEEDED else []
+        tasks[state] = await _prune_tasks(tx, state, age, limit - sum(tasks.values()), passed)
+    minutes = await _prune_minutes(tx, max(retention.values()), limit) if retention else 0
+    keys = await forget_expired(tx, limit)
+    return Pruned(tasks, minutes, limit <= max(sum(tasks.values()), minutes, keys), keys)
+
+
+def _outside(tx: Transaction, part: Range) -> Condition:
+    id = tx.tables.history.c.id
+    return (id < part.first) | (id >= part.end)
+
+
+async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int, passed: Sequence[Condition]) -> int:
+    history, attempt, audit, edge = tx.tables.history, tx.tables.attempt, tx.tables.audit, tx.tables.dependency
+    old = history.c.finished_at < db_later(db_now(), -age.total_seconds())
+    # A parent with open dependents may be retried and succeed.
+    waited_for = sa.exists().where(edge.c.parent_id == history.c.id, is_open(edge.c))
+    found = (ended(history.c.state, state), old, ~waited_for, *passed)
+    # Newest first: older rows have mostly been deleted, except those of other states.
+    columns = (history.c.id, history.c.handler, history.c.unique_key)
+    chosen = sa.select(*columns).where(*found).order_by(history.c.finished_at.desc()).limit(limit)
+    rows = await tx.rows(chosen.with_for_update(skip_locked=True))
+    ids = [row.id for row in rows]
+    if ids:
+        await forget_finished(tx, [((row.handler, row.unique_key), row.id) for row in rows if row.unique_key])
+        for column in (attempt.c.task_id, audit.c.task_id, edge.c.task_id):
+            await tx.execute(sa.delete(column.table).where(tx.dialect.one_of(column, ids)))
+        gone = tx.dialect.one_of(history.c.id, ids) & is_state(history.c.state, state)
+        await tx.execute(sa.delete(history).where(gone))
+    return len(ids)
+
+
+async def _prune_minutes(tx: Transaction, age: timedelta, limit: int) -> int:
+    minute = tx.tables.minute
+    old = minute.c.minute < db_later(db_now(), -age.total_seconds())
+    key = [minute.c[column.name] for column in minute.primary_key]
+    chosen = sa.select(*key).where(old).order_by(*key).limit(limit).subquery()
+    deleted = sa.delete(minute).where(sa.tuple_(*key).in_(sa.select(chosen)))
+    return len(await tx.rows(deleted.returning(minute.c.minute)))
+
+
+CONTINUE = Pruned(more=True)
 
 
 async def enforce(
     database: Database, retention: Mapping[State, timedelta], leeway: float = LEEWAY
 ) -> AsyncGenerator[Pruned]:
-    """Delete finished tasks that are older than their state's retention: whole ranges first, then row by row.
+    """Delete finished tasks that are older than the retention of their state: whole ranges first, then row by row.
 
     Args:
-        database: where they are.
-        retention: how long to keep tasks of a final state; a state that is not named is kept for ever.
-        leeway: the share of their retention for which succeeded tasks may be kept longer, so that the range in which
-            they stand can be dropped as a whole.
+        database: the database.
+        retention: retention by final state; states without one are kept indefinitely.
+        leeway: fraction of the retention by which succeeded tasks may be kept longer, so that their range can be
+            dropped as a whole.
 
     Yields:
-        What each transaction deleted. Whoever asks for no more leaves the rest for the next time.
+        The result of each transaction. The caller may stop at any time; the next call continues.
     """
     spared: list[Range] = []
     if State.SUCCEEDED in retention and database.dialect.partitions:
-        found = await database.read(outlook, retention[State.SUCCEEDED], leeway)
+        found = await database.read(forecast, retention[State.SUCCEEDED], leeway)
         spared = [*found.drop, *found.spare]
-        async for pruned in _retire(database, found):
+        async for pruned in _drop_ranges(database, found):
             yield pruned
-    pruned = GOING_ON
+    pruned = CONTINUE
     while pruned.more:
         pruned = await database.write(prune, retention, spared=spared)
         yield pruned
 
 
-async def _retire(database: Database, found: Outlook) -> AsyncGenerator[Pruned]:
-    """Drop ranges, each after what is kept beside its tasks, and forget the keys that these had."""
+async def _drop_ranges(database: Database, found: Forecast) -> AsyncGenerator[Pruned]:
+    """Drop ranges, each after the rows of other tables that belong to its tasks, and delete their unique keys."""
     gone = 0
     for part in found.drop:
         left: Range | None = part
         while left:
             left = await database.write(strip, left, found.before)
-            yield GOING_ON
+            yield CONTINUE
         if dropped := await database.write(drop, part, found.before):
             gone += 1
             yield Pruned({State.SUCCEEDED: dropped.tasks}, more=True, ranges=[part])
-    last = FIRST_KEY if gone else None
+    last = START if gone else None
     while last:
         last = await database.write(forget_gone, last)
-        yield GOING_ON
+        yield CONTINUE

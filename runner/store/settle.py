@@ -1,36 +1,38 @@
-"""settle: write down what executing tasks led to."""
+"""settle: write the outcomes of attempts."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.columns import db_later, db_now, seconds
-from runner.outcome import Done, Failure, Outcome
-from runner.policy.verdict import Standing, Verdict, judge
-from runner.schema import state_literal
-from runner.storable import to_storable
-from runner.store.attempts import Tried, record, started
-from runner.store.dialects import by_column, same_id
-from runner.store.move import IN_NO_HANDS, Ending, finish, make_way
-from runner.store.transaction import Transaction
-from runner.task import MOVES
+from runner.db.dialects import by_column, same_id
+from runner.db.schema import Tables, state_literal
+from runner.db.statement import Frame, Prepared, Step, Steps
+from runner.db.transaction import Transaction
+from runner.db.types import db_later, db_now, seconds
+from runner.model.outcome import Done, Failure, Outcome
+from runner.model.task import MOVES, State
+from runner.model.text_limits import to_storable
+from runner.policy.verdict import AttemptState, Verdict, judge
+from runner.store.attempts import FailedAttempt, record, started_at_column
+from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, finish_steps
 
 ERROR_LIMIT = 16 * 1024
-"""Bytes of an error that are kept."""
+"""Maximum size of a stored error in bytes."""
 
 
 class Settlement(NamedTuple):
-    """What one attempt led to.
+    """The outcome of one attempt, to be written.
 
     Args:
-        id: the task's.
-        fence: that its claim handed out.
-        outcome: of the attempt.
-        duration: seconds that it took; None when it was not started.
-        retry: the handler's retry plan, for a task that has none of its own.
+        id: task id.
+        fence: fence of the claim.
+        outcome: outcome of the attempt.
+        duration: duration in seconds; None if it was not started.
+        retry: the handler's retry plan, for a task without its own.
     """
 
     id: int
@@ -42,11 +44,11 @@ class Settlement(NamedTuple):
 
 @dataclass
 class Settled:
-    """What became of a batch.
+    """The result of settling a batch.
 
     Args:
-        verbs: the move that each accepted settlement made, by task id.
-        fenced: ids of tasks that were not this runner's any more; nothing was changed.
+        verbs: the move of each accepted settlement, by task id.
+        fenced: ids of tasks that no longer belong to this runner; they are unchanged.
     """
 
     verbs: dict[int, str] = field(default_factory=dict)
@@ -54,47 +56,48 @@ class Settled:
 
 
 async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> Settled:
-    """Write the outcomes of a batch, each if its fence still holds: the careful way, with the rows locked.
+    """Write the outcomes of a batch, each if its fence still matches, with locked rows.
 
     Args:
         tx: an open transaction.
-        holder: the runner that executed the tasks.
-        batch: at most one settlement for each task.
+        holder: id of the runner that executed the tasks.
+        batch: at most one settlement per task.
 
     Returns:
-        What was accepted, and what was fenced out. Settling a second time what was accepted before changes nothing
-        and reports it as fenced.
+        Accepted and fenced tasks. A second settle of an accepted task changes nothing and reports it as fenced.
     """
     settled = Settled()
     rows = await _lock(tx, holder, [item.id for item in batch])
     verdicts: list[tuple[Settlement, Any, Verdict]] = []
     for item in batch:
         row = rows.get(item.id)
-        if row is None or row.fence != item.fence:
+        if row is None or row.fence != item.fence or row.state != State.RUNNING:
             settled.fenced.add(item.id)
         else:
             verdicts.append((item, row, _judge(item, row)))
             settled.verbs[item.id] = verdicts[-1][2].verb
-    await record(tx, [_tried(row, verdict, failure) for _, row, verdict in verdicts if (failure := verdict.failure)])
+    await record(
+        tx, [_failed_attempt(row, verdict, failure) for _, row, verdict in verdicts if (failure := verdict.failure)]
+    )
     for verb in ("succeed", "bury", "cancel"):
-        ended = [_ending(item, verdict) for item, _, verdict in verdicts if verdict.verb == verb]
+        ended = [_finished_task(item, verdict) for item, _, verdict in verdicts if verdict.verb == verb]
         if ended:
-            await make_way(tx, [ending.id for ending in ended])
+            await delete_stale_history(tx, [ending.id for ending in ended])
             await finish(tx, verb, holder, ended)
-    await _return(tx, [(item, row, verdict) for item, row, verdict in verdicts if verdict.delay is not None])
+    await _requeue(tx, [(item, row, verdict) for item, row, verdict in verdicts if verdict.delay is not None])
     return settled
 
 
 async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> set[int]:
-    """Write successes only: the short way, one statement on PostgreSQL.
+    """Write only successes on the fast path: one statement on PostgreSQL.
 
     Returns:
-        The ids that were accepted. Settle the others with `settle`, which locks the rows before it calls them fenced.
+        The accepted ids. Settle the others with `settle`, which locks the rows before it reports them as fenced.
 
     Raises:
-        DatabaseRefused: when a row stands in the way; nothing was written then, and `settle` clears the way.
+        DatabaseRefused: a history row with the same id exists; nothing was written. `settle` removes such rows.
     """
-    endings = [Ending(item.id, item.fence, item.duration, *_kept(item.outcome)) for item in batch]
+    endings = [FinishedTask(item.id, item.fence, item.duration, *_kept(item.outcome)) for item in batch]
     return await finish(tx, "succeed", holder, endings) if endings else set()
 
 
@@ -103,12 +106,12 @@ def _kept(outcome: Outcome) -> tuple[str | None, str | None]:
 
 
 async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:
-    """Read the rows as they are now, and lock them: in the order of ids, so that no two wait for each other."""
+    """Lock and read the rows, in the order of ids to avoid deadlocks."""
     task = tx.tables.task.c
     names = ("id", "queue", "handler", "attempt", "max_attempts", "retry", "releases", "cancel_requested", "fence")
-    columns = [*(task[name] for name in (*names, "runner_id", "host")), started(task)]
-    held = task.id.in_(ids) & (task.runner_id == holder)
-    rows = await tx.rows(sa.select(*columns).where(held).order_by(task.id).with_for_update())
+    columns = [*(task[name] for name in (*names, "state", "runner_id", "host")), started_at_column(task)]
+    is_held = task.id.in_(ids) & (task.runner_id == holder)
+    rows = await tx.rows(sa.select(*columns).where(is_held).order_by(task.id).with_for_update())
     return {row.id: row for row in rows}
 
 
@@ -116,22 +119,22 @@ def _judge(item: Settlement, row: Any) -> Verdict:
     if isinstance(item.outcome, Done):
         return Verdict("succeed", why=item.outcome.why or "")
     plans = (row.retry, item.retry)
-    standing = Standing(row.attempt, row.max_attempts, *plans, row.releases, row.cancel_requested)
-    return judge(item.outcome, standing, random.random())  # noqa: S311 - spreads delays, guards nothing
+    state = AttemptState(row.attempt, row.max_attempts, *plans, row.releases, row.cancel_requested)
+    return judge(item.outcome, state, random.random())  # noqa: S311 - spreads delays, guards nothing
 
 
-def _ending(item: Settlement, verdict: Verdict) -> Ending:
+def _finished_task(item: Settlement, verdict: Verdict) -> FinishedTask:
     why = to_storable(verdict.why, ERROR_LIMIT) if verdict.why else None
-    return Ending(item.id, item.fence, item.duration, getattr(item.outcome, "result", None), why)
+    return FinishedTask(item.id, item.fence, item.duration, getattr(item.outcome, "result", None), why)
 
 
-def _tried(row: Any, verdict: Verdict, failure: Failure) -> Tried:
-    return Tried(row, verdict.verb, failure, seconds(verdict.delay))
+def _failed_attempt(row: Any, verdict: Verdict, failure: Failure) -> FailedAttempt:
+    return FailedAttempt(row, verdict.verb, failure, seconds(verdict.delay))
 
 
-async def _return(tx: Transaction, returned: list[tuple[Settlement, Any, Verdict]]) -> None:
-    """Put tasks back into the queue: to be tried again, put off, or handed back."""
-    if not returned:
+async def _requeue(tx: Transaction, items: list[tuple[Settlement, Any, Verdict]]) -> None:
+    """Return tasks to the queue after a retry, snooze or release."""
+    if not items:
         return
     task = tx.tables.task
     columns = {
@@ -149,7 +152,7 @@ async def _return(tx: Transaction, returned: list[tuple[Settlement, Any, Verdict
             1 if verdict.verb == "release" else 0,
             to_storable(verdict.why, ERROR_LIMIT) or None,
         )
-        for item, _, verdict in returned
+        for item, _, verdict in items
     ]
     back, meant = tx.dialect.one_by_one(tx.dialect.rows("back", columns), task, same_id)
     values = {
@@ -157,8 +160,43 @@ async def _return(tx: Transaction, returned: list[tuple[Settlement, Any, Verdict
         "run_at": sa.case((back.c.released == 1, task.c.run_at), else_=db_later(db_now(), back.c.delay)),
         "attempt": task.c.attempt - back.c.uncounted,
         "releases": task.c.releases + back.c.released,
+        # Settled by a living runner, so it did not kill its runner. A released task may never have started.
+        "rescues": sa.case((back.c.released == 1, task.c.rescues), else_=0),
         "error": sa.func.coalesce(back.c.error, task.c.error),
         "version": task.c.version + 1,
-    } | IN_NO_HANDS
+    } | UNASSIGNED
     statement = sa.update(task).where(meant).values(values)
     await tx.execute(statement, tx.dialect.parameters("back", by_column(columns, rows)))
+
+
+def complete_steps(frame: Frame, holder: int, ending: FinishedTask) -> Steps[bool]:
+    """Move a task to the history as succeeded, if its fence still matches.
+
+    The row is locked first: a rescue that has begun finishes before, and a later one finds the task gone. The writes of
+    the handler in this transaction commit only with a valid fence.
+
+    Args:
+        frame: tables, driver and dialect of the statements.
+        holder: id of the runner.
+        ending: final result of the task.
+
+    Returns:
+        False if the task no longer belongs to this runner; the transaction must not commit then.
+    """
+    lock, delete_stale_history = _prepared(frame.tables, frame.driver)
+    if not (yield Step(lock, {"task_id": ending.id, "given_fence": ending.fence, "holder": holder})):
+        return False
+    yield Step(delete_stale_history, {"task_id": ending.id})
+    moved = yield from finish_steps(frame, "succeed", holder, [ending])
+    return bool(moved)
+
+
+@lru_cache
+def _prepared(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
+    task, history = tables.task, tables.history
+    task_id = sa.bindparam("task_id", type_=sa.BigInteger)
+    is_held = (task.c.fence == sa.bindparam("given_fence", type_=sa.BigInteger)) & (
+        task.c.runner_id == sa.bindparam("holder", type_=sa.BigInteger)
+    )
+    lock = sa.select(task.c.id).where((task.c.id == task_id) & is_held).with_for_update()
+    return Prepared(lock, driver), Prepared(sa.delete(history).where(history.c.id == task_id), driver)

@@ -1,34 +1,32 @@
-"""submit: put tasks into the table, in the caller's transaction."""
+"""submit: insert tasks in the caller's transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 
-from runner.bulk import Bulk
-from runner.columns import JsonText, db_later, db_now, random_below
-from runner.schema import Tables, state_literal
-from runner.store.acceptance import check_each
-from runner.store.dependencies.edges import Held, tie, waits
-from runner.store.dialects import DIALECTS
-from runner.store.said import SAID
-from runner.store.statement import Prepared
-from runner.store.steps import Frame, Step, Steps
-from runner.store.transaction import Transaction
-from runner.store.unique import concluded, contested
-from runner.task import BUCKETS, MOVES, NewTask, Priority, Receipt
+from runner.db.dialects import DIALECTS
+from runner.db.schema import Tables, state_literal
+from runner.db.statement import Frame, Prepared, Step, Steps
+from runner.db.transaction import Transaction
+from runner.db.types import JsonText, db_later, db_now, random_below
+from runner.model.task import BUCKETS, MOVES, NewTask, Priority, SubmitResult
+from runner.model.task_batch import TaskBatch
+from runner.store.dependencies.submit import DependencyRows, dependency_rows, insert_dependencies
+from runner.store.unique import check_keys, record_keys
+from runner.store.validation import SUBMIT_COLUMNS, check_each
 
-COLUMNS: dict[str, Any] = SAID | {
+COLUMNS: dict[str, Any] = SUBMIT_COLUMNS | {
     "handler": sa.Text,
     "unique_key": sa.Text,
     "blocked_by": sa.Integer,
     "parents": sa.Text,
 }
-"""What a submitted task may say, with the types in which it travels; what a batch does not use is not sent."""
+"""Columns of a submitted task with their types; unused columns of a batch are omitted."""
 
 CHUNK = 2_000
-"""Tasks per statement: more gains nothing and makes the statement's parameters large."""
+"""Tasks per statement. More is not faster and makes the parameters large."""
 
 
 async def submit(tx: Transaction, task: NewTask, *, notify: bool = True) -> int:
@@ -36,15 +34,15 @@ async def submit(tx: Transaction, task: NewTask, *, notify: bool = True) -> int:
 
     Args:
         tx: the caller's transaction.
-        task: what to do.
-        notify: wake runners that listen (PostgreSQL).
+        task: the task.
+        notify: wake listening runners (PostgreSQL).
 
     Returns:
-        The task's id.
+        The task id.
 
     Raises:
-        InvalidTask: when a value cannot be stored; nothing has been written then.
-        DuplicateTask: when it is one that is not to be; nothing has been written then.
+        InvalidTask: a value cannot be stored; nothing was written.
+        DuplicateTask: the task is a duplicate and its policy raises; nothing was written.
     """
     (task_id,) = await submit_many(tx, [task], notify=notify)
     return task_id
@@ -55,91 +53,94 @@ async def submit_many(tx: Transaction, tasks: Sequence[NewTask], *, notify: bool
 
     Args:
         tx: the caller's transaction.
-        tasks: any number of them.
-        notify: wake runners that listen (PostgreSQL), once per statement.
+        tasks: any number of tasks.
+        notify: wake listening runners (PostgreSQL), once per statement.
 
     Returns:
-        The tasks' ids, in the order of `tasks`.
+        The task ids in the order of `tasks`.
 
     Raises:
-        InvalidTask: when a value cannot be stored; nothing of the batch has been written then.
-        DuplicateTask: when a task is one that is not to be; nothing of the batch has been written then.
+        InvalidTask: a value cannot be stored; nothing of the batch was written.
+        DuplicateTask: a task is a duplicate and its policy raises; nothing of the batch was written.
     """
-    return (await hand_in(tx, tasks, notify=notify)).ids
+    return (await submit_with_result(tx, tasks, notify=notify)).ids
 
 
-async def hand_in(tx: Transaction, tasks: Sequence[NewTask], *, notify: bool = True) -> Receipt:
-    """Do what `submit_many` does, and tell which of the tasks were there already.
+def submit_with_result(
+    tx: Transaction, tasks: Sequence[NewTask], *, notify: bool = True
+) -> Coroutine[Any, Any, SubmitResult]:
+    """Submit tasks like `submit_many` and report the duplicates.
 
     Args:
         tx: the caller's transaction.
-        tasks: any number of them.
-        notify: wake runners that listen (PostgreSQL), once per statement.
+        tasks: any number of tasks.
+        notify: wake listening runners (PostgreSQL), once per statement.
     """
-    return await tx.follow(submission(tx, tasks, notify))
+    return tx.follow(submit_steps(tx, tasks, notify))
 
 
-def submission(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[Receipt]:
-    """The statements that submit tasks, for any connection to follow: shared by every door.
+def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[SubmitResult]:
+    """The statements that submit tasks, for any kind of connection.
 
     Args:
-        frame: what the statements are for.
-        tasks: any number of them.
-        notify: wake runners that listen.
+        frame: tables, driver and dialect of the statements.
+        tasks: any number of tasks.
+        notify: wake listening runners.
 
     Returns:
-        What became of each task.
+        The ids and the duplicates.
 
     Raises:
-        InvalidTask: when a value cannot be stored, or what a task is to wait for is not there; nothing has been
-            written then.
-        DuplicateTask: when a task is one that is not to be; nothing of the batch has been written then.
+        InvalidTask: a value cannot be stored or a parent does not exist; nothing was written.
+        DuplicateTask: a task is a duplicate and its policy raises; nothing of the batch was written.
     """
     check_each(tasks)
-    held = yield from waits(frame, tasks)
+    dependencies = yield from dependency_rows(frame, tasks)
     if not _is_contested(tasks):
-        receipt = Receipt((yield from _inserted(frame, tasks, held, notify)))
+        result = SubmitResult((yield from _insert_steps(frame, tasks, dependencies, notify)))
     else:
-        outcome = yield from contested(frame, tasks)
-        waiting = [held[place] for place in outcome.new] if held else []
-        inserted = yield from _inserted(frame, [tasks[place] for place in outcome.new], waiting, notify)
-        receipt = yield from concluded(frame, tasks, outcome, inserted, notify)
-        held = [None if place in receipt.duplicates else waits for place, waits in enumerate(held)]
-    yield from tie(frame, receipt.ids, held)
-    return receipt
+        outcome = yield from check_keys(frame, tasks)
+        waiting = [dependencies[position] for position in outcome.new] if dependencies else []
+        inserted = yield from _insert_steps(frame, [tasks[position] for position in outcome.new], waiting, notify)
+        result = yield from record_keys(frame, tasks, outcome, inserted, notify)
+        dependencies = [None if position in result.duplicates else waits for position, waits in enumerate(dependencies)]
+    yield from insert_dependencies(frame, result.ids, dependencies)
+    return result
 
 
 def takes_one_statement(tasks: Sequence[NewTask]) -> bool:
-    """Tell whether submitting these tasks is one statement, which needs no transaction around it."""
-    return len(tasks) <= CHUNK and all(task.independent for task in _alike(tasks))
+    """Return True if a single statement submits these tasks, so that no transaction is needed."""
+    return len(tasks) <= CHUNK and all(task.independent for task in _samples(tasks))
 
 
 def _is_contested(tasks: Sequence[NewTask]) -> bool:
-    return any(task.unique is not None for task in _alike(tasks))
+    return any(task.unique is not None for task in _samples(tasks))
 
 
-def _alike(tasks: Sequence[NewTask]) -> Sequence[NewTask]:
-    """The tasks, or one that stands for all of them."""
-    return [tasks.like] if isinstance(tasks, Bulk) else tasks
+def _samples(tasks: Sequence[NewTask]) -> Sequence[NewTask]:
+    """Return the tasks, or the common part of a TaskBatch."""
+    return [tasks.like] if isinstance(tasks, TaskBatch) else tasks
 
 
-def _inserted(frame: Frame, tasks: Sequence[NewTask], held: Held, notify: bool) -> Steps[list[int]]:
+def _insert_steps(
+    frame: Frame, tasks: Sequence[NewTask], dependencies: DependencyRows, notify: bool
+) -> Steps[list[int]]:
     ids: list[int] = []
     for first in range(0, len(tasks), CHUNK):
         part = slice(first, first + CHUNK)
-        rows = yield _insertion(frame, tasks[part], held[part], notify)
-        # Numbers are handed out in the order of the rows, but come back in any.
+        rows = yield _insert_step(frame, tasks[part], dependencies[part], notify)
+        # Ids are assigned in the order of the rows, but RETURNING has no order.
         ids += sorted(row[0] for row in rows)
     return ids
 
 
-def _insertion(frame: Frame, tasks: Sequence[NewTask], held: Held, notify: bool) -> Step:
+def _insert_step(frame: Frame, tasks: Sequence[NewTask], dependencies: DependencyRows, notify: bool) -> Step:
     shared, rows = _columns(tasks)
     due = not (shared.keys() | rows.keys()) & {"run_at", "delay"}
     due = due or any(task.run_at is None and task.delay is None for task in tasks)
-    if held:
-        rows["blocked_by"] = [each.open if each else 0 for each in held]
-        rows["parents"] = [each.summary if each else None for each in held]
+    if dependencies:
+        rows["blocked_by"] = [row.open if row else 0 for row in dependencies]
+        rows["parents"] = [row.summary if row else None for row in dependencies]
         due = due and not all(rows["blocked_by"])
     prepared = _prepared(frame.tables, frame.driver, tuple(rows), tuple(shared), notify and due)
     values = {f"shared_{name}": frame.dialect.instant(value) for name, value in shared.items()}
@@ -147,18 +148,20 @@ def _insertion(frame: Frame, tasks: Sequence[NewTask], held: Held, notify: bool)
 
 
 def _columns(tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
-    """What the tasks say: the values that all of them share, and the columns of the others."""
-    if isinstance(tasks, Bulk):
+    """Return the values that all tasks share, and the columns of the others."""
+    if isinstance(tasks, TaskBatch):
         shared = {name: value for name, value in tasks.like._asdict().items() if value is not None}
         del shared["payload"]
         shared.pop("after", None)
         return shared, {"payload": tasks.payloads}
     columns = zip(NewTask._fields, zip(*tasks, strict=True), strict=True)
-    said: dict[str, Sequence[Any]] = {name: values for name, values in columns if values.count(None) < len(values)}
-    said.pop("after", None)
-    if unique := said.pop("unique", None):
-        said["unique_key"] = [each and each.key for each in unique]
-    return {}, said
+    values_by_name: dict[str, Sequence[Any]] = {
+        name: values for name, values in columns if values.count(None) < len(values)
+    }
+    values_by_name.pop("after", None)
+    if unique := values_by_name.pop("unique", None):
+        values_by_name["unique_key"] = [row and row.key for row in unique]
+    return {}, values_by_name
 
 
 @lru_cache(maxsize=128)
@@ -167,20 +170,20 @@ def _prepared(
 ) -> Prepared:
     dialect = DIALECTS[driver.name]
     new = dialect.rows("new", {name: COLUMNS[name] for name in rows})
-    said = dict(new.c) | {name: sa.bindparam(f"shared_{name}", type_=COLUMNS[name]) for name in shared}
-    values = {name: _value(name, column) for name, column in said.items() if name != "delay"}
-    if "delay" in said:
-        start = sa.func.coalesce(said["run_at"], db_now()) if "run_at" in said else db_now()
-        values["run_at"] = db_later(start, sa.func.coalesce(said["delay"], 0))
-    if "blocked_by" in said:
-        free, held = (state_literal(MOVES[verb].target) for verb in ("submit", "block"))
-        values["state"] = sa.case((said["blocked_by"] > sa.literal_column("0"), held), else_=free)
+    values_by_name = dict(new.c) | {name: sa.bindparam(f"shared_{name}", type_=COLUMNS[name]) for name in shared}
+    values = {name: _value(name, column) for name, column in values_by_name.items() if name != "delay"}
+    if "delay" in values_by_name:
+        start = sa.func.coalesce(values_by_name["run_at"], db_now()) if "run_at" in values_by_name else db_now()
+        values["run_at"] = db_later(start, sa.func.coalesce(values_by_name["delay"], 0))
+    if "blocked_by" in values_by_name:
+        ready, blocked = (state_literal(MOVES[verb].target) for verb in ("submit", "block"))
+        values["state"] = sa.case((values_by_name["blocked_by"] > sa.literal_column("0"), blocked), else_=ready)
     insert = sa.insert(tables.task).from_select(list(values), sa.select(*values.values())).returning(tables.task.c.id)
     return Prepared(dialect.announcing(insert, tables) if notify else insert, driver)
 
 
 def _value(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """A column of the batch as the table wants it: rows of one batch may leave different things to the default."""
+    """Return the SQL value of a column; rows of one batch may use different defaults."""
     match name:
         case "payload" | "tags" | "parents":
             return sa.cast(column, JsonText)

@@ -1,4 +1,4 @@
-"""unique: who holds a unique key, decided under a lock on the key that lasts until the transaction ends."""
+"""unique: decide who holds a unique key, under a lock on the key until the transaction ends."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -6,15 +6,85 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.columns import NO_JOIN, db_later, db_now
+from runner.db.dialects import DIALECTS, by_column, same_id
+from runner.db.schema import Tables, is_state
+from runner.db.statement import Frame, Prepared, Step, Steps
+from runner.db.types import NO_JOIN, JsonText, db_later, db_now
 from runner.errors import DuplicateTask
-from runner.policy.uniqueness import Change, Contest, Key, changes, contest, key_of, replacements
-from runner.schema import Tables
-from runner.store.dialects import DIALECTS, by_column
-from runner.store.replace import replaced
-from runner.store.statement import Prepared
-from runner.store.steps import Frame, Step, Steps
-from runner.task import NewTask, Receipt, Scope
+from runner.model.task import NewTask, Scope, State, SubmitResult
+from runner.policy.uniqueness import Contest, Key, KeyChange, changes, contest, key_of, replacements
+from runner.store.validation import SUBMIT_COLUMNS
+
+ID_COLUMNS: dict[str, Any] = {"id": sa.BigInteger}
+
+NEWER_COLUMNS: dict[str, Any] = ID_COLUMNS | SUBMIT_COLUMNS
+
+DEFAULTS_TO_OLD = [name for name in NEWER_COLUMNS if name not in ("id", "payload", "run_at", "delay")]
+"""Columns that keep their value if the newer task does not set them."""
+
+REPLACED_CHUNK = 2_000
+"""Tasks per statement."""
+
+
+def replace_tasks(frame: Frame, newer: Mapping[int, NewTask], notify: bool) -> Steps[set[int]]:
+    """Replace payload, time and the given options of tasks with those of newer ones.
+
+    Running tasks stay unchanged, as do the attempts and errors of the replaced ones.
+
+    Args:
+        frame: tables, driver and dialect of the statements.
+        newer: the new values by task id.
+        notify: wake listening runners.
+
+    Returns:
+        The ids of the replaced tasks.
+    """
+    changed: set[int] = set()
+    ids = sorted(newer)
+    for first in range(0, len(ids), REPLACED_CHUNK):
+        some = [(id,) for id in ids[first : first + REPLACED_CHUNK]]
+        rows = yield Step(
+            _lock_replaced(frame.tables, frame.driver), frame.dialect.parameters("new", by_column(ID_COLUMNS, some))
+        )
+        waiting = [_values(row[0], newer[row[0]]) for row in rows]
+        if waiting:
+            values = frame.dialect.parameters("new", by_column(NEWER_COLUMNS, waiting))
+            rows = yield Step(_replace_statement(frame.tables, frame.driver, notify), values)
+            changed.update(row[0] for row in rows)
+    return changed
+
+
+def _values(id: int, task: NewTask) -> tuple[Any, ...]:
+    return (id, *(getattr(task, name) for name in NEWER_COLUMNS if name != "id"))
+
+
+@lru_cache
+def _lock_replaced(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """Lock in the order of ids, as operations do, to avoid deadlocks."""
+    dialect, row = DIALECTS[driver.name], tables.task.alias("held")
+    new = dialect.rows("new", ID_COLUMNS)
+    waiting = same_id(row, new) & is_state(row.c.state, State.WAITING, State.BLOCKED)
+    # The batch comes in the order of ids, and is locked row by row.
+    locked = sa.select(row.c.id).where(waiting).with_for_update(of=row).correlate(new)
+    found, held = dialect.for_each(new, locked, tables.task)
+    return Prepared(sa.select(held.id).select_from(found), driver)
+
+
+@lru_cache
+def _replace_statement(tables: Tables, driver: sa.Dialect, notify: bool) -> Prepared:
+    dialect, task = DIALECTS[driver.name], tables.task
+    new, meant = dialect.one_by_one(dialect.rows("new", NEWER_COLUMNS), task, same_id)
+    said = {name: new.c[name] for name in DEFAULTS_TO_OLD} | {"tags": sa.cast(new.c.tags, JsonText)}
+    values = {name: sa.func.coalesce(value, task.c[name]) for name, value in said.items()} | {
+        "payload": sa.cast(new.c.payload, JsonText),
+        "run_at": db_later(sa.func.coalesce(new.c.run_at, db_now()), sa.func.coalesce(new.c.delay, 0)),
+        "checkpoint": sa.null(),  # it belongs to the old payload
+        "progress": sa.null(),
+        "version": task.c.version + sa.literal_column("1"),
+    }
+    update = sa.update(task).where(meant).values(values).returning(task.c.id)
+    return Prepared(dialect.announcing(update, tables) if notify else update, driver)
+
 
 KEY_COLUMNS: dict[str, Any] = {"handler": sa.Text, "unique_key": sa.Text}
 
@@ -24,92 +94,91 @@ CHANGE_COLUMNS: dict[str, Any] = KEY_COLUMNS | {
     "seconds": sa.Float,
     "duplicates": sa.Integer,
 }
-"""A key, and the values of a Change."""
+"""A key and the values of a KeyChange."""
 
 CHUNK = 2_000
 """Keys per statement."""
 
 
-def contested(frame: Frame, tasks: Sequence[NewTask]) -> Steps[Contest]:
-    """Lock the keys of a batch and find out which of its tasks are duplicates.
+def check_keys(frame: Frame, tasks: Sequence[NewTask]) -> Steps[Contest]:
+    """Lock the unique keys of a batch and find its duplicates.
 
     Args:
-        frame: what the statements are for.
+        frame: tables, driver and dialect of the statements.
         tasks: the batch.
 
     Returns:
-        What becomes of each task, as it stays true until the transaction ends.
+        The decision for each task; it remains valid until the transaction ends.
 
     Raises:
-        DuplicateTask: a task is one that is not to be; nothing is left written.
+        DuplicateTask: a task is a duplicate and its policy raises; nothing was written.
     """
     keys = {key for task in tasks if (key := key_of(task))}
-    fresh = yield from locked(frame, keys)
-    holders = yield from held(frame, keys - fresh)
+    fresh = yield from lock_unique_keys(frame, keys)
+    holders = yield from key_holders(frame, keys - fresh)
     try:
         return contest(tasks, holders)
     except DuplicateTask:
-        yield from forgotten(frame, fresh)
+        yield from delete_keys(frame, fresh)
         raise
 
 
-def concluded(
+def record_keys(
     frame: Frame, tasks: Sequence[NewTask], outcome: Contest, inserted: Sequence[int], notify: bool
-) -> Steps[Receipt]:
-    """Enter the new tasks as the holders of their keys, count the duplicates, and let tasks be replaced.
+) -> Steps[SubmitResult]:
+    """Store the new tasks as holders of their keys, count the duplicates, and replace tasks.
 
     Args:
-        frame: what the statements are for.
+        frame: tables, driver and dialect of the statements.
         tasks: the batch.
-        outcome: of its contest.
-        inserted: the ids of the new ones.
-        notify: wake runners that listen.
+        outcome: result of `check_keys`.
+        inserted: ids of the new tasks.
+        notify: wake listening runners.
     """
     ids = outcome.ids(inserted)
-    yield from kept(frame, changes(tasks, outcome, ids))
-    changed = yield from replaced(frame, replacements(tasks, outcome, ids), notify)
-    duplicates = frozenset(outcome.held) | frozenset(outcome.twins)
-    return Receipt(ids, duplicates, frozenset(place for place in duplicates if ids[place] in changed))
+    yield from save_keys(frame, changes(tasks, outcome, ids))
+    changed = yield from replace_tasks(frame, replacements(tasks, outcome, ids), notify)
+    duplicates = frozenset(outcome.existing) | frozenset(outcome.same_submit)
+    return SubmitResult(ids, duplicates, frozenset(place for place in duplicates if ids[place] in changed))
 
 
-def locked(frame: Frame, keys: Iterable[Key]) -> Steps[set[Key]]:
-    """Lock keys, in their order, so that no two transactions wait for each other.
+def lock_unique_keys(frame: Frame, keys: Iterable[Key]) -> Steps[set[Key]]:
+    """Lock keys in sorted order to avoid deadlocks.
 
-    This is a statement of its own: it may wait for another transaction, and only the next statement sees what that
-    one has done.
+    This is a separate statement: it may wait for another transaction, and only the next statement sees the changes of
+    that transaction.
 
     Returns:
-        The keys that nobody had asked for before.
+        The keys that were not stored before.
     """
-    rows = yield from _each(frame, _locking, KEY_COLUMNS, keys)
+    rows = yield from _each(frame, _lock_statement, KEY_COLUMNS, keys)
     return {(handler, key) for handler, key in rows}
 
 
-def held(frame: Frame, keys: Iterable[Key]) -> Steps[dict[Key, int]]:
-    """Find out who holds keys that are locked.
+def key_holders(frame: Frame, keys: Iterable[Key]) -> Steps[dict[Key, int]]:
+    """Return the holders of locked keys.
 
     Returns:
-        The holders' ids; a key that nobody holds is missing.
+        The holders' task ids by key; free keys are missing.
     """
-    rows = yield from _each(frame, _looking, KEY_COLUMNS, keys)
+    rows = yield from _each(frame, _holder_statement, KEY_COLUMNS, keys)
     return {(handler, key): id for handler, key, id in rows if id is not None}
 
 
-def kept(frame: Frame, changed: Mapping[Key, Change]) -> Steps[None]:
-    """Write down what has become of keys that are locked."""
-    yield from _each(frame, _keeping, CHANGE_COLUMNS, [(*key, *change) for key, change in changed.items()])
+def save_keys(frame: Frame, changed: Mapping[Key, KeyChange]) -> Steps[None]:
+    """Store the new state of locked keys."""
+    yield from _each(frame, _save_statement, CHANGE_COLUMNS, [(*key, *change) for key, change in changed.items()])
 
 
-def forgotten(frame: Frame, keys: Iterable[Key]) -> Steps[None]:
-    """Delete what is known of keys that are locked and that nobody holds."""
-    yield from _each(frame, _forgetting, KEY_COLUMNS, keys)
+def delete_keys(frame: Frame, keys: Iterable[Key]) -> Steps[None]:
+    """Delete locked keys without a holder."""
+    yield from _each(frame, _delete_statement, KEY_COLUMNS, keys)
 
 
-def is_held(unique: sa.FromClause, task: sa.Table) -> sa.ColumnElement[bool]:
-    """The condition that a row of task_unique still keeps others from its key.
+def is_key_held(unique: sa.FromClause, task: sa.Table) -> sa.ColumnElement[bool]:
+    """The condition that a row of task_unique still reserves its key.
 
-    Until it is finished a task stands in the live table. What a key was taken with counts, not what the next one
-    comes with.
+    An unfinished task is in the live table. The scope of the holder counts, not that of the next task.
     """
     live = sa.select(task.c.id).where(task.c.id == unique.c.task_id).offset(NO_JOIN)
     lives = live.correlate(unique).exists()
@@ -125,7 +194,7 @@ def _literal(scope: Scope) -> sa.ColumnElement[str]:
 
 
 def _each(frame: Frame, prepare: Any, columns: Mapping[str, Any], rows: Iterable[tuple[Any, ...]]) -> Steps[list[Any]]:
-    """Execute a statement for all rows in the order of their keys, so many at a time."""
+    """Execute a statement for all rows in the order of their keys, in chunks."""
     ordered, found = sorted(rows, key=lambda row: row[:2]), []
     for first in range(0, len(ordered), CHUNK):
         values = by_column(columns, ordered[first : first + CHUNK])
@@ -134,13 +203,13 @@ def _each(frame: Frame, prepare: Any, columns: Mapping[str, Any], rows: Iterable
 
 
 @lru_cache
-def _locking(tables: Tables, driver: sa.Dialect) -> Prepared:
+def _lock_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     dialect, unique = DIALECTS[driver.name], tables.unique
     new = dialect.rows("new", KEY_COLUMNS)
-    # With a condition, or SQLite would take ON for that of a join.
+    # The condition is needed: otherwise SQLite parses ON as that of a join.
     asked = sa.select(new.c.handler, new.c.unique_key).where(sa.literal_column("1") == sa.literal_column("1"))
     insert = dialect.insert(unique).from_select(list(KEY_COLUMNS), asked)
-    # A row that is there is locked by the attempt to change it, even though the condition then lets it be as it is.
+    # An existing row is locked by the attempted update, although the condition prevents the change.
     lock = insert.on_conflict_do_update(
         index_elements=[unique.c.handler, unique.c.unique_key],
         set_={"scope": unique.c.scope},
@@ -150,15 +219,15 @@ def _locking(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 
 @lru_cache
-def _looking(tables: Tables, driver: sa.Dialect) -> Prepared:
+def _holder_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     unique, new = tables.unique.alias("known"), DIALECTS[driver.name].rows("new", KEY_COLUMNS)
-    mine = sa.select(unique.c.task_id).where(_same(unique, new), is_held(unique, tables.task))
+    mine = sa.select(unique.c.task_id).where(_same(unique, new), is_key_held(unique, tables.task))
     holder = mine.correlate(new).scalar_subquery()
     return Prepared(sa.select(new.c.handler, new.c.unique_key, holder.label("holder")), driver)
 
 
 @lru_cache
-def _keeping(tables: Tables, driver: sa.Dialect) -> Prepared:
+def _save_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     dialect, unique = DIALECTS[driver.name], tables.unique
     new, meant = dialect.one_by_one(dialect.rows("new", CHANGE_COLUMNS), unique, _same)
     taken = new.c.task_id.is_not(None)
@@ -180,7 +249,7 @@ def _same(unique: Any, new: Any) -> sa.ColumnElement[bool]:
 
 
 @lru_cache
-def _forgetting(tables: Tables, driver: sa.Dialect) -> Prepared:
+def _delete_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     unique, new = tables.unique, DIALECTS[driver.name].rows("new", KEY_COLUMNS)
     mine = sa.tuple_(unique.c.handler, unique.c.unique_key).in_(sa.select(new.c.handler, new.c.unique_key))
     return Prepared(sa.delete(unique).where(mine), driver)

@@ -1,4 +1,4 @@
-"""For the tests of applications: an empty store, work done on demand, time that passes when it is told to."""
+"""Support for the tests of applications: an empty store, on-demand execution, and control over time."""
 
 from runner.testing.drain import Ran
 from runner.testing.store import StoredTask, TaskStore

@@ -1,46 +1,67 @@
-"""drain: do what is due, one task after the other, with the code that a runner does it with."""
+"""Drain: runs due tasks one after the other, with the code of a runner."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from runner.columns import EARLIEST
-from runner.engine.concluding import Concluding
-from runner.engine.execute import Executor
-from runner.engine.following import Following
-from runner.engine.lease import release
-from runner.engine.result import done
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.schema import Tables
+from runner.db.transaction import Transaction
+from runner.db.types import EARLIEST, Instant, db_later
+from runner.engine.claimer import handler_defaults
+from runner.engine.dependency_resolver import DependencyResolver
+from runner.engine.executor import Executor
+from runner.engine.handler_result import done
+from runner.engine.heartbeat import release
+from runner.engine.metrics import Metrics
+from runner.engine.own_transaction import HandlerTransaction
 from runner.engine.slots import Running, Slots
-from runner.engine.tally import Tally
-from runner.engine.terms import terms
-from runner.handlers import Handler
-from runner.outcome import Outcome
-from runner.policy.selection import Lanes, Place
+from runner.handlers.registry import Handler
+from runner.model.outcome import Outcome
+from runner.model.task import Claimed
+from runner.policy.lanes import LanePosition, Lanes
 from runner.settings import Settings
 from runner.store.claim import Claimant, claim
-from runner.store.database import Database
-from runner.store.runners import Identity, leave, register
+from runner.store.heartbeat import Identity, leave, register
+from runner.store.lanes import survey
 from runner.store.settle import Settlement, settle
-from runner.store.survey import survey
-from runner.task import Claimed
-from runner.testing.clock import advance
+
+
+async def advance(tx: Transaction, seconds: float) -> None:
+    """Let time pass: later tasks become due, ages grow, and keys held for a time expire.
+
+    Args:
+        tx: open transaction.
+        seconds: time to pass; not negative.
+    """
+    for table in _tables_with_times(tx.tables):
+        times = [column for column in table.c if isinstance(column.type, Instant)]
+        await tx.execute(sa.update(table).values({column.name: db_later(column, -seconds) for column in times}))
+
+
+def _tables_with_times(tables: Tables) -> list[sa.Table]:
+    """Tables with times, without runners, whose leases must stay valid, and minutes, which must stay whole."""
+    return [tables.task, tables.history, tables.attempt, tables.unique, tables.dependency, tables.audit]
+
 
 LEASE = 3600.0
-"""Seconds: nobody takes over from a test that stands still in a debugger."""
+"""Lease in seconds; long, so that no task is rescued while a test is paused in a debugger."""
 
 MOST = 10_000
-"""Tasks after which a drain stops: handlers that submit tasks of their own could keep it busy for ever."""
+"""Maximum number of tasks per drain, because handlers that submit tasks could keep it busy without end."""
 
 
 class Ran(NamedTuple):
-    """One attempt that a drain made.
+    """One attempt of a drain.
 
     Args:
-        id: the task's.
-        handler: its handler's name.
-        verb: what became of it: succeed, retry, bury, snooze or cancel.
-        reason: why, when it did not succeed.
+        id: task id.
+        handler: handler name.
+        verb: move of the task: succeed, retry, bury, snooze or cancel.
+        reason: reason, unless it succeeded.
     """
 
     id: int
@@ -51,12 +72,12 @@ class Ran(NamedTuple):
 
 @dataclass
 class Drain:
-    """Runs due tasks in order, alone.
+    """Runs due tasks in order, one at a time.
 
     Args:
-        database: that holds them.
-        settings: of a runner.
-        handlers: that are run, by name; the tasks of others are left.
+        database: database with the tasks.
+        settings: settings of the runner.
+        handlers: handlers to run, by name; other tasks stay as they are.
     """
 
     database: Database
@@ -64,26 +85,25 @@ class Drain:
     handlers: Mapping[str, Handler]
 
     async def run(self, ahead: float = 0.0) -> list[Ran]:
-        """Run what is due, and what that leads to, until nothing is due.
+        """Run due tasks and the tasks that they trigger, until none is due.
 
         Args:
-            ahead: seconds by which time may be advanced when nothing is due, to when something is: for retries, and
-                for what is scheduled.
+            ahead: maximum time in seconds to advance when nothing is due, for retries and scheduled tasks.
 
         Returns:
-            The attempts that were made, in order.
+            The attempts in order.
         """
         identity = Identity("test", 0, release(), sorted(self.handlers), 1)
         runner_id = await self.database.write(register, identity, LEASE)
-        following = Following(self.database, False, Tally(), lambda: None)
+        resolver = DependencyResolver(self.database, False, Metrics(), lambda: None)
         ran: list[Ran] = []
         try:
             while len(ran) < MOST:
                 lanes = await self._lanes()
-                task = await self._claimed(lanes, runner_id)
+                task = await self._claim_next(lanes, runner_id)
                 if task is not None:
                     ran.append(await self._attempt(task, runner_id))
-                elif not await following.exhausted():
+                elif not await resolver.resolve_all():
                     continue
                 elif lanes.next_due is not None and lanes.next_due <= ahead:
                     ahead -= lanes.next_due
@@ -95,16 +115,16 @@ class Drain:
         return ran
 
     async def _lanes(self) -> Lanes:
-        start = Place(self.database.dialect.instant(EARLIEST), 0)
+        start = LanePosition(self.database.dialect.instant(EARLIEST), 0)
         lanes = Lanes(lambda lane: lane.handler in self.handlers, start)
         lanes.survey(await self.database.ask(survey))
         return lanes
 
-    async def _claimed(self, lanes: Lanes, runner_id: int) -> Claimed | None:
+    async def _claim_next(self, lanes: Lanes, runner_id: int) -> Claimed | None:
         if not lanes:
             return None
-        given = {name: terms(handler, self.settings) for name, handler in self.handlers.items()}
-        claimed = await self.database.state(claim, Claimant(runner_id, "test"), lanes.places, given, 1)
+        handler_terms = {name: handler_defaults(handler, self.settings) for name, handler in self.handlers.items()}
+        claimed = await self.database.state(claim, Claimant(runner_id, "test"), lanes.places, handler_terms, 1)
         return claimed[0] if claimed else None
 
     async def _attempt(self, task: Claimed, runner_id: int) -> Ran:
@@ -112,7 +132,7 @@ class Drain:
         outcome = await self._outcome(running, runner_id)
         failure = getattr(outcome, "failure", None)
         reason = failure.reason if failure else getattr(outcome, "why", None)
-        if running.concluded:
+        if running.done_in_tx:
             return Ran(task.id, task.handler, "succeed", reason)
         plan = running.handler.defaults.retry or self.settings.retry
         settlement = Settlement(task.id, task.fence, outcome, None, plan)
@@ -126,7 +146,7 @@ class Drain:
             1,
             timeout,
             limit,
-            lambda running: Concluding(self.database, runner_id, running, partial(done, limit=limit)),
+            lambda running: HandlerTransaction(self.database, runner_id, running, partial(done, limit=limit)),
         )
         try:
             return await executor.execute(running, lambda: None)

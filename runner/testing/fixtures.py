@@ -1,4 +1,4 @@
-"""Fixtures for pytest: write `pytest_plugins = ["runner.testing.fixtures"]` into conftest.py."""
+"""Fixtures for pytest. To use them, put `pytest_plugins = ["runner.testing.fixtures"]` into conftest.py."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +10,6 @@ from runner.testing.store import TaskStore
 
 @pytest.fixture
 def task_store(tmp_path: Path) -> Iterator[TaskStore]:
-    """An empty store in a temporary SQLite file: what the test submits goes there."""
+    """An empty store in a temporary SQLite file, which receives the tasks that the test submits."""
     with TaskStore.in_folder(tmp_path) as store:
         yield store

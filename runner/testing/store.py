@@ -1,9 +1,9 @@
-"""TaskStore: a store of a test's own, and what a test does with it."""
+"""TaskStore: a separate store for a test, with on-demand execution."""
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Collection, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,37 +13,69 @@ from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 
-from runner.door.door import replace
+from runner.client.client import Client, replace
+from runner.db.database import Database
+from runner.db.transaction import Transaction
 from runner.errors import WouldBlock
-from runner.handlers import REGISTRY, Handler
-from runner.outcome import Delay
-from runner.people.times import parse_duration
-from runner.settings.checking import checked
-from runner.store.database import Database
-from runner.store.transaction import Transaction
-from runner.testing.clock import advance
-from runner.testing.door import TestDoor
-from runner.testing.drain import Drain, Ran
+from runner.handlers.registry import REGISTRY, Handler
+from runner.model.duration import parse_duration
+from runner.model.outcome import Delay
+from runner.model.task import NewTask
+from runner.settings import Settings
+from runner.testing.drain import Drain, Ran, advance
 from runner.urls import parse_url
+
+
+class TestClient(Client):
+    """The client of a test's store.
+
+    Args:
+        settings: names the store.
+        drain: runs due tasks on the caller's event loop.
+    """
+
+    def __init__(self, settings: Settings, drain: Callable[[], Awaitable[Any]]) -> None:
+        super().__init__(settings)
+        self._drain = drain
+        self.inline = False
+        """True in inline mode."""
+
+    def submit(self, tasks: Sequence[NewTask]) -> Any:
+        """Submit tasks, and in inline mode run them; the caller has no event loop."""
+        submitted = super().submit(tasks)
+        if self.inline and not submitted.exception():
+            asyncio.run(self._run_drain())
+        return submitted
+
+    async def submit_async(self, tasks: Sequence[NewTask]) -> Any:
+        """Submit tasks, and in inline mode run them on the caller's event loop."""
+        result = await asyncio.wrap_future(super().submit(tasks))
+        if self.inline:
+            await self._drain()
+        return result
+
+    async def _run_drain(self) -> None:
+        await self._drain()
+
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTask:
-    """A task as it stands in the store.
+    """A task of the store.
 
     Args:
-        id: the task's.
-        handler: its handler's name.
-        queue: its queue.
-        key: its business key.
-        state: as it is stored: waiting, blocked, running, succeeded, dead or cancelled.
-        run_at: not before this time.
+        id: task id.
+        handler: handler name.
+        queue: queue name.
+        key: business key.
+        state: stored state: waiting, blocked, running, succeeded, dead or cancelled.
+        run_at: earliest time of execution.
         attempt: attempts used.
-        error: the last one.
-        payload: its arguments.
-        result: what its handler returned.
+        error: last error.
+        payload: arguments.
+        result: return value of the handler.
     """
 
     id: int
@@ -59,10 +91,10 @@ class StoredTask:
 
 
 class TaskStore:
-    """Everything that is submitted while it is open goes here; nothing runs until it is told to.
+    """A store that receives every submit while it is open, and runs tasks only on request.
 
     Args:
-        url: a database for the test alone; its tables are created.
+        url: database for this test only; its tables are created.
         settings: single settings by name, e.g. retry="1m".
 
     Example:
@@ -73,18 +105,19 @@ class TaskStore:
 
     def __init__(self, url: str, **settings: Any) -> None:
         self.url = url
-        self.settings = checked({"url": parse_url(url), "notify": False} | settings)
-        self._door = TestDoor(self.settings, self._drained)
+        values: dict[str, Any] = {"url": parse_url(url), "notify": False}
+        self.settings = Settings(**values | settings)
+        self._door = TestClient(self.settings, self._run_drain)
         self._before: Any = None
 
     @classmethod
     def in_folder(cls, folder: Path, **settings: Any) -> Self:
-        """A store in a new SQLite file in a folder; the fastest, for most tests good enough."""
-        return cls(f"sqlite:///{folder / 'tasks.db'}", synchronous="NORMAL", **settings)
+        """Open a store in a new SQLite file in a folder: the fastest choice, sufficient for most tests."""
+        return cls(f"sqlite:///{folder / 'tasks.db'}", sqlite_synchronous="NORMAL", **settings)
 
     def __enter__(self) -> Self:
         self._before = replace(self._door)
-        self._door.run(_nothing).result()  # creates the tables, so that a test can look before it submits
+        self._door.run(_nothing).result()  # creates the tables, so that a test can query before it submits
         return self
 
     def __exit__(
@@ -94,43 +127,43 @@ class TaskStore:
         self._door.close()
 
     def drain(self, *handlers: Handler | str, ahead: Delay = 0) -> list[Ran]:
-        """Run what is due, and what that leads to, one after the other, until nothing is due.
+        """Run due tasks and the tasks that they trigger, one after the other, until none is due.
 
         Args:
-            handlers: whose tasks are run; all known ones when none is named.
-            ahead: how far time may be advanced for retries and scheduled tasks: text ("1h"), seconds or timedelta.
+            handlers: handlers to run; all registered ones by default.
+            ahead: longest time to advance for retries and scheduled tasks: text ("1h"), seconds or timedelta.
 
         Returns:
-            The attempts that were made, in order.
+            The attempts in order.
 
         Raises:
-            WouldBlock: when called on an event loop: await drain_async there.
+            WouldBlock: called on an event loop: await drain_async there.
         """
         return _run(self.drain_async(*handlers, ahead=ahead))
 
     async def drain_async(self, *handlers: Handler | str, ahead: Delay = 0) -> list[Ran]:
-        """Do what `drain` does on the caller's event loop."""
-        return await self._drained(_chosen(handlers), parse_duration(ahead).total_seconds())
+        """Same as `drain`, on the caller's event loop."""
+        return await self._run_drain(_by_name(handlers), parse_duration(ahead).total_seconds())
 
     def advance(self, delay: Delay) -> None:
-        """Let time pass for all that is stored.
+        """Let time pass for all stored rows.
 
         Args:
-            delay: how much: text ("10m"), seconds or timedelta.
+            delay: time to pass: text ("10m"), seconds or timedelta.
         """
         seconds = parse_duration(delay).total_seconds()
         self._door.run(lambda database: database.write(advance, seconds)).result()
 
     def tasks(self, handler: Handler | str | None = None) -> list[StoredTask]:
-        """The tasks of a handler, or all, live and ended, in the order of their submission."""
+        """Return the tasks of a handler, or all, live and finished, in the order of submission."""
         name = handler.name if isinstance(handler, Handler) else handler
         return self._door.run(lambda database: database.read(_tasks, name)).result()
 
     @contextmanager
     def inline(self) -> Iterator[None]:
-        """Run tasks as they are submitted, before the submit returns, as long as the block lasts.
+        """Run tasks within the block as they are submitted, before the submit returns.
 
-        What fails goes through its retries later, as ever; look at `tasks()` for what became of it.
+        Failed tasks are not retried immediately; check `tasks()` for their state.
         """
         self._door.inline = True
         try:
@@ -138,7 +171,7 @@ class TaskStore:
         finally:
             self._door.inline = False
 
-    async def _drained(self, handlers: Mapping[str, Handler] | None = None, ahead: float = 0.0) -> list[Ran]:
+    async def _run_drain(self, handlers: Mapping[str, Handler] | None = None, ahead: float = 0.0) -> list[Ran]:
         database = Database.of(self.settings)
         try:
             return await Drain(database, self.settings, REGISTRY if handlers is None else handlers).run(ahead)
@@ -146,11 +179,11 @@ class TaskStore:
             await database.dispose()
 
 
-def _chosen(handlers: Collection[Handler | str]) -> Mapping[str, Handler]:
+def _by_name(handlers: Collection[Handler | str]) -> Mapping[str, Handler]:
     if not handlers:
         return REGISTRY
-    found = [handler if isinstance(handler, Handler) else REGISTRY.find(handler) for handler in handlers]
-    return {handler.name: handler for handler in found}
+    selection = [handler if isinstance(handler, Handler) else REGISTRY.find(handler) for handler in handlers]
+    return {handler.name: handler for handler in selection}
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
@@ -162,23 +195,23 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _nothing(_: Database) -> None:
-    """Opening is all that is wanted."""
+    """Opening the database is enough."""
 
 
 async def _tasks(tx: Transaction, handler: str | None) -> list[StoredTask]:
-    live, ended = tx.tables.task, tx.tables.history
-    found = [*await _read(tx, live, sa.null(), handler), *await _read(tx, ended, ended.c.result, handler)]
-    return sorted(found, key=lambda task: task.id)
+    live, history = tx.tables.task, tx.tables.history
+    tasks = [*await _read(tx, live, sa.null(), handler), *await _read(tx, history, history.c.result, handler)]
+    return sorted(tasks, key=lambda task: task.id)
 
 
 async def _read(tx: Transaction, table: sa.Table, result: Any, handler: str | None) -> list[StoredTask]:
     names = ("id", "handler", "queue", "key", "state", "run_at", "attempt", "error", "payload")
-    chosen = sa.true() if handler is None else table.c.handler == handler
-    rows = await tx.rows(sa.select(*(table.c[name] for name in names), result).where(chosen))
-    return [_stored(row) for row in rows]
+    condition = sa.true() if handler is None else table.c.handler == handler
+    rows = await tx.rows(sa.select(*(table.c[name] for name in names), result).where(condition))
+    return [_stored_task(row) for row in rows]
 
 
-def _stored(row: Any) -> StoredTask:
+def _stored_task(row: Any) -> StoredTask:
     *plain, payload, result = row
     values: list[Any] = [*plain, json.loads(payload), None if result is None else json.loads(result)]
     return StoredTask(*values)

@@ -1,4 +1,4 @@
-"""Database URLs: what people write, what may be printed, what SQLAlchemy is given, and whether the way is safe."""
+"""Database URLs: parsing, printing without passwords, conversion for SQLAlchemy, and TLS."""
 
 from runner.urls.database_url import DatabaseUrl, async_url, parse_url, redacted, refuse_password, sync_url
 from runner.urls.libpq import Host

@@ -1,7 +1,7 @@
-"""Database URLs: what people write, what may be printed of it, and what SQLAlchemy is given.
+"""Database URLs: parsing, printing without passwords, and conversion for SQLAlchemy.
 
-People write `sqlite:///file.db`, `file.db` or `postgresql://user@host/database`. The drivers are ours to choose.
-SQLAlchemy is imported only when one of its URLs is asked for, so that reading settings stays quick.
+Users write `sqlite:///file.db`, `file.db` or `postgresql://user@host/database`; this module selects the drivers.
+It imports SQLAlchemy only to make one of its URLs, so that loading settings stays fast.
 """
 
 import re
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Kind: TypeAlias = Literal["sqlite", "postgresql"]
 
-# The long forms are SQLAlchemy's names for the drivers that we choose anyway.
+# The long forms are SQLAlchemy's names for the drivers that this module selects.
 SCHEMES: Mapping[str, Kind] = {
     "sqlite": "sqlite",
     "sqlite+pysqlite": "sqlite",
@@ -38,15 +38,15 @@ _PASSWORD = re.compile(r"://[^/@]*:[^@]+@|\bpassword\s*=", re.IGNORECASE)
 
 @dataclass(frozen=True, repr=False)
 class DatabaseUrl:
-    """Where the tables live. Its text and repr show everything but the password.
+    """The address of the database. `str` and `repr` omit the password.
 
     Args:
-        kind: which database.
+        kind: kind of database.
         database: path of the SQLite file, or name of the PostgreSQL database; empty for libpq's default.
-        user: role to log in as; None leaves it to libpq.
-        password: None leaves it to libpq: PGPASSWORD, ~/.pgpass, a service.
-        hosts: servers to try in turn; none leaves it to libpq: PGHOST, a service, a local socket.
-        options: other parameters of libpq, in the order written.
+        user: login role; None for libpq's default.
+        password: None for libpq's default: PGPASSWORD, ~/.pgpass, a service.
+        hosts: servers to try in order; none for libpq's default: PGHOST, a service, a local socket.
+        options: other libpq parameters, in the order written.
     """
 
     kind: Kind
@@ -72,25 +72,25 @@ class DatabaseUrl:
 
     @property
     def tls(self) -> Tls:
-        """How the way to the server is protected; where the URL is silent, the environment and the service count."""
+        """Protection of the connection, from the URL, the environment and the service file."""
         if self.kind == "sqlite":
             return Tls(local=True)
         return tls_for([host.name for host in self.hosts if host.name], dict(self.options))
 
 
 def parse_url(text: str | DatabaseUrl) -> DatabaseUrl:
-    """Read a database URL as people write it.
+    """Parse a database URL.
 
     Args:
-        text: `sqlite:///file.db`, `sqlite:////absolute/file.db`, a path ending in .db, .sqlite or .sqlite3, or
-            `postgresql://user:password@host:port/database?option=value` (also `postgres://`), several hosts separated
-            by commas. In PostgreSQL URLs special characters are percent-encoded, as libpq wants them.
+        text: `sqlite:///file.db`, `sqlite:////absolute/file.db`, a path that ends in .db, .sqlite or .sqlite3, or
+            `postgresql://user:password@host:port/database?option=value` (also `postgres://`), with several hosts
+            separated by commas. PostgreSQL URLs use percent-encoding for special characters, as in libpq.
 
     Returns:
-        The parts, decoded. What is parsed already comes back as it is.
+        The decoded parts. A DatabaseUrl is returned as it is.
 
     Raises:
-        InvalidUrl: it is none of these; the message repeats the scheme at most.
+        InvalidUrl: the URL is not valid. The message repeats at most its scheme.
     """
     if isinstance(text, DatabaseUrl):
         return text
@@ -98,21 +98,21 @@ def parse_url(text: str | DatabaseUrl) -> DatabaseUrl:
     scheme = scheme.lower()
     try:
         if not text.strip().isprintable():
-            raise Unreadable("it holds control characters")
+            raise Unreadable("it contains control characters")
         return _read(scheme, rest) if mark else _file(text.strip())
     except Unreadable as error:
-        shown = f"{scheme}://***" if mark and _SCHEME.fullmatch(scheme) else "***"
-        raise InvalidUrl(url=shown, why=str(error)) from None
+        safe_text = f"{scheme}://***" if mark and _SCHEME.fullmatch(scheme) else "***"
+        raise InvalidUrl(url=safe_text, why=str(error)) from None
 
 
 def async_url(url: str | DatabaseUrl) -> "URL":
-    """Translate for SQLAlchemy's async engines: sqlite+aiosqlite or postgresql+psycopg.
+    """Convert a URL for SQLAlchemy's async engines: sqlite+aiosqlite or postgresql+psycopg.
 
     Args:
-        url: what people write, or the same parsed.
+        url: URL as text or parsed.
 
     Returns:
-        SQLAlchemy's URL, password included; with sslmode=verify-full where nobody chose and the server is elsewhere.
+        SQLAlchemy's URL, with the password, and with sslmode=verify-full for a remote server if no sslmode is set.
 
     Raises:
         InvalidUrl: see `parse_url`.
@@ -121,12 +121,12 @@ def async_url(url: str | DatabaseUrl) -> "URL":
 
 
 def sync_url(url: str | DatabaseUrl) -> "URL":
-    """Translate for SQLAlchemy's ordinary engines: sqlite+pysqlite or postgresql+psycopg; otherwise as `async_url`."""
+    """Same as `async_url`, for SQLAlchemy's sync engines: sqlite+pysqlite or postgresql+psycopg."""
     return _for_sqlalchemy(parse_url(url), "sqlite+pysqlite")
 
 
 def redacted(url: str | DatabaseUrl) -> str:
-    """Write a URL for people: everything but the password.
+    """Return a URL without its password.
 
     Raises:
         InvalidUrl: see `parse_url`.
@@ -135,13 +135,13 @@ def redacted(url: str | DatabaseUrl) -> str:
 
 
 def refuse_password(url: str) -> None:
-    """Refuse a URL from the command line that holds a password: every user of the machine can list it.
+    """Reject a URL with a password from the command line, because every user of the machine can read it there.
 
     Args:
-        url: the argument as typed.
+        url: argument as typed.
 
     Raises:
-        PasswordInArguments: it holds one, or looks as if it did; the message names the other ways.
+        PasswordInArguments: the URL contains a password, or looks like it. The message lists the alternatives.
         InvalidUrl: see `parse_url`.
     """
     if _PASSWORD.search(url) or parse_url(url).password:
@@ -155,26 +155,26 @@ def _read(scheme: str, rest: str) -> DatabaseUrl:
         case "postgresql":
             return DatabaseUrl("postgresql", **read_parts(rest)._asdict())
     if scheme.partition("+")[0] in SCHEMES:
-        raise Unreadable("the driver is chosen for you, leave it out")
+        raise Unreadable("remove the driver from the scheme; it is selected automatically")
     raise Unreadable("only SQLite and PostgreSQL are supported")
 
 
 def _sqlite(rest: str) -> DatabaseUrl:
     path = rest[1:]
     if rest in {"", "/"} or path.startswith(":memory:"):
-        raise Unreadable("a queue in memory would end with this process and no other could see it, so name a file")
+        raise Unreadable("no other process could use a database in memory; name a file")
     if not rest.startswith("/"):
-        raise Unreadable("the path of a file comes after three slashes")
+        raise Unreadable("write three slashes before the path of a file")
     if "?" in path or path.startswith("file:"):
-        raise Unreadable("options of SQLite are settings of ours and do not stand in the URL")
+        raise Unreadable("SQLite options are settings, not part of the URL")
     return DatabaseUrl("sqlite", _home(path))
 
 
 def _file(path: str) -> DatabaseUrl:
     if path.startswith("file:") or _PASSWORD.search(path) or "host=" in path:
-        raise Unreadable("it is neither a URL nor the path of a file")
+        raise Unreadable("it is neither a URL nor a file path")
     if Path(path).suffix.lower() not in FILE_ENDINGS:
-        raise Unreadable("it has no scheme, and does not end in .db, .sqlite or .sqlite3 as the path of a file would")
+        raise Unreadable("it has no scheme, and is not a path that ends in .db, .sqlite or .sqlite3")
     return DatabaseUrl("sqlite", _home(path))
 
 
@@ -203,7 +203,7 @@ def _for_sqlalchemy(url: DatabaseUrl, sqlite_driver: str) -> "URL":
 
 
 def _servers(hosts: tuple[Host, ...]) -> dict[str, str]:
-    """Name the servers as libpq does, which unlike SQLAlchemy knows lists of them and socket directories."""
+    """Format the servers as libpq does. Unlike SQLAlchemy, it supports lists and socket directories."""
     names = ",".join(host.name for host in hosts)
     ports = ",".join(str(host.port or "") for host in hosts)
     return {name: text for name, text in (("host", names), ("port", ports)) if text.strip(",")}

@@ -1,4 +1,4 @@
-"""What stands behind `postgresql://`, read as libpq reads it, and strictly: whatever is ambiguous is refused."""
+"""Parsing of `postgresql://` URLs as libpq does it, but strict: an ambiguous URL is rejected."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 
 from runner.urls.tls import SSL_MODES
 
-# Options that hold no secret, and so may be printed. Naming them also catches `sslmod=disable`.
+# Options without secrets, which may be printed. The list also catches typos such as `sslmod=disable`.
 OPTIONS = frozenset(
     {
         *("hostaddr", "service", "passfile", "application_name", "fallback_application_name", "options"),
@@ -20,11 +20,11 @@ OPTIONS = frozenset(
 )
 
 PLACES = frozenset({"host", "port", "user", "password", "dbname"})
-"""What may be written in the query as well as in front of it."""
+"""Parts that may also be values as query options."""
 
 HIGHEST_PORT = 65535
 
-# Exactly one raw @, in front of the hosts: to guess which one ends the password could print a part of it.
+# Exactly one unencoded @, before the hosts: guessing which one ends the password could print part of it.
 _REST = re.compile(
     r"(?:(?P<user>[^:/?#@]*)(?::(?P<password>[^/?@]*))?@)?"
     r"(?P<hosts>[^/?#@]*)"
@@ -36,15 +36,15 @@ _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 class Unreadable(Exception):
-    """Why a URL cannot be read, in words that repeat nothing of it."""
+    """The reason why a URL cannot be parsed, without any text of the URL."""
 
 
 class Host(NamedTuple):
-    """One server.
+    """A server.
 
     Args:
-        name: a name, an address or a socket directory; empty for libpq's default.
-        port: None for libpq's default.
+        name: host name, address or socket directory; empty for libpq's default.
+        port: port; None for libpq's default.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Host(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The parts of a PostgreSQL URL, decoded. What is empty or None is left to libpq."""
+    """The decoded parts of a PostgreSQL URL. Empty values and None mean libpq's defaults."""
 
     database: str
     user: str | None
@@ -62,58 +62,58 @@ class Parts(NamedTuple):
 
 
 def read_parts(rest: str) -> Parts:
-    """Take apart what follows `postgresql://`.
+    """Parse the part of a URL after `postgresql://`.
 
     Args:
-        rest: `user:password@host:port,host:port/database?option=value`, every piece optional and percent-encoded.
+        rest: `user:password@host:port,host:port/database?option=value`, every part optional and percent-encoded.
 
     Returns:
         The parts.
 
     Raises:
-        Unreadable: it is not of that form.
+        Unreadable: the text does not have this form.
 
     Source: PostgreSQL manual, "Connection Strings", "Connection URIs".
     """
     match = _REST.fullmatch(rest)
     if match is None:
-        _refuse("it is not of the form user@host:port/database?option=value with special characters percent-encoded")
-    given: dict[str, str] = {}
-    _add(given, ((name, match[name]) for name in ("user", "password", "dbname")))
-    _add(given, _query(match["query"] or ""))
-    if given.get("sslmode", "disable") not in SSL_MODES:
-        _refuse(f"sslmode must be one of {', '.join(SSL_MODES)}")
+        _reject("write user@host:port/database?option=value, and percent-encode special characters")
+    values: dict[str, str] = {}
+    _add(values, ((name, match[name]) for name in ("user", "password", "dbname")))
+    _add(values, _query(match["query"] or ""))
+    if values.get("sslmode", "disable") not in SSL_MODES:
+        _reject(f"sslmode must be one of {', '.join(SSL_MODES)}")
     return Parts(
-        database=given.get("dbname", ""),
-        user=given.get("user"),
-        password=given.get("password"),
-        hosts=_merged(_hosts(match["hosts"]), given.get("host", ""), given.get("port", "")),
-        options=tuple((name, value) for name, value in given.items() if name not in PLACES),
+        database=values.get("dbname", ""),
+        user=values.get("user"),
+        password=values.get("password"),
+        hosts=_merge(_hosts(match["hosts"]), values.get("host", ""), values.get("port", "")),
+        options=tuple((name, value) for name, value in values.items() if name not in PLACES),
     )
 
 
-def _refuse(why: str) -> NoReturn:
+def _reject(why: str) -> NoReturn:
     raise Unreadable(why) from None
 
 
-def _add(given: dict[str, str], pairs: Iterable[tuple[str, str | None]]) -> None:
+def _add(values: dict[str, str], pairs: Iterable[tuple[str, str | None]]) -> None:
     for name, raw in pairs:
         if not raw:
             continue
-        if name in given:
-            _refuse(f"{name} is given twice")
-        given[name] = _decoded(raw, name)
+        if name in values:
+            _reject(f"{name} is set twice")
+        values[name] = _decode(raw, name)
 
 
-def _decoded(raw: str, name: str) -> str:
+def _decode(raw: str, name: str) -> str:
     if _BROKEN_ESCAPE.search(raw):
-        _refuse(f"the {name} holds a % that begins no escape: write %25 for a percent sign")
+        _reject(f"the {name} contains a % that is not part of an escape; write %25 for a percent sign")
     try:
         text = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
-        _refuse(f"the {name} is not UTF-8 when decoded")
+        _reject(f"the {name} is not UTF-8 when decoded")
     if not text.isprintable():
-        _refuse(f"the {name} holds control characters")
+        _reject(f"the {name} contains control characters")
     return text
 
 
@@ -121,7 +121,7 @@ def _query(query: str) -> Iterable[tuple[str, str]]:
     for pair in filter(None, query.split("&")):
         name, mark, value = pair.partition("=")
         if not mark or name not in OPTIONS | PLACES:
-            _refuse("an option after the ? is unknown, or holds a secret and belongs in a service file")
+            _reject("an option after the ? is unknown, or is a secret, which belongs in a service file")
         yield name, value
 
 
@@ -132,27 +132,27 @@ def _hosts(text: str) -> tuple[Host, ...]:
 def _host(item: str) -> Host:
     match = _HOST.fullmatch(item)
     if match is None:
-        _refuse("a host cannot be read; if that is a part of the password, percent-encode it")
-    return Host(_decoded(match["name"].strip("[]"), "host"), _port(match["port"] or ""))
+        _reject("a host is not valid; if it is part of the password, percent-encode it")
+    return Host(_decode(match["name"].strip("[]"), "host"), _port(match["port"] or ""))
 
 
 def _port(digits: str) -> int | None:
     if not digits:
         return None
     if not re.fullmatch("[0-9]{1,5}", digits) or not 1 <= int(digits) <= HIGHEST_PORT:
-        _refuse(f"a port must be a number from 1 to {HIGHEST_PORT}")
+        _reject(f"a port must be a number from 1 to {HIGHEST_PORT}")
     return int(digits)
 
 
-def _merged(hosts: tuple[Host, ...], names: str, ports: str) -> tuple[Host, ...]:
-    """Join what stands before the query with what stands in it."""
+def _merge(hosts: tuple[Host, ...], names: str, ports: str) -> tuple[Host, ...]:
+    """Combine the hosts and ports of the URL with those in its query."""
     if (names and any(host.name for host in hosts)) or (ports and any(host.port for host in hosts)):
-        _refuse("hosts or ports are given twice")
+        _reject("hosts or ports are set twice")
     all_names = names.split(",") if names else [host.name for host in hosts]
     all_ports = [_port(port) for port in ports.split(",")] if ports else [host.port for host in hosts]
-    if len(all_ports) == 1:  # One port serves every host.
+    if len(all_ports) == 1:  # one port applies to every host
         all_ports *= len(all_names)
     if len(all_ports) != len(all_names):
-        _refuse("there are not as many ports as hosts")
+        _reject("the number of ports differs from the number of hosts")
     merged = tuple(map(Host, all_names, all_ports))
     return () if merged == (Host("", None),) else merged

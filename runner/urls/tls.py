@@ -1,4 +1,4 @@
-"""Whether the way to a PostgreSQL server is safe: verify-full for every server elsewhere, unless told otherwise."""
+"""TLS: verify-full for every remote PostgreSQL server, unless the user sets another sslmode."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -13,48 +13,48 @@ SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How the way to the server is protected.
+    """The protection of a connection.
 
     Args:
-        local: the server is on this machine: a file, a socket or a loopback address.
-        chosen: the sslmode that somebody asked for, or None.
+        local: True if the server is on this machine: a file, a socket or a loopback address.
+        sslmode: sslmode that the user set, or None.
     """
 
     local: bool
-    chosen: str | None = None
+    sslmode: str | None = None
 
     @property
     def mode(self) -> str | None:
-        """The sslmode in force; None where the way does not leave this machine and nobody asked for one."""
-        return self.chosen or self.demand
+        """The effective sslmode; None for a local server without a set sslmode."""
+        return self.sslmode or self.demand
 
     @property
     def demand(self) -> str | None:
-        """The sslmode that we add, because nobody chose one and libpq's own default would accept plain text."""
-        return None if self.local or self.chosen else "verify-full"
+        """The sslmode to add, because none is set and libpq's default would accept an unencrypted connection."""
+        return None if self.local or self.sslmode else "verify-full"
 
     @property
     def weak(self) -> bool:
-        """Somebody on the way could read or change what is sent: show a badge."""
+        """True if a third party in the network could read or change the traffic; the console shows a warning."""
         return not self.local and self.mode != "verify-full"
 
 
 def tls_for(hosts: Sequence[str], options: Mapping[str, str], environ: Mapping[str, str] | None = None) -> Tls:
-    """Decide how a PostgreSQL connection is protected.
+    """Decide the protection of a PostgreSQL connection.
 
     Args:
-        hosts: servers named in the URL; may be empty.
-        options: the URL's other parameters of libpq (hostaddr, service and sslmode matter).
-        environ: the environment; os.environ when left out.
+        hosts: servers in the URL; may be empty.
+        options: other libpq parameters of the URL; hostaddr, service and sslmode count.
+        environ: environment; os.environ by default.
 
     Returns:
-        The protection. A service that cannot be found counts as a server elsewhere.
+        The protection. A server from a missing service counts as remote.
     """
     environ = os.environ if environ is None else environ
     name = options.get("service") or environ.get("PGSERVICE")
     service = read_service(name, environ) if name else {}
-    # hostaddr is where libpq connects to. A parameter given goes before the service; the environment comes last.
-    place = (
+    # libpq connects to hostaddr if it is set. Precedence: URL, service, environment.
+    address = (
         options.get("hostaddr")
         or ",".join(hosts)
         or service.get("hostaddr")
@@ -64,13 +64,13 @@ def tls_for(hosts: Sequence[str], options: Mapping[str, str], environ: Mapping[s
         or ("unknown" if name and not service else "")
     )
     return Tls(
-        local=all(is_local(host.strip()) for host in place.split(",")),
-        chosen=options.get("sslmode") or service.get("sslmode"),
+        local=all(is_local(host.strip()) for host in address.split(",")),
+        sslmode=options.get("sslmode") or service.get("sslmode"),
     )
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is this machine: no name, a socket directory, an abstract socket, localhost or loopback."""
+    """True if a host is this machine: empty, a socket directory, an abstract socket, localhost or loopback."""
     if host in {"", "localhost"} or host.startswith(("/", "@")):
         return True
     try:
@@ -80,7 +80,7 @@ def is_local(host: str) -> bool:
 
 
 def read_service(name: str, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Look a service up where libpq does; empty when it is nowhere.
+    """Look up a service in libpq's service files; empty if it is in none of them.
 
     Source: PostgreSQL manual, "The Connection Service File".
     """

@@ -1,82 +1,65 @@
-"""Screens: one file each, and one line in MODES; each is loaded when it is shown first, or before that while idle."""
+"""Screens: one file each, and one row in MODES. The class of a screen is imported when it is first shown."""
 
+import gc
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
-from runner.later import names_of
-
 if TYPE_CHECKING:
-    from tasktui.screens.ask import AskScreen
-    from tasktui.screens.audit import AuditScreen
-    from tasktui.screens.command import CommandScreen
-    from tasktui.screens.confirm import ConfirmScreen
-    from tasktui.screens.edit import EditScreen
-    from tasktui.screens.failures import FailuresScreen
-    from tasktui.screens.health import HealthScreen
-    from tasktui.screens.help import HelpScreen
     from tasktui.screens.live import LiveScreen
-    from tasktui.screens.overview import OverviewScreen
-    from tasktui.screens.reports import ReportsScreen
-    from tasktui.screens.runners import RunnersScreen
-    from tasktui.screens.task import TaskScreen
-    from tasktui.screens.tasks import TasksScreen
-    from tasktui.screens.why import WhyScreen
-
-__all__ = [
-    "MODES",
-    "AskScreen",
-    "AuditScreen",
-    "CommandScreen",
-    "ConfirmScreen",
-    "EditScreen",
-    "FailuresScreen",
-    "HealthScreen",
-    "HelpScreen",
-    "LiveScreen",
-    "Mode",
-    "OverviewScreen",
-    "ReportsScreen",
-    "RunnersScreen",
-    "TaskScreen",
-    "TasksScreen",
-    "WhyScreen",
-]
 
 
 class Mode(NamedTuple):
-    """Where one can go.
+    """One screen that the operator can switch to.
 
     Args:
-        key: that leads to it.
-        title: what it is called.
-        name: of its class, in this package.
+        key: the key that opens it.
+        title: its title, as tabs and headings show it.
+        module: the module of this package that defines it.
+        name: the name of its class.
     """
 
     key: str
     title: str
+    module: str
     name: str
 
     @property
     def screen(self) -> "type[LiveScreen]":
-        """Its class; asking loads it."""
-        found: type[LiveScreen] = __getattr__(self.name)
-        return found
+        """The class of the screen; imports its module on first use."""
+        screen: type[LiveScreen] = getattr(import_module(f"tasktui.screens.{self.module}"), self.name)
+        return screen
 
-    def made(self) -> "LiveScreen":
-        """Make the screen, as Textual asks for it when it is shown first."""
-        made = self.screen()
-        made.title = self.title
-        return made
+    def create(self) -> "LiveScreen":
+        """Create the screen. Textual calls this before it shows the screen for the first time."""
+        screen = self.screen()
+        screen.title = self.title
+        return screen
 
 
 MODES = {
-    "overview": Mode("1", "Overview", "OverviewScreen"),
-    "tasks": Mode("2", "Tasks", "TasksScreen"),
-    "task": Mode("3", "Task", "TaskScreen"),
-    "failures": Mode("4", "Failures", "FailuresScreen"),
-    "runners": Mode("5", "Runners", "RunnersScreen"),
-    "reports": Mode("7", "Reports", "ReportsScreen"),
-    "audit": Mode("8", "Audit", "AuditScreen"),
+    "overview": Mode("1", "Overview", "overview", "OverviewScreen"),
+    "tasks": Mode("2", "Tasks", "tasks", "TasksScreen"),
+    "task": Mode("3", "Task", "task", "TaskScreen"),
+    "failures": Mode("4", "Failures", "failures", "FailuresScreen"),
+    "runners": Mode("5", "Runners", "runners", "RunnersScreen"),
+    "reports": Mode("7", "Reports", "reports", "ReportsScreen"),
+    "audit": Mode("8", "Audit", "audit", "AuditScreen"),
 }
-"""Every screen by its name, which is also the command that leads to it."""
+"""The screens by name. The name is also the command that opens the screen."""
 
-__getattr__ = names_of(__name__)
+
+DIALOGS = ("answer", "ask", "command", "confirm", "edit", "health", "help", "palette", "why")
+
+
+def preload() -> None:
+    """Import the other screens and all dialogs, so that no key waits for them, and start garbage collection.
+
+    The collector skips everything imported by then: modules stay until the process ends.
+    """
+    for mode in MODES.values():
+        _ = mode.screen
+    for dialog in DIALOGS:
+        import_module(f"tasktui.dialogs.{dialog}")
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()

@@ -1,4 +1,4 @@
-"""LiveScreen: a screen that looks at the database again and again, and shows what it saw last."""
+"""LiveScreen: a screen that reads the database periodically and shows the latest snapshot."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -8,211 +8,225 @@ from typing import Any, ClassVar, cast
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.events import Key
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
-from runner.people import cells
-from tasktui.act.copying import Sql, copy
-from tasktui.act.spoken import written
-from tasktui.look.feed import Feed
-from tasktui.messages import Failed, Looked, Told
-from tasktui.operator.session import Session
+from runner.text import format
+from tasktui.actions.as_command import command_line
+from tasktui.actions.clipboard import SqlSource, copy
+from tasktui.actions.targets import Targets
+from tasktui.data.poller import Poller
+from tasktui.messages import Notice, ReadFailed, SnapshotRead
 from tasktui.screens import MODES
-from tasktui.widgets import notice
+from tasktui.screens.actions import Actions
+from tasktui.session.session import Session
+from tasktui.session.write_lock import ReadOnly
+from tasktui.widgets.footer import Keys
 from tasktui.widgets.heading import Heading, Status
-from tasktui.widgets.keys import Keys
 
 MOST_LINES, LONGEST_LINE = 8, 400
-"""What is shown of something that was copied; a command line is shortened before, and says so at its end."""
+"""Lines and characters of a copied text in a notice. `shorten` has already cut a command line below this."""
 
-UNEASY = 5.0
-"""Seconds after which it is said that there is no answer yet."""
+NO_ANSWER_AFTER = 5.0
+"""Seconds of a read after which the heading reports a missing answer."""
 
 OLD = 4.0
-"""Seconds after which it is said how old what is shown is: ages on the screen stand still meanwhile."""
+"""Seconds after which the heading shows the age of the data: ages on the screen do not advance between reads."""
 
 TICK = 0.25
-"""Seconds between questions whether it is time to look."""
+"""Seconds between checks whether a read is due."""
+
+NO_TARGETS = Targets()
+
+LETTERS = ("act", "filter")
+"""Actions whose keys are letters of an input that has the focus."""
 
 
 class LiveScreen(Screen[None]):
-    """A screen with a heading, parts of its own and a footer.
+    """A screen with a heading, its own widgets and a footer.
 
-    A screen says what its parts are, how to look at the database (in a worker, which touches no widget), and how to
-    show what was seen.
+    A subclass defines its widgets, how to read the database (in a worker, which touches no widget), and how to show
+    the result.
+
+    Args:
+        targets: the selection that the action keys apply to.
     """
 
     ABOUT: ClassVar[str] = ""
-    """What it is for, in a few lines of help."""
+    """Description for the help."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "reload", "Load"),
-        Binding("ctrl+x", "stop", "Stop", key_display="^x"),
-        Binding("Y", "copy", "Copy as a command line; again: as SQL", show=False),
+        Binding("r", "reload", "Reload"),
+        Binding("ctrl+x", "app.stop", "Stop", key_display="^x"),
+        Binding("Y", "copy", "Copy as command line (again: SQL)", show=False),
     ]
 
-    def __init__(self) -> None:
+    sql: SqlSource | None = None
+    """Returns the SQL that shows the same; None if there is none."""
+
+    def __init__(self, targets: Targets = NO_TARGETS) -> None:
         super().__init__()
-        self.feed = Feed()
-        self._seen: float | None = None
-        self._began = 0.0
+        self.actions = Actions(self, targets)
+        self.feed = Poller()
+        self._read_at: float | None = None
+        self._started_at = 0.0
         self._trouble = ""
-        self._refused = ""
-        self._keys: tuple[bool, bool] | None = None
+        self._input_error = ""
+        self._footer_state: tuple[bool, bool] | None = None
 
     @property
     def session(self) -> Session:
-        """The operator's session, which the application holds."""
+        """The operator's session, which the application owns."""
         return cast("Session", cast("Any", self.app).session)
 
     def parts(self) -> Iterable[Widget]:
-        """The widgets between heading and footer."""
+        """Return the widgets between heading and footer."""
         raise NotImplementedError
 
-    async def look(self) -> object:
-        """Read what is to be shown; runs in a worker."""
+    async def read(self) -> object:
+        """Read a snapshot; runs in a worker."""
         raise NotImplementedError
 
-    def question(self) -> object:
-        """What is asked for at the moment; an answer to another question is not shown."""
+    def request(self) -> object:
+        """Return the parameters of the read; the screen drops a snapshot that was read for other parameters."""
         return None
 
     def show(self, snapshot: Any) -> None:
-        """Show what was seen."""
+        """Show a snapshot."""
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
-        """Put the parts below each other."""
+        """Build heading, widgets and footer."""
         yield Heading()
         yield from self.parts()
         yield Keys(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Start reading."""
         self.set_interval(TICK, self._tick)
 
     def on_screen_resume(self) -> None:
-        """Look at once when the screen comes to the front."""
+        """Read when the screen comes to the front."""
         self.feed.hurry()
         self._tick()
 
     def action_reload(self) -> None:
-        """Look now."""
+        """Read now."""
         self.feed.hurry()
         self._tick()
 
-    def spoken(self) -> Sequence[object]:
-        """What shows the same on the command line: words behind `runner`."""
+    def command_words(self) -> Sequence[object]:
+        """Return the words after `runner` of the command that shows the same."""
         return ["stats"]
 
     def action_copy(self) -> None:
-        """Copy the command line that shows the same, and show it; again: the SQL."""
-        if self._refused:  # a command line would be refused as well
-            self.say(f"Nothing was copied. {self._refused}", bad=True)
+        """Copy the command line that shows the same; the second time, copy the SQL."""
+        if self._input_error:  # The command line would fail as well.
+            self.report(f"Nothing was copied. {self._input_error}", bad=True)
         else:
-            copy(self, written(self.spoken(), self.session.settings), self.sql())
+            copy(self, command_line(self.command_words(), self.session.settings), self.sql)
 
-    def sql(self) -> Sql | None:
-        """What writes the SQL that shows the same; None for nothing."""
-        return None
-
-    def say(self, text: str, *, bad: bool = False) -> None:
-        """Show what was copied, as much as a corner holds, or why nothing was."""
+    def report(self, text: str, *, bad: bool = False) -> None:
+        """Show a copied text, as far as a notice has room, or an error."""
         lines = text.splitlines()
         more = [f"and {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
-        self.tell("\n".join([line[:LONGEST_LINE] for line in lines[:MOST_LINES]] + more), bad=bad)
+        self.post_message(Notice("\n".join([line[:LONGEST_LINE] for line in lines[:MOST_LINES]] + more), bad=bad))
 
-    def action_stop(self) -> None:
-        """Let what is under way end after its present chunk."""
-        if self.session.work is not None:
-            self.session.work.stop()
-            self._head()
+    def action_act(self, name: str) -> None:
+        """Ask for confirmation of an action, then apply it."""
+        self.actions.start(name)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Show the key that stops only while there is something to stop."""
-        return self.session.work is not None if action == "stop" else super().check_action(action, parameters)
+        """Grey out actions while changes are not allowed, and leave letters to inputs that have the focus."""
+        if action in LETTERS and isinstance(self.focused, Input):
+            return False
+        if action == "act" and not self.session.writable:
+            return None
+        return super().check_action(action, parameters)
+
+    def on_key(self, event: Key) -> None:
+        """Explain why a disabled key does nothing."""
+        active = self.active_bindings.get(event.key)
+        if active is not None and not active.enabled:
+            self.post_message(Notice(str(ReadOnly(why=self.session.lock.why)), bad=True))
 
     def _tick(self) -> None:
         if not self.is_active:
-            if self in self.app.screen_stack:  # behind a dialog, where the clock and what is under way go on
-                self._head()
+            if self in self.app.screen_stack:  # Behind a dialog, the clock and the progress continue.
+                self._update_heading()
             return
         now = time.monotonic()
         if self.feed.due(now):
             self.feed.begin()
-            self._began = now
-            self.run_worker(self._look(), group="look")
-        self._head()
+            self._started_at = now
+            self.run_worker(self._read(), group="read")
+        self._update_heading()
 
-    async def _look(self) -> None:
-        asked, began = self.question(), time.monotonic()
+    async def _read(self) -> None:
+        request, start = self.request(), time.monotonic()
         try:
-            snapshot = await self.look()
+            snapshot = await self.read()
         except RunnerError as error:
-            self.post_message(Failed(error))
+            self.post_message(ReadFailed(error))
         else:
-            self.post_message(Looked(snapshot, asked, time.monotonic() - began))
-            if self._seen is not None:  # somebody waits for the first look to be drawn
-                with suppress(RunnerError):  # the next look says so, if it lasts
-                    await self._measure()
+            self.post_message(SnapshotRead(snapshot, request, time.monotonic() - start))
+            if self._read_at is not None:  # The first snapshot must not wait for the measurement.
+                with suppress(RunnerError):  # The next read reports an error that persists.
+                    await _measure(self)
 
-    async def _measure(self) -> None:
-        before = self.session.lock.barrier
-        await self.session.measure()
-        if self.session.lock.barrier is not before:
-            may = self.session.lock.told(time.monotonic()) or "changes are allowed from now on"
-            self.post_message(Told(f"This server has been promoted, and is no standby any more: {may}"))
-
-    @on(Looked)
-    def _looked(self, message: Looked) -> None:
+    @on(SnapshotRead)
+    def _show_snapshot(self, message: SnapshotRead) -> None:
         now = time.monotonic()
-        self.feed.succeeded(now, message.took, focused=self.app.app_focus)
-        self._seen, self._trouble, self._refused = now, "", ""
-        if message.asked == self.question():
+        self.feed.succeeded(now, message.seconds, focused=self.app.app_focus)
+        self._read_at, self._trouble, self._input_error = now, "", ""
+        if message.request == self.request():
             self.show(message.snapshot)
         else:
             self.feed.hurry()
-        self._head()
+        self._update_heading()
 
-    @on(Failed)
-    def _failed(self, message: Failed) -> None:
+    @on(ReadFailed)
+    def _show_error(self, message: ReadFailed) -> None:
         self.feed.failed(time.monotonic())
         self._trouble = str(message.error)
-        self._refused = self._trouble if isinstance(message.error, InvalidInput) else ""
-        self._head()
+        self._input_error = self._trouble if isinstance(message.error, InvalidInput) else ""
+        self._update_heading()
 
-    @on(Told)
-    def _told(self, message: Told) -> None:
-        self.tell(message.text, bad=message.bad)
-
-    def tell(self, text: str, *, bad: bool = False) -> None:
-        """Say a sentence to the operator."""
-        notice.show(self, text, bad=bad)
-
-    def _head(self) -> None:
+    def _update_heading(self) -> None:
         session, now = self.session, time.monotonic()
-        waited = now - self._began
-        waiting = f"no answer for {cells.age(waited)}" if self.feed.looking and waited > UNEASY else ""
+        waited = now - self._started_at
+        waiting = f"no answer for {format.age(waited)}" if self.feed.looking and waited > NO_ANSWER_AFTER else ""
         trouble = waiting or self._trouble
-        old = now - self._seen if self._seen is not None else 0.0
-        shown = f"shown is what was seen {cells.age(old)} ago: " if self._seen is not None else ""
+        age = now - self._read_at if self._read_at is not None else 0.0
+        prefix = f"data is {format.age(age)} old: " if self._read_at is not None else ""
         self.query_one(Heading).show(
             Status(
                 name=session.name,
                 production=session.settings.production,
-                lock=session.held(now),
+                lock=session.lock_label(now),
                 ping=session.ping,
                 load=session.load,
                 clock=session.now().astimezone(session.zone).strftime("%H:%M:%S"),
-                places=[(mode.key, mode.title) for mode in MODES.values()],
-                here=self.title or "",
-                work=session.work.told(now) if session.work is not None else "",
-                trouble=f"{shown}{trouble}" if trouble else "",
-                old=cells.age(int(old)) if old > OLD and not trouble else "",
+                screens=[(mode.key, mode.title) for mode in MODES.values()],
+                title=self.title or "",
+                work=session.work.label(now) if session.work is not None else "",
+                trouble=f"{prefix}{trouble}" if trouble else "",
+                age=format.age(int(age)) if age > OLD and not trouble else "",
             )
         )
-        keys = (session.writable, session.work is not None)
-        if self._keys not in (None, keys):  # the footer has just been made, when it is shown first
+        state = (session.writable, session.work is not None)
+        if self._footer_state not in (None, state):  # The first footer is up to date.
             self.refresh_bindings()
-        self._keys = keys
+        self._footer_state = state
+
+
+async def _measure(screen: LiveScreen) -> None:
+    lock = screen.session.lock
+    before = lock.barrier
+    await screen.session.measure()
+    if lock.barrier is not before:
+        state = lock.label(time.monotonic()) or "changes are now allowed"
+        screen.post_message(Notice(f"The server was promoted from standby to primary: {state}"))

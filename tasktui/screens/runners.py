@@ -1,4 +1,4 @@
-"""Runners: who works, and what each has in hand."""
+"""RunnersScreen: the registered runners and their running tasks."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,153 +11,158 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widget import Widget
 
-from runner.people import cells
-from runner.people.fields import Operator
-from runner.people.filters import Filter, Term
-from runner.people.sorts import By, Sort
-from runner.people.terminal import counted
-from runner.store import observe
-from runner.store.observe import RunnerRow, TaskRow
-from runner.store.transaction import Transaction
-from runner.task import State
-from tasktui.act.actions import Subject
-from tasktui.draw.columns import Column
-from tasktui.draw.render import Cell, Line, content, line, lines
-from tasktui.screens.acting import ActingScreen
-from tasktui.screens.asking import acts
-from tasktui.widgets.said import Said
+from runner.db.transaction import Transaction, clock
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
+from runner.filter.sort import Sort, SortField
+from runner.model.task import State
+from runner.queries.runners import RunnerRow
+from runner.queries.runners import runners as read_runners
+from runner.queries.task_list.page import page
+from runner.queries.task_list.row import TaskRow
+from runner.text import format
+from runner.text.sanitize import count_noun
+from tasktui.actions.action import ActionTarget
+from tasktui.actions.targets import Targets
+from tasktui.render.render import Cell, ListColumn, RenderedRow, content, line, lines
+from tasktui.screens.actions import action_bindings
+from tasktui.screens.live import LiveScreen
 from tasktui.widgets.table import Table
+from tasktui.widgets.text_block import TextBlock
 
 COLUMNS = (
-    Column("RUNNER", 7, right=True),
-    Column("HOST", 12, grow=2),
-    Column("PID", 7, right=True, drop=2),
-    Column("STATE", 14, grow=1),
-    Column("SILENT", 7, right=True),
-    Column("SLOTS", 9, right=True),
-    Column("UP", 7, right=True, drop=1),
-    Column("VERSION", 8, drop=3),
-    Column("HANDLERS", 12, grow=3),
+    ListColumn("RUNNER", 7, right=True),
+    ListColumn("HOST", 12, grow=2),
+    ListColumn("PID", 7, right=True, drop=2),
+    ListColumn("STATE", 14, grow=1),
+    ListColumn("SILENT", 7, right=True),
+    ListColumn("SLOTS", 9, right=True),
+    ListColumn("UP", 7, right=True, drop=1),
+    ListColumn("VERSION", 8, drop=3),
+    ListColumn("HANDLERS", 12, grow=3),
 )
 
 
-LONGEST = Sort(By.CLAIMED_AT, descending=False)
+LONGEST = Sort(SortField.CLAIMED_AT, descending=False)
 
-MOST_HELD = 50
-"""Tasks in hand that are listed below; enter lists all."""
+MOST_TASKS = 50
+"""The most tasks of a runner to list below the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workforce:
-    """The runners of one moment, and what one of them has in hand, the longest first."""
+    """The runners at one moment, and the tasks of one of them, longest running first."""
 
     at: datetime
-    found: tuple[RunnerRow, ...]
-    held: tuple[TaskRow, ...]
+    runners: tuple[RunnerRow, ...]
+    tasks: tuple[TaskRow, ...]
 
 
-class RunnersScreen(ActingScreen):
-    """Who works."""
+class RunnersScreen(LiveScreen):
+    """The registered runners."""
 
     ABOUT = (
-        "The registered runners, lost ones included, and what the one under the cursor has in hand, the longest "
-        "first. Enter lists that; L lets it finish that and leave, S changes how many tasks it runs at once."
+        "All registered runners, including lost ones, and the tasks that the runner under the cursor has claimed, "
+        "longest running first. SILENT is the time since the last heartbeat. Enter lists the tasks. L drains the "
+        "runner: it finishes its tasks and exits. S changes how many tasks it runs concurrently."
     )
-    BINDINGS: ClassVar[list[BindingType]] = acts(Subject.RUNNER)
+    BINDINGS: ClassVar[list[BindingType]] = action_bindings(ActionTarget.RUNNER)
 
     def __init__(self) -> None:
-        super().__init__()
-        self._found: dict[int, RunnerRow] = {}
+        super().__init__(Targets(runner=self.runner))
+        self._runners: dict[int, RunnerRow] = {}
 
     def parts(self) -> Iterable[Widget]:
-        """The runners, and what one of them has in hand."""
-        yield Said(id="about")
+        """Return the runners, and the tasks of the runner under the cursor."""
+        yield TextBlock(id="about")
         yield Table[int](COLUMNS, id="runners")
-        yield VerticalScroll(Said(id="held"), id="trace")
+        yield VerticalScroll(TextBlock(id="claimed"), id="trace")
 
-    def question(self) -> object:
-        """The runner under the cursor."""
+    def request(self) -> object:
+        """Return the runner under the cursor."""
         return self._cursor
 
-    async def look(self) -> object:
+    async def read(self) -> object:
         """Read the runners."""
         return await self.session.read(_workforce, self._cursor)
 
     def show(self, snapshot: Any) -> None:
         """Show the runners."""
-        self._found = found = {runner.id: runner for runner in snapshot.found}
-        self.query_one("#runners", Table).show(tuple(found), lambda id: runner_line(found[id], snapshot.at))
-        if self.session.sought.isdecimal() and int(self.session.sought) in found:
-            self.query_one("#runners", Table).put(int(self.session.sought))
-        self.session.sought = ""
-        alive = sum(runner.alive for runner in found.values())
-        hint = "" if found else "; start one with: runner work -H package.module"
-        about = f" {alive} alive, {len(found) - alive} lost{hint}"
-        self.query_one("#about", Said).say(content((about, "dim")))
-        self.query_one("#held", Said).say(lines(held(self.runner(), snapshot.held, snapshot.at)))
+        self._runners = runners = {runner.id: runner for runner in snapshot.runners}
+        self.query_one("#runners", Table).show(tuple(runners), lambda id: runner_line(runners[id], snapshot.at))
+        if self.session.target.isdecimal() and int(self.session.target) in runners:
+            self.query_one("#runners", Table).move_to(int(self.session.target))
+        self.session.target = ""
+        alive = sum(runner.alive for runner in runners.values())
+        hint = "" if runners else "; start one with: runner work -H package.module"
+        about = f" {alive} alive, {len(runners) - alive} lost{hint}"
+        self.query_one("#about", TextBlock).set_text(content((about, "dim")))
+        self.query_one("#claimed", TextBlock).set_text(lines(claimed_lines(self.runner(), snapshot.tasks, snapshot.at)))
 
-    def spoken(self) -> Sequence[object]:
-        """What lists the same runners."""
+    def command_words(self) -> Sequence[object]:
+        """Return the command that lists the same runners."""
         return ["runners"]
 
     def runner(self) -> RunnerRow | None:
-        """The runner under the cursor."""
-        return self._found.get(self._cursor or 0)
+        """Return the runner under the cursor."""
+        return self._runners.get(self._cursor or 0)
 
     @property
     def _cursor(self) -> int | None:
         cursor: int | None = self.query_one("#runners", Table).cursor
         return cursor
 
-    @on(Table.Moved)
-    def _moved(self) -> None:
+    @on(Table.CursorMoved)
+    def _read_tasks(self) -> None:
         self.action_reload()
 
-    @on(Table.Chosen)
-    def _chosen(self, event: Table.Chosen) -> None:
-        self.session.wanted = f"runner:{event.key} state:running"
+    @on(Table.Selected)
+    def _open_tasks(self, event: Table.Selected) -> None:
+        self.session.filter_text = f"runner:{event.key} state:running"
         self.app.switch_mode("tasks")
 
 
-def runner_line(runner: RunnerRow, at: datetime) -> Line:
-    """A runner in the table."""
+def runner_line(runner: RunnerRow, at: datetime) -> RenderedRow:
+    """Render a runner as a row."""
     state = "● alive" if runner.alive else "✖ lost"
-    return Line(
+    return RenderedRow(
         (
             Cell(str(runner.id)),
             Cell(line(runner.host)),
             Cell(str(runner.pid)),
-            Cell(f"{state}, {line(runner.wish)}" if runner.wish else state, "green" if runner.alive else "bold red"),
-            Cell(cells.age(runner.silent)),
-            Cell(f"{runner.holds}/{runner.capacity}"),
-            Cell(cells.since(runner.started_at, at)),
+            Cell(
+                f"{state}, {line(runner.command)}" if runner.command else state, "green" if runner.alive else "bold red"
+            ),
+            Cell(format.age(runner.heartbeat_age)),
+            Cell(f"{runner.running_tasks}/{runner.capacity}"),
+            Cell(format.since(runner.started_at, at)),
             Cell(line(runner.version)),
             Cell(line(", ".join(runner.handlers))),
         )
     )
 
 
-def held(runner: RunnerRow | None, tasks: Sequence[TaskRow], at: datetime) -> Iterator[Content]:
-    """What a runner has in hand, and for how long."""
+def claimed_lines(runner: RunnerRow | None, tasks: Sequence[TaskRow], at: datetime) -> Iterator[Content]:
+    """Render the claimed tasks of a runner, with their run time so far."""
     if runner is None:
         return
-    more = f", the {len(tasks)} longest of them" if len(tasks) < runner.holds else ""
-    yield content((f"runner {runner.id} has {counted(runner.holds, 'task')} in hand{more}", "bold"))
+    more = f", the {len(tasks)} longest running" if len(tasks) < runner.running_tasks else ""
+    yield content((f"runner {runner.id}: {count_noun(runner.running_tasks, 'claimed task')}{more}", "bold"))
     for task in tasks:
         progress = f"  {task.progress:.0%}" if task.progress is not None else ""
-        asked = "  its end has been asked for" if task.cancel_requested else ""
-        about = f"{line(task.handler, 40)}  {line(task.key, 40)}  try {cells.tries(task.attempt, task.max_attempts)}"
-        yield content(f"{cells.since(task.claimed_at, at):>8}  {task.id}  {about}{progress}{asked}")
+        cancel = "  cancel requested" if task.cancel_requested else ""
+        attempt = f"attempt {format.attempts(task.attempt, task.max_attempts)}"
+        about = f"{line(task.handler, 40)}  {line(task.key, 40)}  {attempt}"
+        yield content(f"{format.since(task.claimed_at, at):>8}  {task.id}  {about}{progress}{cancel}")
 
 
-async def _workforce(tx: Transaction, chosen: int | None) -> Workforce:
-    found = tuple(await observe.runners(tx))
-    chosen = found[0].id if chosen is None and found else chosen
-    tasks = await _held(tx, chosen) if chosen is not None else []
-    return Workforce(await observe.clock(tx), found, tuple(tasks))
+async def _workforce(tx: Transaction, runner_id: int | None) -> Workforce:
+    runners = tuple(await read_runners(tx))
+    runner_id = runners[0].id if runner_id is None and runners else runner_id
+    tasks = await _claimed_tasks(tx, runner_id) if runner_id is not None else []
+    return Workforce(await clock(tx), runners, tuple(tasks))
 
 
-async def _held(tx: Transaction, runner: int) -> list[TaskRow]:
-    """The tasks that it has had in hand for longest."""
-    wanted = Filter((Term("runner", Operator.EQ, runner), Term("state", Operator.EQ, str(State.RUNNING))))
-    return (await observe.page(tx, wanted, None, MOST_HELD, LONGEST)).tasks
+async def _claimed_tasks(tx: Transaction, runner_id: int) -> list[TaskRow]:
+    running = Filter((Term("runner", Operator.EQ, runner_id), Term("state", Operator.EQ, str(State.RUNNING))))
+    return (await page(tx, running, None, MOST_TASKS, LONGEST)).tasks

@@ -1,4 +1,4 @@
-"""Task: everything of one task."""
+"""TaskScreen: everything about one task."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
@@ -9,110 +9,116 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 from textual.widgets import Static
 
-from runner.store import observe
-from runner.store.observe import Story, TaskRow
-from tasktui.act import interventions
-from tasktui.act.actions import Subject
-from tasktui.draw.render import content, lines
-from tasktui.look.storyboard import told
-from tasktui.messages import Revealed
-from tasktui.screens.acting import ActingScreen
-from tasktui.screens.asking import acts
+from runner.db.transaction import clock
+from runner.queries.task.detail import TaskDetail, task_detail
+from runner.queries.task_list.row import TaskRow
+from tasktui.actions import perform
+from tasktui.actions.targets import Targets
+from tasktui.data.task_detail import detail_lines
+from tasktui.messages import RevealRecorded
+from tasktui.render.render import content, lines
+from tasktui.screens.actions import TASK_TARGETS, action_bindings
+from tasktui.screens.live import LiveScreen
+from tasktui.screens.why import open_why
 
 
-class TaskScreen(ActingScreen):
-    """The story of the task that was opened last."""
+class TaskScreen(LiveScreen):
+    """The detail of the task that the operator opened last."""
 
     ABOUT = (
-        "The task that was opened with enter, or with :task ID. Secrets are masked until v is pressed, which is "
-        "written down in the audit. A long payload is folded until f is pressed."
+        "The task opened with enter or :task ID. Secrets are mask; v reveals them and records that in the audit. A "
+        "long payload is folded; f unfolds it."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        *acts(Subject.TASKS, Subject.TASK, Subject.QUEUE, Subject.HANDLER, Subject.ENTRY),
+        *action_bindings(*TASK_TARGETS),
         Binding("w", "why", "Why"),
         Binding("v", "reveal", "Reveal"),
-        Binding("f", "fold", "Fold or unfold what is long", show=False),
-        Binding("escape", "back", "To the list", show=False),
+        Binding("f", "fold", "Fold or unfold the payload", show=False),
+        Binding("escape", "back", "Back to the list", show=False),
     ]
 
     def __init__(self) -> None:
-        super().__init__()
-        self._story: Story | None = None
+        super().__init__(Targets(tasks=self.tasks))
+        self._detail: TaskDetail | None = None
         self._reveal = self._unfold = False
 
     def parts(self) -> Iterable[Widget]:
-        """One text that can be scrolled."""
-        nothing = " No task is open: choose one from the list with enter, or type :task ID"
-        yield VerticalScroll(Static(content((nothing, "dim"))), id="story")
+        """Return one scrollable text."""
+        hint = " No task is open: press enter in the task list, or type :task ID"
+        yield VerticalScroll(Static(content((hint, "dim"))), id="story")
 
     def on_screen_resume(self) -> None:
-        """Do not say that nothing is open while what is open cannot be read."""
-        if self._story is None and self.session.task_id is not None:
+        """Show the id of the open task until its detail is read."""
+        if self._detail is None and self.session.task_id is not None:
             self.query_one("#story Static", Static).update(content((f" Task {self.session.task_id} ...", "dim")))
 
-    def question(self) -> object:
-        """The task that is open."""
+    def request(self) -> object:
+        """Return the id of the open task."""
         return self.session.task_id
 
-    async def look(self) -> object:
-        """Read the story of the task that is open."""
+    async def read(self) -> object:
+        """Read the detail of the open task."""
         id = self.session.task_id
         if id is None:
-            await self.session.read(observe.clock)  # tells how the database does, and whether it is there
+            await self.session.read(clock)  # Without a task, check that the database answers.
             return None
-        return await self.session.read(observe.story, id)
+        return await self.session.read(task_detail, id)
 
     def show(self, snapshot: Any) -> None:
-        """Tell the story."""
+        """Show the detail."""
         if snapshot is None:
             return
-        if self._story is None or self._story.task.id != snapshot.task.id:
+        if self._detail is None or self._detail.task.id != snapshot.task.id:
             self._reveal = self._unfold = False
             self.query_one("#story", VerticalScroll).scroll_home(animate=False)
-        self._story = snapshot
+        self._detail = snapshot
         self._draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Grey out what is written down while nothing may be written."""
+        """Grey out reveal while changes are not allowed: it writes to the audit."""
         if action == "reveal" and not (self.session.writable or self._reveal):
             return None
         return super().check_action(action, parameters)
 
-    def chosen(self) -> Sequence[TaskRow]:
-        """The task whose story is on the screen."""
-        return [self._story.task] if self._story else []
-
-    def spoken(self) -> Sequence[object]:
-        """What tells the same story."""
+    def command_words(self) -> Sequence[object]:
+        """Return the command that shows the same task."""
         return ["show", self.session.task_id] if self.session.task_id is not None else ["tasks"]
 
+    def action_why(self) -> None:
+        """Explain why the task is not running."""
+        open_why(self, self._detail.task.id if self._detail else None)
+
     def action_reveal(self) -> None:
-        """Show secrets when that has been written down, or mask them again."""
+        """Record the reveal in the audit and then show the secrets, or mask them again."""
         if self._reveal:
             self._reveal = False
             self._draw()
-        elif self._story is not None:
-            self.work(self._write_down(self._story.task.id))
+        elif self._detail is not None:
+            self.actions.run(self._record_reveal(self._detail.task.id))
 
     def action_fold(self) -> None:
-        """Show all of a long payload, or its beginning again."""
+        """Fold or unfold a long payload."""
         self._unfold = not self._unfold
         self._draw()
 
-    async def _write_down(self, id: int) -> None:
-        await interventions.reveal(self.session, id)
-        self.post_message(Revealed(id))
+    async def _record_reveal(self, id: int) -> None:
+        await perform.record_reveal(self.session, id)
+        self.post_message(RevealRecorded(id))
 
-    @on(Revealed)
-    def _revealed(self, message: Revealed) -> None:
-        self._reveal = self._story is not None and self._story.task.id == message.task_id
+    @on(RevealRecorded)
+    def _show_secrets(self, message: RevealRecorded) -> None:
+        self._reveal = self._detail is not None and self._detail.task.id == message.task_id
         self._draw()
 
     def action_back(self) -> None:
-        """Go back to the list."""
+        """Go back to the task list."""
         self.app.switch_mode("tasks")
 
+    def tasks(self) -> Sequence[TaskRow]:
+        """Return the task on the screen."""
+        return [self._detail.task] if self._detail else []
+
     def _draw(self) -> None:
-        if self._story is not None:
-            story = told(self._story, self.session.zone, reveal=self._reveal, unfold=self._unfold)
-            self.query_one("#story Static", Static).update(lines(story))
+        if self._detail is not None:
+            text = detail_lines(self._detail, self.session.zone, reveal=self._reveal, unfold=self._unfold)
+            self.query_one("#story Static", Static).update(lines(text))

@@ -1,9 +1,8 @@
-"""Tasks: the list. Filter, sort, mark, act."""
+"""TasksScreen: the task list with filter, sort, marks and actions."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -12,243 +11,208 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from runner.errors import RunnerError
-from runner.people.filters import Filter, parse_filter
-from runner.people.sorts import NEWEST, By, Sort
-from runner.store import observe
-from runner.store.observe import Count
-from tasktui.act.copying import Sql
-from tasktui.draw.columns import Column
-from tasktui.draw.render import Line, content, line, task_line
-from tasktui.look.loading import MOST_NEWER, Loaded, More, Refreshed, counted, load, names, refresh
-from tasktui.operator.recall import Recall
-from tasktui.screens.marking import MarkingScreen
-from tasktui.typed.query import complete_filter
-from tasktui.widgets.said import Said
+from runner.filter.sort import NEWEST, Sort, SortField
+from tasktui.actions.targets import Targets
+from tasktui.data.complete_filter import complete_filter
+from tasktui.data.load_tasks import MOST_NEWER, Loaded, matching
+from tasktui.data.task_list import Listing
+from tasktui.data.task_pages import TaskPages
+from tasktui.messages import MatchesFound, Notice
+from tasktui.render.render import ListColumn, RenderedRow, content, line, task_line
+from tasktui.screens.actions import TASK_TARGETS, action_bindings
+from tasktui.screens.live import LiveScreen
+from tasktui.screens.selection import Selection
+from tasktui.screens.why import open_why
+from tasktui.widgets.input import CompletionInput
 from tasktui.widgets.table import Table
-from tasktui.widgets.typed import Typed
-
-PAGE = 200
-"""Tasks that are loaded at once."""
-
-EDGE = 50
-"""So close to the last loaded task the next page is fetched."""
-
-COUNT_EVERY = 10.0
-"""Seconds for which the number of tasks that match is kept."""
-
-MOST_LOADED = 5_000
-"""Tasks that are loaded at most; further down a filter leads faster."""
+from tasktui.widgets.text_block import TextBlock
 
 COLUMNS = (
-    Column("ID", 8, right=True),
-    Column("STATE", 11),
-    Column("QUEUE", 10, drop=2),
-    Column("HANDLER", 13, grow=1),
-    Column("KEY", 10, drop=1, grow=1),
-    Column("TRY", 5, right=True),
-    Column("WHEN", 10, right=True),
-    Column("AGE", 7, right=True, drop=3),
-    Column("REASON", 16, grow=4),
+    ListColumn("ID", 8, right=True),
+    ListColumn("STATE", 11),
+    ListColumn("QUEUE", 10, drop=2),
+    ListColumn("HANDLER", 13, grow=1),
+    ListColumn("KEY", 10, drop=1, grow=1),
+    ListColumn("ATT", 5, right=True),
+    ListColumn("WHEN", 10, right=True),
+    ListColumn("AGE", 7, right=True, drop=3),
+    ListColumn("REASON", 16, grow=4),
 )
 
 TITLES = {
-    By.ID: "ID",
-    By.AGE: "AGE",
-    By.RUN_AT: "WHEN",
-    By.CLAIMED_AT: "WHEN",
-    By.FINISHED_AT: "WHEN",
-    By.ATTEMPTS: "TRY",
+    SortField.ID: "ID",
+    SortField.AGE: "AGE",
+    SortField.RUN_AT: "WHEN",
+    SortField.CLAIMED_AT: "WHEN",
+    SortField.FINISHED_AT: "WHEN",
+    SortField.ATTEMPTS: "ATT",
 }
-"""The column that shows what is sorted by; priorities have none."""
+"""The column of each sort order; priority has none."""
 
 
-def titled(sort: Sort) -> tuple[Column, ...]:
-    """The columns, with an arrow at the one that is sorted by."""
-    chosen, arrow = TITLES.get(sort.by), f" {sort.arrow}"
-    return tuple(column._replace(title=column.title + arrow * (column.title == chosen)) for column in COLUMNS)
+def columns_for(sort: Sort) -> tuple[ListColumn, ...]:
+    """Return the columns, with an arrow at the sorted one."""
+    title, arrow = TITLES.get(sort.by), f" {sort.arrow}"
+    return tuple(column._replace(title=column.title + arrow * (column.title == title)) for column in COLUMNS)
 
 
-class TasksScreen(MarkingScreen):
+class TasksScreen(LiveScreen):
     """The list of tasks."""
 
     ABOUT = (
-        "Newest first, or as o sorts them. The order stands still while you look: tasks change in their places, those "
-        "that have ended are struck through, and r loads the list anew."
+        "Newest first; o changes the order. The order stays fixed while you work: rows update in place, finished tasks "
+        "are struck through, and r reloads the list."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
+        *action_bindings(*TASK_TARGETS),
+        Binding("space", "mark('one')", "Mark", show=False),
+        Binding("v", "mark('range')", "Mark a range from the last mark", show=False),
+        Binding("asterisk", "mark('all')", "Mark all matching tasks", show=False, key_display="*"),
+        Binding("backslash", "mark('none')", "Clear marks", show=False, key_display="\\"),
         Binding("slash", "filter", "Filter", key_display="/", priority=True),
         Binding("w", "why", "Why"),
-        Binding("o", "sort", "Sort", show=False, priority=True),
-        Binding("escape", "list", "To the list", show=False),
+        Binding("o", "app.command('sort')", "Sort", show=False, priority=True),
+        Binding("escape", "list", "Back to the list", show=False),
     ]
 
     def __init__(self) -> None:
-        super().__init__()
-        self._wanted = Filter()
-        self._typed = ""
-        self._sort = NEWEST
-        self._load = True
-        self._more = False
-        self._loads = 0
-        self._newest: int | None = None
-        self._counts = Recall[Count](COUNT_EVERY)
+        self.pages = TaskPages()
+        self.table = Table[int](COLUMNS, id="tasks")
+        self.selection = Selection(self.pages, self.table)
+        super().__init__(Targets(tasks=self.selection.tasks, task_filter=self.selection.task_filter))
+        self.sql = lambda: self.pages.sql(self.session)
 
     def parts(self) -> Iterable[Widget]:
-        """The filter, what is to be said about the list, and the list."""
+        """Return the filter, a summary and the list."""
         hint = "filter: queue:mail state:dead error~Timeout since:1h"
-        yield Typed(lambda text: complete_filter(text, self.session.names), hint, id="filter")
-        yield Said(id="about")
-        yield Table[int](COLUMNS, id="tasks")
-
-    @property
-    def table(self) -> Table[int]:
-        """The list's widget."""
-        return self.query_one("#tasks", Table)
+        yield CompletionInput(lambda text: complete_filter(text, self.session.names), hint, id="filter")
+        yield TextBlock(id="about")
+        yield self.table
 
     def on_mount(self) -> None:
-        """Begin in the list, not in the filter."""
+        """Focus the list, not the filter."""
         self.set_focus(self.table)
 
     def on_screen_resume(self) -> None:
-        """Take over a filter that another screen asked for, and an order."""
-        if self.session.sort != self._sort:
-            self._sort = self.session.sort
-            self._begin()
-        if self.session.wanted != self._typed:
-            self.query_one("#filter", Input).value = self.session.wanted
-            self._apply(self.session.wanted)
+        """Apply a filter or sort order that another screen has set."""
+        if self.session.sort != self.pages.sort:
+            self.pages.set_sort(self.session.sort)
+            self.action_reload()
+        if self.session.filter_text != self.pages.filter_text:
+            self.query_one("#filter", Input).value = self.session.filter_text
+            self._apply_filter(self.session.filter_text)
 
-    def wanted(self) -> Filter:
-        """The filter of the list."""
-        return self._wanted
+    def command_words(self) -> Sequence[object]:
+        """Return the command that lists the same tasks."""
+        text, sort = self.pages.filter_text, self.pages.sort
+        order = [] if sort == NEWEST else ["--sort", sort.by, "--desc" if sort.descending else "--asc"]
+        return ["tasks", *([text] if text else []), *order]
 
-    def spoken(self) -> Sequence[object]:
-        """What lists the same tasks."""
-        way = "--desc" if self._sort.descending else "--asc"
-        order = [] if self._sort == NEWEST else ["--sort", self._sort.by, way]
-        return ["tasks", *([self._typed] if self._typed else []), *order]
+    def request(self) -> object:
+        """Return the filter, the order and the number of reloads."""
+        return self.pages.request
 
-    def sql(self) -> Sql:
-        """What lists the same first page."""
-        return partial(self.session.read, observe.page_script, self._wanted, self._sort, PAGE)
-
-    def question(self) -> object:
-        """The filter, the order, and how often the list was begun anew."""
-        return (self._typed, self._sort, self._loads)
-
-    async def look(self) -> object:
-        """Load, go on, or refresh what is in sight."""
-        if self._load:
-            self.session.learn(await self.session.read(names))
-            return await self.session.read(load, self._wanted, PAGE, self._sort)
-        if self._more and self.listing.next is not None:
-            return More(await self.session.read(observe.page, self._wanted, self.listing.next, PAGE, self._sort))
-        asked = tuple(dict.fromkeys((*self.table.in_sight, *list(self.listing.marks)[:MOST_NEWER])))
-        seen = await self.session.read(refresh, asked, self._wanted, self._newest)
-        return replace(seen, matching=await self._matching())
-
-    async def _matching(self) -> Count | None:
-        """How many tasks match, loaded or not; where more than are loaded do, and counting them is cheap."""
-        everything = self.listing.indexed and self._sort.by in (By.ID, By.AGE, By.ATTEMPTS)
-        if self.listing.next is None or not everything:
-            return None
-        return await self._counts.get(self.question(), partial(self.session.read, counted, self._wanted))
+    async def read(self) -> object:
+        """Load the first page, read the next page, or refresh the visible and marked tasks."""
+        marks = list(self.pages.listing.marks)[:MOST_NEWER]
+        return await self.pages.read(self.session, tuple(dict.fromkeys((*self.table.visible_keys, *marks))))
 
     def show(self, snapshot: Any) -> None:
-        """Put what was read into the list; only a load changes the order."""
-        match snapshot:
-            case Loaded(page, newest):
-                self.listing, self._load, self._more = self.listing.loaded(page), False, False
-                self._newest = newest
-            case More(page):
-                self.listing, self._more = self.listing.extended(page), False
-            case Refreshed(asked, rows, newer, at, matching):
-                self.listing = replace(self.listing.refreshed(asked, rows, at, newer), matching=matching)
-                self._load = bool(newer) and not self.listing.ids
+        """Update the list; only a load changes its order."""
+        self.pages.update(snapshot)
         self.draw()
         if isinstance(snapshot, Loaded) and self.table.cursor is None:
             self.table.action_first()
 
-    def looked_at(self) -> int | None:
-        """The task under the cursor, whatever is marked."""
-        return self.table.cursor
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let a letter that is typed into the filter be a letter."""
-        if action in ("filter", "sort") and isinstance(self.focused, Input):
-            return False
-        return super().check_action(action, parameters)
-
     def action_reload(self) -> None:
-        """Load the list anew."""
-        self._begin()
-
-    def action_filter(self) -> None:
-        """Go to the filter at once: the next keys are meant for it."""
-        self.set_focus(self.query_one("#filter"))
-
-    def action_list(self) -> None:
-        """Go back to the list; what was typed and not sent is dropped."""
-        self.query_one("#filter", Input).value = self._typed
-        self.table.focus()
-
-    async def action_sort(self) -> None:
-        """Ask what to sort by."""
-        await cast("Any", self.app).begin_command("sort")
-
-    @on(Input.Submitted, "#filter")
-    def _submitted(self, event: Input.Submitted) -> None:
-        self.set_focus(self.table if self._apply(event.value) else event.input)
-
-    @on(Table.Chosen)
-    def _chosen(self, event: Table.Chosen) -> None:
-        self.session.task_id = event.key
-        self.app.switch_mode("task")
-
-    @on(Table.Moved)
-    def _moved(self) -> None:
-        place = self.table.place(self.table.cursor) or 0
-        near = place >= len(self.listing.ids) - EDGE and len(self.listing.ids) < MOST_LOADED
-        if near and self.listing.next is not None and not self._more:
-            self._more = True
-            self.feed.hurry()
-
-    def _apply(self, text: str) -> bool:
-        try:
-            self._wanted = parse_filter(text, self.session.now(), self.session.zone)
-        except RunnerError as error:
-            self.tell(str(error), bad=True)
-            return False
-        self._typed = self.session.wanted = text
-        self._begin()
-        return True
-
-    def _begin(self) -> None:
-        self._load, self._loads = True, self._loads + 1
+        """Reload the list."""
+        self.pages.reload()
         self.feed.hurry()
         self.table.scroll_home(animate=False)
         self.table.cursor = None
 
+    def action_filter(self) -> None:
+        """Focus the filter without delay: the following keys are meant for it."""
+        self.set_focus(self.query_one("#filter"))
+
+    def action_list(self) -> None:
+        """Go back to the list and discard an unsubmitted filter."""
+        self.query_one("#filter", Input).value = self.pages.filter_text
+        self.table.focus()
+
+    def action_why(self) -> None:
+        """Explain why the task under the cursor is not running, regardless of marks."""
+        open_why(self, self.table.cursor)
+
+    def action_mark(self, tasks: str) -> None:
+        """Mark tasks: the `one` under the cursor, a `range` to the cursor, `all` that match the filter, or `none`."""
+        task_filter = self.pages.filter
+
+        async def read_all() -> None:
+            self.post_message(await self.session.read(matching, task_filter))
+
+        match tasks:
+            case "one":
+                self.selection.toggle()
+            case "range":
+                self.selection.extend()
+            case "none":
+                self.selection.clear()
+            case "all":
+                self.actions.run(read_all())
+        self.draw()
+
+    @on(MatchesFound)
+    def _mark_matches(self, message: MatchesFound) -> None:
+        self.selection.add(message)
+        self.draw()
+        self.post_message(Notice(f"Marked {message.count.of('task')}"))
+
+    @on(Input.Submitted, "#filter")
+    def _submitted(self, event: Input.Submitted) -> None:
+        self.set_focus(self.table if self._apply_filter(event.value) else event.input)
+
+    @on(Table.Selected)
+    def _open_task(self, event: Table.Selected) -> None:
+        self.session.task_id = event.key
+        self.app.switch_mode("task")
+
+    @on(Table.CursorMoved)
+    def _read_next_page(self) -> None:
+        if self.pages.continues(self.table.position(self.table.cursor) or 0):
+            self.feed.hurry()
+
+    def _apply_filter(self, text: str) -> bool:
+        try:
+            self.pages.set_filter(text, self.session)
+        except RunnerError as error:
+            self.post_message(Notice(str(error), bad=True))
+            return False
+        self.session.filter_text = text
+        self.action_reload()
+        return True
+
     def draw(self) -> None:
-        """Show the list as it is now."""
-        listing = self.listing
-        self.table.columns = titled(self._sort)
-        self.table.show(listing.ids, self._line, listing.marks)
-        self.query_one("#about", Said).say(self._about())
+        """Show the current list."""
+        listing = self.pages.listing
+        self.table.columns = columns_for(self.pages.sort)
+        self.table.show(listing.ids, partial(list_line, listing), listing.marks)
+        self.query_one("#about", TextBlock).set_text(summary(listing, self.pages.sort))
 
-    def _line(self, id: int) -> Line:
-        listing = self.listing
-        assert listing.at is not None  # noqa: S101 - there are no ids before anything was read
-        return task_line(listing.tasks[id], listing.at, ended=listing.ended(id), gone=id in listing.gone)
 
-    def _about(self) -> Content:
-        listing = self.listing
-        sort = self._sort
-        order = "" if sort == NEWEST else f"   {sort.arrow} {sort.by}, {sort.words}"
-        marked = f"   {len(listing.marks):,} marked{listing.aside}" if listing.marks else ""
-        if listing.all is not None:
-            marked = f"   all {listing.all.count} that match {line(listing.all.wanted)} marked"
-        capped = "+" if listing.newer >= MOST_NEWER else ""
-        newer = f"   +{listing.newer:,}{capped} newer, r to load " if listing.newer else ""
-        found = f" {listing.found}{order}   {listing.way}"
-        return content((found, "dim"), (marked, "bold"), (newer, "bold reverse"))
+def list_line(listing: Listing, id: int) -> RenderedRow:
+    """Render a task of a list as a row."""
+    assert listing.at is not None  # noqa: S101 - ids come from a read
+    return task_line(listing.tasks[id], listing.at, ended=listing.ended(id), gone=id in listing.gone)
+
+
+def summary(listing: Listing, sort: Sort) -> Content:
+    """Render the number of loaded, marked and newer tasks of a list."""
+    order = "" if sort == NEWEST else f"   {sort.arrow} {sort.by}, {sort.words}"
+    marked = f"   {len(listing.marks):,} marked{listing.details}" if listing.marks else ""
+    if listing.all is not None:
+        marked = f"   all {listing.all.count} matching {line(listing.all.task_filter)} marked"
+    capped = "+" if listing.newer >= MOST_NEWER else ""
+    newer = f"   +{listing.newer:,}{capped} newer (r reloads) " if listing.newer else ""
+    text = f" {listing.count_text}{order}   {listing.access}"
+    return content((text, "dim"), (marked, "bold"), (newer, "bold reverse"))

@@ -1,1 +1,1 @@
-"""The terminal itself: what comes in from it, and what it can display."""
+"""Terminal input and capabilities."""

@@ -1,57 +1,78 @@
-"""Keyboard: the way in from the terminal. A byte that is no text is forgiven; a terminal that is gone ends all."""
+"""Keyboard input. Replaces invalid bytes, and ends the console when the terminal is closed."""
 
 import codecs
 import os
 import signal
 import time
 
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
 from textual.drivers import linux_driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.filter import LineFilter
+
+ATTRIBUTES = ("bold", "dim", "italic", "underline", "reverse", "strike")
+"""Attributes that distinguish text without colours."""
+
+
+class NoColor(LineFilter):
+    """Removes colours from lines. Textual's own filter would paint grey on black."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - the signature is Textual's
+        """Draw with the terminal's own colours."""
+        return [Segment(text, style and plain(style), control) for text, style, control in segments]
+
+
+def plain(style: Style) -> Style:
+    """A style without colours; click actions stay."""
+    return Style(meta=style.meta, **{name: getattr(style, name) for name in ATTRIBUTES})
+
 
 PAUSE = 0.1
-"""Seconds between two looks at a terminal that is gone, until the console has ended."""
+"""Seconds between two reads of a closed terminal, until the console has ended."""
 
 
 class Keyboard(LinuxDriver):
-    """The driver of the terminal, which takes a terminal without an end to be a terminal that hangs up.
+    """A terminal driver that treats end of input as a hang-up.
 
-    A process that leads no session is not told when its terminal goes away: reading from it returns nothing, or fails,
-    at once and for ever. Textual would read on, with all of a processor.
+    A process that leads no session receives no signal when its terminal is closed: reads return nothing, or fail,
+    immediately and repeatedly. Textual would keep reading with a full CPU core.
     """
 
     def run_input_thread(self) -> None:
-        """Wait for keys, until the console ends or the terminal does."""
+        """Read keys until the console ends or the terminal is closed."""
         try:
             super().run_input_thread()
-        except OSError:  # EIO: nobody will ever type here again
+        except OSError:  # EIO: the terminal is closed
             hang_up()
 
 
-class Forgiving(codecs.IncrementalDecoder):
-    """Text of what was typed; a byte that is no UTF-8 becomes a replacement sign, and nothing at all is the end."""
+class ReplacingDecoder(codecs.IncrementalDecoder):
+    """A UTF-8 decoder that replaces invalid bytes and treats empty input as a hang-up."""
 
     def __init__(self, errors: str = "replace") -> None:
         super().__init__(errors)
-        self._text = codecs.getincrementaldecoder("utf-8")(errors)
-        self._ended = False
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
+        self._has_ended = False
 
     def decode(self, input: bytes, final: bool = False) -> str:  # type: ignore[override] # noqa: A002 - the signature is Python's
-        """Decode what was read; a terminal that can be read and gives nothing has gone away."""
+        """Decode input; empty input from a readable terminal means that it is closed."""
         if not input and not final:
-            if not self._ended:
-                self._ended = True
+            if not self._has_ended:
+                self._has_ended = True
                 hang_up()
             time.sleep(PAUSE)
-        return self._text.decode(input, final)
+        return self._decoder.decode(input, final)
 
 
 def hang_up() -> None:
-    """Do what the system does for those who lead a session when their terminal goes away."""
+    """Send SIGHUP to this process, as the system does for session leaders."""
     os.kill(os.getpid(), signal.SIGHUP)
 
 
 def forgive_bad_bytes() -> None:
-    """Let a byte on standard input that is no UTF-8 do no harm: it would end the thread that reads."""
-    # The driver has no other door to its decoder; without this name it has been mended, and needs nothing.
+    """Make invalid bytes on standard input harmless; they would end the thread that reads."""
+    # The driver offers no other access to its decoder. Without this name it has been fixed and needs no patch.
     if hasattr(linux_driver, "getincrementaldecoder"):
-        linux_driver.getincrementaldecoder = lambda _encoding: Forgiving
+        linux_driver.getincrementaldecoder = lambda _encoding: ReplacingDecoder

@@ -1,1 +1,1 @@
-"""Widgets: what screens are made of; each is told what to show and knows no database."""
+"""Widgets of the screens. They show data that they receive and never read the database."""

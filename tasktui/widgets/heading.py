@@ -1,4 +1,4 @@
-"""Heading: where we are, whether changes are allowed, how the database does, and where else one can go."""
+"""Heading: the database, the write lock, the health of the connection, and the screens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,28 +8,27 @@ from textwrap import wrap
 from rich.cells import cell_len
 from textual.content import Content
 
-from runner.store.observe import Ping
-from tasktui.draw.render import content, fitted, line, lines
-from tasktui.widgets.said import Said
+from runner.queries.health import Ping
+from tasktui.render.render import content, fitted, line, lines
+from tasktui.widgets.text_block import TextBlock
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the heading says.
+    """The contents of the heading.
 
     Args:
-        name: what the database is called.
-        production: it is one where a mistake hurts.
-        lock: whether changes are allowed, in words; empty when nothing need be said.
-        ping: how fast the database answers one question, and how far its clock is ahead of ours; None when that is not
-            known yet.
-        load: how often we asked in the last minute.
-        clock: the time of day.
-        places: keys and titles of the screens.
-        here: the title of this one.
-        trouble: what is wrong with the database, with the age of what is shown; empty when nothing is.
-        work: how far something long has come; empty when nothing is under way.
-        old: how long ago was seen what is shown; empty while that is as new as usual.
+        name: display name of the database.
+        production: True for a production database.
+        lock: state of the write lock in words; empty if changes are allowed without a time limit.
+        ping: latency of one query and clock skew; None if not yet measured.
+        load: queries of this console in the last minute.
+        clock: time of day.
+        screens: keys and titles of the screens.
+        title: title of the current screen.
+        trouble: error of the database, with the age of the data on the screen; empty if there is none.
+        work: progress of the long operation in progress; empty if there is none.
+        age: age of the data on the screen; empty while it is current.
     """
 
     name: str
@@ -38,104 +37,102 @@ class Status:
     ping: Ping | None
     load: int
     clock: str
-    places: Sequence[tuple[str, str]]
-    here: str
+    screens: Sequence[tuple[str, str]]
+    title: str
     trouble: str = ""
     work: str = ""
-    old: str = ""
+    age: str = ""
 
     @property
-    def pressing(self) -> tuple[object, ...]:
-        """What cannot wait for the next second."""
-        return self.clock, self.name, self.production, self.lock, self.here, self.trouble, self.work, self.old
+    def urgent(self) -> tuple[object, ...]:
+        """The parts to show before the next second."""
+        return self.clock, self.name, self.production, self.lock, self.title, self.trouble, self.work, self.age
 
 
 HELP = "? help "
 
 LONGEST_NAME, SHORTEST_NAME = 40, 8
-"""Cells of what the database is called."""
+"""Cells of the database name."""
 
 ROOM = 22
-"""Cells beside that name, for our own and the clock."""
+"""Cells beside the database name, for `tasktui` and the clock."""
 
 ROOM_FOR_AGE = 60
-"""Cells of a line on which there is room for the age of what is shown beside what must not be overlooked."""
+"""Cells of a line that has room for the age of the data."""
 
 MOST_LINES = 4
-"""Lines that trouble takes at most."""
+"""The most lines of an error."""
 
 
-class Heading(Said):
+class Heading(TextBlock):
     """The first lines of every screen."""
 
     DEFAULT_CSS = "Heading { height: auto; text-wrap: nowrap; }"
 
     def __init__(self) -> None:
         super().__init__()
-        self._shown: tuple[object, ...] | None = None
+        self._last: tuple[object, ...] | None = None
 
     def show(self, status: Status) -> None:
-        """Show a status; figures that change all the time are shown anew with the clock, once a second."""
+        """Show a status. Latency, skew and load update once a second, with the clock."""
         width = self.app.size.width
-        if (status.pressing, width) == self._shown:
+        if (status.urgent, width) == self._last:
             return
-        self._shown = (status.pressing, width)
-        parts = [told_first(status, width), told_second(status, width)]
+        self._last = (status.urgent, width)
+        parts = [first_line(status, width), second_line(status, width)]
         if status.work:
             parts.append(content((fitted(f" ▸ {line(status.work)}", width), "bold reverse")))
         parts += [content((fitted(f" {text}", width), "bold reverse red")) for text in _wrapped(status.trouble, width)]
-        self.say(lines(parts))
+        self.set_text(lines(parts))
 
 
 def _wrapped(trouble: str, width: int) -> list[str]:
-    """What is wrong, in whole sentences: what to do about it stands at the end."""
+    """Wrap an error and keep its end, which has the advice."""
     text = f"! {line(trouble, MOST_LINES * width)}" if trouble else ""
     return wrap(text, max(10, width - 2), subsequent_indent="  ", max_lines=MOST_LINES, placeholder=" …")
 
 
 def milliseconds(skew: timedelta) -> str:
-    """A difference of clocks, with its sign: `+3 ms`, `-2.4 s`."""
+    """Format a clock skew with its sign: `+3 ms`, `-2.4 s`."""
     seconds = skew.total_seconds()
     return f"{round(seconds * 1000):+d} ms" if abs(seconds) < 1 else f"{seconds:+,.1f} s"
 
 
 def _cut(name: str, most: int) -> str:
-    shown = line(name)
-    return fitted(shown, min(cell_len(shown), most))
+    text = line(name)
+    return fitted(text, min(cell_len(text), most))
 
 
-def told_first(status: Status, width: int) -> Content:
-    """Where we are, whether changes are allowed, and how the database does: one line of so many cells."""
-    skew = "" if status.ping is None else f"skew {milliseconds(status.ping.skew)}"
-    took = "" if status.ping is None else f"db {status.ping.took * 1000:.1f} ms"
+def first_line(status: Status, width: int) -> Content:
+    """Render the database, the write lock and the health of the connection in exactly `width` cells."""
+    skew = "" if status.ping is None else f"clock skew {milliseconds(status.ping.skew)}"
+    latency = "" if status.ping is None else f"db {status.ping.took * 1000:.1f} ms"
     badge = " PRODUCTION " if status.production else ""
     lock = f" {status.lock} " if status.lock else ""
-    old = f" seen {status.old} ago " if status.old and width >= ROOM_FOR_AGE else ""
-    beside = cell_len(badge) + cell_len(lock) + cell_len(old)
-    name = f" tasktui  {_cut(status.name, min(LONGEST_NAME, max(SHORTEST_NAME, width - beside - ROOM)))}  "
-    if cell_len(name) + beside > width:  # what must not be overlooked goes first
+    age = f" data {status.age} old " if status.age and width >= ROOM_FOR_AGE else ""
+    reserved = cell_len(badge) + cell_len(lock) + cell_len(age)
+    name = f" tasktui  {_cut(status.name, min(LONGEST_NAME, max(SHORTEST_NAME, width - reserved - ROOM)))}  "
+    if cell_len(name) + reserved > width:  # Badge and lock take precedence over the name.
         name = f" {_cut(status.name, SHORTEST_NAME)} "
-        lock = fitted(lock, max(0, min(cell_len(lock), width - cell_len(name) - cell_len(badge) - cell_len(old))))
-        beside = cell_len(badge) + cell_len(lock) + cell_len(old)
-    room = max(0, width - beside - cell_len(name))
-    # What does not fit is left out from the left: the clock shows that the screen is alive.
-    told = [part for part in (f"our load {status.load} q/min", skew, took, status.clock) if part]
-    while len(told) > 1 and len("  ".join(told)) + 2 > room:
-        told.pop(0)
-    rest = fitted("  ".join(told) + " ", room, right=True)
-    signs = (badge, "bold white on red"), (lock, "bold reverse"), (old, "bold reverse yellow")
+        lock = fitted(lock, max(0, min(cell_len(lock), width - cell_len(name) - cell_len(badge) - cell_len(age))))
+        reserved = cell_len(badge) + cell_len(lock) + cell_len(age)
+    room = max(0, width - reserved - cell_len(name))
+    # Drop figures from the left: the clock proves that the screen is alive.
+    figures = [part for part in (f"console {status.load} queries/min", skew, latency, status.clock) if part]
+    while len(figures) > 1 and len("  ".join(figures)) + 2 > room:
+        figures.pop(0)
+    rest = fitted("  ".join(figures) + " ", room, right=True)
+    signs = (badge, "bold white on red"), (lock, "bold reverse"), (age, "bold reverse yellow")
     return content((name, "bold"), *signs, (rest, "dim"))
 
 
-def told_second(status: Status, width: int) -> Content:
-    """Where one can go: one line of so many cells, or a little more where not even the keys have room."""
-    whole = sum(cell_len(f" {key} {title} ") for key, title in status.places) <= width
+def second_line(status: Status, width: int) -> Content:
+    """Render the screens in `width` cells, or slightly more if not even their keys fit."""
+    titles_fit = sum(cell_len(f" {key} {title} ") for key, title in status.screens) <= width
     parts = []
-    for key, title in status.places:
-        here = title == status.here
-        # Where there is no room for all names, the keys stand alone.
-        text = f" {key} {title} " if whole or here else f" {key} "
-        parts.append((text, "bold reverse" if here else ""))
-    used = sum(cell_len(text) for text, _ in parts)
-    left = max(0, width - used)
-    return content(*parts, (fitted(HELP if len(HELP) <= left else "", left, right=True), "dim"))
+    for key, title in status.screens:
+        current = title == status.title
+        text = f" {key} {title} " if titles_fit or current else f" {key} "
+        parts.append((text, "bold reverse" if current else ""))
+    room = max(0, width - sum(cell_len(text) for text, _ in parts))
+    return content(*parts, (fitted(HELP if len(HELP) <= room else "", room, right=True), "dim"))

@@ -16,7 +16,7 @@ from statistics import median, quantiles
 
 import sqlalchemy as sa
 
-from runner.store.database import Database
+from runner.db.database import Database
 from tests.tasktui.terminal import Terminal
 
 SIZE = (120, 40)

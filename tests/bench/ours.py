@@ -12,11 +12,11 @@ from contract import Peer, dsn, on_sigterm, run  # type: ignore[import-not-found
 from probe import hit  # type: ignore[import-not-found]
 
 from runner import TaskHandler, connect, disconnect
-from runner.engine.process import Runner
-from runner.engine.work import collect_seldom
-from runner.migrations import upgrade
+from runner.db.database import Database
+from runner.db.migrations.apply import upgrade
+from runner.engine.main import collect_rarely
+from runner.engine.runner import Runner
 from runner.settings import Settings
-from runner.store.database import Database
 from runner.urls import parse_url
 
 
@@ -59,7 +59,7 @@ class Ours(Peer):  # type: ignore[misc]
         """Run a runner until SIGTERM."""
         runner = Runner(self.settings, {NOOP.name: NOOP})
         on_sigterm(runner.stop)
-        collect_seldom()
+        collect_rarely()
         await runner.run()
 
     async def left(self) -> int:

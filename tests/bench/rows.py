@@ -9,7 +9,7 @@ import time
 
 import sqlalchemy as sa
 
-from runner.store.database import Database
+from runner.db.database import Database
 
 CHUNK = 500_000
 QUEUES, HANDLERS = 20, 10

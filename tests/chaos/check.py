@@ -1,15 +1,16 @@
 """check: hold a history and a dump against the promises. Pure: no clock, no database, no files.
 
-Runs of a task are told apart by their fences. Promises are numbered as in `PROMISES`.
+Fences distinguish the runs of a task. Promises are numbered as in `PROMISES`.
 """
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, takewhile
 from typing import Any, NamedTuple
 
-from runner.task import State
+from runner.model.task import State
+from runner.policy.suspicion import Proof, is_suspect, seconds, width
 from tests.chaos.dump import Dump, Row, Tried
 from tests.chaos.journal import Event
 
@@ -30,14 +31,47 @@ PROMISES = {
 GRAIN = 0.005
 """Seconds by which two times may seem to be in the wrong order: SQLite keeps milliseconds."""
 
+UNCOUNTED = 2
+"""Starts that count no attempt at most, since a runner died within a moment of them."""
+
 OK, UNKNOWN, REFUSED = "ok", "unknown", "refused"
-"""What a submitter heard: the task exists, it cannot know, the task does not exist."""
+"""The answer to a submit: the task exists, unknown, the task does not exist."""
 
 PAYING = ("chaos.pay", "chaos.pay_thread")
 """Handlers that write a payment in the transaction that ends their task."""
 
+FAULTS = ("kill", "freeze", "thaw", "outage")
+"""Events that keep work from being recovered."""
+
 Run = tuple[int, int]
 """A task's id and a fence."""
+
+
+class Recovery(NamedTuple):
+    """The figures that bound the time from a fault to the next start of a task, in seconds.
+
+    Args:
+        lease: of the runners.
+        scan: their poll interval.
+        proof: how long a suspect keeps its place.
+        longest: that a task runs.
+        slots: of a runner.
+        restart: that a runner takes to start.
+    """
+
+    lease: float
+    scan: float
+    proof: Proof
+    longest: float
+    slots: int
+    restart: float
+
+    def bound(self, suspects: Mapping[int, int]) -> float:
+        """Seconds from the last fault to the next start of a task that a lost runner held.
+
+        A lease expires, or a restarted runner waits one lease; then the policy's bound for suspects.
+        """
+        return self.restart + self.lease + self.scan + 1.0 + seconds(suspects, self.slots, self.proof, self.longest)
 
 
 class Violation(NamedTuple):
@@ -51,14 +85,17 @@ class Violation(NamedTuple):
         return f"promise {self.promise} ({PROMISES[self.promise]}), task {self.task}: {self.why}"
 
 
-def check(history: Sequence[Event], dump: Dump, bound: float | None = None) -> list[Violation]:
+def check(
+    history: Sequence[Event], dump: Dump, bound: float | None = None, recovery: Recovery | None = None
+) -> list[Violation]:
     """Find every promise that was broken.
 
     Args:
-        history: what all processes said that they did, by time.
-        dump: what the database says, at rest.
+        history: the events of all processes, by time.
+        dump: the content of the database at rest.
         bound: seconds within which work of a killed or frozen runner must be taken back; None when there were times
             without any healthy runner.
+        recovery: the figures that bound the time from the last fault to the next start; None checks no such bound.
 
     Returns:
         The violations, each with the task that shows it.
@@ -76,7 +113,9 @@ def check(history: Sequence[Event], dump: Dump, bound: float | None = None) -> l
         *_changed(case),
         *_payments(case),
     ]
-    return found + list(_slow(case, bound)) if bound is not None else found
+    if bound is not None:
+        found += _slow(case, bound)
+    return found + list(_late(case, recovery)) if recovery is not None else found
 
 
 class Case:
@@ -110,6 +149,78 @@ def recoveries(history: Sequence[Event], dump: Dump) -> list[float]:
     return [taken.ended_at - fault.at for fault, taken in _rescued(Case(history, dump))]
 
 
+class Restart(NamedTuple):
+    """The next start of a task whose runner was killed or frozen.
+
+    Args:
+        task: its id.
+        attempt: that was cut off.
+        seconds: from the fault to the next start.
+        calm: seconds from the last fault before the next start to that start.
+        ran: True if the task had started; a bystander was claimed only.
+        before: suspects of each width that the same fault, or an earlier one, left waiting.
+    """
+
+    task: int
+    attempt: int
+    seconds: float
+    calm: float
+    ran: bool
+    before: Mapping[int, int]
+
+
+def restarts(history: Sequence[Event], dump: Dump) -> list[Restart]:
+    """The next start of each task that a killed or frozen runner held, if it started again."""
+    case = Case(history, dump)
+    faults = [event.at for event in history if event.what in FAULTS]
+    found = []
+    for fault, taken in _cut_off(case):
+        later = [event for event in case.starts if _follows(event, taken)]
+        if later:
+            calm = later[0].at - max(at for at in faults if at <= later[0].at)
+            ran = taken.fence in case.started[taken.task_id]
+            suspects = _suspects(case, later[0].at - calm, later[0].at)
+            restart = Restart(taken.task_id, taken.attempt, later[0].at - fault.at, calm, ran, suspects)
+            found.append(restart)
+    return found
+
+
+def _follows(event: Event, taken: Tried) -> bool:
+    task, fence = _run(event)
+    return task == taken.task_id and fence > taken.fence
+
+
+def _cut_off(case: Case) -> Iterator[tuple[Event, Tried]]:
+    """Each fault with each attempt that it cut off, started or not."""
+    lost = [tried for tried in case.dump.tried if tried.error_type == "runner lost"]
+    runner_of = {(tried.task_id, tried.fence): tried.runner_id for tried in lost}
+    runners: dict[int, set[int]] = defaultdict(set)
+    for start in case.starts:
+        if (runner_id := runner_of.get(_run(start))) is not None:
+            runners[start.pid].add(runner_id)
+    for fault in case.history:
+        if fault.what in ("kill", "freeze"):
+            for tried in lost:
+                begun = tried.started_at if tried.started_at is not None else tried.ended_at
+                if tried.runner_id in runners[fault.pid] and begun <= fault.at <= tried.ended_at:
+                    yield fault, tried
+
+
+def _suspects(case: Case, since: float, until: float) -> dict[int, int]:
+    """How many suspects of each width wait or run in a stretch of time."""
+    found: Counter[int] = Counter()
+    for task_id, tries in case.tried.items():
+        past = [tried for tried in tries if tried.ended_at <= until]
+        lost = list(takewhile(lambda tried: tried.error_type == "runner lost", reversed(past)))
+        row = case.rows.get(task_id)
+        if not lost or row is None or (row.finished_at is not None and row.finished_at < since):
+            continue
+        left = None if row.max_attempts is None else row.max_attempts - lost[0].attempt
+        if is_suspect(len(lost), left, lost[0].attempt):
+            found[width(len(lost), left)] += 1
+    return dict(found)
+
+
 def duplicates(history: Sequence[Event]) -> int:
     """How many times a body that had ended well ended well again."""
     ends = Counter(event.data["task"] for event in history if event.what == "end")
@@ -117,7 +228,7 @@ def duplicates(history: Sequence[Event]) -> int:
 
 
 def _by_token(history: Iterable[Event]) -> dict[str, Event]:
-    """The last word on each submit: what was unknown may be known later."""
+    """The final answer to each submit: an unknown one may be resolved later."""
     return {event.data["token"]: event for event in history if event.what == "submit"}
 
 
@@ -204,7 +315,9 @@ def _counts(case: Case) -> Iterator[Violation]:
         counted = len(tries) + (row.state == State.SUCCEEDED)
         if row.state in (State.SUCCEEDED, State.DEAD, State.WAITING) and row.attempt != counted:
             yield Violation(7, task_id, f"counts {row.attempt} attempts, of which {counted} ended")
-        if len(starts) > row.attempt:
+        # A rescue gives the attempt of a task back that it does not know to have started; a second one suspects it.
+        given_back = row.rescues - sum(tried.error_type == "runner lost" for tried in tries)
+        if len(starts) > row.attempt + min(given_back, UNCOUNTED):
             yield Violation(7, task_id, f"was started {len(starts)} times and counts {row.attempt} attempts")
         if limit is not None and row.attempt > limit:
             yield Violation(7, task_id, f"was tried {row.attempt} times, {limit} at most")
@@ -251,6 +364,14 @@ def _slow(case: Case, bound: float) -> Iterator[Violation]:
     for fault, taken in _rescued(case):
         if (passed := taken.ended_at - fault.at) > bound:
             yield Violation(8, taken.task_id, f"was taken back after {passed:.1f} s, {bound:.1f} s at most")
+
+
+def _late(case: Case, recovery: Recovery) -> Iterator[Violation]:
+    for restart in restarts(case.history, case.dump):
+        bound = recovery.bound(restart.before)
+        if restart.calm > bound:
+            why = f"started again {restart.calm:.1f} s after the last fault, {bound:.1f} s at most"
+            yield Violation(8, restart.task, why)
 
 
 def _rescued(case: Case) -> Iterator[tuple[Event, Tried]]:

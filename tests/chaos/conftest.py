@@ -35,7 +35,7 @@ def crashing_url(crashing_server: Server) -> str:
 
 @pytest.fixture
 def report(record_property: Report, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> Report:
-    """Print a figure, whatever the test comes to; it is reported and not judged."""
+    """Print a figure for any test result; it is not asserted."""
 
     def write(name: str, value: object) -> None:
         record_property(name, value)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from runner.task import NewTask
+from runner.model.task import NewTask
 
 DATA: tuple[Any, ...] = (
     None,
@@ -39,9 +39,9 @@ class Draft(NamedTuple):
     """A task to submit.
 
     Args:
-        token: tells it from all others.
-        data: what its handler is to be given.
-        run_at: seconds of the epoch before which it must not start; None for at once.
+        token: unique token.
+        data: payload for its handler.
+        run_at: earliest start in seconds of the epoch; None for now.
         task: as the store takes it.
     """
 
@@ -60,14 +60,32 @@ def drafts(mix: str, count: int, seed: int) -> Iterator[Draft]:
         yield _of_kind(kind, f"{seed}-{number}", draw)
 
 
-def draft(kind: str, token: str, data: Any = None, run_at: float | None = None, **arguments: Any) -> Draft:
+def draft(
+    kind: str,
+    token: str,
+    data: Any = None,
+    run_at: float | None = None,
+    max_attempts: int | None = None,
+    **arguments: Any,
+) -> Draft:
     """A task of a kind, with arguments of its own."""
     payload = json.dumps({"token": token, "data": data} | arguments)
     due = None if run_at is None else datetime.fromtimestamp(run_at, UTC)
-    return Draft(token, data, run_at, NewTask(f"chaos.{kind}", payload, run_at=due, max_attempts=ATTEMPTS[kind]))
+    most = max_attempts or ATTEMPTS[kind]
+    return Draft(token, data, run_at, NewTask(f"chaos.{kind}", payload, run_at=due, max_attempts=most))
 
 
-ATTEMPTS = {"work": 20, "thread": 20, "flaky": 20, "wait": 5, "pay": 20, "pay_thread": 20, "kill": 3}
+ATTEMPTS = {
+    "work": 20,
+    "thread": 20,
+    "flaky": 20,
+    "wait": 5,
+    "pay": 20,
+    "pay_thread": 20,
+    "kill": 3,
+    "late_kill": 5,
+    "innocent": 5,
+}
 """Enough for any storm, but for the tasks that kill their runner."""
 
 

@@ -1,4 +1,4 @@
-"""The dump: what the database says, read once when all is at rest."""
+"""The dump: the content of the database, read once at rest."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.store.database import Database
-from runner.store.transaction import Transaction
+from runner.db.database import Database
+from runner.db.transaction import Transaction
 
 
 class Row(NamedTuple):
@@ -39,6 +39,7 @@ class Tried(NamedTuple):
     started_at: float | None
     ended_at: float
     delay: float | None
+    runner_id: int | None = None
 
 
 @dataclass(frozen=True)

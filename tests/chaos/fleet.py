@@ -94,7 +94,7 @@ class Fleet:
         for process in alive:
             process.send_signal(signal.SIGTERM)
         codes = {process.wait(PATIENCE) for process in alive}
-        young = -signal.SIGTERM  # it was still loading its modules, and had nothing in hand
+        young = -signal.SIGTERM  # it was still importing and had no tasks
         assert codes <= {0, young}, f"they ended with {codes}; the processes said:\n{self.log()[-5000:]}"
 
     def history(self) -> list[Event]:

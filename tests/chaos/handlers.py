@@ -1,4 +1,4 @@
-"""Handlers for chaos: each says in the journal when it starts and when it has ended."""
+"""Handlers for chaos tests: each writes its start and end to the journal."""
 
 import asyncio
 import os
@@ -14,6 +14,8 @@ from runner import Context, handler
 from tests.chaos.journal import FOLDER, Journal
 
 LOOK_EVERY = 0.01
+LOSSES = 2
+"""Attempts at which `late_kill` and `innocent` wait until their runner is killed."""
 
 PAYMENTS = sa.table("payments", sa.column("task"))
 """A table of the application, written to by handlers in the transactions that end their tasks."""
@@ -79,7 +81,7 @@ def pay_thread(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> Non
 
 @handler("chaos.flaky")
 async def flaky(ctx: Context, token: str, data: Any, failures: int) -> None:
-    """Fail so many times."""
+    """Fail the given number of times."""
     started(ctx, token, data)
     if ctx.attempt <= failures:
         raise ConnectionError(f"attempt {ctx.attempt}")
@@ -92,3 +94,24 @@ async def kill(ctx: Context, token: str, data: Any) -> None:
     started(ctx, token, data)
     journal().write("kill")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@handler("chaos.late_kill")
+async def late_kill(ctx: Context, token: str, data: Any) -> None:
+    """Wait until the runner is lost on the first two attempts; kill the runner on each later one."""
+    started(ctx, token, data)
+    while ctx.attempt <= LOSSES:
+        await asyncio.sleep(LOOK_EVERY)
+    await asyncio.sleep(0.2)  # so that a group has formed around it
+    journal().write("kill")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@handler("chaos.innocent")
+async def innocent(ctx: Context, token: str, data: Any) -> None:
+    """Run until the runner is lost on the first two attempts; take a moment on each later one."""
+    started(ctx, token, data)
+    while ctx.attempt <= LOSSES:
+        await asyncio.sleep(LOOK_EVERY)
+    await asyncio.sleep(0.1)
+    ended(ctx)

@@ -1,4 +1,4 @@
-"""The journal: what every process says that it did, in files outside of the database."""
+"""The journal: the events of every process, in files outside the database."""
 
 import json
 import os
@@ -20,7 +20,7 @@ class Event:
         what: submit, start, end, kill, freeze or thaw.
         at: when, in seconds of the epoch; all processes and the database share one machine's clock.
         pid: of the process that did it, or for kill, freeze and thaw that it was done to.
-        data: whatever else is known.
+        data: additional values.
     """
 
     what: str
@@ -57,5 +57,5 @@ def read(folder: Path) -> list[Event]:
 
 
 def complete_lines(path: Path) -> Iterable[bytes]:
-    """The lines of a file that somebody may be writing to."""
+    """Return the lines of a file that may still grow."""
     return path.read_bytes().split(b"\n")[:-1]

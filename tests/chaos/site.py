@@ -7,19 +7,20 @@ from typing import Self, TypeVar
 
 import sqlalchemy as sa
 
-from runner.store.database import Database
+from runner.db.database import Database
+from runner.db.types import db_now
 from runner.store.submit import submit
-from tests.chaos.check import OK, Violation, check, recoveries
+from tests.chaos.check import OK, Recovery, Restart, Violation, check, recoveries, restarts
 from tests.chaos.drafts import Draft
-from tests.chaos.dump import Dump, Row, take
+from tests.chaos.dump import Dump, Row, plain, take
 from tests.chaos.fleet import Fleet
 
 QUICK = {
-    "every": "200ms",
-    "lease": "1500ms",
-    "beat": "300ms",
+    "poll_interval": "200ms",
+    "lease_timeout": "1500ms",
+    "heartbeat_interval": "300ms",
     "retry": "20ms",
-    "slots": "20",
+    "concurrency": "20",
     "threads": "4",
     "drain_timeout": "5s",
 }
@@ -33,7 +34,7 @@ class Site:
 
     Args:
         url: of the database.
-        home: a folder for what the processes write.
+        home: folder for the output of the processes.
     """
 
     def __init__(self, url: str, home: Path, **settings: str) -> None:
@@ -48,7 +49,7 @@ class Site:
         self.fleet.__exit__()
 
     def submit(self, *drafts: Draft) -> list[int]:
-        """Submit tasks from here, and say so in the journal."""
+        """Submit tasks from this process, and write them to the journal."""
         ids = self._do(lambda database: _submit(database, drafts))
         for draft, task_id in zip(drafts, ids, strict=True):
             known = {"token": draft.token, "given": draft.data, "run_at": draft.run_at}
@@ -62,25 +63,41 @@ class Site:
         return next(row for row in self.dump().rows if row.id == task_id)
 
     def ended(self, *task_ids: int) -> bool:
-        """Tell whether these tasks have ended."""
+        """Return True if these tasks have ended."""
         return {row.id for row in self.dump().ended} >= set(task_ids)
 
     def at_rest(self) -> bool:
-        """Tell whether every task has ended."""
+        """Return True if every task has ended."""
         return not self.dump().live
 
     def has_paid(self, tasks: int) -> bool:
-        """Tell whether there are payments for so many tasks."""
+        """Return True if there are payments for this number of tasks."""
         return len(self.dump().paid) >= tasks
+
+    def leases_expired(self) -> bool:
+        """True when no runner has a valid lease."""
+        return self._do(_count_leases) == 0
+
+    def registered_at(self) -> float:
+        """When the runner registered that is there, in seconds of the epoch."""
+        return self._do(_registered_at)
+
+    def marked(self) -> int:
+        """How many running tasks are known to have started."""
+        return self._do(_count_marked)
 
     def orders(self) -> int:
         """How many orders the application has."""
         return self._do(_count_orders)
 
-    def violations(self, bound: float | None = None) -> list[Violation]:
+    def violations(self, bound: float | None = None, recovery: Recovery | None = None) -> list[Violation]:
         """Stop the runners, and hold what happened against the promises."""
         self.fleet.stop()
-        return check(self.fleet.history(), self.dump(), bound)
+        return check(self.fleet.history(), self.dump(), bound, recovery)
+
+    def restarts(self) -> list[Restart]:
+        """The next start of each task that a killed or frozen runner held."""
+        return restarts(self.fleet.history(), self.dump())
 
     def recoveries(self) -> list[float]:
         """Seconds that it took to take work back, for each run that was cut off."""
@@ -107,6 +124,25 @@ async def _create_orders(database: Database) -> None:
     async with database.writing() as tx:
         await tx.execute(sa.text("CREATE TABLE orders (token TEXT NOT NULL)"))
         await tx.execute(sa.text("CREATE TABLE payments (task BIGINT NOT NULL)"))
+
+
+async def _count_leases(database: Database) -> int:
+    runner = database.tables.runner
+    async with database.reading() as tx:
+        count = sa.select(sa.func.count()).select_from(runner).where(runner.c.lease_until >= db_now())
+        return int(await tx.scalar(count))
+
+
+async def _registered_at(database: Database) -> float:
+    async with database.reading() as tx:
+        (row,) = await tx.rows(sa.select(tx.tables.runner.c.started_at))
+    return float(plain(row.started_at))
+
+
+async def _count_marked(database: Database) -> int:
+    async with database.reading() as tx:
+        task = tx.tables.task
+        return int(await tx.scalar(sa.select(sa.func.count(task.c.started_at)).select_from(task)))
 
 
 async def _count_orders(database: Database) -> int:

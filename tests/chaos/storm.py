@@ -18,7 +18,7 @@ FROZEN_FOR = (0.3, 4.0)
 """Seconds: some freezes are over before the lease is, some are not."""
 
 PATIENCE = 300.0
-"""Seconds for everything to end after the storm: suspects are run one by one."""
+"""Seconds for everything to end after the storm: each task that kills its runner does so until it is dead."""
 
 REST = 0.05
 """Seconds between two submits of one submitter."""
@@ -51,7 +51,7 @@ class Storm:
         self._frozen: list[tuple[float, Process]] = []
 
     def rage(self, seconds: float) -> None:
-        """Do harm for so long, then heal everything and wait until all tasks have ended."""
+        """Inject faults for a time, then heal everything and wait until all tasks have ended."""
         for _ in range(RUNNERS):
             self._fleet.start_runner()
         self._keep_up()
@@ -80,7 +80,7 @@ class Storm:
         return faults
 
     def _keep_up(self) -> None:
-        """Keep so many processes at work, and let frozen ones go on when their time has come."""
+        """Keep the number of processes constant, and resume frozen ones after their time."""
         thawing = [process for until, process in self._frozen if until <= time.monotonic()]
         self._frozen = [(until, process) for until, process in self._frozen if process not in thawing]
         for process in thawing:
@@ -107,12 +107,15 @@ class Storm:
         assert self._server is not None
         self._server.kill9()
         self._server.start()
+        self._fleet.journal.write("outage")
 
     def _restart_server(self) -> None:
         assert self._server is not None
         self._server.restart(self._draw.choice(["fast", "immediate"]))
+        self._fleet.journal.write("outage")
 
     def _cut_connections(self) -> None:
+        self._fleet.journal.write("outage")
         with suppress(psycopg.OperationalError), psycopg.connect(self._site.url, autocommit=True) as connection:
             connection.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"

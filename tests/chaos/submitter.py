@@ -1,4 +1,4 @@
-"""A program that submits tasks, and says in its journal what it was told of each."""
+"""A program that submits tasks and writes the answers to its journal."""
 
 import asyncio
 import os
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from runner.db.database import Database
 from runner.errors import StoreError
 from runner.settings import load
-from runner.store.database import Database
 from runner.store.submit import submit
 from tests.chaos.check import OK, UNKNOWN
 from tests.chaos.drafts import Draft, drafts

@@ -1,4 +1,4 @@
-"""The checker of the promises is itself checked: what is sound passes, and each broken promise is found."""
+"""Tests of the checker: a sound history passes, and each broken promise is found."""
 
 import json
 from collections.abc import Callable
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.check import OK, PROMISES, REFUSED, UNKNOWN, check, duplicates, recoveries
+from runner.policy.suspicion import Proof
+from tests.chaos.check import OK, PROMISES, REFUSED, UNKNOWN, Recovery, check, duplicates, recoveries, restarts
 from tests.chaos.dump import Dump, Row, Tried
 from tests.chaos.journal import Event
 
@@ -60,10 +61,10 @@ HISTORY = [
     submit(None, "e", REFUSED),
     submit(None, "f", UNKNOWN),
     submit(4, "f", OK, run_at=1.0),
-    # 1 succeeds at once.
+    # 1 succeeds on its first attempt.
     start(1.1, 1, 1, "a"),
     end(2.0, 1, 1),
-    # 2 fails once, then its runner is killed, then it succeeds elsewhere.
+    # 2 fails once, then its runner is killed, then it succeeds on another runner.
     start(1.1, 2, 1, "b"),
     start(3.6, 2, 2, "b", 2),
     Event("kill", 4.0, FIRST),
@@ -208,7 +209,46 @@ def test_every_promise_is_broken_by_some_test() -> None:
     assert {promise for promise, _ in DOCTORED.values()} == set(PROMISES)
 
 
-def test_recovery_is_not_bounded_when_there_was_nobody_to_do_it() -> None:
+def test_recovery_has_no_bound_without_a_live_runner() -> None:
     slow = attempted(DUMP, 2, 2, ended_at=7.9)
     assert check(HISTORY, slow, 1.0) != []
     assert check(HISTORY, slow) == []
+
+
+RECOVERY = Recovery(lease=1.5, scan=0.2, proof=Proof(group=0.3, alone=1.5), longest=0.5, slots=4, restart=1.0)
+
+
+def held(runner_id: int = 7) -> Dump:
+    """The dump, with a bystander of task 2 that its runner had claimed and not started."""
+    known = attempted(DUMP, 2, 2, runner_id=runner_id)
+    bystander = tried(4, 1, "rescue", 3.5, 7.0, runner_id=runner_id, **LOST)
+    again = ended(known, 4, attempt=2, fence=3, rescues=1, claimed_at=8.0, finished_at=9.5)
+    return replace(again, tried=(*again.tried, bystander))
+
+
+BYSTANDER = [
+    *(event for event in HISTORY if event.data.get("task") != 4),
+    submit(4, "f", OK),
+    start(8.4, 4, 3, "f", 2, SECOND),
+    end(9.4, 4, 3, SECOND),
+]
+
+
+def test_restarts_are_measured_from_the_kill_for_bystanders_too() -> None:
+    found_by_task = {restart.task: restart for restart in restarts(BYSTANDER, held())}
+    assert {task: (round(one.seconds, 2), one.ran) for task, one in found_by_task.items()} == {
+        2: (4.1, True),
+        4: (4.4, False),
+    }
+
+
+def test_a_late_start_after_the_last_fault_breaks_the_bound() -> None:
+    quick = RECOVERY._replace(lease=0.5)
+    assert check(HISTORY, attempted(DUMP, 2, 2, runner_id=7), recovery=quick)[0].promise == 8
+    disturbed = sorted([*HISTORY, Event("outage", 5.5, 1)], key=lambda event: event.at)
+    assert check(disturbed, attempted(DUMP, 2, 2, runner_id=7), recovery=quick) == []
+
+
+def test_suspects_that_wait_before_a_task_widen_its_bound() -> None:
+    assert RECOVERY.bound({}) == pytest.approx(3.7)
+    assert RECOVERY.bound({1: 8}) == pytest.approx(3.7 + 8 * 0.5 + 2 * 0.5)

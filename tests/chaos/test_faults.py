@@ -1,11 +1,16 @@
-"""Faults one by one, with real processes: what is killed, frozen or cut off breaks no promise."""
+"""Single faults with real processes: kills, freezes and lost connections break no promise."""
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
+
+from runner.policy.suspicion import WIDTHS
 from tests.chaos.drafts import draft
 from tests.chaos.fleet import Fleet
+from tests.chaos.journal import Event
 from tests.chaos.site import Site
 from tests.conftest import on_postgresql
 from tests.postgres import Server
@@ -65,7 +70,7 @@ def test_a_runner_frozen_beyond_its_lease_is_fenced_out(site: Site, tmp_path: Pa
     fleet.until(lambda: started(site, task, 2))
     opened(gate, 1)
     fleet.thaw(frozen)
-    fleet.until(lambda: "fenced out, its outcome is not written" in fleet.log())
+    fleet.until(lambda: "was fenced out: its outcome is discarded" in fleet.log())
     assert site.row(task).state == "running", "the late settle changed nothing"
     opened(gate, 2)
     fleet.until(lambda: site.ended(task))
@@ -73,6 +78,44 @@ def test_a_runner_frozen_beyond_its_lease_is_fenced_out(site: Site, tmp_path: Pa
     row = site.row(task)
     assert (row.state, row.attempt, row.rescues) == ("succeeded", 2, 1)
     report("seconds until the work was taken back:", site.recoveries())
+
+
+def test_a_newcomer_after_an_outage_takes_nothing_from_runners_that_renew_later(
+    migrated_url: str, tmp_path: Path
+) -> None:
+    """Runners frozen beyond their lease represent runners without a database."""
+    with Site(migrated_url, tmp_path, lease_timeout="4s", heartbeat_interval="800ms") as site:
+        fleet, gate = site.fleet, tmp_path / "gate"
+        healthy = [fleet.start_runner(), fleet.start_runner()]
+        tasks = site.submit(*(draft("wait", str(number), gate=str(gate)) for number in range(40)))
+        fleet.until(lambda: len(fleet.happened("start")) == len(tasks))
+        for process in healthy:
+            fleet.freeze(process)
+        fleet.until(site.leases_expired)
+        fleet.start_runner()
+        (probe,) = site.submit(draft("work", "probe"))
+        fleet.until(lambda: site.ended(probe))
+        for process in healthy:
+            fleet.thaw(process)
+        opened(gate, 1)
+        fleet.until(lambda: site.ended(*tasks))
+        assert site.violations() == []
+        assert {(row.state, row.attempt, row.rescues) for row in site.dump().ended} == {("succeeded", 1, 0)}
+
+
+def test_a_runner_that_is_alone_rescues_its_own_work_one_lease_after_its_restart(site: Site, tmp_path: Path) -> None:
+    fleet, gate = site.fleet, tmp_path / "gate"
+    victim = fleet.start_runner()
+    tasks = site.submit(*(draft("wait", str(number), gate=str(gate)) for number in range(3)))
+    fleet.until(lambda: len(fleet.happened("start")) == len(tasks))
+    fleet.kill(victim)
+    opened(gate, 2)
+    fleet.start_runner()
+    fleet.until(lambda: site.ended(*tasks))
+    assert {(row.state, row.attempt, row.rescues) for row in site.dump().ended} == {("succeeded", 2, 1)}
+    registered = site.registered_at()
+    assert all(tried.ended_at - registered >= 1.5 for tried in site.dump().tried)
+    assert site.violations() == []
 
 
 def test_a_task_that_kills_its_runner_dies_and_its_neighbours_do_not(site: Site, report: Report) -> None:
@@ -88,6 +131,50 @@ def test_a_task_that_kills_its_runner_dies_and_its_neighbours_do_not(site: Site,
     assert len(fleet.happened("start", task=killer)) == 3
     assert {site.row(task).state for task in others} == {"succeeded"}
     report("seconds until the work was taken back:", site.recoveries())
+
+
+@pytest.mark.slow
+def test_sixty_tasks_that_lost_two_runners_run_in_groups_and_only_the_killer_dies(
+    migrated_url: str, tmp_path: Path, report: Report
+) -> None:
+    with Site(migrated_url, tmp_path, concurrency="60", lease_timeout="2s", heartbeat_interval="400ms") as site:
+        fleet = site.fleet
+        innocents = [draft("innocent", f"n{number}") for number in range(59)]
+        killer, *others = site.submit(draft("late_kill", "k"), *innocents)
+        for attempt in (1, 2):
+            victim = fleet.start_runner()
+            fleet.until(lambda: len(fleet.happened("start", attempt=attempt)) == 60)  # noqa: B023 - called immediately
+            fleet.kill(victim)
+        fleet.start_runner()
+        fleet.until(lambda: site.ended(killer, *others), meanwhile=fleet.revive, patience=240.0)
+        assert site.violations() == []
+        assert (site.row(killer).state, site.row(killer).attempt) == ("dead", 5)
+        assert {site.row(task).state for task in others} == {"succeeded"}
+        lost = Counter(site.row(task).rescues for task in others)
+        assert lost[3] + lost[4] <= WIDTHS[0] - 1, "they ran in the group of 16 with the killer"
+        assert lost[4] <= WIDTHS[1] - 1, "they ran in the group of 4 with the killer"
+        assert set(lost) <= {2, 3, 4}
+        groups = most_together(fleet.history())
+        assert {attempt: most for attempt, most in groups.items() if attempt > 2} == {
+            attempt: most for attempt, most in groups.items() if attempt > 2 and most <= WIDTHS[attempt - 3]
+        }
+        report("most together by attempt, innocents by lost runners:", (groups, dict(lost)))
+
+
+def most_together(history: list[Event]) -> dict[int, int]:
+    """Maximum number of parallel tasks by attempt: a kill ends all tasks of its process."""
+    running: dict[tuple[int, int], tuple[int, int]] = {}
+    most: Counter[int] = Counter()
+    for event in history:
+        if event.what == "start":
+            running[event.data["task"], event.data["fence"]] = event.pid, event.data["attempt"]
+            attempts = Counter(attempt for _, attempt in running.values())
+            most |= Counter({event.data["attempt"]: attempts[event.data["attempt"]]})
+        elif event.what == "end":
+            running.pop((event.data["task"], event.data["fence"]), None)
+        elif event.what == "kill":
+            running = {run: held for run, held in running.items() if held[0] != event.pid}
+    return dict(most)
 
 
 @on_postgresql
@@ -120,7 +207,7 @@ def test_crashes_of_postgresql_under_load_lose_nothing(
         submitter = fleet.start_submitter("gentle", 1)
         for crash in (crashing_server.kill9, lambda: crashing_server.stop("immediate")):
             seen = len(fleet.happened("end"))
-            fleet.until(lambda: len(fleet.happened("end")) > seen + 50)  # noqa: B023 - called at once
+            fleet.until(lambda: len(fleet.happened("end")) > seen + 50)  # noqa: B023 - called immediately
             crash()
             crashing_server.start()
         seen = len(fleet.happened("end"))

@@ -11,16 +11,18 @@ import pytest
 import sqlalchemy as sa
 
 from runner import Context
-from runner.columns import db_later, db_now
-from runner.store import claim, eligible, move
-from runner.store.database import Database
-from runner.store.rescue import rescue
+from runner.db.database import Database
+from runner.db.types import db_later, db_now
+from runner.policy import claim_conditions
+from runner.store import claim, history
+from runner.store.heartbeat import Identity, register
+from runner.store.rescue import Rescuer, rescue
 from tests.chaos.check import GRAIN, OK, check
 from tests.chaos.dump import take
 from tests.chaos.journal import Journal, read
 from tests.engine.workshop import Workshop, at_work, heard, until
 
-PATIENT = {"lease": "1h", "beat": "30m"}
+PATIENT = {"lease_timeout": "1h", "heartbeat_interval": "30m"}
 """So that no runner hears by a beat that it was struck out."""
 
 
@@ -65,10 +67,10 @@ def bench(database: Database, migrated_url: str, tmp_path: Path) -> Iterator[Ben
 @pytest.fixture(autouse=True)
 def _fresh_statements() -> Iterator[None]:
     """Statements are kept once they are compiled; none may outlive a mutation or miss it."""
-    for module in (claim, move):
+    for module in (claim, history):
         module._prepared.cache_clear()
     yield
-    for module in (claim, move):
+    for module in (claim, history):
         module._prepared.cache_clear()
 
 
@@ -77,7 +79,7 @@ async def test_a_late_settle_breaks_nothing_by_itself(bench: Bench) -> None:
 
 
 async def test_a_settle_without_a_fence_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(move, "_held", lambda task, ending: task.c.id == ending.c.id)
+    monkeypatch.setattr(history, "_held", lambda task, ending: task.c.id == ending.c.id)
     assert 3 in await broken_by_a_late_settle(bench)
 
 
@@ -97,13 +99,13 @@ async def broken_by_a_late_settle(bench: Bench) -> set[int]:
     first, second = workshop.runner(**PATIENT), workshop.runner(**PATIENT)
     async with at_work(first):
         await heard(begun[0])
-        first.claiming.open = False
+        first.claimer.open = False
         await expire(workshop, first.lease.id)
         async with at_work(second):
             await heard(begun[1])
             gates[0].set()
-            await until(lambda: first.tally.verbs.total() == 1)
-            await asyncio.sleep(4 * GRAIN)  # so that the clock can tell this settlement from the end that follows
+            await until(lambda: first.metrics.verbs.total() == 1)
+            await asyncio.sleep(4 * GRAIN)  # so that the times of this settle and the following end differ
             gates[1].set()
             await workshop.ended(task)
     return await bench.broken()
@@ -114,7 +116,8 @@ async def expire(workshop: Workshop, runner_id: int) -> None:
     runner = workshop.database.tables.runner
     past = datetime.now(UTC) - timedelta(hours=1)
     await workshop.change(sa.update(runner).where(runner.c.id == runner_id).values(lease_until=past))
-    assert await workshop.database.write(rescue, 1.0)
+    asker = Rescuer(await workshop.database.write(register, Identity("here", 1, "1", [], 0), 60.0), 0.0)
+    assert await workshop.database.write(rescue, asker, 1.0)
 
 
 async def test_attempts_that_are_not_counted_are_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +150,7 @@ async def broken_by_a_flaky_task(bench: Bench) -> set[int]:
 
 async def test_a_claim_by_a_clock_that_is_ahead_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await broken_by_a_later_task(bench) == set()
-    for module in (claim, eligible):
+    for module in (claim, claim_conditions):
         monkeypatch.setattr(module, "db_now", lambda: db_later(db_now(), 3600))
     monkeypatch.setattr(claim, "_alive", lambda runner: sa.true())
     claim._prepared.cache_clear()
@@ -162,7 +165,7 @@ async def broken_by_a_later_task(bench: Bench) -> set[int]:
 
     await bench.submit("work")
     await bench.submit("work", run_at=datetime.now(UTC) + timedelta(minutes=30))
-    await bench.workshop.work(lease="3h", beat="1h")
+    await bench.workshop.work(lease_timeout="3h", heartbeat_interval="1h")
     return await bench.broken()
 
 

@@ -3,8 +3,8 @@
 import asyncio
 import sys
 
-from runner.engine.work import work
-from runner.handlers import discover
+from runner.engine.main import work
+from runner.handlers.registry import discover
 from runner.logs import set_up
 from runner.settings import load
 

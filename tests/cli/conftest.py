@@ -1,4 +1,4 @@
-"""Calling the command line: in this process where its words matter, as a program where the process does."""
+"""Fixtures that run the command line, in this process or as a program."""
 
 import asyncio
 import json
@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import pytest
 
 from runner.cli.app import run
-from runner.cli.ending import ended
-from runner.outcome import Outcome
-from runner.store.database import Database
+from runner.cli.exit_codes import exit_code_of
+from runner.db.database import Database
+from runner.db.transaction import Transaction
+from runner.model.outcome import Outcome
+from runner.model.task import NewTask
 from runner.store.submit import submit_many
-from runner.store.transaction import Transaction
-from runner.task import NewTask
 from tests.store.runners import Runner
 
 T = TypeVar("T")
@@ -27,8 +27,8 @@ PROGRAM = Path(sys.executable).with_name("runner")
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a call ended."""
+class CallResult:
+    """The exit code and output of a call."""
 
     code: int
     out: str
@@ -39,12 +39,12 @@ class Ended:
         return json.loads(self.out)
 
 
-Call = Callable[..., Ended]
+Call = Callable[..., CallResult]
 
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the settings and files of whoever runs the tests out of them."""
+    """Isolate the tests from the developer's settings and files."""
     for name in os.environ:
         if name.startswith("RUNNER_"):
             monkeypatch.delenv(name)
@@ -55,26 +55,26 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Call the command line in this process."""
+    """Run the command line in this process."""
 
-    def call(*arguments: object) -> Ended:
-        code = ended(lambda: run([str(argument) for argument in arguments]))
+    def call(*arguments: object) -> CallResult:
+        code = exit_code_of(lambda: run([str(argument) for argument in arguments]))
         captured = capsys.readouterr()
-        return Ended(code, captured.out, captured.err)
+        return CallResult(code, captured.out, captured.err)
 
     return call
 
 
 @pytest.fixture
-def called(call: Call, migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Call the command line in this process, with a migrated database to work on."""
+def cli(call: Call, migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Run the command line in this process, with a migrated database."""
     monkeypatch.setenv("RUNNER_URL", migrated_url)
     return call
 
 
 @dataclass(frozen=True)
 class Store:
-    """The database that `called` works on, for arranging and for looking behind the scenes."""
+    """Direct access to the database of `cli`."""
 
     url: str
 
@@ -92,7 +92,7 @@ class Store:
         return self.use(lambda database: database.write(verb))
 
     def claim(self, *handlers: str, outcome: Outcome | None = None) -> int:
-        """Claim all that is due, and settle it if there is an outcome; the runner's number."""
+        """Claim all due tasks, settle them if there is an outcome, and return the runner's id."""
 
         async def work(database: Database) -> int:
             runner = await Runner.enter(database, *handlers, host="web-1")
@@ -108,8 +108,8 @@ class Store:
 
     def tasks(self) -> list[dict[str, Any]]:
         async def read(tx: Transaction) -> list[dict[str, Any]]:
-            found = await tx.execute(tx.tables.task.select().order_by(tx.tables.task.c.id))
-            return [dict(row) for row in found.mappings()]
+            rows = await tx.execute(tx.tables.task.select().order_by(tx.tables.task.c.id))
+            return [dict(row) for row in rows.mappings()]
 
         return self.write(read)
 
@@ -120,6 +120,6 @@ def store(migrated_url: str) -> Store:
 
 
 def program(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Call the command line as a program of its own."""
+    """Run the command line as a program."""
     command = [str(PROGRAM), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)

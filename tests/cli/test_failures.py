@@ -1,8 +1,8 @@
-"""What goes wrong, grouped; and acting on a group."""
+"""Failure groups."""
 
-from runner.cli.ending import Exit
-from runner.outcome import Dead, Failure, Retry
-from runner.task import NewTask, State
+from runner.cli.exit_codes import Exit
+from runner.model.outcome import Dead, Failure, Retry
+from runner.model.task import NewTask, State
 from tests.cli.conftest import Call, Store
 
 LATER = 3600
@@ -17,35 +17,37 @@ def failed(store: Store, handler: str, *messages: str, dead: bool = False) -> li
     return ids
 
 
-def test_failures_that_differ_in_numbers_only_are_one_kind(called: Call, store: Store) -> None:
+def test_failures_that_differ_only_in_numbers_are_one_group(cli: Call, store: Store) -> None:
     failed(store, "mail.send", "port 25 is closed", "port 587 is closed", dead=True)
     failed(store, "mail.send", "no such host")
-    two, one = called("failures", "--json").document["failures"]
-    assert (two["count"]["number"], two["tasks"], two["buried"], two["handler"]) == (2, 2, 2, "mail.send")
-    assert (one["count"]["number"], one["message"], one["lately"]) == (1, "no such host", 1)
-    told = called("failures", "--traceback")
-    assert "2 kinds of failures" in told.out
-    assert "port 587 is closed" in told.out
-    assert "Traceback: here" in told.out
+    two, one = cli("failures", "--json").document["failures"]
+    assert (two["count"]["number"], two["tasks"], two["dead"], two["handler"]) == (2, 2, 2, "mail.send")
+    assert (one["count"]["number"], one["message"], one["recent"]) == (1, "no such host", 1)
+    result = cli("failures", "--traceback")
+    assert "2 failure groups" in result.out
+    assert "port 587 is closed" in result.out
+    assert "Traceback: here" in result.out
 
 
-def test_failures_are_filtered(called: Call, store: Store) -> None:
+def test_failures_are_filtered(cli: Call, store: Store) -> None:
     failed(store, "mail.send", "gone")
     failed(store, "sms.send", "gone")
-    (found,) = called("failures", "handler:sms.*", "--json").document["failures"]
-    assert found["handler"] == "sms.send"
-    assert called("failures", "until:1h", "--json").document["failures"] == []
-    assert called("failures", "priority:5").code == Exit.BAD_INPUT
-    assert called("failures", "--limit", 0).code == Exit.BAD_INPUT
+    (group,) = cli("failures", "handler:sms.*", "--json").document["failures"]
+    assert group["handler"] == "sms.send"
+    assert cli("failures", "until:1h", "--json").document["failures"] == []
+    none = cli("failures", "until:1h")
+    assert (none.code, none.out) == (Exit.OK, "No failed attempts match.\n")
+    assert cli("failures", "priority:5").code == Exit.BAD_INPUT
+    assert cli("failures", "--limit", 0).code == Exit.BAD_INPUT
 
 
-def test_a_kind_of_failures_is_listed_and_mended_as_a_filter(called: Call, store: Store) -> None:
+def test_a_failure_group_is_listed_and_retried_by_a_filter(cli: Call, store: Store) -> None:
     dead = failed(store, "mail.send", "port 25 is closed", "port 587 is closed", dead=True)
     waiting = failed(store, "mail.send", "port 26 is closed")
     failed(store, "mail.send", "no such host", dead=True)
-    kind = called("failures", "--json").document["failures"][0]["fingerprint"]
-    listed = called("tasks", f"failure:{kind}", "--json").document
+    kind = cli("failures", "--json").document["failures"][0]["fingerprint"]
+    listed = cli("tasks", f"failure:{kind}", "--json").document
     assert [task["id"] for task in listed["tasks"]] == [*waiting, *reversed(dead)]
     assert listed["indexed"]
-    assert called("retry", f"failure:{kind}", "state:dead", "--yes", 2).code == Exit.OK
+    assert cli("retry", f"failure:{kind}", "state:dead", "--yes", 2).code == Exit.OK
     assert {task["id"] for task in store.tasks() if task["state"] == State.WAITING} >= set(dead)

@@ -1,4 +1,4 @@
-"""Submitting from the command line: one task, or lines of them."""
+"""Submitting one task, or lines of tasks."""
 
 import json
 import signal
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from runner.cli.ending import Exit
-from runner.store.transaction import Transaction
-from runner.task import Priority
+from runner.cli.exit_codes import Exit
+from runner.db.transaction import Transaction
+from runner.model.task import Priority
 from tests.cli.conftest import PROGRAM, Call, Store, program
 
 HANDLERS = """
@@ -29,38 +29,38 @@ async def once(to: str, copies: int = 1) -> None: ...
 
 @pytest.fixture
 def handlers(tmp_path: Path) -> None:
-    """A module of handlers in the current directory, beside a file with the name of our package."""
+    """A module of handlers in the current directory, next to a file named like our package."""
     (tmp_path / "mail_handlers.py").write_text(HANDLERS)
     (tmp_path / "runner.py").write_text("raise RuntimeError('the wrong runner')")
 
 
-def test_a_task_is_stored_as_it_was_typed(called: Call, store: Store) -> None:
-    told = called("submit", "a.b", '{"x": 1.50, "y": "ü"}', "--key", "k1", "--tag", "t1", "--tag", "t2", "--json")
+def test_a_task_is_stored_as_typed(cli: Call, store: Store) -> None:
+    result = cli("submit", "a.b", '{"x": 1.50, "y": "ü"}', "--key", "k1", "--tag", "t1", "--tag", "t2", "--json")
     (task,) = store.tasks()
-    assert told.document == {"id": task["id"], "duplicate": False, "replaced": False}
+    assert result.document == {"id": task["id"], "duplicate": False, "replaced": False}
     assert (task["handler"], task["payload"], task["key"]) == ("a.b", '{"x": 1.50, "y": "ü"}', "k1")
     assert json.loads(task["tags"]) == ["t1", "t2"]
 
 
-def test_a_name_that_the_modules_do_not_know_is_told(called: Call, store: Store, handlers: None) -> None:
-    told = called("submit", "-H", "mail_handlers", "mail.sent", '{"to": "ana"}')
-    assert told.code == Exit.OK
-    assert "no handler is named 'mail.sent' in what -H names, did you mean 'mail.send'" in told.err
-    assert called("submit", "mail.sent", '{"to": "ana"}').err == ""
+def test_an_unknown_handler_gets_a_warning(cli: Call, store: Store, handlers: None) -> None:
+    result = cli("submit", "-H", "mail_handlers", "mail.sent", '{"to": "ana"}')
+    assert result.code == Exit.OK
+    assert "no handler named 'mail.sent' in the modules of -H, did you mean 'mail.send'" in result.err
+    assert cli("submit", "mail.sent", '{"to": "ana"}').err == ""
 
 
-def test_every_option_reaches_the_row(called: Call, store: Store) -> None:
+def test_every_option_reaches_the_row(cli: Call, store: Store) -> None:
     options = ("--priority", 9, "--queue", "q", "--max-attempts", 3, "--retry", "1m, 5m", "--timeout", "90s")
-    assert called("submit", "a.b", *options).code == Exit.OK
+    assert cli("submit", "a.b", *options).code == Exit.OK
     (task,) = store.tasks()
     names = ("priority", "queue", "max_attempts", "retry", "timeout", "payload")
     assert [task[name] for name in names] == [Priority.HIGHEST, "q", 3, "1m,5m", 90.0, "{}"]
 
 
-def test_a_time_may_be_a_distance_or_a_moment(called: Call, store: Store) -> None:
-    called("submit", "a.b", "--at", "-5m")
-    called("submit", "a.b", "--delay", "1h")
-    called("submit", "a.b", "--at", "2031-01-02T03:04+01:00")
+def test_a_time_may_be_relative_or_absolute(cli: Call, store: Store) -> None:
+    cli("submit", "a.b", "--at", "-5m")
+    cli("submit", "a.b", "--delay", "1h")
+    cli("submit", "a.b", "--at", "2031-01-02T03:04+01:00")
     now = datetime.now(UTC)
     past, later, moment = (task["run_at"] for task in store.tasks())
     assert past < now - timedelta(minutes=4)
@@ -68,36 +68,36 @@ def test_a_time_may_be_a_distance_or_a_moment(called: Call, store: Store) -> Non
     assert moment == datetime(2031, 1, 2, 2, 4, tzinfo=UTC)
 
 
-def test_a_duplicate_is_told_and_counted(called: Call, store: Store) -> None:
+def test_a_duplicate_is_reported_and_counted(cli: Call, store: Store) -> None:
     once = ("submit", "a.b", "--unique-key", "k", "--unique", "for 1h", "--bucket", 17)
-    assert "Submitted task 1." in called(*once).out
-    assert "Task 1 has the unique key; nothing was submitted." in called(*once).out
-    assert "it waits, and has the new values now" in called(*once, "--on-duplicate", "replace").out
-    refused = called(*once, "--on-duplicate", "error")
-    assert (refused.code, "'k' of handler 'a.b' is held by task 1" in refused.err) == (Exit.MOVED_ON, True)
+    assert "Submitted task 1." in cli(*once).out
+    assert "Task 1 has this unique key; nothing was submitted." in cli(*once).out
+    assert "its values were replaced" in cli(*once, "--on-duplicate", "replace").out
+    refused = cli(*once, "--on-duplicate", "error")
+    assert (refused.code, "'k' of handler 'a.b' is held by task 1" in refused.err) == (Exit.CONFLICT, True)
     (task,) = store.tasks()
     assert (task["unique_key"], task["bucket"]) == ("k", 17)
-    told = called("show", 1)
-    assert "held for another" in told.out
-    assert "2 duplicates, the last" in told.out
-    assert called("show", 1, "--json").document["unique"]["holder"] == 1
-    assert "1 task (scan)" in called("tasks", "unique:k bucket:17").out
+    result = cli("show", 1)
+    assert "held for another" in result.out
+    assert "2 duplicates, the last" in result.out
+    assert cli("show", 1, "--json").document["unique"]["holder"] == 1
+    assert "1 task (scan)" in cli("tasks", "unique:k bucket:17").out
 
 
-def test_lines_may_be_duplicates(called: Call, store: Store, tmp_path: Path) -> None:
+def test_lines_may_be_duplicates(cli: Call, store: Store, tmp_path: Path) -> None:
     lines = [{"handler": "a.b", "unique_key": key} for key in ("k", "k", "l")]
     lines += [{"handler": "a.b", "unique_key": "l", "on_duplicate": "error"}, {"handler": "a.b", "unique": "forever"}]
     (tmp_path / "lines").write_text("\n".join(map(json.dumps, lines)))
-    told = called("submit", "--lines", tmp_path / "lines", "--json")
-    assert (told.code, told.document["submitted"], told.document["duplicates"]) == (Exit.PARTLY, 2, 1)
-    assert sorted(bad["line"] for bad in told.document["bad"]) == [4, 5]
+    result = cli("submit", "--lines", tmp_path / "lines", "--json")
+    assert (result.code, result.document["submitted"], result.document["duplicates"]) == (Exit.PARTIAL, 2, 1)
+    assert sorted(bad["line"] for bad in result.document["bad"]) == [4, 5]
     assert len(store.tasks()) == 2
 
 
 @pytest.mark.usefixtures("handlers")
-def test_the_handlers_own_rule_makes_the_key(called: Call, store: Store) -> None:
+def test_the_handlers_rule_derives_the_unique_key(cli: Call, store: Store) -> None:
     for copies in (1, 2):
-        called("submit", "mail.once", json.dumps({"to": "ana", "copies": copies}), "-H", "mail_handlers")
+        cli("submit", "mail.once", json.dumps({"to": "ana", "copies": copies}), "-H", "mail_handlers")
     assert [(task["unique_key"], task["bucket"]) for task in store.tasks()] == [("to-ana", 3)]
 
 
@@ -105,38 +105,38 @@ def test_the_handlers_own_rule_makes_the_key(called: Call, store: Store) -> None
     ("arguments", "reason"),
     [
         (("a.b", "[]"), "JSON object"),
-        (("a.b", "--unique", "forever"), "not by which key"),
-        (("a.b", "--unique-key", "k", "--unique", "often"), "write forever, until finished"),
-        (("a.b", "--unique-key", ""), "it is empty"),
-        (("a.b", "--bucket", 1000), "buckets go from 0 to 999"),
+        (("a.b", "--unique", "forever"), "need a unique_key"),
+        (("a.b", "--unique-key", "k", "--unique", "often"), "use forever, until finished"),
+        (("a.b", "--unique-key", ""), "it must not be empty"),
+        (("a.b", "--bucket", 1000), "buckets range from 0 to 999"),
         (("a.b", "{"), "not JSON"),
         (("a.b", '{"a": NaN}'), "NaN"),
         (("a.b", '{"a": "\\u0000"}'), "NUL"),
         (("a.b", "[" * 100_000), "nested too deeply"),
         (("a.b", '{"a": "\udcff"}'), "UTF-8"),
-        (("a.b", "--priority", 10), "priorities go from 1 to 9"),
+        (("a.b", "--priority", 10), "priorities range from 1 to 9"),
         (("a.b", "--delay", "soon"), "not a duration"),
         (("a.b", "--at", "25:00"), "not a point in time"),
-        (("a.b", "--at", "+5m", "--delay", "5m"), "run_at is given as well"),
+        (("a.b", "--at", "+5m", "--delay", "5m"), "run_at is set too"),
         (("a.b", "--retry", "often"), "not a retry plan"),
-        (("a.b", "--max-attempts", 0), "at least once"),
-        (("a.b", json.dumps({"a": "x" * 300_000})), "more than the 262144 allowed"),
+        (("a.b", "--max-attempts", 0), "it must be a positive integer"),
+        (("a.b", json.dumps({"a": "x" * 300_000})), "the limit is 262144"),
         (("x" * 201,), "1 to 200 characters"),
-        (("a.b", "--nonsense"), "no option --nonsense"),
+        (("a.b", "--nonsense"), "unknown option --nonsense"),
         ((), "name a handler"),
-        (("a.b", "{}", "--lines", "x"), "beside --lines"),
+        (("a.b", "{}", "--lines", "x"), "cannot be combined with --lines"),
     ],
 )
-def test_what_is_wrong_is_refused_and_nothing_is_stored(
+def test_invalid_arguments_are_rejected_and_nothing_is_stored(
     call: Call, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...], reason: str
 ) -> None:
-    told = call("submit", *arguments)
-    assert told.code == Exit.BAD_INPUT
-    assert reason in told.err
+    result = call("submit", *arguments)
+    assert result.code == Exit.BAD_INPUT
+    assert reason in result.err
     assert not Path("tasktui.db").exists()
 
 
-def test_a_known_handler_checks_its_payload_and_gives_its_defaults(call: Call, handlers: None) -> None:
+def test_a_loaded_handler_checks_the_payload_and_supplies_defaults(call: Call, handlers: None) -> None:
     refused = program("submit", "mail.send", '{"to": 7, "cc": "x"}', "-H", "mail_handlers")
     assert refused.returncode == Exit.BAD_INPUT
     assert "to: " in refused.stderr
@@ -147,12 +147,12 @@ def test_a_known_handler_checks_its_payload_and_gives_its_defaults(call: Call, h
     assert (task["queue"], task["priority"]) == ("mail", 5)
 
 
-def test_two_handlers_with_one_name_are_refused(handlers: None, tmp_path: Path) -> None:
+def test_two_handlers_with_one_name_are_rejected(handlers: None, tmp_path: Path) -> None:
     (tmp_path / "other_handlers.py").write_text(HANDLERS.replace("def send", "def post"))
-    told = program("submit", "mail.send", "-H", "mail_handlers", "-H", "other_handlers")
-    assert told.returncode == Exit.CONFIGURATION
-    assert "mail_handlers.send" in told.stderr
-    assert "other_handlers.post" in told.stderr
+    result = program("submit", "mail.send", "-H", "mail_handlers", "-H", "other_handlers")
+    assert result.returncode == Exit.CONFIGURATION
+    assert "mail_handlers.send" in result.stderr
+    assert "other_handlers.post" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -160,17 +160,17 @@ def test_two_handlers_with_one_name_are_refused(handlers: None, tmp_path: Path) 
 )
 def test_a_module_that_cannot_be_loaded_is_named(call: Call, tmp_path: Path, source: str) -> None:
     (tmp_path / "broken_handlers.py").write_text(source)
-    told = call("submit", "a.b", "-H", "broken_handlers")
-    assert told.code == Exit.CONFIGURATION
-    assert "broken_handlers" in told.err
-    assert "Traceback" not in told.err
+    result = call("submit", "a.b", "-H", "broken_handlers")
+    assert result.code == Exit.CONFIGURATION
+    assert "broken_handlers" in result.err
+    assert "Traceback" not in result.err
 
 
 def test_files_of_the_current_directory_do_not_replace_modules_of_python(handlers: None, tmp_path: Path) -> None:
     for name in ("sqlite3", "queue", "getpass", "aiosqlite"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong module')")
-    told = program("submit", "mail.send", '{"to": "ana"}', "-H", "mail_handlers")
-    assert told.returncode == Exit.OK, told.stderr
+    result = program("submit", "mail.send", '{"to": "ana"}', "-H", "mail_handlers")
+    assert result.returncode == Exit.OK, result.stderr
 
 
 def test_a_payload_can_come_from_standard_input(call: Call) -> None:
@@ -189,15 +189,15 @@ not json
 {"handler": "a.b", "payload": {"n": 8}, "run_at": "+1h", "key": "k"}"""
 
 
-def test_bad_lines_are_listed_and_no_good_one_is_lost(called: Call, store: Store, tmp_path: Path) -> None:
+def test_bad_lines_are_reported_and_good_ones_submitted(cli: Call, store: Store, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text(LINES)
-    told = called("submit", "--lines", "lines", "--json")
-    assert told.code == Exit.PARTLY
-    assert [bad["line"] for bad in told.document["bad"]] == [3, 4, 5, 6, 7]
-    assert [line.partition(":")[0] for line in told.err.splitlines()] == [f"line {n}" for n in (3, 4, 5, 6, 7)]
-    assert "did you mean 'priority'" in told.err
+    result = cli("submit", "--lines", "lines", "--json")
+    assert result.code == Exit.PARTIAL
+    assert [bad["line"] for bad in result.document["bad"]] == [3, 4, 5, 6, 7]
+    assert [line.partition(":")[0] for line in result.err.splitlines()] == [f"line {n}" for n in (3, 4, 5, 6, 7)]
+    assert "did you mean 'priority'" in result.err
     first, second = store.tasks()
-    assert (told.document["submitted"], told.document["first_id"], told.document["last_id"]) == (
+    assert (result.document["submitted"], result.document["first_id"], result.document["last_id"]) == (
         2,
         first["id"],
         second["id"],
@@ -205,19 +205,19 @@ def test_bad_lines_are_listed_and_no_good_one_is_lost(called: Call, store: Store
     assert (first["payload"], first["queue"], second["key"]) == ('{"n": 1}', "q", "k")
 
 
-def test_lines_can_be_payloads_of_one_handler(called: Call, store: Store, tmp_path: Path) -> None:
+def test_lines_can_be_payloads_of_one_handler(cli: Call, store: Store, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b'\xef\xbb\xbf{"n": 1.10}\r\n{"n": 2}\n')
-    assert called("submit", "a.b", "--lines", "lines", "--queue", "bulk").code == Exit.OK
+    assert cli("submit", "a.b", "--lines", "lines", "--queue", "bulk").code == Exit.OK
     assert [(task["payload"], task["queue"]) for task in store.tasks()] == [
         ('{"n": 1.10}', "bulk"),
         ('{"n": 2}', "bulk"),
     ]
 
 
-def test_many_lines_are_all_submitted_in_order(called: Call, store: Store, tmp_path: Path) -> None:
+def test_many_lines_are_all_submitted_in_order(cli: Call, store: Store, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("".join(f'{{"n": {n}}}\n' for n in range(4_500)))
-    told = called("submit", "a.b", "--lines", "lines", "--json")
-    assert (told.code, told.document["submitted"], told.document["bad"]) == (Exit.OK, 4_500, [])
+    result = cli("submit", "a.b", "--lines", "lines", "--json")
+    assert (result.code, result.document["submitted"], result.document["bad"]) == (Exit.OK, 4_500, [])
     assert [json.loads(task["payload"])["n"] for task in store.tasks()] == list(range(4_500))
 
 
@@ -227,32 +227,32 @@ FORBIDDEN = {
 }
 
 
-def test_a_line_that_only_the_database_refuses_costs_no_other(called: Call, store: Store, tmp_path: Path) -> None:
+def test_a_line_rejected_by_the_database_does_not_affect_others(cli: Call, store: Store, tmp_path: Path) -> None:
     async def forbid(tx: Transaction) -> None:
         await tx.execute(sa.text(FORBIDDEN[tx.dialect.name]))
 
     store.write(forbid)
     lines = [{"handler": "a.b", "key": "no" if n in (3, 70) else f"k{n}"} for n in range(100)]
     (tmp_path / "lines").write_text("\n".join(map(json.dumps, lines)))
-    told = called("submit", "--lines", "lines", "--json")
-    assert told.code == Exit.PARTLY
-    assert [bad["line"] for bad in told.document["bad"]] == [4, 71]
+    result = cli("submit", "--lines", "lines", "--json")
+    assert result.code == Exit.PARTIAL
+    assert [bad["line"] for bad in result.document["bad"]] == [4, 71]
     assert len(store.tasks()) == 98
 
 
-def test_lines_that_are_too_long_or_no_text_are_passed_over(call: Call, tmp_path: Path) -> None:
+def test_lines_that_are_too_long_or_not_text_are_skipped(call: Call, tmp_path: Path) -> None:
     long = b'{"n": "' + b"x" * 600_000 + b'"}'
     (tmp_path / "lines").write_bytes(b"\n".join([b"{}", long, b"\xff\xfe", b'{"n": 4}', long]))
-    told = call("submit", "a.b", "--lines", "lines", "--json")
-    assert [bad["line"] for bad in told.document["bad"]] == [2, 3, 5]
-    assert told.document["submitted"] == 2
+    result = call("submit", "a.b", "--lines", "lines", "--json")
+    assert [bad["line"] for bad in result.document["bad"]] == [2, 3, 5]
+    assert result.document["submitted"] == 2
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/", "a\0b"])
 def test_a_file_that_cannot_be_read_is_bad_input(call: Call, path: str) -> None:
-    told = call("submit", "--lines", path)
-    assert told.code == Exit.BAD_INPUT
-    assert "cannot be read" in told.err
+    result = call("submit", "--lines", path)
+    assert result.code == Exit.BAD_INPUT
+    assert f"cannot read {path[:1]}" in result.err
 
 
 def test_only_bad_lines_are_bad_input(call: Call, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_only_bad_lines_are_bad_input(call: Call, tmp_path: Path) -> None:
 
 @contextmanager
 def fed(call: Call, lines: bytes) -> Iterator[subprocess.Popen[bytes]]:
-    """A program that has submitted these lines from a pipe, and waits for more."""
+    """A program that has submitted these lines from a pipe and waits for more."""
     call("migrate")
     command = [str(PROGRAM), "submit", "a.b", "--lines", "-"]
     pipe = subprocess.PIPE
@@ -275,18 +275,18 @@ def fed(call: Call, lines: bytes) -> Iterator[subprocess.Popen[bytes]]:
         yield ours
 
 
-def test_what_a_pipe_holds_is_submitted_before_more_comes(call: Call) -> None:
+def test_lines_from_a_pipe_are_submitted_as_they_arrive(call: Call) -> None:
     with fed(call, b'{"n": 1}\n') as ours:
         out, _ = ours.communicate(b'{"n": 2}\n', timeout=30)
     assert ours.returncode == Exit.OK
     assert out.startswith(b"Submitted 2 tasks")
 
 
-def test_an_interrupted_pipe_says_how_far_it_came(call: Call) -> None:
+def test_an_interrupt_reports_the_last_submitted_line(call: Call) -> None:
     with fed(call, b'{"n": 1}\n{"n": 2}\n') as ours:
         ours.send_signal(signal.SIGINT)
-        ours.wait(timeout=30)  # with the pipe still open: its end would be an end, too
-        _, said = ours.communicate()
+        ours.wait(timeout=30)  # the pipe is still open: closing it would end the program too
+        _, output = ours.communicate()
     assert ours.returncode == Exit.INTERRUPTED
-    assert b"stopped: 2 tasks submitted, up to line 2" in said
-    assert b"Traceback" not in said
+    assert b"stopped: 2 tasks submitted, up to line 2" in output
+    assert b"Traceback" not in output

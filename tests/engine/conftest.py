@@ -2,7 +2,7 @@
 
 import pytest
 
-from runner.store.database import Database
+from runner.db.database import Database
 from tests.engine.workshop import Workshop
 
 

@@ -1,4 +1,4 @@
-"""Keeping a database from being written to, as another program's open transaction does."""
+"""Locks that keep other connections from writing, like an open transaction of another program."""
 
 import asyncio
 import sqlite3
@@ -9,10 +9,10 @@ import psycopg
 
 
 class Lock:
-    """Holds what every writer needs, from `take` to `release`.
+    """A lock that blocks every writer from `take` to `release`.
 
     Args:
-        url: of the database.
+        url: URL of the database.
     """
 
     def __init__(self, url: str) -> None:
@@ -20,7 +20,7 @@ class Lock:
         self._release: Callable[[], None] | None = None
 
     async def take(self) -> None:
-        """Wait in a thread: whoever has the lock may need the event loop to let go of it."""
+        """Wait in a thread: the owner of the lock may need the event loop to release it."""
         lock = self._lock_file if self._url.startswith("sqlite") else self._lock_table
         self._release = await asyncio.to_thread(lock)
 

@@ -1,4 +1,4 @@
-"""A handler ends its own task in its own transaction: what it writes there and the end of its task are one."""
+"""A handler completes its task in its own transaction, atomically with its writes."""
 
 import asyncio
 import logging
@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from runner import Context
 from runner.errors import AlreadyDone, FencedOut, NoTransaction, TransactionEnded, TransactionOpen
+from runner.store.heartbeat import register
 from tests.engine.workshop import PATIENCE, Workshop, heard
 
 PAY = sa.text("INSERT INTO payments (task) VALUES (:task)")
@@ -30,7 +31,7 @@ async def payments(workshop: Workshop) -> Callable[[], Awaitable[int]]:
 Payments = Callable[[], Awaitable[int]]
 
 
-async def test_what_an_async_handler_writes_commits_with_the_end_of_its_task(
+async def test_writes_of_an_async_handler_commit_with_the_end_of_its_task(
     workshop: Workshop, payments: Payments
 ) -> None:
     @workshop.handler("pay")
@@ -46,10 +47,10 @@ async def test_what_an_async_handler_writes_commits_with_the_end_of_its_task(
     assert (row.state, row.result, row.attempt) == ("succeeded", '{"paid":5}', 1)
     assert row.duration > 0
     assert await payments() == 1
-    assert runner.tally.verbs == {"succeed": 1}
+    assert runner.metrics.verbs == {"succeed": 1}
 
 
-async def test_what_a_plain_function_writes_commits_with_the_end_of_its_task(
+async def test_writes_of_a_plain_function_commit_with_the_end_of_its_task(
     workshop: Workshop, payments: Payments
 ) -> None:
     @workshop.handler("pay")
@@ -61,7 +62,7 @@ async def test_what_a_plain_function_writes_commits_with_the_end_of_its_task(
     runner = await workshop.work()
     assert await workshop.state(task) == "succeeded"
     assert await payments() == 1
-    assert runner.tally.verbs == {"succeed": 1}
+    assert runner.metrics.verbs == {"succeed": 1}
 
 
 async def test_an_exception_rolls_both_back_and_is_a_failed_attempt(workshop: Workshop, payments: Payments) -> None:
@@ -112,7 +113,9 @@ async def test_a_fenced_out_handler_writes_nothing(workshop: Workshop, payments:
     async with workshop.running() as runner:
         await heard(begun)
         table = workshop.database.tables.task
-        await workshop.change(sa.update(table).where(table.c.id == task).values(fence=table.c.fence + 1))
+        other = await workshop.database.write(register, runner.lease.identity, 60.0)
+        claimed = {"fence": table.c.fence + 1, "runner_id": other}
+        await workshop.change(sa.update(table).where(table.c.id == task).values(claimed))
         go_on.set()
         await asyncio.wait_for(_forgotten(runner), PATIENCE)
     assert [error.fields["id"] for error in raised if isinstance(error, FencedOut)] == [task]
@@ -121,7 +124,7 @@ async def test_a_fenced_out_handler_writes_nothing(workshop: Workshop, payments:
 
 
 async def _forgotten(runner: Any) -> None:
-    while len(runner.working.in_hand):
+    while len(runner.worker.in_flight):
         await asyncio.sleep(0.01)
 
 
@@ -159,7 +162,7 @@ async def test_a_handler_that_ends_the_transaction_itself_fails_and_writes_nothi
     await workshop.work()
     row = await workshop.row(task)
     assert row.state == "dead"
-    assert "Leave commit() and rollback() out" in row.error
+    assert "Remove commit() and rollback()" in row.error
     assert await payments() == 0
 
 
@@ -172,14 +175,14 @@ async def test_a_second_transaction_beside_the_first_is_refused(
         own = ctx.transaction()
         async with own as tx:
             await tx.execute(PAY, {"task": ctx.id})
-            with pytest.raises(TransactionOpen, match="Write all in that one"):
+            with pytest.raises(TransactionOpen, match="Write everything in that one"):
                 await (own if again == "the same" else ctx.transaction()).__aenter__()
 
     def in_thread(ctx: Context) -> None:
         own = ctx.transaction()
         with own as tx:
             tx.execute(PAY, {"task": ctx.id})
-            with pytest.raises(TransactionOpen, match="Write all in that one"):
+            with pytest.raises(TransactionOpen, match="Write everything in that one"):
                 (own if again == "the same" else ctx.transaction()).__enter__()
 
     workshop.handler("pay", max_attempts=1)(on_loop if kind == "async" else in_thread)
@@ -189,7 +192,7 @@ async def test_a_second_transaction_beside_the_first_is_refused(
     assert await payments() == 1
 
 
-async def test_what_fails_after_the_transaction_changes_nothing(
+async def test_a_failure_after_the_transaction_changes_nothing(
     workshop: Workshop, payments: Payments, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "runner")
@@ -204,7 +207,7 @@ async def test_what_fails_after_the_transaction_changes_nothing(
     await workshop.work()
     assert await workshop.state(task) == "succeeded"
     assert await payments() == 1
-    assert "had ended in its own transaction, then failed: RuntimeError: the receipt was not printed" in caplog.text
+    assert "succeeded in its own transaction, then failed: RuntimeError: the receipt was not printed" in caplog.text
 
 
 async def test_a_time_out_within_the_transaction_rolls_both_back(workshop: Workshop, payments: Payments) -> None:
@@ -217,11 +220,11 @@ async def test_a_time_out_within_the_transaction_rolls_both_back(workshop: Works
     task = await workshop.submit("pay")
     await workshop.work()
     row = await workshop.row(task)
-    assert (row.state, row.error) == ("dead", "Timeout: it took longer than 50ms")
+    assert (row.state, row.error) == ("dead", "Timeout: the task took longer than 50ms")
     assert await payments() == 0
 
 
 def test_where_no_runner_is_there_is_no_transaction() -> None:
     ctx = Context(7, None, 1, 5, 1, None, logging.LoggerAdapter(logging.getLogger("test")))
-    with pytest.raises(NoTransaction, match="Task 7 is executed by no runner"):
+    with pytest.raises(NoTransaction, match="Task 7 is not executed by a runner"):
         ctx.transaction()

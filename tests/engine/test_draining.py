@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from runner.schema import MINUTE_COUNTS
-from runner.task import State
+from runner.db.schema import MINUTE_COUNTS
+from runner.model.task import State
 from tests.engine.locks import Lock
 from tests.engine.test_terminating import claimed_without_a_slot, terminate
 from tests.engine.workshop import PATIENCE, Workshop, at_work, heard, until
@@ -21,7 +21,7 @@ def lock(migrated_url: str) -> Iterator[Lock]:
     lock.release()
 
 
-async def test_what_runs_is_waited_for(workshop: Workshop) -> None:
+async def test_draining_waits_for_running_tasks(workshop: Workshop) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @workshop.handler("work")
@@ -53,16 +53,16 @@ async def test_nothing_is_claimed_any_more(workshop: Workshop) -> None:
     async with at_work(runner) as life:
         await heard(begun)
         runner.stop()
-        await until(lambda: not runner.claiming.open)
+        await until(lambda: not runner.claimer.open)
         late = await workshop.submit("work")
-        await runner.claiming.scan()
+        await runner.claimer.scan()
         go_on.set()
         await life
     row = await workshop.row(late)
     assert (row.state, row.fence) == ("waiting", 0)
 
 
-async def test_what_has_not_begun_is_handed_back_and_costs_no_attempt(workshop: Workshop) -> None:
+async def test_unstarted_tasks_are_released_without_an_attempt(workshop: Workshop) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @workshop.handler("first")
@@ -74,25 +74,25 @@ async def test_what_has_not_begun_is_handed_back_and_costs_no_attempt(workshop: 
     async def second() -> None: ...
 
     await workshop.submit("first")
-    runner = workshop.runner(slots=1)
+    runner = workshop.runner(concurrency=1)
     async with at_work(runner):
         await heard(begun)
         unbegun = await claimed_without_a_slot(workshop, runner, "second")
-        await until(lambda: unbegun in runner.working.in_hand.tasks)
+        await until(lambda: unbegun in runner.worker.in_flight.tasks)
         runner.stop()
-        await until(lambda: not runner.claiming.open)
+        await until(lambda: not runner.claimer.open)
         go_on.set()
     row = await workshop.row(unbegun)
     assert (row.state, row.attempt, row.releases, row.runner_id) == ("waiting", 0, 1, None)
 
 
-async def test_what_a_claim_under_way_takes_is_handed_back(workshop: Workshop, lock: Lock) -> None:
+async def test_tasks_of_a_claim_in_progress_are_released(workshop: Workshop, lock: Lock) -> None:
     @workshop.handler("work")
     async def work() -> None: ...
 
     task = await workshop.submit("work")
-    runner = workshop.runner(every="1h", beat="2s")
-    survey = runner.claiming._survey
+    runner = workshop.runner(poll_interval="1h", heartbeat_interval="2s")
+    survey = runner.claimer._survey
     surveyed = asyncio.Event()
 
     async def survey_and_lock() -> None:
@@ -101,12 +101,12 @@ async def test_what_a_claim_under_way_takes_is_handed_back(workshop: Workshop, l
             await lock.take()
             surveyed.set()
 
-    runner.claiming._survey = survey_and_lock  # type: ignore[method-assign]
+    runner.claimer._survey = survey_and_lock  # type: ignore[method-assign]
     async with at_work(runner) as life:
         await heard(surveyed)
         await asyncio.sleep(0.1)  # the claim is on its way; were it not, it would not claim and the test would hold
         runner.stop()
-        await until(lambda: not runner.claiming.open)
+        await until(lambda: not runner.claimer.open)
         lock.release()
         assert await life
     row = await workshop.row(task)
@@ -141,10 +141,10 @@ async def test_a_thread_that_does_not_end_in_time_is_given_up(workshop: Workshop
     task = await workshop.submit("work")
     async with workshop.running(drain_timeout="50ms") as runner:
         assert await asyncio.to_thread(begun.wait, PATIENCE)
-    assert runner.working.executor.stuck == 1
+    assert runner.worker.executor.stuck == 1
     assert [tried.error_type for tried in await workshop.attempts(task)] == ["Interrupted"]
     go_on.set()
-    await until(lambda: runner.working.executor.stuck == 0)
+    await until(lambda: runner.worker.executor.stuck == 0)
 
 
 async def test_a_stopped_runner_is_struck_from_the_list(workshop: Workshop) -> None:

@@ -1,4 +1,4 @@
-"""A runner that is to end when its work is done."""
+"""A runner that stops when no work is left."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -23,18 +23,18 @@ async def test_it_waits_for_retries(workshop: Workshop) -> None:
     assert await workshop.state(task) == "succeeded"
 
 
-async def test_it_leaves_what_is_scheduled_and_says_so(workshop: Workshop) -> None:
+async def test_it_leaves_scheduled_tasks_and_logs_their_number(workshop: Workshop) -> None:
     @workshop.handler("work")
     async def work() -> None: ...
 
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     later = [await workshop.submit("work", run_at=tomorrow) for _ in range(3)]
     runner = await workshop.work()
-    assert runner.later == 3
+    assert runner.scheduled_count == 3
     assert [await workshop.state(task) for task in later] == ["waiting"] * 3
 
 
-async def test_it_waits_for_what_its_tasks_submit(workshop: Workshop) -> None:
+async def test_it_waits_for_tasks_that_its_tasks_submit(workshop: Workshop) -> None:
     done: list[int] = []
 
     @workshop.handler("count")
@@ -59,7 +59,7 @@ async def test_it_waits_for_tasks_in_another_runners_hands(workshop: Workshop) -
     task = await workshop.submit("work")
     async with workshop.running():
         await begun.wait()
-        second = asyncio.ensure_future(workshop.work(every="20ms"))
+        second = asyncio.ensure_future(workshop.work(poll_interval="20ms"))
         looks = await asyncio.wait([second], timeout=0.5)
         assert second in looks[1], "it must not leave while the other may still need it"
         go_on.set()
@@ -67,13 +67,13 @@ async def test_it_waits_for_tasks_in_another_runners_hands(workshop: Workshop) -
     assert await workshop.state(task) == "succeeded"
 
 
-async def test_it_ends_at_once_when_there_is_nothing(workshop: Workshop) -> None:
+async def test_it_ends_immediately_without_tasks(workshop: Workshop) -> None:
     @workshop.handler("work")
     async def work() -> None: ...
 
     runner = await workshop.work()
-    assert runner.later == 0
-    assert runner.tally.verbs == {}
+    assert runner.scheduled_count == 0
+    assert runner.metrics.verbs == {}
 
 
 async def test_it_does_not_wait_for_handlers_that_it_does_not_know(workshop: Workshop) -> None:
@@ -98,7 +98,7 @@ async def test_it_does_not_wait_for_other_queues(workshop: Workshop) -> None:
     assert await workshop.state(here) == "succeeded"
 
 
-async def test_a_retry_plan_that_somebody_wrote_wrong_does_not_stop_the_runner(workshop: Workshop) -> None:
+async def test_an_invalid_retry_plan_in_a_row_does_not_stop_the_runner(workshop: Workshop) -> None:
     @workshop.handler("broken", retry="1ms", max_attempts=2)
     async def broken() -> None:
         raise ZeroDivisionError
@@ -116,7 +116,7 @@ async def test_a_retry_plan_that_somebody_wrote_wrong_does_not_stop_the_runner(w
     assert await workshop.state(other) == "succeeded"
 
 
-async def test_a_limit_of_attempts_that_somebody_erased_meanwhile_does_not_stop_the_runner(workshop: Workshop) -> None:
+async def test_a_max_attempts_erased_during_the_run_does_not_stop_the_runner(workshop: Workshop) -> None:
     table = workshop.database.tables.task
     tries: list[int] = []
 

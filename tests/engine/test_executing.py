@@ -1,4 +1,4 @@
-"""One task in, one outcome out: whatever a handler does, executing it never raises and always frees the slot."""
+"""Executing a task: one outcome, no exception, and a released slot for every behaviour of a handler."""
 
 import asyncio
 import threading
@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from runner.engine.execute import Executor
-from runner.engine.slots import InHand, Running
-from runner.handlers import Context, Handler, Options
-from runner.outcome import Cancelled, Dead, Done, Outcome, Retry, Snooze
-from runner.task import Claimed
+from runner.engine.executor import Executor
+from runner.engine.slots import InFlight, Running
+from runner.handlers.context import Context
+from runner.handlers.registry import Handler, Options
+from runner.model.outcome import Cancelled, Dead, Done, Outcome, Retry, Snooze
+from runner.model.task import Claimed
 from tests.engine.workshop import PATIENCE, until
 
 RESULT_LIMIT = 1000
@@ -27,7 +28,7 @@ class Desk:
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
-        self.left = 0
+        self.slots_released = 0
 
     async def execute(self, function: Callable[..., Any], payload: str = "{}", **options: Any) -> Outcome:
         return await self.execute_running(taken(function, payload, **options))
@@ -37,7 +38,7 @@ class Desk:
             return await self.executor.execute(running, self._leave)
 
     def _leave(self) -> None:
-        self.left += 1
+        self.slots_released += 1
 
 
 def taken(
@@ -47,10 +48,10 @@ def taken(
     default: float | None = None,
     on_error: Any = "retry",
 ) -> Running:
-    """A task in hand, just claimed, with a time-out of its own and its handler's."""
+    """A claimed task with its own timeout and that of its handler."""
     handler = Handler("work", function, Options(timeout=default, on_error=on_error))
     task = Claimed(7, "default", "work", "order-7", payload, 1, datetime.now(UTC), 2, 5, 12, timeout, 0, None)
-    running = InHand(1, 1, 0).add(task, handler)
+    running = InFlight(1, 1, 0).add(task, handler)
     assert running is not None
     return running
 
@@ -82,9 +83,9 @@ async def desk() -> AsyncIterator[Desk]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_a_handler_returns_is_kept_as_json(desk: Desk, kind: str) -> None:
+async def test_the_result_of_a_handler_is_stored_as_json(desk: Desk, kind: str) -> None:
     assert await desk.execute(doing(kind, lambda: {"found": [1, 2]})) == Done('{"found":[1,2]}')
-    assert desk.left == 1
+    assert desk.slots_released == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -128,10 +129,10 @@ UNKEPT: dict[str, Callable[[], Any]] = {
     "bytes that are no text": lambda: b"\xff",
 }
 
-NO_JSON = "it cannot be written as JSON"
+NO_JSON = "it cannot be serialized as JSON"
 NOT_KEPT = {
-    "huge": f"it has {RESULT_LIMIT + 3:,} bytes, more than the {RESULT_LIMIT:,} of result_limit",
-    "NUL": "it holds the character NUL, which PostgreSQL cannot store",
+    "huge": f"{RESULT_LIMIT + 3:,} bytes exceed the result_limit of {RESULT_LIMIT:,}",
+    "NUL": "it contains the character NUL, which PostgreSQL cannot store",
 }
 
 
@@ -143,8 +144,8 @@ async def test_a_result_that_cannot_be_kept_is_a_success_without_one(
     outcome = await desk.execute(doing(kind, UNKEPT[result]))
     assert isinstance(outcome, Done)
     assert (outcome.result, outcome.why) == (None, f"the result was not kept: {NOT_KEPT.get(result, NO_JSON)}")
-    assert caplog.messages == [f"task 7 of work: {outcome.why}"]
-    assert desk.left == 1
+    assert caplog.messages == [f"task 7 (work): {outcome.why}"]
+    assert desk.slots_released == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -163,7 +164,7 @@ async def test_a_payload_that_does_not_fit_is_dead_with_the_reason(desk: Desk, k
     assert outcome.failure is not None
     assert outcome.failure.type == "InvalidPayload"
     assert "seven" not in outcome.failure.message
-    assert desk.left == 1
+    assert desk.slots_released == 1
 
 
 async def test_annotations_that_name_nothing_are_a_failure_and_free_the_slot(desk: Desk) -> None:
@@ -173,7 +174,7 @@ async def test_annotations_that_name_nothing_are_a_failure_and_free_the_slot(des
     assert isinstance(outcome, Retry)
     assert outcome.failure is not None
     assert outcome.failure.type.endswith("InvalidHandler")
-    assert desk.left == 1
+    assert desk.slots_released == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -185,7 +186,7 @@ async def test_an_exception_is_a_failed_attempt_with_its_own_words(desk: Desk, k
     assert outcome.failure.reason == "KeyError: 'missing'"
     assert "in _raise" in outcome.failure.traceback
     assert "execute.py" not in outcome.failure.traceback
-    assert desk.left == 1
+    assert desk.slots_released == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -205,13 +206,13 @@ async def test_an_exception_is_a_failed_attempt_with_its_own_words(desk: Desk, k
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_whatever_is_raised_is_a_failed_attempt(desk: Desk, kind: str, error: BaseException) -> None:
+async def test_every_exception_is_a_failed_attempt(desk: Desk, kind: str, error: BaseException) -> None:
     outcome = await desk.execute(raising(kind, error))
     assert isinstance(outcome, Retry)
     assert outcome.delay is None, "the retry plan decides"
     assert outcome.failure is not None
     assert type(error).__name__ in outcome.failure.type + outcome.failure.message + outcome.failure.traceback
-    assert desk.left == 1
+    assert desk.slots_released == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -245,7 +246,7 @@ async def test_an_exception_whose_text_cannot_be_had_is_a_failed_attempt(
     assert isinstance(outcome, Retry)
     assert outcome.failure is not None
     assert outcome.failure.type.endswith(type(error).__name__)
-    assert outcome.failure.message == "(its message could not be read)"
+    assert outcome.failure.message == "(message not readable)"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -265,9 +266,7 @@ async def test_an_exception_whose_text_cannot_be_had_is_a_failed_attempt(
         (lambda error: "dead", Retry),
     ],
 )
-async def test_on_error_says_what_an_exception_means(
-    desk: Desk, kind: str, on_error: Any, outcome: type[Outcome]
-) -> None:
+async def test_on_error_classifies_an_exception(desk: Desk, kind: str, on_error: Any, outcome: type[Outcome]) -> None:
     result = await desk.execute(raising(kind, KeyError("x")), on_error=on_error)
     assert type(result) is outcome
     if isinstance(result, (Retry, Dead)):
@@ -286,7 +285,7 @@ async def test_on_error_keeps_the_delay_that_it_chose(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("error", "message"), [(ValueError("no 7"), "unknown customer (no 7)"), (ValueError(), "unknown customer")]
 )
-async def test_the_reason_that_on_error_gives_is_kept_with_what_the_exception_said(
+async def test_the_reason_from_on_error_is_stored_with_the_message_of_the_exception(
     desk: Desk, kind: str, decided: Retry | Dead, error: ValueError, message: str
 ) -> None:
     outcome = await desk.execute(raising(kind, error), on_error=lambda _: decided)
@@ -308,7 +307,7 @@ async def test_an_async_handler_that_takes_too_long_is_cancelled(desk: Desk) -> 
 
     assert timed_out(await desk.execute(work, timeout=AT_ONCE))
     assert seen == ["cancelled"]
-    assert desk.left == 1
+    assert desk.slots_released == 1
 
 
 async def test_a_thread_that_takes_too_long_is_told_and_keeps_its_slot_until_it_ends(
@@ -323,14 +322,14 @@ async def test_a_thread_that_takes_too_long_is_told_and_keeps_its_slot_until_it_
 
     assert timed_out(await desk.execute(work, timeout=AT_ONCE))
     assert await asyncio.to_thread(told.wait, PATIENCE)
-    assert (desk.left, desk.executor.stuck) == (0, 1)
+    assert (desk.slots_released, desk.executor.stuck) == (0, 1)
     go_on.set()
-    await until(lambda: desk.left == 1)
+    await until(lambda: desk.slots_released == 1)
     assert desk.executor.stuck == 0
-    assert "task 7 of work ended after it had been given up" in caplog.messages
+    assert "task 7 (work) ended after its runner abandoned it" in caplog.messages
 
 
-async def test_a_thread_that_fails_after_it_was_given_up_disturbs_nobody(desk: Desk) -> None:
+async def test_an_abandoned_thread_that_fails_has_no_effect(desk: Desk) -> None:
     go_on = threading.Event()
 
     def work() -> None:
@@ -339,7 +338,7 @@ async def test_a_thread_that_fails_after_it_was_given_up_disturbs_nobody(desk: D
 
     assert timed_out(await desk.execute(work, timeout=AT_ONCE))
     go_on.set()
-    await until(lambda: desk.left == 1)
+    await until(lambda: desk.slots_released == 1)
 
 
 def timed_out(outcome: Outcome) -> bool:
@@ -393,7 +392,7 @@ async def test_a_timeout_of_the_handlers_own_is_not_called_ours(desk: Desk) -> N
     assert outcome.failure.type == "TimeoutError"
 
 
-async def test_a_handler_that_awaits_what_was_cancelled_has_failed_by_itself(desk: Desk) -> None:
+async def test_a_handler_that_awaits_a_cancelled_task_fails(desk: Desk) -> None:
     async def work() -> None:
         other = asyncio.ensure_future(asyncio.Event().wait())
         other.cancel()
@@ -424,10 +423,10 @@ async def test_a_terminated_body_is_cancelled(desk: Desk, kind: str) -> None:
     await until(begun.is_set)
     running.cancel()
     assert isinstance(await job, Cancelled)
-    assert desk.left == 1
+    assert desk.slots_released == 1
 
 
-async def test_a_context_says_what_its_task_is(desk: Desk) -> None:
+async def test_a_context_describes_its_task(desk: Desk) -> None:
     seen: list[Context] = []
     before = datetime.now(UTC)
 

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner import Context, TaskHandler, handler
-from runner.handlers import REGISTRY
+from runner.handlers.registry import REGISTRY
 from tests.engine.workshop import Workshop
 
 Later = TaskHandler[[int], Any, Any]
@@ -23,7 +23,7 @@ def later() -> Iterator[Later]:
 
 
 def parent(workshop: Workshop, kind: str, later: Later, ends: Any) -> None:
-    """A handler that submits a follow-up, and then does what it is told to."""
+    """A handler that submits a follow-up and then returns or raises as given."""
 
     async def on_loop(ctx: Context) -> None:
         async with ctx.transaction() as tx:

@@ -1,4 +1,4 @@
-"""Tasks that wait for others, in the hands of runners: let go at once, and forgotten by nobody."""
+"""Runners resolve dependencies immediately and find missed ones."""
 
 import asyncio
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runner.handlers import Context
-from runner.outcome import Dead
-from runner.store.dependencies import Ended
-from runner.task import After, State
+from runner.handlers.context import Context
+from runner.model.outcome import Dead
+from runner.model.task import DependsOn, State
+from runner.store.dependencies import FinishedParent
 from tests.engine.workshop import Workshop, until
 
 
 def after(*parents: Any, on_failure: Any = "wait") -> dict[str, Any]:
-    return {"after": tuple(After(parent, on_failure) for parent in parents)}
+    return {"after": tuple(DependsOn(parent, on_failure) for parent in parents)}
 
 
 @pytest.fixture
@@ -34,11 +34,11 @@ def order(workshop: Workshop) -> list[int]:
     return executed
 
 
-async def test_a_chain_runs_in_its_order_and_at_once(workshop: Workshop, order: list[int]) -> None:
+async def test_a_chain_runs_in_order_without_delay(workshop: Workshop, order: list[int]) -> None:
     ids = [await workshop.submit("step")]
     for _ in range(9):
         ids.append(await workshop.submit("step", **after(ids[-1])))
-    await workshop.work(every="1h")
+    await workshop.work(poll_interval="1h")
     assert order == ids
 
 
@@ -46,15 +46,13 @@ async def test_a_chain_that_is_cancelled_is_cancelled_to_its_end(workshop: Works
     ids = [await workshop.submit("fail")]
     for _ in range(5):
         ids.append(await workshop.submit("step", **after(ids[-1], on_failure="cancel")))
-    runner = await workshop.work(every="1h")
+    runner = await workshop.work(poll_interval="1h")
     assert order == ids[:1]
     assert [await workshop.state(id) for id in ids] == [State.DEAD, *[State.CANCELLED] * 5]
-    assert runner.tally.verbs["cancel"] == 5
+    assert runner.metrics.verbs["cancel"] == 5
 
 
-async def test_a_runner_that_ends_by_itself_leaves_what_nothing_can_be_done_about(
-    workshop: Workshop, order: list[int]
-) -> None:
+async def test_an_idle_runner_ends_despite_unresolvable_dependencies(workshop: Workshop, order: list[int]) -> None:
     dead = await workshop.submit("fail")
     held = await workshop.submit("step", **after(dead))
     unborn = await workshop.submit("step", **after(("step", "never")))
@@ -63,12 +61,12 @@ async def test_a_runner_that_ends_by_itself_leaves_what_nothing_can_be_done_abou
     assert order == [dead]
 
 
-async def test_what_nobody_was_told_of_is_found_by_any_runner(workshop: Workshop, order: list[int]) -> None:
+async def test_any_runner_finds_missed_dependents(workshop: Workshop, order: list[int]) -> None:
     parent = await workshop.submit("step")
     child = await workshop.submit("step", **after(parent))
-    async with workshop.running(every="50ms") as runner:
-        runner.following.add = lambda task: None  # type: ignore[method-assign] # as if it had died in between
-        runner.working._ended = lambda task: None
+    async with workshop.running(poll_interval="50ms") as runner:
+        runner.dependency_resolver.add = lambda task: None  # type: ignore[method-assign] # as if it had died in between
+        runner.worker._on_final = lambda task: None
         await workshop.ended(parent, child)
     assert order == [parent, child]
 
@@ -87,7 +85,7 @@ async def test_a_row_that_no_database_takes_holds_up_no_other(workshop: Workshop
 async def test_while_nothing_waits_that_is_asked_now_and_then_and_nothing_else(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.engine.following.LOOK_EVERY", 3_600.0)
+    monkeypatch.setattr("runner.engine.dependency_resolver.CHECK_INTERVAL", 3_600.0)
     asked: list[str] = []
     runner = workshop.runner()
     ask = runner.database.ask
@@ -97,11 +95,11 @@ async def test_while_nothing_waits_that_is_asked_now_and_then_and_nothing_else(
         return await ask(verb, *args)
 
     runner.database.ask = counting  # type: ignore[method-assign, assignment] # looks over its shoulder
-    telling = asyncio.ensure_future(runner.following.run())
+    telling = asyncio.ensure_future(runner.dependency_resolver.run())
     for id in range(1, 200):
-        runner.following.add(Ended(id, "step", None))
-    await until(lambda: runner.following.idle)
-    runner.following.add(Ended(200, "step", None))
+        runner.dependency_resolver.add(FinishedParent(id, "step", None))
+    await until(lambda: runner.dependency_resolver.idle)
+    runner.dependency_resolver.add(FinishedParent(200, "step", None))
     await asyncio.sleep(0)
     telling.cancel()
     await runner.database.dispose()

@@ -2,81 +2,128 @@
 
 import pytest
 
-from runner.engine.lease import MARGIN, Lease
-from runner.store.database import Database
-from runner.store.runners import Identity
+from runner.db.database import Database
+from runner.db.types import db_later, db_now
+from runner.engine.heartbeat import MARGIN, STEADY, Lease
+from runner.store.heartbeat import Identity
 
 LEASE = 100.0
 ME = Identity("here", 1, "1", ["work"], 4)
 
 
 class Clock:
-    """The monotonic clock, set by hand."""
+    """The clock of the lease, set by hand."""
 
     now = 1_000.0
 
-    def monotonic(self) -> float:
+    def elapsed(self) -> float:
         return self.now
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("runner.engine.lease.time", clock)
+    monkeypatch.setattr("runner.engine.heartbeat.elapsed", clock.elapsed)
     return clock
 
 
 @pytest.fixture
 async def lease(database: Database, clock: Clock) -> Lease:
     lease = Lease(database, LEASE, ME)
-    await lease.take()
+    await lease.register()
     return lease
 
 
-def struck_out(lease: Lease) -> bool:
-    return lease.struck_out
+def declared_lost(lease: Lease) -> bool:
+    return lease.declared_lost
 
 
 async def renewed(lease: Lease) -> None:
     await lease.renew(0, lambda answer: None)
 
 
-def test_nobody_holds_a_lease_before_taking_it(database: Database) -> None:
-    assert not Lease(database, LEASE, ME).held
+def test_a_lease_is_invalid_before_registration(database: Database) -> None:
+    assert not Lease(database, LEASE, ME).is_valid
 
 
 async def test_a_lease_is_held_for_a_little_less_than_it_lasts(lease: Lease, clock: Clock) -> None:
     clock.now += MARGIN * LEASE - 1
-    assert lease.held
+    assert lease.is_valid
     clock.now += 2
-    assert not lease.held
+    assert not lease.is_valid
 
 
-async def test_a_fresh_runner_may_rescue_at_once(lease: Lease) -> None:
+async def renewed_for(lease: Lease, clock: Clock, seconds: float) -> None:
+    """Renew as a runner does, every fifth of its lease."""
+    for _ in range(round(5 * seconds / LEASE)):
+        clock.now += LEASE / 5
+        await renewed(lease)
+
+
+async def heard_last(lease: Lease, database: Database, ago: float) -> None:
+    """Let the database believe that the last heartbeat came a while ago."""
+    runner = database.tables.runner
+    async with database.writing() as tx:
+        past = runner.update().where(runner.c.id == lease.id)
+        await tx.execute(past.values(beat_at=db_later(db_now(), -ago), lease_until=db_later(db_now(), LEASE - ago)))
+
+
+async def test_a_fresh_runner_gives_others_one_lease_to_renew(lease: Lease, clock: Clock) -> None:
+    await renewed_for(lease, clock, 0.8 * LEASE)
+    assert (lease.is_valid, lease.may_rescue) == (True, False)
+    await renewed_for(lease, clock, 0.2 * LEASE)
     assert lease.may_rescue
 
 
-async def test_who_could_not_beat_leaves_the_others_time_to_beat_first(lease: Lease, clock: Clock) -> None:
+async def test_a_runner_that_registers_again_waits_again(lease: Lease, clock: Clock) -> None:
+    await renewed_for(lease, clock, LEASE)
+    await lease.register()
+    assert (lease.is_valid, lease.may_rescue) == (True, False)
+
+
+async def test_a_runner_that_could_not_renew_gives_others_one_lease(lease: Lease, clock: Clock) -> None:
     clock.now += 2 * LEASE
     assert not lease.may_rescue
     await renewed(lease)
-    assert (lease.held, lease.may_rescue) == (True, False)
+    assert (lease.is_valid, lease.may_rescue) == (True, False)
+    await renewed_for(lease, clock, 0.8 * LEASE)
+    assert not lease.may_rescue
+    await renewed_for(lease, clock, 0.2 * LEASE)
+    assert lease.may_rescue
+
+
+@pytest.mark.parametrize(("silent", "judges"), [(STEADY + 0.05, False), (STEADY - 0.05, True)])
+async def test_a_gap_by_the_clock_of_the_database_counts_as_an_outage(
+    lease: Lease, clock: Clock, database: Database, silent: float, judges: bool
+) -> None:
+    await renewed_for(lease, clock, LEASE)
+    await heard_last(lease, database, silent * LEASE)
+    await renewed(lease)
+    assert lease.may_rescue is judges
+
+
+async def test_heartbeats_that_are_rare_by_setting_are_no_gap(database: Database, clock: Clock) -> None:
+    lease = Lease(database, LEASE, ME, LEASE / 2)
+    await lease.register()
+    clock.now += LEASE / 2
+    await heard_last(lease, database, 0.7 * LEASE)
+    await renewed(lease)
     clock.now += LEASE / 2
     assert lease.may_rescue
 
 
-async def test_ordinary_beats_take_no_right_away(lease: Lease, clock: Clock) -> None:
-    clock.now += LEASE / 5
-    await renewed(lease)
+async def test_ordinary_heartbeats_do_not_begin_another_wait(lease: Lease, clock: Clock) -> None:
+    await renewed_for(lease, clock, LEASE)
+    await renewed_for(lease, clock, LEASE / 5)
     assert lease.may_rescue
 
 
-async def test_a_runner_that_was_struck_out_hears_of_it(lease: Lease, database: Database) -> None:
+async def test_a_runner_declared_lost_learns_it_from_the_heartbeat(lease: Lease, database: Database) -> None:
     async with database.writing() as tx:
         await tx.execute(tx.tables.runner.delete())
     first = lease.id
     await renewed(lease)
-    assert struck_out(lease)
-    await lease.take()
-    assert not struck_out(lease)
+    assert declared_lost(lease)
+    await lease.register()
+    assert not declared_lost(lease)
     assert lease.id > first

@@ -1,4 +1,4 @@
-"""What a runner writes to its log: lines for machines where nobody looks, and never a payload."""
+"""The log of a runner: one line per event, in JSON where no terminal is attached, without payloads."""
 
 import io
 import json
@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from runner import logs
-from runner.store import observe
+from runner.queries.failures import failures as read_failures
 from tests.engine.workshop import Workshop
 
 SECRET = "swordfish"
@@ -46,19 +46,19 @@ async def test_every_event_is_one_line_of_json_without_payloads(workshop: Worksh
     records = [json.loads(line) for line in lines]
     assert all({"at", "level", "logger", "message"} <= set(record) for record in records)
     messages = " ".join(record["message"] for record in records)
-    assert "broken attempt 1/2: retry: ValueError: two lines" in messages
-    assert "broken attempt 2/2: bury: ValueError: two lines" in messages
+    assert "(broken) attempt 1/2: retry: ValueError: two lines" in messages
+    assert "(broken) attempt 2/2: bury: ValueError: two lines" in messages
     assert "InvalidPayload" in messages
     assert "password" not in messages
     assert SECRET not in stream.getvalue()
-    failures = await workshop.database.read(observe.failures)
+    failures = await workshop.database.read(read_failures)
     assert [SECRET in f"{failure.message} {failure.traceback}" for failure in failures] == [False] * len(failures)
     assert "***" in " ".join(failure.message for failure in failures)
     assert "\x1b" not in stream.getvalue()
 
 
 @pytest.mark.parametrize("form", ["json", "human"])
-def test_what_looks_like_a_secret_is_masked(form: Literal["json", "human"]) -> None:
+def test_likely_secrets_are_masked(form: Literal["json", "human"]) -> None:
     stream = io.StringIO()
     before = logging.getLogger().handlers[:]
     logs.set_up(form, stream)
@@ -74,7 +74,7 @@ def test_what_looks_like_a_secret_is_masked(form: Literal["json", "human"]) -> N
     assert SECRET not in stream.getvalue()
 
 
-async def test_the_first_and_the_last_line_say_who_worked_and_what_became_of_it(
+async def test_the_first_line_names_the_runner_and_the_last_its_results(
     workshop: Workshop, stream: io.StringIO
 ) -> None:
     @workshop.handler("fine")

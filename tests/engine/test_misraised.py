@@ -1,4 +1,4 @@
-"""A handler that raises an outcome is told to return it."""
+"""A handler that raises an outcome gets advice to return it."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,11 @@ import pytest
 
 import runner
 from runner import Dead, Retry
-from runner.engine.misraised import advice
+from runner.engine.handler_result import advice
 
 
 def dead() -> None:
-    raise Dead("no such shop")  # type: ignore[misc] # this is what is recognised
+    raise Dead("no such shop")  # type: ignore[misc] # the case under test
 
 
 def retry() -> None:
@@ -22,7 +22,7 @@ def by_module() -> None:
 
 
 def something_else() -> None:
-    raise 5  # type: ignore[misc]  # noqa: B016 - Dead is not what it raises
+    raise 5  # type: ignore[misc]  # noqa: B016 - raises another name than Dead
 
 
 def about_it() -> None:
@@ -39,7 +39,7 @@ def said(body: Callable[[], None]) -> str:
 
 @pytest.mark.parametrize(("body", "name"), [(dead, "Dead"), (retry, "Retry"), (by_module, "Snooze")])
 def test_an_outcome_that_is_raised_is_to_be_returned(body: Callable[[], None], name: str) -> None:
-    assert said(body) == f"; an outcome is returned, not raised: write return {name}(...)"
+    assert said(body) == f"; return the outcome instead of raising it: return {name}(...)"
 
 
 @pytest.mark.parametrize("body", [something_else, about_it])

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import pytest
 
-from runner.store import connecting
-from runner.store.database import Database
+from runner.db import connect
+from runner.db.database import Database
 from tests.conftest import NO_POSTGRES, SqliteDatabases
 from tests.engine.locks import Lock
 from tests.engine.workshop import Workshop, at_work, heard, until
@@ -71,13 +71,13 @@ def own_server() -> Iterator[Server]:
 @pytest.fixture
 def locked_file(sqlite: SqliteDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A file whose lock is waited for only briefly."""
-    monkeypatch.setattr(connecting, "BUSY_SECONDS", 0.02)
+    monkeypatch.setattr(connect, "BUSY_SECONDS", 0.02)
     return sqlite.migrated(tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def server(request: pytest.FixtureRequest) -> Server | None:
-    """The server to stop; None stands for a file."""
+    """The server to stop; None for a file."""
     return request.getfixturevalue("own_server") if request.param == "postgresql" else None
 
 
@@ -112,7 +112,7 @@ async def test_a_runner_waits_for_a_database_that_is_away_when_it_starts(
     task = await workshop.submit("work")
     await outage.begin()
     async with workshop.running():
-        await until(lambda: said(caplog, "waiting for the database, next try in "))
+        await until(lambda: said(caplog, "database unavailable: retrying in "))
         await outage.end()
         await workshop.ended(task)
     assert not errors(caplog)
@@ -124,7 +124,7 @@ async def test_a_runner_that_waits_for_its_database_can_be_stopped(
     await outage.begin()
     runner = outage.workshop.runner()
     async with at_work(runner) as life:
-        await until(lambda: said(caplog, "waiting for the database, next try in "))
+        await until(lambda: said(caplog, "database unavailable: retrying in "))
         runner.stop()
         assert await life
 
@@ -140,12 +140,12 @@ async def test_outcomes_wait_for_the_database_and_claims_stop(outage: Outage, ca
         return "kept"
 
     task = await workshop.submit("work")
-    async with workshop.running(lease="10s") as runner:
+    async with workshop.running(lease_timeout="10s") as runner:
         await heard(begun)
         await outage.begin()
         go_on.set()
-        await until(lambda: said(caplog, "1 outcomes wait for the database, next try in "))
-        assert not runner.claiming._allowed()
+        await until(lambda: said(caplog, "database unavailable: 1 outcome buffered, retrying in "))
+        assert not runner.claimer._allowed()
         await outage.end()
         await workshop.ended(task)
         after = await workshop.submit("work")
@@ -168,12 +168,12 @@ async def test_outcomes_outlast_an_outage_that_is_longer_than_the_lease(
         await go_on.wait()
 
     task = await workshop.submit("work")
-    async with workshop.running(lease="800ms", beat="200ms") as runner:
+    async with workshop.running(lease_timeout="800ms", heartbeat_interval="200ms") as runner:
         await heard(begun)
         await outage.begin()
-        await until(lambda: not runner.lease.held)
+        await until(lambda: not runner.lease.is_valid)
         go_on.set()
-        await until(lambda: said(caplog, "1 outcomes wait for the database, next try in "))
+        await until(lambda: said(caplog, "database unavailable: 1 outcome buffered, retrying in "))
         await asyncio.sleep(0.3)  # the lease, of which `held` knows four fifths, is over for everybody
         await outage.end()
         await workshop.ended(task)
@@ -190,12 +190,14 @@ async def test_a_scan_that_found_the_database_away_is_made_up_for_though_scans_a
     @workshop.handler("work")
     async def work() -> None: ...
 
-    async with workshop.running(every="1h", notify=False, watch_every="1h", lease="10s", beat="100ms") as runner:
-        await until(lambda: runner.claiming.open and runner.claiming.idle)
+    async with workshop.running(
+        poll_interval="1h", notify=False, sqlite_poll_interval="1h", lease_timeout="10s", heartbeat_interval="100ms"
+    ) as runner:
+        await until(lambda: runner.claimer.open and runner.claimer.idle)
         task = await workshop.submit("work")
         await outage.begin()
-        runner._look()
-        await until(lambda: said(caplog, "database away, next claim in "))
+        runner._scan_soon()
+        await until(lambda: said(caplog, "database unavailable: retrying in "))
         await outage.end()
         await workshop.ended(task)
 

@@ -1,4 +1,4 @@
-"""A runner whose tables somebody migrates says so once, and goes on."""
+"""A runner logs a migration of its tables once and continues."""
 
 import logging
 from pathlib import Path
@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from runner.engine.release import Release
-from runner.errors import DatabaseAway
-from runner.migrations import HEAD, upgrade
-from runner.store.database import Database
+from runner.db.database import Database
+from runner.db.migrations.apply import upgrade
+from runner.db.migrations.revisions import HEAD
+from runner.engine.maintenance import SchemaWatch
+from runner.errors import DatabaseUnavailable
 from tests.releases import NEXT, install_next
 from tests.store.table import change
 
@@ -17,31 +18,31 @@ from tests.store.table import change
 async def test_other_tables_are_said_once_and_so_is_that_they_fit_again(
     database: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    release = Release(database)
-    await release.look()
+    release = SchemaWatch(database)
+    await release.check_schema()
     with monkeypatch.context() as other:
         install_next(tmp_path, other)
         await upgrade(database)
     for _ in range(2):
-        await release.look()
+        await release.check_schema()
     await change(database, sa.text(f"UPDATE task_schema SET version_num = '{HEAD}'"))
     for _ in range(2):
-        await release.look()
-    said = [record.getMessage() for record in caplog.records if record.name == "runner.release"]
-    assert [record.levelno for record in caplog.records if record.name == "runner.release"] == [
+        await release.check_schema()
+    said = [record.getMessage() for record in caplog.records if record.name == "runner.schema"]
+    assert [record.levelno for record in caplog.records if record.name == "runner.schema"] == [
         logging.ERROR,
         logging.WARNING,
     ]
-    assert f"is at schema {NEXT}, which this program (schema {HEAD}) does not know" in said[0]
-    assert "goes on" in said[0]
+    assert f"is at schema {NEXT}, which this program (schema {HEAD}) does not support" in said[0]
+    assert "this runner continues" in said[0]
 
 
 async def test_an_outage_says_nothing_about_the_tables(
     database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def away(_database: Database) -> None:
-        raise DatabaseAway(url="x", why="y")
+        raise DatabaseUnavailable(url="x", why="y")
 
-    monkeypatch.setattr("runner.engine.release.check", away)
-    await Release(database).look()
+    monkeypatch.setattr("runner.engine.maintenance.check", away)
+    await SchemaWatch(database).check_schema()
     assert not caplog.records

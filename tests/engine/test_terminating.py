@@ -1,4 +1,4 @@
-"""What a terminate request does to a task in hand."""
+"""The effect of a terminate request on a task in flight."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner import Context
-from runner.engine.process import Runner
+from runner.engine.runner import Runner
 from runner.policy.polling import LookAhead
 from tests.engine.workshop import PATIENCE, Workshop, heard, until
 
@@ -86,7 +86,7 @@ async def test_a_failure_after_the_request_is_no_reason_to_try_again(workshop: W
 
     task = await workshop.submit("work", {"n": 1})
     assert task == 1
-    await workshop.work(beat="2s")
+    await workshop.work(heartbeat_interval="2s")
     assert tries == [1]
     assert await workshop.state(task) == "cancelled"
 
@@ -104,12 +104,12 @@ async def test_a_task_that_waits_for_a_slot_never_begins(workshop: Workshop) -> 
         ran.append("second")
 
     blocking = await workshop.submit("first")
-    async with workshop.running(slots=1) as runner:
+    async with workshop.running(concurrency=1) as runner:
         await heard(begun)
         waiting = await claimed_without_a_slot(workshop, runner, "second")
-        await until(lambda: waiting in runner.working.in_hand.tasks)
+        await until(lambda: waiting in runner.worker.in_flight.tasks)
         await terminate(workshop, waiting)
-        await runner._beat()
+        await runner._heartbeat()
         go_on.set()
         await workshop.ended(blocking, waiting)
     assert ran == []
@@ -124,6 +124,6 @@ class OneAhead(LookAhead):
 
 
 async def claimed_without_a_slot(workshop: Workshop, runner: Runner, handler: str) -> int:
-    """A task that a runner takes in hand though it has no slot free."""
-    runner.working.in_hand.on_loop.ahead = OneAhead()
+    """A task that a runner claims without a free slot."""
+    runner.worker.in_flight.on_loop.look_ahead = OneAhead()
     return await workshop.submit(handler)

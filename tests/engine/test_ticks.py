@@ -25,7 +25,7 @@ async def ticking(*table: Tick) -> AsyncIterator[Ticks]:
 
 
 class Log:
-    """Notes what happened, and wakes whoever waits for so many notes."""
+    """Records events, and wakes tests that wait for a number of them."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -54,7 +54,7 @@ async def test_fixed_delay_begins_the_delay_after_the_end() -> None:
     assert turns[:5] == ["start", "end", "start", "end", "start"]
 
 
-async def test_fixed_rate_begins_while_what_was_started_is_not_done() -> None:
+async def test_fixed_rate_starts_the_next_run_while_the_last_one_is_running() -> None:
     log, gate = Log(), asyncio.Event()
     begun: set[asyncio.Task[None]] = set()
 
@@ -114,7 +114,7 @@ async def test_a_stopped_tick_is_not_begun_again_by_the_end_of_its_last_run() ->
 
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])
 @pytest.mark.parametrize("rate", ["fixed-rate", "fixed-delay"])
-async def test_a_step_of_the_clock_sets_every_tick_anew(
+async def test_a_clock_step_reschedules_every_tick(
     rate: module.Rate, step: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "WATCH_EVERY", SOON)
@@ -159,20 +159,20 @@ async def test_a_wake_during_a_scan_is_not_lost(workshop: Workshop) -> None:
     async def work() -> None:
         done.set()
 
-    runner = workshop.runner(every="1h", notify=False, watch_every="1h")
-    survey = runner.claiming._survey
+    runner = workshop.runner(poll_interval="1h", notify=False, sqlite_poll_interval="1h")
+    survey = runner.claimer._survey
 
     async def survey_slowly() -> None:
         await survey()
         surveyed.set()
         await gate.wait()
 
-    runner.claiming._survey = survey_slowly  # type: ignore[method-assign]
+    runner.claimer._survey = survey_slowly  # type: ignore[method-assign]
     async with at_work(runner):
         await heard(surveyed)
         await workshop.submit("work")  # the survey under way cannot have seen it
-        runner._look()
-        await runner._looking
+        runner._scan_soon()
+        await runner._scan_task
         assert not done.is_set()
         gate.set()
         await heard(done)
@@ -184,5 +184,5 @@ async def test_a_runner_works_in_either_mode(workshop: Workshop, mode: str) -> N
     async def work() -> None: ...
 
     task = await workshop.submit("work")
-    await workshop.work(mode=mode)
+    await workshop.work(poll_mode=mode)
     assert await workshop.state(task) == "succeeded"

@@ -1,4 +1,4 @@
-"""What a runner does for the history: partitions ahead of the ids, and nothing that is too old."""
+"""Maintenance of the history: partitions ahead of the ids, and deletion of old tasks."""
 
 import logging
 from collections.abc import Callable
@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 
-from runner.engine.upkeep import Upkeep
+from runner.db.database import Database
+from runner.engine.maintenance import Maintenance
 from runner.settings import Settings
-from runner.store.database import Database
-from runner.store.partitions import look
+from runner.store.partitions.layout import read_layout
 from runner.urls import parse_url
 from tests.engine.workshop import Workshop
 from tests.postgres import login
@@ -18,8 +18,8 @@ from tests.store.rows import add_past, ahead
 on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 
 
-def upkeep(workshop: Workshop, database: Database | None = None, stopping: Callable[[], bool] = bool) -> Upkeep:
-    return Upkeep(database or workshop.database, Settings(url=parse_url(workshop.url)), stopping)
+def upkeep(workshop: Workshop, database: Database | None = None, stopping: Callable[[], bool] = bool) -> Maintenance:
+    return Maintenance(database or workshop.database, Settings(url=parse_url(workshop.url)), stopping)
 
 
 async def old_and_young(workshop: Workshop) -> None:
@@ -31,7 +31,7 @@ async def left(workshop: Workshop) -> list[int]:
     return [row.id for row in await workshop.rows(sa.select(workshop.database.tables.history.c.id))]
 
 
-async def test_what_is_old_goes(workshop: Workshop) -> None:
+async def test_old_tasks_are_deleted(workshop: Workshop) -> None:
     await old_and_young(workshop)
     await upkeep(workshop).run()
     assert await left(workshop) == [2]
@@ -39,27 +39,27 @@ async def test_what_is_old_goes(workshop: Workshop) -> None:
 
 @on_postgresql
 async def test_partitions_are_made(workshop: Workshop, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "runner.upkeep"):
+    with caplog.at_level(logging.INFO, "runner.maintenance"):
         await upkeep(workshop).run()
-    layout = await workshop.database.read(look)
+    layout = await workshop.database.read(read_layout)
     assert layout is not None
     assert len(layout.ranges) == 3
     assert [record.getMessage() for record in caplog.records] == [
-        "the history has a partition for the tasks 5000001 to 10000000",
-        "the history has a partition for the tasks 10000001 to 15000000",
+        "created a history partition for tasks 5000001 to 10000000",
+        "created a history partition for tasks 10000001 to 15000000",
     ]
 
 
 @on_postgresql
 async def test_a_runner_that_stops_makes_no_more(workshop: Workshop) -> None:
     await upkeep(workshop, stopping=lambda: True).run()
-    layout = await workshop.database.read(look)
+    layout = await workshop.database.read(read_layout)
     assert layout is not None
     assert len(layout.ranges) == 1
 
 
 @on_postgresql
-async def test_a_role_that_owns_nothing_says_so_once_and_deletes_row_by_row(
+async def test_a_role_without_ownership_logs_it_once_and_deletes_row_by_row(
     workshop: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
     await old_and_young(workshop)
@@ -72,5 +72,5 @@ async def test_a_role_that_owns_nothing_says_so_once_and_deletes_row_by_row(
         finally:
             await database.dispose()
     assert await left(workshop) == [2]
-    (told,) = [record.getMessage() for record in caplog.records if record.name == "runner.upkeep"]
-    assert "does not own the table task_history" in told
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "runner.maintenance"]
+    assert "does not own task_history" in told

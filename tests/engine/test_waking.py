@@ -1,4 +1,4 @@
-"""How soon a runner hears of work: at once where the database can tell, else with the next scan."""
+"""A submit wakes a runner immediately where the database can notify, otherwise the next scan finds the task."""
 
 import asyncio
 import json
@@ -9,24 +9,24 @@ from typing import Any
 import psycopg
 import pytest
 
-from runner.door.borrowed import Borrowing, follow
-from runner.engine import news
+from runner.client.external import ExternalTransaction, follower
+from runner.engine import notifier
+from runner.model.task import NewTask
 from runner.settings import Settings
-from runner.store.submit import submission
-from runner.task import NewTask
+from runner.store.submit import submit_steps
 from tests.conftest import on_postgresql
 from tests.engine.workshop import Workshop, heard, until
 
-SELDOM = {"every": "1h", "lease": "1h", "beat": "30m"}
+SELDOM = {"poll_interval": "1h", "lease_timeout": "1h", "heartbeat_interval": "30m"}
 """So that nothing but news can wake a runner during a test."""
 
 
-async def test_a_submit_wakes_a_runner_that_looks_seldom(workshop: Workshop) -> None:
+async def test_a_submit_wakes_a_runner_with_a_long_poll_interval(workshop: Workshop) -> None:
     @workshop.handler("work")
     async def work() -> None: ...
 
     async with workshop.running(**SELDOM) as runner:
-        await until(lambda: runner.claiming.open)
+        await until(lambda: runner.claimer.open)
         for _ in range(3):
             await workshop.ended(await workshop.submit("work"))
 
@@ -43,9 +43,9 @@ async def test_a_submit_in_an_applications_transaction_wakes_a_runner_at_its_com
         done.append(number)
 
     async with workshop.running(**SELDOM) as runner:
-        await until(lambda: runner.claiming.open)
+        await until(lambda: runner.claimer.open)
         with application(workshop.url, 1) as tx:
-            await runner.claiming.scan()
+            await runner.claimer.scan()
             assert done == []
             getattr(tx, fate)()
         if fate == "commit":
@@ -60,7 +60,7 @@ def application(url: str, number: int) -> Iterator["psycopg.Connection[Any]"]:
     """An application that has submitted a task in its transaction, and commits at the end."""
     tasks = [NewTask("work", json.dumps({"number": number}))]
     with psycopg.connect(url) as tx:
-        follow(tx, lambda driver: submission(Borrowing.of(Settings(), driver), tasks, True))
+        follower(tx)(tx, lambda driver: submit_steps(ExternalTransaction.of(Settings(), driver), tasks, True))
         yield tx
 
 
@@ -68,18 +68,18 @@ async def test_without_news_a_submit_is_found_by_polling(workshop: Workshop) -> 
     @workshop.handler("work")
     async def work() -> None: ...
 
-    quiet = SELDOM | {"every": "50ms", "notify": False, "watch_every": "1h"}
+    quiet = SELDOM | {"poll_interval": "50ms", "notify": False, "sqlite_poll_interval": "1h"}
     async with workshop.running(**quiet) as runner:
-        await until(lambda: runner.claiming.open)
+        await until(lambda: runner.claimer.open)
         await workshop.ended(await workshop.submit("work"))
 
 
-async def test_what_is_due_soon_is_not_left_to_the_next_scan(workshop: Workshop) -> None:
+async def test_a_task_due_soon_does_not_wait_for_the_next_poll(workshop: Workshop) -> None:
     @workshop.handler("work")
     async def work() -> None: ...
 
     soon = await workshop.submit("work", delay=0.3)
-    async with workshop.running(**SELDOM, notify=False, watch_every="1h"):
+    async with workshop.running(**SELDOM, notify=False, sqlite_poll_interval="1h"):
         await workshop.ended(soon)
 
 
@@ -91,11 +91,11 @@ async def test_the_first_scan_waits_for_the_initial_delay(workshop: Workshop) ->
         begun.set()
 
     task = await workshop.submit("work")
-    async with workshop.running(every="1ms", beat="20ms", initial_delay="1h") as runner:
-        await until(lambda: runner.lease.held)
+    async with workshop.running(poll_interval="1ms", heartbeat_interval="20ms", initial_delay="1h") as runner:
+        await until(lambda: runner.lease.is_valid)
         registered = runner.lease._renewed
         await until(lambda: runner.lease._renewed > registered)  # it is at work, and has heard news of its own beat
-        await runner.claiming.scan()
+        await runner.claimer.scan()
         assert await workshop.state(task) == "waiting"
     assert not begun.is_set()
 
@@ -103,13 +103,13 @@ async def test_the_first_scan_waits_for_the_initial_delay(workshop: Workshop) ->
 async def test_a_broken_listener_listens_again(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     if workshop.url.startswith("sqlite"):
         pytest.skip("SQLite has no listener that could break")
-    monkeypatch.setattr(news, "LISTEN_AGAIN", 0.01)
+    monkeypatch.setattr(notifier, "RECONNECT_DELAY", 0.01)
 
     @workshop.handler("work")
     async def work() -> None: ...
 
     async with workshop.running(**SELDOM) as runner:
-        await until(lambda: runner.claiming.open)
+        await until(lambda: runner.claimer.open)
         await until(lambda: end_listeners(workshop.url))
         await until(lambda: listeners(workshop.url) == 1)
         await workshop.ended(await workshop.submit("work"))
@@ -121,7 +121,7 @@ async def test_a_broken_listener_leaves_its_socket_to_others(migrated_url: str) 
     async with connection:
         await connection.execute("LISTEN news")
         socket = connection.fileno()
-        hearing = asyncio.ensure_future(news._hear(connection.pgconn, lambda: None))
+        hearing = asyncio.ensure_future(notifier._wait_for_notifications(connection.pgconn, lambda: None))
         await asyncio.sleep(0)
         assert end_listeners(migrated_url)
         with pytest.raises(psycopg.OperationalError):
@@ -154,7 +154,7 @@ async def test_a_burst_of_submits_is_heard_without_a_scan_for_each(workshop: Wor
             done.set()
 
     async with workshop.running(**SELDOM) as runner:
-        await until(lambda: runner.claiming.open)
+        await until(lambda: runner.claimer.open)
         for _ in range(50):
             await workshop.submit("work")
         await heard(done)

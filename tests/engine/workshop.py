@@ -1,4 +1,4 @@
-"""A place to run tasks in: a database, handlers of the test's own, and runners that execute them."""
+"""A workshop: a database, handlers of a test, and runners that execute them."""
 
 import asyncio
 import inspect
@@ -9,26 +9,27 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from runner.engine.process import Runner
-from runner.handlers import Handler, Options
-from runner.settings.checking import checked
-from runner.store.database import Database
-from runner.store.intervene import By, Kind, Place, pause
+from runner.db.database import Database
+from runner.engine.runner import Runner
+from runner.handlers.registry import Handler, Options
+from runner.model.task import NewTask
+from runner.operations.pause import PauseKind, PauseTarget, pause
+from runner.operations.results import Actor
+from runner.settings import Settings
 from runner.store.submit import submit
-from runner.task import NewTask
 from runner.urls import parse_url
 
 PATIENCE = 10.0
-"""Seconds after which a test stops waiting; what it waits for takes a fraction of one."""
+"""Timeout of a test in seconds; the expected events take a fraction of a second."""
 
 QUICK: dict[str, Any] = {
-    "every": "50ms",
-    "lease": "5s",
-    "beat": "100ms",
-    "flush_every": "1ms",
+    "poll_interval": "50ms",
+    "lease_timeout": "5s",
+    "heartbeat_interval": "100ms",
+    "settle_interval": "1ms",
     "drain_timeout": "2s",
     "retry": "1ms",
-    "slots": 4,
+    "concurrency": 4,
     "threads": 2,
 }
 
@@ -36,11 +37,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Workshop:
-    """What a test of the engine needs.
+    """The environment of an engine test.
 
     Args:
-        database: with our tables.
-        url: where it is, for runners of their own.
+        database: a database with the tables.
+        url: its URL, for additional runners.
     """
 
     def __init__(self, database: Database, url: str) -> None:
@@ -49,7 +50,7 @@ class Workshop:
         self.handlers: dict[str, Handler] = {}
 
     def handler(self, name: str, **options: Any) -> Callable[[Function], Function]:
-        """Let a function execute the tasks of that name."""
+        """Register a function as a handler."""
 
         def enter(function: Function) -> Function:
             self.handlers[name] = Handler(name, function, Options(**options))
@@ -63,8 +64,8 @@ class Workshop:
         return await self.database.write(submit, task)
 
     def runner(self, **settings: Any) -> Runner:
-        """A runner that has not begun."""
-        return Runner(checked({"url": parse_url(self.url)} | QUICK | settings), self.handlers)
+        """Create a runner without starting it."""
+        return Runner(Settings(**{"url": parse_url(self.url)} | QUICK | settings), self.handlers)
 
     async def work(self, **settings: Any) -> Runner:
         """Run a runner until there is nothing left to do."""
@@ -109,11 +110,11 @@ class Workshop:
             await tx.execute(statement)
 
     async def pause(self, queue: str) -> None:
-        """Let a queue stand still."""
-        await self.database.write(pause, Place(Kind.QUEUE, queue), By("ana", "desk", "relay is down"))
+        """Pause a queue."""
+        await self.database.write(pause, PauseTarget(PauseKind.QUEUE, queue), Actor("ana", "desk", "relay is down"))
 
     async def ended(self, *task_ids: int) -> None:
-        """Wait until these tasks stand in the history."""
+        """Wait until these tasks are in the history."""
         history = self.database.tables.history
         await until(lambda: self._all_in(history, task_ids))
 

@@ -28,33 +28,33 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("one", "other"), ALIKE)
-def test_failures_of_one_kind_look_alike(one: str, other: str) -> None:
+def test_failures_with_the_same_cause_have_one_fingerprint(one: str, other: str) -> None:
     assert fingerprint("h", "E", one) == fingerprint("h", "E", other)
 
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
-def test_failures_of_different_kinds_differ(one: str, other: str) -> None:
+def test_failures_with_different_causes_have_different_fingerprints(one: str, other: str) -> None:
     assert fingerprint("h", "E", one) != fingerprint("h", "E", other)
 
 
-def test_handlers_and_classes_are_told_apart() -> None:
+def test_handler_and_exception_class_are_part_of_the_fingerprint() -> None:
     prints = {fingerprint(handler, kind, "m") for handler in ("a", "b") for kind in ("E", "F")}
     assert len(prints | {fingerprint("aE", "", "m")}) == 5
 
 
-def test_it_is_the_same_on_every_machine_and_for_ever() -> None:
+def test_a_fingerprint_never_changes() -> None:
     assert fingerprint("coupons.send", "ValueError", "no such coupon: 17") == "40482910b5d7184f"
 
 
-def test_a_long_message_counts_by_its_beginning() -> None:
+def test_only_the_start_of_a_long_message_counts() -> None:
     assert masked("x" * LONGEST + "a") == masked("x" * LONGEST + "b")
 
 
 @pytest.mark.parametrize("sign", ["'", '"', "\\", "'\\", "0x", "-", "a1", "1."])
-def test_a_message_made_to_be_slow_is_masked_too(sign: str) -> None:
+def test_masking_a_hostile_message_is_fast(sign: str) -> None:
     assert len(masked(sign * 10**6)) <= 3 * LONGEST
 
 
 @given(anything, anything, anything)
-def test_anything_has_sixteen_hexadecimal_digits(handler: str, kind: str, message: str) -> None:
+def test_every_fingerprint_has_sixteen_hexadecimal_digits(handler: str, kind: str, message: str) -> None:
     assert len(f"{int(fingerprint(handler, kind, message), 16):016x}") == 16

@@ -21,30 +21,30 @@ def test_the_bounds_rise_from_a_millisecond_to_an_hour() -> None:
     assert all(lower < upper for lower, upper in pairwise(BOUNDS))
 
 
-def test_a_bound_belongs_to_its_own_place() -> None:
+def test_a_bound_belongs_to_the_bin_below() -> None:
     assert counted(0.001) == [1] + [0] * 20
     assert counted(0.0010001) == [0, 1] + [0] * 19
 
 
-def test_what_is_longer_than_an_hour_has_a_place() -> None:
+def test_durations_over_an_hour_have_a_bin() -> None:
     assert counted(3601)[-1] == 1
     assert percentile(counted(3601, 90_000), 0.5) == 3600
 
 
-def test_histograms_add_up_whatever_their_length() -> None:
+def test_histograms_of_different_lengths_add_up() -> None:
     assert merged([[], [1, 2], [0, 0, 3]]) == [1, 2, 3]
     assert merged([]) == []
     assert len(merged([[1] * 500])) == PLACES
 
 
-def test_percentiles_lie_between_the_bounds_of_their_place() -> None:
+def test_a_percentile_is_between_the_bounds_of_its_bin() -> None:
     assert percentile([0, 0, 0, 0, 0, 0, 0, 0, 0, 100], 0.5) == pytest.approx(0.75)
     assert percentile([], 0.5) is None
     assert percentile([0, 0], 0.5) is None
 
 
 @given(durations, st.integers(1, 50))
-def test_a_percentile_is_in_the_place_of_the_duration_that_it_stands_for(seconds: list[float], rank: int) -> None:
+def test_a_percentile_is_in_the_bin_of_the_exact_percentile(seconds: list[float], rank: int) -> None:
     rank = min(rank, len(seconds))
     exact = sorted(seconds)[rank - 1]
     estimate = percentile(counted(*seconds), rank / len(seconds))
@@ -57,5 +57,5 @@ def test_a_percentile_is_in_the_place_of_the_duration_that_it_stands_for(seconds
 @given(durations)
 def test_percentiles_rise_with_the_share(seconds: list[float]) -> None:
     counts = counted(*seconds)
-    found = [percentile(counts, share / 20) or 0.0 for share in range(21)]
-    assert found == sorted(found)
+    percentiles = [percentile(counts, share / 20) or 0.0 for share in range(21)]
+    assert percentiles == sorted(percentiles)

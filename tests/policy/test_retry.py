@@ -27,7 +27,7 @@ factors = st.integers(1_000, 999_999).map(lambda thousandths: thousandths / 1_00
 exponentials = st.tuples(first_delays, factors, first_delays).map(
     lambda parts: Exponential(min(parts[0], parts[2]), parts[1], max(parts[0], parts[2]))
 )
-stages = st.lists(delays, min_size=1, max_size=MOST_STAGES).map(lambda found: Stages(tuple(found)))
+stages = st.lists(delays, min_size=1, max_size=MOST_STAGES).map(lambda items: Stages(tuple(items)))
 steady: st.SearchStrategy[RetryPlan] = st.just(Sidekiq()) | exponentials | stages
 percents = st.integers(1, 100)
 spreads = st.builds(Spread, steady, percents)
@@ -38,15 +38,15 @@ typed = st.text("exp:1230*.,<~%smhd sidekqnvr", max_size=25)
 
 
 def seconds(text: str, *attempts: int, random: float = 0.5) -> list[float | None]:
-    found = [parse_plan(text).delay(attempt, random) for attempt in attempts]
-    return [None if delay is None else delay.total_seconds() for delay in found]
+    result = [parse_plan(text).delay(attempt, random) for attempt in attempts]
+    return [None if delay is None else delay.total_seconds() for delay in result]
 
 
-def test_stages_follow_each_other_and_the_last_one_stays() -> None:
+def test_the_last_stage_repeats() -> None:
     assert seconds("1m,5m,20m", 1, 2, 3, 4, 1_000_000) == [60, 300, 1_200, 1_200, 1_200]
 
 
-def test_a_single_delay_never_changes() -> None:
+def test_a_single_stage_is_a_fixed_delay() -> None:
     assert seconds("30s", 1, 2, 1_000_000) == [30, 30, 30]
 
 
@@ -55,7 +55,7 @@ def test_exponential_multiplies_up_to_its_cap() -> None:
     assert seconds("exp:4s*1.5", 1, 2, 3) == [4, 6, 9]
 
 
-def test_exponential_without_a_cap_ends_at_ten_years() -> None:
+def test_exponential_without_a_cap_is_limited_to_ten_years() -> None:
     assert seconds("exp:10s*2", 10**6) == [LONGEST_DELAY.total_seconds()]
 
 
@@ -65,29 +65,29 @@ def test_sidekiq_is_the_fourth_power_with_a_growing_random_part() -> None:
     assert seconds("sidekiq", 10**6) == [LONGEST_DELAY.total_seconds()]
 
 
-def test_never_means_no_other_attempt() -> None:
+def test_never_has_no_further_attempt() -> None:
     assert seconds("never", 1, 2) == [None, None]
 
 
-def test_a_spread_plan_stays_within_its_share() -> None:
+def test_a_spread_plan_stays_within_its_percentage() -> None:
     assert seconds("100s~10%", 1, random=0) == [90]
     assert seconds("100s~10%", 1, random=0.5) == [100]
     assert seconds("100s~100%", 1, random=0) == [0]
     assert seconds("1m,5m~50%", 2, random=0.75) == [375]
 
 
-def test_an_attempt_that_cannot_be_is_taken_as_the_first() -> None:
+def test_an_invalid_attempt_number_counts_as_the_first() -> None:
     assert seconds("1m,5m,20m", 0, -7) == [60, 60]
 
 
 @given(plans, attempts, randoms)
-def test_a_delay_is_never_negative_nor_endless(plan: RetryPlan, attempt: int, random: float) -> None:
+def test_a_delay_is_never_negative_or_infinite(plan: RetryPlan, attempt: int, random: float) -> None:
     delay = plan.delay(attempt, random)
     assert delay is None or timedelta(0) <= delay <= LONGEST_DELAY
 
 
 @given(steady, percents, attempts, randoms)
-def test_spreading_moves_a_delay_by_no_more_than_its_share(
+def test_spreading_changes_a_delay_by_at_most_the_percentage(
     plan: RetryPlan, percent: int, attempt: int, random: float
 ) -> None:
     plain, spread = plan.delay(attempt, random), Spread(plan, percent).delay(attempt, random)
@@ -97,12 +97,12 @@ def test_spreading_moves_a_delay_by_no_more_than_its_share(
 
 
 @given(exponentials, st.integers(1, 200))
-def test_exponential_delays_never_shrink(plan: Exponential, attempt: int) -> None:
+def test_exponential_delays_never_decrease(plan: Exponential, attempt: int) -> None:
     assert plan.delay(attempt, 0) <= plan.delay(attempt + 1, 0) <= plan.cap
 
 
 @given(plans)
-def test_a_written_plan_reads_back_as_the_same(plan: RetryPlan) -> None:
+def test_a_formatted_plan_parses_to_an_equal_plan(plan: RetryPlan) -> None:
     assert parse_plan(str(plan)) == plan
 
 
@@ -119,47 +119,47 @@ def test_a_written_plan_reads_back_as_the_same(plan: RetryPlan) -> None:
         (" never ", "never"),
     ],
 )
-def test_a_plan_is_written_in_one_way(text: str, canonical: str) -> None:
+def test_a_plan_has_one_format(text: str, canonical: str) -> None:
     assert str(parse_plan(text)) == canonical
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no plan is written like this"),
-        ("often", "no plan is written like this"),
-        ("-5m", "no plan is written like this"),
-        ("Never", "no plan is written like this"),
+        ("", "unknown plan"),
+        ("often", "unknown plan"),
+        ("-5m", "unknown plan"),
+        ("Never", "unknown plan"),
         ("1m,,5m", "'' is not a delay"),
         ("1m 5m 20m", "is not a delay"),
         ("1m,5x", "'5x' is not a delay"),
         ("1m,4000d", "'4000d' is longer than ten years"),
-        (",".join(["1s"] * (MOST_STAGES + 1)), "51 stages, 50 at most"),
+        (",".join(["1s"] * (MOST_STAGES + 1)), "51 stages, more than 50"),
         ("9" * 2_001, "longer than 2000 characters"),
-        ("exp:10s", "after exp: come a delay"),
-        ("exp:10s*", "after exp: come a delay"),
-        ("exp:10s*1000", "after exp: come a delay"),
-        ("exp:10s*-2", "after exp: come a delay"),
-        ("exp:10s*2<", "after exp: come a delay"),
-        ("exp:0s*2", "zero stays zero"),
+        ("exp:10s", "write exp:, a delay"),
+        ("exp:10s*", "write exp:, a delay"),
+        ("exp:10s*1000", "write exp:, a delay"),
+        ("exp:10s*-2", "write exp:, a delay"),
+        ("exp:10s*2<", "write exp:, a delay"),
+        ("exp:0s*2", "the first delay must be more than zero"),
         ("exp:10s*0.5", "must be 1 or more"),
         ("exp:10s*2<5s", "must not be below the first delay"),
         ("exp:10x*2", "'10x' is not a delay"),
-        ("1m~0%", "after ~ comes a whole percentage"),
-        ("1m~101%", "after ~ comes a whole percentage"),
-        ("1m~10", "after ~ comes a whole percentage"),
-        ("1m~10%~10%", "after ~ comes a whole percentage"),
-        ("~10%", "after ~ comes a whole percentage"),
-        ("never~10%", "no delays to spread"),
+        ("1m~0%", "write a whole percentage"),
+        ("1m~101%", "write a whole percentage"),
+        ("1m~10", "write a whole percentage"),
+        ("1m~10%~10%", "write a whole percentage"),
+        ("~10%", "write a whole percentage"),
+        ("never~10%", "no delay to spread"),
     ],
 )
-def test_what_is_not_a_plan_is_refused_with_the_reason(text: str, why: str) -> None:
+def test_an_invalid_plan_is_rejected_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(InvalidRetryPlan, match=why):
         parse_plan(text)
 
 
 @given(st.text(max_size=25) | typed)
-def test_any_text_is_a_plan_or_refused(text: str) -> None:
+def test_every_text_is_parsed_or_rejected(text: str) -> None:
     try:
         plan = parse_plan(text)
     except InvalidRetryPlan:
@@ -167,7 +167,7 @@ def test_any_text_is_a_plan_or_refused(text: str) -> None:
     assert parse_plan(str(plan)) == plan
 
 
-def test_the_same_text_is_read_once() -> None:
+def test_the_same_text_is_parsed_once() -> None:
     assert parse_plan("1m,7m") is parse_plan("1m,7m")
 
 
@@ -176,29 +176,29 @@ def test_every_kind_of_plan_is_listed() -> None:
     assert {type(parse_plan(text)) for text in examples} == set(PLANS)
 
 
-def test_next_runs_follow_the_plan_to_the_last_attempt() -> None:
+def test_next_runs_list_all_attempts_of_the_plan() -> None:
     runs = next_runs(parse_plan("1m,5m,20m"), attempt=1, max_attempts=5, start=START)
     assert [run - START for run in runs] == [timedelta(minutes=passed) for passed in (1, 6, 26, 46)]
 
 
-def test_next_runs_begin_with_the_stage_that_is_due() -> None:
+def test_next_runs_start_with_the_next_stage() -> None:
     runs = next_runs(parse_plan("1m,5m,20m"), attempt=3, max_attempts=4, start=START)
     assert runs == [START + timedelta(minutes=20)]
 
 
-def test_next_runs_take_the_mean_of_a_spread_plan() -> None:
+def test_next_runs_use_the_mean_of_a_spread_plan() -> None:
     assert next_runs(parse_plan("10m~50%"), 1, 2, START) == [START + timedelta(minutes=10)]
 
 
 @pytest.mark.parametrize(("plan", "attempt", "max_attempts"), [("never", 1, 5), ("1m", 5, 5), ("1m", 6, 5)])
-def test_there_are_no_next_runs_without_attempts_left(plan: str, attempt: int, max_attempts: int) -> None:
+def test_next_runs_are_empty_without_attempts_left(plan: str, attempt: int, max_attempts: int) -> None:
     assert next_runs(parse_plan(plan), attempt, max_attempts, START) == []
 
 
-def test_next_runs_are_limited_however_many_attempts_there_are() -> None:
+def test_next_runs_have_a_limit() -> None:
     assert len(next_runs(parse_plan("1m"), 1, 10**9, START, limit=7)) == 7
 
 
-def test_next_runs_end_where_the_calendar_does() -> None:
+def test_next_runs_end_with_the_calendar() -> None:
     near_the_end = START.replace(year=9985)
     assert len(next_runs(parse_plan("3650d"), 1, 100, near_the_end)) == 1

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.outcome import Cancelled, Dead, Failure, Outcome, Release, Retry, Snooze
-from runner.policy.verdict import FREE_RELEASES, Standing, Verdict, judge
-from runner.task import MOVES, State
+from runner.model.outcome import Cancelled, Dead, Failure, Outcome, Release, Retry, Snooze
+from runner.model.task import MOVES, State
+from runner.policy.verdict import FREE_RELEASES, AttemptState, Verdict, judge
 
-FRESH = Standing(attempt=1, max_attempts=3, retry="1m,5m", default_retry="20m", releases=0, cancel_requested=False)
+FRESH = AttemptState(attempt=1, max_attempts=3, retry="1m,5m", default_retry="20m", releases=0, cancel_requested=False)
 LAST = replace(FRESH, attempt=3)
 UNWANTED = replace(FRESH, cancel_requested=True)
 BROKEN = Failure("ValueError", "no")
@@ -24,7 +24,7 @@ outcomes: st.SearchStrategy[Outcome] = (
     | st.builds(Cancelled, st.text())
 )
 standings = st.builds(
-    Standing,
+    AttemptState,
     st.integers(1, 10),
     st.none() | st.integers(1, 10),
     st.none() | st.sampled_from(["1m", "never", "nonsense", ""]),
@@ -34,31 +34,31 @@ standings = st.builds(
 )
 
 
-def test_a_failure_waits_as_the_plan_says() -> None:
+def test_a_failure_waits_for_the_delay_of_the_plan() -> None:
     expected = Verdict("retry", timedelta(minutes=1), failure=BROKEN, why="ValueError: no")
     assert judge(Retry(failure=BROKEN), FRESH, 0) == expected
     assert judge(Retry(), replace(FRESH, attempt=2), 0).delay == timedelta(minutes=5)
 
 
-def test_the_tasks_own_plan_goes_before_the_handlers() -> None:
+def test_the_tasks_plan_takes_precedence_over_the_handlers() -> None:
     assert judge(Retry(), replace(FRESH, retry=None), 0).delay == timedelta(minutes=20)
     assert judge(Retry(), replace(FRESH, retry="2m"), 0).delay == timedelta(minutes=2)
 
 
-def test_a_plan_that_is_none_gives_way_to_the_handlers() -> None:
+def test_an_invalid_plan_is_replaced_by_the_handlers() -> None:
     assert judge(Retry(), replace(FRESH, retry="sometimes"), 0).delay == timedelta(minutes=20)
 
 
-def test_a_named_delay_goes_before_any_plan() -> None:
+def test_an_explicit_delay_takes_precedence_over_the_plan() -> None:
     assert judge(Retry("7s"), replace(FRESH, retry="never"), 0).delay == timedelta(seconds=7)
 
 
 @pytest.mark.parametrize("row", [LAST, replace(FRESH, attempt=7), replace(FRESH, retry="never")])
-def test_a_failure_without_another_attempt_is_final(row: Standing) -> None:
+def test_a_failure_without_another_attempt_is_final(row: AttemptState) -> None:
     assert judge(Retry(failure=BROKEN), row, 0) == Verdict("bury", failure=BROKEN, why="ValueError: no")
 
 
-def test_a_named_delay_grants_no_further_attempt() -> None:
+def test_an_explicit_delay_grants_no_further_attempt() -> None:
     assert judge(Retry("1s"), LAST, 0).verb == "bury"
 
 
@@ -66,42 +66,42 @@ def test_without_a_maximum_there_is_always_another_attempt() -> None:
     assert judge(Retry(), replace(LAST, max_attempts=None), 0).verb == "retry"
 
 
-def test_giving_up_needs_no_reason() -> None:
+def test_dead_needs_no_reason() -> None:
     assert judge(Dead("gone"), FRESH, 0) == Verdict("bury", failure=Failure("Dead", "gone"), why="Dead: gone")
     assert judge(Dead(), FRESH, 0).why == "Dead"
 
 
-def test_putting_off_does_not_count_even_at_the_last_attempt() -> None:
+def test_a_snooze_does_not_count_even_at_the_last_attempt() -> None:
     expected = Verdict("snooze", timedelta(minutes=10), counted=False, why="later")
     assert judge(Snooze("10m", "later"), LAST, 0) == expected
 
 
-def test_handing_back_counts_only_beyond_the_free_ones() -> None:
+def test_a_release_counts_only_beyond_the_free_releases() -> None:
     free, beyond = replace(LAST, releases=FREE_RELEASES - 1), replace(FRESH, releases=FREE_RELEASES)
     assert judge(Release(), free, 0) == Verdict("release", timedelta(0), counted=False)
     assert judge(Release(), beyond, 0) == Verdict("release", timedelta(0))
 
 
-def test_handing_back_too_often_at_the_last_attempt_is_final() -> None:
+def test_too_many_releases_at_the_last_attempt_are_final() -> None:
     assert judge(Release(), replace(LAST, releases=FREE_RELEASES), 0).verb == "bury"
 
 
 @pytest.mark.parametrize("outcome", [Retry(), Dead(), Snooze("1m"), Release(), Cancelled()], ids=repr)
-def test_a_termination_that_was_asked_for_is_carried_out(outcome: Outcome) -> None:
+def test_a_requested_termination_is_carried_out(outcome: Outcome) -> None:
     verdict = judge(outcome, UNWANTED, 0)
     assert (verdict.verb, verdict.delay) == ("cancel", None)
     assert (verdict.failure is not None) == isinstance(outcome, (Retry, Dead))
 
 
-def test_a_termination_that_was_taken_back_hands_the_task_back() -> None:
+def test_a_withdrawn_termination_releases_the_task() -> None:
     verdict = judge(Cancelled("terminated while running"), FRESH, 0)
     assert (verdict.verb, verdict.delay, verdict.counted) == ("release", timedelta(0), False)
-    assert "taken back" in verdict.why
+    assert "withdrew" in verdict.why
 
 
 @given(outcomes, standings, st.floats(0, 1, exclude_max=True))
-def test_every_verdict_is_a_legal_move_that_leaves_no_task_stuck(
-    outcome: Outcome, row: Standing, random: float
+def test_every_verdict_is_a_legal_move_and_leaves_no_task_stuck(
+    outcome: Outcome, row: AttemptState, random: float
 ) -> None:
     verdict = judge(outcome, row, random)
     move = MOVES[verdict.verb]

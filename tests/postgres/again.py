@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import sql
 
-from runner.schema import tables
+from runner.db.schema import tables
 
 OTHERS = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity

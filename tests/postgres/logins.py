@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
-from runner.migrations import ROLES, role, roles
+from runner.db.migrations.roles import ROLES, role, roles
 from runner.urls import parse_url
 
 

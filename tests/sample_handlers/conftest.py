@@ -17,14 +17,14 @@ LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 @pytest.fixture
 def ctx() -> Context:
-    """What a handler knows of a first attempt without a deadline."""
+    """The context of a first attempt without a deadline."""
     logger = logging.LoggerAdapter(logging.getLogger("tests"), {})
     return Context(1, None, 1, 3, 1, None, logger, stop=threading.Event())
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[[bytes], Path]:
-    """Make a file with this content that nobody has written to for an hour."""
+    """Create a file with this content whose last write was an hour ago."""
 
     def make(content: bytes) -> Path:
         path = tmp_path / "file.py"

@@ -7,11 +7,11 @@ import pytest
 
 from runner import Context, Dead, Retry, Snooze
 from sample_handlers import digest_file
-from sample_handlers.digest import CHUNK, LARGEST
+from sample_handlers.digest import BLOCK_SIZE, LARGEST
 from tests.sample_handlers.conftest import LIBRARY
 
 
-@pytest.mark.parametrize("size", [0, 1, CHUNK, 2 * CHUNK + 1, LARGEST])
+@pytest.mark.parametrize("size", [0, 1, BLOCK_SIZE, 2 * BLOCK_SIZE + 1, LARGEST])
 async def test_the_digest_is_that_of_the_whole_file(ctx: Context, file: Callable[[bytes], Path], size: int) -> None:
     content = b"a" * size
     expected = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": size}
@@ -26,7 +26,7 @@ async def test_the_library_has_digests(ctx: Context) -> None:
 
 async def test_a_file_that_is_too_large_is_dead(ctx: Context, file: Callable[[bytes], Path]) -> None:
     outcome = await digest_file(ctx, file(b"a" * (LARGEST + 1)))
-    assert outcome == Dead(f"the file has {LARGEST + 1} bytes, more than the {LARGEST} allowed")
+    assert outcome == Dead(f"the file has {LARGEST + 1} bytes; the limit is {LARGEST}")
 
 
 async def test_a_file_just_written_is_put_off(ctx: Context, file: Callable[[bytes], Path]) -> None:

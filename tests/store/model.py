@@ -1,18 +1,18 @@
-"""What the store promises, as a model in memory: tasks, runners' leases, and what each verb makes of them."""
+"""A model of the store in memory: tasks, leases of runners, and the effect of each verb."""
 
 from dataclasses import dataclass, field
 
-from runner.outcome import Cancelled, Dead, Done, Outcome, Release, Retry, Snooze
-from runner.task import Scope, State
+from runner.model.outcome import Cancelled, Dead, Done, Outcome, Release, Retry, Snooze
+from runner.model.task import Scope, State
 from tests.store.runners import TERMS
 
 KNOWN = "work"
-"""The handler that runners know."""
+"""The handler of all runners."""
 
 
 @dataclass
 class Wait:
-    """That a task waits for another one, by its id or by the key that it has among the tasks of KNOWN."""
+    """A dependency, by the parent's id or by its key among the tasks of KNOWN."""
 
     parent: int | str
     rule: str
@@ -21,7 +21,7 @@ class Wait:
 
 @dataclass
 class Task:
-    """A task as it should stand."""
+    """The expected state of a task."""
 
     handler: str
     priority: int
@@ -38,7 +38,7 @@ class Task:
     key: str | None = None
     waits: list[Wait] = field(default_factory=list)
     granted: list[int] = field(default_factory=list)
-    """Every fence that a claim handed out."""
+    """Every fence that a claim has handed out."""
 
     @property
     def used_up(self) -> bool:
@@ -48,6 +48,11 @@ class Task:
     def suspect(self) -> bool:
         last = self.max_attempts is not None and self.attempt + 1 >= self.max_attempts
         return self.rescues > 1 or (self.rescues == 1 and last)
+
+    @property
+    def width(self) -> int:
+        left = 9 if self.max_attempts is None else self.max_attempts - self.attempt
+        return 1 if self.rescues > 3 or left < 2 else 4 if self.rescues > 2 or left < 3 else 16
 
     @property
     def claimable(self) -> bool:
@@ -64,13 +69,13 @@ class Task:
         assert self.attempt <= self.max_attempts
 
     def replace(self, payload: str, due: bool) -> bool:
-        """Take over what a duplicate says, if that is not too late."""
+        """Take the values of a duplicate, unless it is too late."""
         if self.state is State.WAITING:
             self.payload, self.due = payload, due
         return self.state is State.WAITING
 
     def settle(self, outcome: Outcome) -> None:
-        """The outcome of a settle that is accepted."""
+        """Apply an accepted outcome."""
         match outcome:
             case Done():
                 self._leave(State.SUCCEEDED)
@@ -79,10 +84,12 @@ class Task:
             case Release() | Cancelled():
                 self._leave(State.WAITING, uncounted=1)
             case Snooze():
+                self.rescues = 0
                 self._leave(State.WAITING, uncounted=1, due=False)
             case Dead():
                 self._leave(State.DEAD)
             case Retry(delay=delay):
+                self.rescues = self.rescues if self.used_up else 0
                 self._leave(State.DEAD if self.used_up else State.WAITING, due=delay == "0s")
 
     def rescue(self) -> None:
@@ -102,24 +109,24 @@ class Task:
 
 @dataclass
 class Holding:
-    """Who took a unique key last, and with what scope."""
+    """The last holder of a unique key, and its scope."""
 
     id: int
     scope: Scope
     over: bool = False
-    """Its time has passed."""
+    """True when its time has passed."""
 
 
 @dataclass
 class Model:
-    """All tasks by id, all runners that have an entry (True while the lease holds), and all unique keys."""
+    """All tasks by id, all registered runners (True while the lease is valid), and all unique keys."""
 
     tasks: dict[int, Task] = field(default_factory=dict)
     runners: dict[int, bool] = field(default_factory=dict)
     keys: dict[str, Holding] = field(default_factory=dict)
 
     def holder(self, key: str | None) -> int | None:
-        """The task that keeps others from a key."""
+        """The task that holds a key."""
         known = self.keys.get(key) if key is not None else None
         if known is None:
             return None
@@ -127,7 +134,7 @@ class Model:
         return None if known.over or ended else known.id
 
     def requeue(self, id: int) -> bool:
-        """Run a task again, unless it cannot be or another has its key."""
+        """Requeue a task, unless its state forbids it or another task holds its key."""
         task = self.tasks[id]
         holder = self.holder(task.unique_key)
         if task.state not in (State.DEAD, State.CANCELLED) or holder not in (None, id):
@@ -138,18 +145,18 @@ class Model:
         return True
 
     def claimable(self, runner: int, suspects: bool) -> set[int]:
-        """What a claim of this runner may take."""
+        """The tasks that a claim of this runner may take."""
         if not self.runners.get(runner):
             return set()
         return {id for id, task in self.tasks.items() if task.claimable and task.suspect is suspects}
 
     def ended(self, wait: Wait) -> State | None:
-        """How a parent has ended; None while it has not, or is not there."""
+        """The final state of a parent; None while it is live or missing."""
         id = self._meant(wait.parent)
         return None if id is None or not self.tasks[id].state.final else self.tasks[id].state
 
     def block(self, task: Task) -> None:
-        """Let a new task wait for what has not ended as it should."""
+        """Block a new task on its unresolved dependencies."""
         for wait in task.waits:
             ended = self.ended(wait)
             wait.open = ended is None or (ended is not State.SUCCEEDED and wait.rule != "run")
@@ -157,7 +164,7 @@ class Model:
             task.state = State.BLOCKED
 
     def sweep(self) -> tuple[set[int], set[int]]:
-        """What is let go, and what is cancelled, by how all parents stand now."""
+        """Release and cancel dependents, by the current states of all parents."""
         blocked = {id: task for id, task in self.tasks.items() if task.state is State.BLOCKED}
         ends = {id: [self.ended(wait) for wait in task.waits] for id, task in blocked.items()}
         freed, cancelled = set(), set()
@@ -174,14 +181,14 @@ class Model:
                 task.state = State.WAITING
         return freed, cancelled
 
-    def waiting_for(self, id: int) -> list[tuple[Task, Wait]]:
-        """What is let go, or cancelled, when this task fails."""
+    def open_dependencies(self, id: int) -> list[tuple[Task, Wait]]:
+        """The dependents that are released or cancelled when this task fails."""
         blocked = [task for task in self.tasks.values() if task.state is State.BLOCKED]
         waits = [(task, wait) for task in blocked for wait in task.waits if wait.open and wait.rule != "wait"]
         return [(task, wait) for task, wait in waits if self._meant(wait.parent) == id]
 
     def circle(self, new: Task) -> bool:
-        """Tell whether a new task would wait for itself."""
+        """True if a new task would depend on itself."""
         level, seen = [wait.parent for wait in new.waits], set[int | str]()
         while level:
             parent = level.pop()
@@ -199,11 +206,13 @@ class Model:
         return max((id for id, task in self.tasks.items() if task.key == parent), default=None)
 
     def holds(self, runner: int, id: int, fence: int) -> bool:
-        """Tell whether a settle must be accepted."""
+        """True if a settle must be accepted."""
         task = self.tasks[id]
         return task.state is State.RUNNING and (task.runner, task.fence) == (runner, fence)
 
-    def rescue(self) -> set[int]:
+    def rescue_by(self, asker: int) -> set[int]:
+        if not self.runners.get(asker):
+            return set()
         self.runners = {runner: True for runner, holds in self.runners.items() if holds}
         lost = {
             id for id, task in self.tasks.items() if task.state is State.RUNNING and task.runner not in self.runners

@@ -1,4 +1,4 @@
-"""How a database carries out what a verb asks of it: which indexes, which whole tables, how many rows and pages."""
+"""The execution of a verb's statements: indexes, full scans, and the number of rows and pages."""
 
 import json
 import sqlite3
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from psycopg import AsyncCursor
 from psycopg.pq import TransactionStatus
 
-from runner.store.database import Database
+from runner.db.database import Database
 
 EXPLAIN = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
 STEPS = 10
@@ -19,14 +19,14 @@ STEPS = 10
 
 @dataclass
 class Seen:
-    """What a verb's statements did.
+    """The work of a verb's statements.
 
     Args:
-        indexes: that were used.
-        whole: tables that were read from end to end.
-        rows: that were looked at, whether they were wanted or not; on SQLite, steps of its machine in tens.
-        pages: that were touched; not known on SQLite.
-        statements: how many there were.
+        indexes: the indexes that were used.
+        whole: the tables that were read completely.
+        rows: the rows that were read; on SQLite, the steps of its virtual machine in tens.
+        pages: the pages that were touched; unknown on SQLite.
+        statements: the number of statements.
     """
 
     indexes: set[str] = field(default_factory=set)
@@ -37,20 +37,20 @@ class Seen:
 
 
 class Watch(Protocol):
-    """Looks over the shoulder of a database."""
+    """Records the statements of a database."""
 
     def seeing(self) -> AbstractAsyncContextManager[Seen]:
-        """Note what happens inside this block, and yield it as Seen."""
+        """Record the statements inside this block, and yield their work as Seen."""
         ...
 
 
 def watch(database: Database) -> Watch:
-    """Begin to watch a database that has no connection yet."""
+    """Begin to record a database that has no connection yet."""
     return WatchedPostgreSQL(database) if database.dialect.isolates_rows else WatchedSQLite(database)
 
 
 class WatchedPostgreSQL:
-    """Every statement is explained on its own connection, with its own parameters, just before it is executed."""
+    """Explains every statement on its own connection, with its own parameters, just before it is executed."""
 
     def __init__(self, database: Database) -> None:
         self._seen: Seen | None = None
@@ -87,7 +87,7 @@ class WatchedPostgreSQL:
 
 
 async def _explained(connection: Any, query: Any, params: Any) -> dict[str, Any]:
-    """Explain a statement by executing it and taking that back."""
+    """Explain a statement by executing it in a savepoint that is rolled back."""
     idle = connection.info.transaction_status == TransactionStatus.IDLE
     before, after = ("BEGIN", "ROLLBACK") if idle else ("SAVEPOINT explained", "ROLLBACK TO explained")
     async with AsyncCursor(connection) as cursor:
@@ -107,7 +107,7 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class WatchedSQLite:
-    """Every statement is noted with its parameters, and its steps are counted; it is explained afterwards."""
+    """Records every statement with its parameters and steps, and explains it afterwards."""
 
     def __init__(self, database: Database) -> None:
         self._file = database.engine.url.database or ""

@@ -1,18 +1,18 @@
-"""Rows for tests, written as a foreign client would write them: straight into the tables."""
+"""Test rows, inserted directly into the tables as a foreign client would."""
 
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from runner.columns import db_later, db_now
-from runner.people.filters import Filter, parse_filter
-from runner.store.database import Database
-from runner.task import State
+from runner.db.database import Database
+from runner.db.types import db_later, db_now
+from runner.filter.parse import Filter, parse_filter
+from runner.model.task import State
 
 
 def ahead(seconds: float) -> Any:
-    """A time so many seconds from now on the database's clock; negative for the past."""
+    """A time the given number of seconds from now on the database's clock; negative for the past."""
     return db_later(db_now(), seconds)
 
 
@@ -43,7 +43,7 @@ async def add_attempt(database: Database, task_id: int, fence: int = 1, **values
 
 
 async def add_runner(database: Database, lease: float = 60, handlers: str = '["h"]', **values: Any) -> int:
-    """Insert a runner whose lease ends in so many seconds."""
+    """Insert a runner whose lease ends in the given number of seconds."""
     given = {"host": "web-1", "pid": 7, "version": "1", "lease_until": ahead(lease), "handlers": handlers} | values
     async with database.writing() as tx:
         runner = tx.tables.runner
@@ -51,14 +51,14 @@ async def add_runner(database: Database, lease: float = 60, handlers: str = '["h
 
 
 async def stored(database: Database, id: int) -> Any:
-    """The live row as it is; None when there is none."""
+    """The live row; None if there is none."""
     async with database.reading() as tx:
         task = tx.tables.task
         return (await tx.execute(sa.select(task).where(task.c.id == id))).one_or_none()
 
 
 async def ended(database: Database, id: int) -> Any:
-    """The row in the history; None when there is none."""
+    """The row in the history; None if there is none."""
     async with database.reading() as tx:
         history = tx.tables.history
         return (await tx.execute(sa.select(history).where(history.c.id == id))).one_or_none()

@@ -1,37 +1,43 @@
-"""A runner without an engine: what a process does with the store, one verb at a time."""
+"""A runner without an engine: its calls to the store, one verb at a time."""
 
 from collections.abc import Mapping
 from typing import Self
 
-from runner.columns import EARLIEST
-from runner.outcome import Done, Outcome
-from runner.policy.selection import Lane, Lanes, Place
-from runner.store.claim import Claimant, Terms, claim, claim_suspect
-from runner.store.database import Database
-from runner.store.rescue import rescue
-from runner.store.runners import Identity, register
+from runner.db.database import Database
+from runner.db.types import EARLIEST
+from runner.model.outcome import Done, Outcome
+from runner.model.task import Claimed
+from runner.policy.lanes import Lane, LanePosition, Lanes
+from runner.policy.suspicion import Ask
+from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect
+from runner.store.heartbeat import Identity, register
+from runner.store.lanes import survey
+from runner.store.rescue import Rescuer, rescue
 from runner.store.settle import Settled, Settlement, settle
-from runner.store.survey import survey
-from runner.task import Claimed
 
-TERMS = Terms(3, None)
+TERMS = HandlerDefaults(3, None)
 GRACE = 5.0
 LEASE = 60.0
 
 
 class Runner:
-    """A registered runner and the lanes that it knows."""
+    """A registered runner and its lanes."""
 
-    def __init__(self, database: Database, who: Claimant, terms: Mapping[str, Terms]) -> None:
+    def __init__(self, database: Database, who: Claimant, terms: Mapping[str, HandlerDefaults]) -> None:
         self.database = database
         self.who = who
         self.terms = terms
-        self.start = Place(database.dialect.instant(EARLIEST), 0)
+        self.start = LanePosition(database.dialect.instant(EARLIEST), 0)
         self.lanes = Lanes(lambda lane: lane.handler in terms, self.start)
 
     @classmethod
     async def enter(
-        cls, database: Database, *handlers: str, lease: float = LEASE, host: str = "here", terms: Terms = TERMS
+        cls,
+        database: Database,
+        *handlers: str,
+        lease: float = LEASE,
+        host: str = "here",
+        terms: HandlerDefaults = TERMS,
     ) -> Self:
         names = handlers or ("work",)
         runner_id = await database.write(register, Identity(host, 1, "test", names, 10), lease)
@@ -41,26 +47,31 @@ class Runner:
     def id(self) -> int:
         return self.who.runner_id
 
-    async def survey(self) -> Mapping[Lane, Place]:
-        """Look at the lanes anew, and return those that are due."""
+    async def survey(self) -> Mapping[Lane, LanePosition]:
+        """Survey the lanes again, and return the due ones."""
         self.lanes.survey(await self.database.state(survey))
         return self.lanes.places
 
     async def claim(self, limit: int = 100) -> list[Claimed]:
-        """Claim with fresh eyes: what is due now, from the start of every lane."""
+        """Claim due tasks from the start of every lane, after a new survey."""
         await self.survey()
         return await self.claim_on(limit)
 
-    async def claim_on(self, limit: int = 100) -> list[Claimed]:
-        """Claim from where the last claim ended."""
+    async def prefetch(self, limit: int = 100) -> list[Claimed]:
+        """Claim as `claim` does, beyond the free slots."""
+        await self.survey()
+        return await self.claim_on(limit, starts=False)
+
+    async def claim_on(self, limit: int = 100, starts: bool = True) -> list[Claimed]:
+        """Claim from the end of the last claim."""
         lanes = dict(self.lanes.places)
-        claimed = await self.database.state(claim, self.who, lanes, self.terms, limit)
+        claimed = await self.database.state(claim, self.who, lanes, self.terms, limit, starts)
         self.lanes.advance(lanes, claimed, limit)
         return claimed
 
-    async def claim_suspect(self) -> list[Claimed]:
+    async def claim_suspect(self, limit: int = 1, width: int = 1) -> list[Claimed]:
         await self.survey()
-        return await self.database.state(claim_suspect, self.who, self.lanes.known, self.terms)
+        return await self.database.state(claim_suspect, self.who, self.lanes.known, self.terms, Ask(limit, width))
 
     async def settle(self, *settlements: Settlement) -> Settled:
         return await self.database.write(settle, self.id, settlements)
@@ -68,10 +79,16 @@ class Runner:
     async def end(self, task: Claimed, outcome: Outcome | None = None) -> Settled:
         return await self.settle(ended(task, outcome))
 
-    async def rescue(self) -> dict[int, str]:
-        return {task_id: task.verb for task_id, task in (await self.database.write(rescue, GRACE)).items()}
+    @property
+    def rescuer(self) -> Rescuer:
+        """This runner as one that may rescue as soon as it is registered."""
+        return Rescuer(self.id, 0.0)
+
+    async def rescue(self, registered_for: float = 0.0) -> dict[int, str]:
+        rescued = await self.database.write(rescue, Rescuer(self.id, registered_for), GRACE)
+        return {task_id: task.verb for task_id, task in rescued.items()}
 
 
 def ended(task: Claimed, outcome: Outcome | None = None, retry: str = "30s") -> Settlement:
-    """How an attempt of a tenth of a second ended: well, if nothing else is said."""
+    """The end of an attempt of a tenth of a second; successful by default."""
     return Settlement(task.id, task.fence, outcome or Done(), 0.1, retry)

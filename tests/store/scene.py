@@ -1,4 +1,4 @@
-"""A scene on which every intervention has something to be done to, and the interventions."""
+"""A scene in which every operation has something to change, and the operations."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -6,63 +6,74 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.columns import db_now
-from runner.store import intervene, observe
-from runner.store.database import Database
-from runner.store.intervene import By, Changes, Kind, Place, Target
-from runner.store.transaction import Transaction
-from runner.task import State
-from tests.store.family import put_after
+from runner.db.database import Database
+from runner.db.transaction import Transaction
+from runner.db.types import db_now
+from runner.model.task import State
+from runner.operations.audit_log import reveal
+from runner.operations.delay import delay
+from runner.operations.edit import edit, edit_each
+from runner.operations.edit_values import Changes
+from runner.operations.pause import PauseKind, PauseTarget, pause, resume
+from runner.operations.results import Actor, Target
+from runner.operations.retry import requeue, retry_now
+from runner.operations.runner_command import send_command
+from runner.operations.sql_export import command_script, undo_script
+from runner.operations.terminate import terminate
+from runner.operations.unblock import unblock
+from runner.operations.undo.undo import undo
+from runner.queries.audit import audited
+from tests.store.dependencies import put_after
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 
 TOGETHER = "1f2e3d4c"
-BY = By("ana", "web-1", "relay is back", TOGETHER)
+BY = Actor("ana", "web-1", "relay is back", TOGETHER)
 
 DUE, LATER, HELD, BLOCKED = range(1, 5)
 DEAD, OLD = 11, 12
-"""Tasks that are there: two that wait, one in the hands of RUNNER, one that waits for LATER; one dead, one to prune."""
+"""The tasks of the scene: two waiting, one on RUNNER, one that depends on LATER; one dead, one to prune."""
 
 RUNNER, LOST = 1, 2
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
 EDITED = 1
-"""The number of an entry of the audit."""
+"""The id of an audit entry."""
 
 Verb = Callable[[Transaction], Awaitable[Any]]
 
 
 async def _undo_script(tx: Transaction) -> str:
-    entry = await observe.audited(tx, EDITED)
+    entry = await audited(tx, EDITED)
     assert entry is not None
-    return await intervene.undo_script(tx, entry, BY)
+    return await undo_script(tx, entry, BY)
 
 
 INTERVENES: dict[str, Verb] = {
-    "retry_now": lambda tx: intervene.retry_now(tx, [Target(LATER)], BY),
-    "requeue": lambda tx: intervene.requeue(tx, [Target(DEAD)], BY),
-    "terminate": lambda tx: intervene.terminate(tx, [Target(LATER), Target(HELD)], BY),
-    "delay": lambda tx: intervene.delay(tx, [Target(LATER)], seconds=60, by=BY),
-    "edit": lambda tx: intervene.edit(tx, LATER, None, Changes(FAR, 9, 9, "1m", 5.0, "{}", "k"), BY),
-    "edit_each": lambda tx: intervene.edit_each(tx, [Target(LATER)], Changes(key="k"), BY),
+    "retry_now": lambda tx: retry_now(tx, [Target(LATER)], BY),
+    "requeue": lambda tx: requeue(tx, [Target(DEAD)], BY),
+    "terminate": lambda tx: terminate(tx, [Target(LATER), Target(HELD)], BY),
+    "delay": lambda tx: delay(tx, [Target(LATER)], seconds=60, by=BY),
+    "edit": lambda tx: edit(tx, LATER, None, Changes(FAR, 9, 9, "1m", 5.0, "{}", "k"), BY),
+    "edit_each": lambda tx: edit_each(tx, [Target(LATER)], Changes(key="k"), BY),
     "undo_script": _undo_script,
-    "wish_script": lambda tx: intervene.wish_script(tx, RUNNER, "drain", BY),
-    "undo": lambda tx: intervene.undo(tx, [EDITED], BY),
-    "pause": lambda tx: intervene.pause(tx, Place(Kind.QUEUE, "mail"), BY),
-    "pause handler": lambda tx: intervene.pause(tx, Place(Kind.HANDLER, "h"), BY),
-    "resume": lambda tx: intervene.resume(tx, Place(Kind.QUEUE, "slow"), BY),
-    "reveal": lambda tx: intervene.reveal(tx, LATER, BY),
-    "unblock": lambda tx: intervene.unblock(tx, [Target(BLOCKED)], BY),
-    "wish": lambda tx: intervene.wish(tx, RUNNER, "drain", BY),
+    "command_script": lambda tx: command_script(tx, RUNNER, "drain", BY),
+    "undo": lambda tx: undo(tx, [EDITED], BY),
+    "pause": lambda tx: pause(tx, PauseTarget(PauseKind.QUEUE, "mail"), BY),
+    "pause handler": lambda tx: pause(tx, PauseTarget(PauseKind.HANDLER, "h"), BY),
+    "resume": lambda tx: resume(tx, PauseTarget(PauseKind.QUEUE, "slow"), BY),
+    "reveal": lambda tx: reveal(tx, LATER, BY),
+    "unblock": lambda tx: unblock(tx, [Target(BLOCKED)], BY),
+    "send_command": lambda tx: send_command(tx, RUNNER, "drain", BY),
 }
-"""Every intervention of the store, by its name; each has something to do."""
+"""Every operation of the store by name; each one changes something."""
 
 
 def undone(verb: Verb) -> Verb:
-    """Do something, and take it back."""
+    """Apply an operation, and undo it."""
 
     async def both(tx: Transaction) -> Any:
         await verb(tx)
         audit = tx.tables.audit.c
-        return await intervene.undo(tx, [await tx.scalar(sa.select(sa.func.max(audit.id)))], BY)
+        return await undo(tx, [await tx.scalar(sa.select(sa.func.max(audit.id)))], BY)
 
     return both
 
@@ -70,17 +81,20 @@ def undone(verb: Verb) -> Verb:
 TAKES_BACK: dict[str, Verb] = {
     f"undo {name}": undone(verb)
     for name, verb in {
-        **{name: INTERVENES[name] for name in ("retry_now", "requeue", "delay", "unblock", "pause", "resume", "wish")},
-        "terminate": lambda tx: intervene.terminate(tx, [Target(LATER)], BY),
-        "terminate of what was blocked": lambda tx: intervene.terminate(tx, [Target(BLOCKED)], BY),
-        "terminate of what runs": lambda tx: intervene.terminate(tx, [Target(HELD)], BY),
+        **{
+            name: INTERVENES[name]
+            for name in ("retry_now", "requeue", "delay", "unblock", "pause", "resume", "send_command")
+        },
+        "terminate": lambda tx: terminate(tx, [Target(LATER)], BY),
+        "terminate of what was blocked": lambda tx: terminate(tx, [Target(BLOCKED)], BY),
+        "terminate of what runs": lambda tx: terminate(tx, [Target(HELD)], BY),
     }.items()
 }
-"""Taking back each of them."""
+"""The undo of each operation."""
 
 
 async def arrange(database: Database) -> None:
-    """Set the scene in an empty database."""
+    """Create the scene in an empty database."""
     await add_live(database, queue="mail")
     await add_live(database, run_at=ahead(600))
     await add_runner(database)
@@ -91,8 +105,8 @@ async def arrange(database: Database) -> None:
     await add_past(database, DEAD, State.DEAD)
     await add_past(database, OLD, finished_at=ahead(-400 * 86_400))
     await add_attempt(database, DEAD, started_at=ahead(-2), ended_at=ahead(-1))
-    await database.write(intervene.edit, LATER, None, Changes(priority=5), BY)
-    await database.write(intervene.pause, Place(Kind.QUEUE, "slow"), BY)
+    await database.write(edit, LATER, None, Changes(priority=5), BY)
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "slow"), BY)
 
 
 async def everything(database: Database) -> dict[str, list[str]]:

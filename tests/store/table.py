@@ -1,20 +1,20 @@
-"""The task table as it stands, and as it changes when somebody edits it or time passes."""
+"""The rows of the task table, and changes by edits and by the passing of time."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from runner.columns import db_later, db_now
-from runner.store.database import Database
+from runner.db.database import Database
+from runner.db.types import db_later, db_now
+from runner.model.task import NewTask
 from runner.store.submit import submit, submit_many
-from runner.task import NewTask
 
 Row = dict[str, Any]
 
 
 async def put(database: Database, handler: str = "work", **options: Any) -> int:
-    """Submit one task in a transaction of its own."""
+    """Submit one task in its own transaction."""
     return await database.write(submit, NewTask(handler, **options))
 
 
@@ -23,17 +23,17 @@ async def put_many(database: Database, tasks: int, handler: str = "work", **opti
 
 
 async def live(database: Database, task_id: int) -> Row | None:
-    """The task's row while it is live, else None."""
+    """The task's live row; None if there is none."""
     return await _one(database, database.tables.task, task_id)
 
 
 async def past(database: Database, task_id: int) -> Row | None:
-    """The task's row in the history, else None."""
+    """The task's row in the history; None if there is none."""
     return await _one(database, database.tables.history, task_id)
 
 
 async def standing(database: Database, task_id: int) -> Row:
-    """The task's only row, wherever it is."""
+    """The task's only row, in either table."""
     (row,) = [row for row in (await live(database, task_id), await past(database, task_id)) if row]
     return row
 
@@ -52,20 +52,20 @@ async def count(database: Database, table: sa.Table) -> int:
 
 
 async def edit(database: Database, task_id: int, **values: Any) -> None:
-    """Change a live task, as an operator does."""
+    """Change a live task directly, as an edit does."""
     task = database.tables.task
     changed = values | {"version": task.c.version + 1}
     await change(database, sa.update(task).where(task.c.id == task_id).values(changed))
 
 
 async def make_due(database: Database, *task_ids: int) -> None:
-    """Let the time pass until these tasks are due."""
+    """Move the due time of these tasks into the past."""
     task = database.tables.task
     await change(database, sa.update(task).where(task.c.id.in_(task_ids)).values(run_at=db_later(db_now(), -1)))
 
 
 async def expire(database: Database, *runner_ids: int) -> None:
-    """Let the time pass until these runners' leases have run out."""
+    """Move the end of these runners' leases into the past."""
     runner = database.tables.runner
     over = sa.update(runner).where(runner.c.id.in_(runner_ids)).values(lease_until=db_later(db_now(), -1))
     await change(database, over)

@@ -4,21 +4,25 @@ from collections import Counter
 import pytest
 import sqlalchemy as sa
 
-from runner.columns import db_later, db_now
-from runner.policy.selection import Lane
-from runner.store.claim import Terms
-from runner.store.database import Database
-from runner.store.intervene import By, Kind, Place, pause, resume
-from runner.store.runners import beat, leave
+from runner.db.database import Database
+from runner.db.types import db_later, db_now
+from runner.model.task import NewTask
+from runner.operations.pause import PauseKind, PauseTarget, pause, resume
+from runner.operations.results import Actor
+from runner.policy import suspicion
+from runner.policy.claim_conditions import AttemptsLeft, ClaimScope, used_up
+from runner.policy.claim_order import ISOLATION
+from runner.policy.lanes import Lane
+from runner.store.claim import HandlerDefaults
+from runner.store.heartbeat import heartbeat, leave
 from runner.store.submit import submit_many
-from runner.task import NewTask
-from tests.store.conftest import ON_POSTGRESQL
+from tests.conftest import on_postgresql
 from tests.store.runners import Runner
 from tests.store.table import change, edit, expire, live, make_due, put, put_many
 
 
 async def put_in_disorder(database: Database) -> list[int]:
-    """Submit due tasks of many lanes, and return their ids in the order in which they are needed."""
+    """Submit due tasks of many lanes, and return their ids in claim order."""
     tasks = [
         NewTask(f"h{number % 3}", queue=f"q{number % 2}", priority=1 + number % 4, delay=float(number * 7 % 11))
         for number in range(60)
@@ -52,14 +56,14 @@ async def test_tasks_come_in_order_of_need_across_queues_and_handlers(database: 
     assert found == expected
 
 
-async def test_a_higher_priority_goes_first_however_late_it_came(database: Database, runner: Runner) -> None:
+async def test_a_higher_priority_is_claimed_before_older_tasks(database: Database, runner: Runner) -> None:
     low, high = await put(database, priority=1), await put(database, priority=9)
     await edit(database, low, run_at=db_later(db_now(), -3_600))
     assert [task.id for task in await runner.claim(1)] == [high]
     assert [task.id for task in await runner.claim(1)] == [low]
 
 
-async def test_nothing_is_handed_out_early_by_the_databases_clock(database: Database, runner: Runner) -> None:
+async def test_no_task_is_claimed_early_by_the_databases_clock(database: Database, runner: Runner) -> None:
     await put(database, delay=30)
     due = await put(database)
     lanes = await runner.survey()
@@ -68,14 +72,14 @@ async def test_nothing_is_handed_out_early_by_the_databases_clock(database: Data
     assert await runner.claim() == []
 
 
-async def test_a_task_is_handed_out_once_it_is_due(database: Database, runner: Runner) -> None:
+async def test_a_task_is_claimed_once_it_is_due(database: Database, runner: Runner) -> None:
     later = await put(database, delay=30)
     assert await runner.claim() == []
     await make_due(database, later)
     assert [task.id for task in await runner.claim()] == [later]
 
 
-async def test_handlers_that_a_runner_does_not_know_are_left_alone(database: Database, runner: Runner) -> None:
+async def test_tasks_of_unknown_handlers_are_not_claimed(database: Database, runner: Runner) -> None:
     foreign = await put(database, "foreign", priority=9)
     ours = await put(database)
     before = await live(database, foreign)
@@ -95,9 +99,9 @@ async def test_a_claim_counts_the_attempt_and_raises_fence_and_version(database:
     assert (task.queue, task.handler, task.key, task.payload) == ("default", "work", "k", '{"a": 1}')
 
 
-async def test_terms_are_written_where_the_task_says_nothing(database: Database) -> None:
+async def test_unset_limits_come_from_the_handler(database: Database) -> None:
     silent, telling = await put(database), await put(database, max_attempts=9, timeout=7.5)
-    runner = await Runner.enter(database, terms=Terms(4, 60.0))
+    runner = await Runner.enter(database, terms=HandlerDefaults(4, 60.0))
     claimed = {task.id: task for task in await runner.claim()}
     assert [(claimed[id].max_attempts, claimed[id].timeout) for id in (silent, telling)] == [(4, None), (9, 7.5)]
     for task_id, seconds in ((silent, 60), (telling, 7.5)):
@@ -132,7 +136,7 @@ async def test_two_programs_never_share_a_task_and_together_take_all(runner: Run
     assert Counter(mine + theirs) == Counter(ids)
 
 
-async def test_claims_on_many_connections_at_once_share_nothing(runner: Runner) -> None:
+async def test_concurrent_claims_share_no_task(runner: Runner) -> None:
     ids = await put_many(runner.database, 120)
     await runner.survey()
     taken = await asyncio.gather(*(runner.claim_on(20) for _ in range(6)))
@@ -140,8 +144,8 @@ async def test_claims_on_many_connections_at_once_share_nothing(runner: Runner) 
     assert Counter(task.id for claimed in taken for task in claimed) <= Counter(ids)
 
 
-@ON_POSTGRESQL
-async def test_what_somebody_else_holds_is_skipped_without_waiting(database: Database, runner: Runner) -> None:
+@on_postgresql
+async def test_locked_tasks_are_skipped_without_waiting(database: Database, runner: Runner) -> None:
     ids = await put_many(database, 10)
     task = database.tables.task
     async with database.writing() as tx:
@@ -159,7 +163,7 @@ async def test_a_runner_whose_lease_ran_out_gets_nothing(database: Database, run
     assert await runner.claim_suspect() == []
 
 
-async def test_a_runner_that_was_struck_out_gets_nothing(database: Database, runner: Runner) -> None:
+async def test_a_removed_runner_gets_no_tasks(database: Database, runner: Runner) -> None:
     await put(database)
     await database.write(leave, runner.id)
     assert await runner.claim() == []
@@ -168,7 +172,7 @@ async def test_a_runner_that_was_struck_out_gets_nothing(database: Database, run
 async def test_a_runner_that_renewed_its_lease_in_time_gets_tasks_again(database: Database, runner: Runner) -> None:
     await put(database)
     await expire(database, runner.id)
-    await database.state(beat, runner.id, 60, 0)
+    await database.state(heartbeat, runner.id, 60, 0)
     assert len(await runner.claim()) == 1
 
 
@@ -178,9 +182,7 @@ async def test_nothing_is_claimed_for_no_lanes_or_no_room(database: Database, ru
     assert await runner.claim(0) == []
 
 
-async def test_a_claim_goes_on_behind_the_last_one_and_a_survey_starts_again(
-    database: Database, runner: Runner
-) -> None:
+async def test_a_claim_continues_after_the_last_one_until_a_survey(database: Database, runner: Runner) -> None:
     ids = await put_many(database, 6)
     await runner.survey()
     assert [task.id for task in await runner.claim_on(2)] == ids[:2]
@@ -190,7 +192,7 @@ async def test_a_claim_goes_on_behind_the_last_one_and_a_survey_starts_again(
     assert [task.id for task in await runner.claim(2)] == [behind, ids[4]]
 
 
-async def test_equal_times_are_told_apart_by_the_id(database: Database, runner: Runner) -> None:
+async def test_equal_times_are_ordered_by_id(database: Database, runner: Runner) -> None:
     ids = await put_many(database, 5)
     task = database.tables.task
     await change(database, sa.update(task).values(run_at=db_later(task.c.submitted_at, -1)))
@@ -198,7 +200,7 @@ async def test_equal_times_are_told_apart_by_the_id(database: Database, runner: 
     assert [[task.id for task in await runner.claim_on(2)] for _ in range(3)] == [ids[:2], ids[2:4], ids[4:]]
 
 
-async def test_a_task_that_saw_two_runners_die_is_handed_out_apart(database: Database, runner: Runner) -> None:
+async def test_a_task_rescued_twice_runs_in_isolation(database: Database, runner: Runner) -> None:
     suspect = await put(database, max_attempts=9)
     await rescue_again(runner, suspect, 2)
     harmless = await put(database)
@@ -206,9 +208,7 @@ async def test_a_task_that_saw_two_runners_die_is_handed_out_apart(database: Dat
     assert [task.id for task in await runner.claim_suspect()] == [suspect]
 
 
-async def test_a_task_at_its_last_chance_after_a_lost_runner_is_handed_out_apart(
-    database: Database, runner: Runner
-) -> None:
+async def test_a_rescued_task_on_its_last_attempt_runs_in_isolation(database: Database, runner: Runner) -> None:
     suspect = await put(database, max_attempts=2)
     await rescue_again(runner, suspect, 1)
     assert await runner.claim() == []
@@ -216,14 +216,14 @@ async def test_a_task_at_its_last_chance_after_a_lost_runner_is_handed_out_apart
     assert (task.id, task.attempt, task.rescues) == (suspect, 2, 1)
 
 
-async def test_a_task_that_saw_one_runner_die_is_handed_out_as_others_are(database: Database, runner: Runner) -> None:
+async def test_a_task_rescued_once_is_claimed_like_others(database: Database, runner: Runner) -> None:
     task_id = await put(database, max_attempts=9)
     await rescue_again(runner, task_id, 1)
     assert await runner.claim_suspect() == []
     assert [task.id for task in await runner.claim()] == [task_id]
 
 
-async def test_a_rescued_task_without_a_maximum_is_handed_out_as_others_are(database: Database, runner: Runner) -> None:
+async def test_a_rescued_task_without_a_maximum_is_claimed_like_others(database: Database, runner: Runner) -> None:
     task_id = await put(database)
     await rescue_again(runner, task_id, 1)
     await edit(database, task_id, max_attempts=None)
@@ -239,29 +239,81 @@ async def test_suspects_come_one_at_a_time_and_only_of_known_handlers(database: 
     assert [[task.id for task in claimed] for claimed in taken] == [[id] for id in ours] + [[]]
 
 
+async def test_the_least_suspicious_come_first_and_only_those_that_may_run_beside_so_many(
+    database: Database, runner: Runner
+) -> None:
+    narrow, alone, wide, last = await put_many(database, 4, max_attempts=9)
+    for task_id, values in {
+        narrow: {"rescues": 3, "attempt": 3},
+        alone: {"rescues": 4, "attempt": 4},
+        wide: {"rescues": 2, "attempt": 2},
+        last: {"rescues": 2, "attempt": 8},
+    }.items():
+        await edit(database, task_id, **values)
+    assert await runner.claim_suspect(9, width=17) == []
+    assert [task.id for task in await runner.claim_suspect(9, width=16)] == [wide]
+    assert [task.id for task in await runner.claim_suspect(9, width=4)] == [narrow]
+    assert [task.id for task in await runner.claim_suspect(1)] == [alone]
+    assert [task.id for task in await runner.claim_suspect(1)] == [last]
+
+
+@pytest.mark.parametrize("max_attempts", [2, 3, 4, 5, 9])
+async def test_the_database_and_the_policy_agree_on_suspects_and_widths(database: Database, max_attempts: int) -> None:
+    ids = [(rescues, attempt) for rescues in range(7) for attempt in range(max_attempts)]
+    tasks = await put_many(database, len(ids), max_attempts=max_attempts)
+    for task_id, (rescues, attempt) in zip(tasks, ids, strict=True):
+        await edit(database, task_id, rescues=rescues, attempt=attempt)
+    task = database.tables.task
+    async with database.reading() as tx:
+        columns = (task.c.rescues, task.c.attempt, ISOLATION.is_suspect(task.c), ISOLATION.width(task.c))
+        for rescues, attempt, suspect, width in await tx.rows(sa.select(*columns)):
+            left = max_attempts - attempt
+            assert (bool(suspect), width) == (
+                suspicion.is_suspect(rescues, left, attempt),
+                suspicion.width(rescues, left),
+            )
+
+
+@pytest.mark.parametrize("max_attempts", [None, 1, 2, 3])
+async def test_the_database_and_the_policy_agree_on_attempts_left(database: Database, max_attempts: int | None) -> None:
+    ids = await put_many(database, 4, max_attempts=max_attempts)
+    for attempt, task_id in enumerate(ids):
+        await edit(database, task_id, attempt=attempt)
+    task = database.tables.task
+    (left,) = AttemptsLeft().of_task(task.c, ClaimScope(database.tables))
+    async with database.reading() as tx:
+        rows = await tx.rows(sa.select(task.c.attempt, left))
+    assert len(rows) == len(ids)
+    assert all(bool(has_left) is not used_up(attempt, max_attempts) for attempt, has_left in rows)
+
+
 async def test_a_suspect_that_is_not_due_yet_waits(database: Database, runner: Runner) -> None:
     task_id = await put(database, delay=30)
     await edit(database, task_id, rescues=2)
     assert await runner.claim_suspect() == []
 
 
-@pytest.mark.parametrize("place", [Place(Kind.QUEUE, "mail"), Place(Kind.HANDLER, "work")], ids=str)
-async def test_what_an_operator_paused_is_handed_out_when_that_is_over(database: Database, place: Place) -> None:
+@pytest.mark.parametrize(
+    "place", [PauseTarget(PauseKind.QUEUE, "mail"), PauseTarget(PauseKind.HANDLER, "work")], ids=str
+)
+async def test_tasks_are_claimed_again_when_a_pause_ends(database: Database, place: PauseTarget) -> None:
     task = await put(database, queue="mail")
-    runner, ana = await Runner.enter(database), By("ana", "desk", "relay is down")
+    runner, ana = await Runner.enter(database), Actor("ana", "desk", "relay is down")
     await runner.survey()
     await database.write(pause, place, ana)
-    assert await runner.claim_on() == []  # by the lanes that it knew before
+    assert await runner.claim_on() == []  # by the lanes of its last survey
     assert await runner.claim() == []
-    registry = database.tables.queue if place.kind is Kind.QUEUE else database.tables.handler
+    registry = database.tables.queue if place.kind is PauseKind.QUEUE else database.tables.handler
     await change(database, sa.update(registry).values(paused_until=db_later(db_now(), -1)))
     assert [claimed.id for claimed in await runner.claim()] == [task]
 
 
-@pytest.mark.parametrize("place", [Place(Kind.QUEUE, "mail"), Place(Kind.HANDLER, "work")], ids=str)
-async def test_what_is_resumed_is_handed_out_again(database: Database, place: Place) -> None:
+@pytest.mark.parametrize(
+    "place", [PauseTarget(PauseKind.QUEUE, "mail"), PauseTarget(PauseKind.HANDLER, "work")], ids=str
+)
+async def test_resumed_tasks_are_claimed_again(database: Database, place: PauseTarget) -> None:
     task = await put(database, queue="mail")
-    runner, ana = await Runner.enter(database), By("ana", "desk")
+    runner, ana = await Runner.enter(database), Actor("ana", "desk")
     await database.write(pause, place, ana)
     assert await runner.claim() == []
     await database.write(resume, place, ana)

@@ -1,4 +1,4 @@
-"""Random histories of everything that may happen to tasks, held against the model after each step."""
+"""Random histories of tasks, compared with the model after each step."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -17,18 +17,21 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from runner.db.database import Database
 from runner.errors import DuplicateTask, InvalidTask
-from runner.outcome import Cancelled, Dead, Done, Outcome, Release, Retry, Snooze
-from runner.store.database import Database
-from runner.store.intervene import By, Target, requeue, unblock, undo
-from runner.store.intervene import terminate as end
-from runner.store.move import NOBODY, Ending, finish
-from runner.store.observe import audit
-from runner.store.prune import prune
-from runner.store.runners import beat, leave
-from runner.store.submit import hand_in, submit
-from runner.task import After, NewTask, OnDuplicate, Receipt, Scope, State, Unique
-from tests.store.family import sweep
+from runner.model.outcome import Cancelled, Dead, Done, Outcome, Release, Retry, Snooze
+from runner.model.task import DependsOn, NewTask, OnDuplicate, Scope, State, SubmitResult, UniqueSpec
+from runner.operations.results import Actor, Target
+from runner.operations.retry import requeue
+from runner.operations.terminate import terminate as end
+from runner.operations.unblock import unblock
+from runner.operations.undo.undo import undo
+from runner.queries.audit import audit
+from runner.store.heartbeat import heartbeat, leave
+from runner.store.history import NO_RUNNER, FinishedTask, finish
+from runner.store.retention import prune
+from runner.store.submit import submit, submit_with_result
+from tests.store.dependencies import sweep
 from tests.store.model import KNOWN, Holding, Model, Task, Wait
 from tests.store.runners import LEASE, Runner, ended
 from tests.store.table import edit, expire, make_due
@@ -36,7 +39,7 @@ from tests.store.uniques import let_time_pass
 
 T = TypeVar("T")
 
-ANA = By("ana", "desk")
+ANA = Actor("ana", "desk")
 picks = st.integers(0, 999)
 outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
     [Done(), Done('{"a": 1}'), Retry("0s"), Retry("0s"), Retry("1h"), Dead(), Snooze("1h"), Release(), Cancelled()]
@@ -44,7 +47,7 @@ outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
 
 
 class Histories(RuleBasedStateMachine):
-    """Whatever producers, runners, operators and faults may do, one after the other."""
+    """Producers, runners, operators and faults in any order."""
 
     url = ""
 
@@ -90,18 +93,18 @@ class Histories(RuleBasedStateMachine):
         later=st.booleans(),
     )
     def submit_once(self, key: str, scope: Scope, answer: OnDuplicate, payload: str, later: bool) -> None:
-        unique = Unique(key, scope, 3_600.0 if scope is Scope.FOR_A_TIME else None, answer)
+        unique = UniqueSpec(key, scope, 3_600.0 if scope is Scope.FOR_A_TIME else None, answer)
         new = NewTask(KNOWN, payload, priority=1, delay=3_600.0 if later else None, unique=unique)
         holder = self.model.holder(key)
         if holder is not None and answer is OnDuplicate.ERROR:
             with pytest.raises(DuplicateTask):
-                self.do(self.database.write(hand_in, [new]))
+                self.do(self.database.write(submit_with_result, [new]))
             return
-        receipt = self.do(self.database.write(hand_in, [new]))
-        (task_id,) = receipt.ids
+        result = self.do(self.database.write(submit_with_result, [new]))
+        (task_id,) = result.ids
         if holder is not None:
             replaced = answer is OnDuplicate.REPLACE and self.model.tasks[holder].replace(payload, not later)
-            assert receipt == Receipt([holder], frozenset({0}), frozenset({0} if replaced else ()))
+            assert result == SubmitResult([holder], frozenset({0}), frozenset({0} if replaced else ()))
             return
         assert task_id not in self.model.tasks
         self.model.tasks[task_id] = Task(KNOWN, 1, payload, None, not later, unique_key=key)
@@ -122,17 +125,16 @@ class Histories(RuleBasedStateMachine):
         later: bool,
         then: Outcome | None,
     ) -> None:
-        """Submit a task that waits, if for nothing else then for a new one, and mostly let that end: for by chance that
-        would be rare."""
+        """Submit a task with dependencies, if necessary on a new task, and mostly end that one."""
         if not parents:
             self.submit(KNOWN, 3, "{}", 1, False)
         known = [self._task(parent)[0] if isinstance(parent, int) else parent for parent in parents]
         named = dict.fromkeys(known or [max(self.model.tasks)])
         task = Task(KNOWN, 1, "{}", None, not later, key=key, waits=[Wait(parent, by) for parent in named])
-        edges = tuple(After((KNOWN, parent) if isinstance(parent, str) else parent, by) for parent in named)
-        new = NewTask(KNOWN, priority=1, key=key, delay=3_600.0 if later else None, after=edges)
+        dependencies = tuple(DependsOn((KNOWN, parent) if isinstance(parent, str) else parent, by) for parent in named)
+        new = NewTask(KNOWN, priority=1, key=key, delay=3_600.0 if later else None, after=dependencies)
         if self.model.circle(task):
-            with pytest.raises(InvalidTask, match=r"wait for itself|its own handler and key"):
+            with pytest.raises(InvalidTask, match=r"depend on itself|its own handler and key"):
                 self.do(self.database.write(submit, new))
             return
         self.model.block(task)
@@ -149,7 +151,7 @@ class Histories(RuleBasedStateMachine):
     def sweep(self) -> None:
         done = self.do(sweep(self.database))
         freed, cancelled = self.model.sweep()
-        assert (set(done.freed), {child.id for child in done.cancelled}) == (freed, cancelled)
+        assert (set(done.unblocked), {child.id for child in done.cancelled}) == (freed, cancelled)
 
     @rule(pick=picks)
     def unblock(self, pick: int) -> None:
@@ -163,7 +165,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(pick=picks, between=st.booleans())
     def terminate_and_take_back(self, pick: int, between: bool) -> None:
-        """All is as it was, unless others went by the end meanwhile, or took the key."""
+        """Undo restores everything, unless other tasks used the termination or took the key."""
         task_id, task = self._task(pick)
         was = task.state
         ended = self.do(self.database.write(end, [Target(task_id)], ANA))
@@ -173,7 +175,7 @@ class Histories(RuleBasedStateMachine):
         gone_by = False
         if was is not State.RUNNING:
             task.state = State.CANCELLED
-            waiting = self.model.waiting_for(task_id)
+            waiting = self.model.open_dependencies(task_id)
             if between:
                 self.sweep()
                 gone_by = any(not wait.open or child.state is State.CANCELLED for child, wait in waiting)
@@ -235,13 +237,16 @@ class Histories(RuleBasedStateMachine):
     @rule(pick=picks)
     def claim_suspect(self, pick: int) -> None:
         runner = self._runner(pick)
-        expected = self.do(self._in_order(self.model.claimable(runner.id, True), ()))[:1]
+        suspects = self.model.claimable(runner.id, True)
+        widest = max((self.model.tasks[id].width for id in suspects), default=0)
+        first = {id for id in suspects if self.model.tasks[id].width == widest}
+        expected = self.do(self._in_order(first, ()))[:1]
         self._take(runner, self.do(runner.claim_suspect()), expected)
 
     @precondition(lambda self: self.claims)
     @rule(pick=picks, outcome=outcomes)
     def settle(self, pick: int, outcome: Outcome) -> None:
-        """Settle any claim that there ever was, the latest ones rather than the old ones."""
+        """Settle any past claim, mostly a recent one."""
         runner, claimed = self.claims[-1 - pick % min(len(self.claims), 8)]
         accepted = self.model.holds(runner.id, claimed.id, claimed.fence)
         settled = self.do(runner.settle(ended(claimed, outcome)))
@@ -259,7 +264,7 @@ class Histories(RuleBasedStateMachine):
     @rule(pick=picks)
     def beat(self, pick: int) -> None:
         runner = self._runner(pick)
-        heard = self.do(self.database.state(beat, runner.id, LEASE, 0))
+        heard = self.do(self.database.state(heartbeat, runner.id, LEASE, 0))
         assert heard.alive is (runner.id in self.model.runners)
         if heard.alive:
             self.model.runners[runner.id] = True
@@ -274,7 +279,8 @@ class Histories(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def rescue(self, pick: int) -> None:
-        assert set(self.do(self._runner(pick).rescue())) == self.model.rescue()
+        asker = self._runner(pick)
+        assert set(self.do(asker.rescue())) == self.model.rescue_by(asker.id)
 
     @rule(pick=picks, most=st.sampled_from([None, 1, 2, 4]))
     def edit_max_attempts(self, pick: int, most: int | None) -> None:
@@ -285,14 +291,14 @@ class Histories(RuleBasedStateMachine):
 
     @rule(pick=picks)
     def terminate(self, pick: int) -> None:
-        """Ask for the end of what runs, and end at once what waits."""
+        """Request the termination of running tasks, and cancel waiting ones."""
         task_id, task = self._task(pick)
         if task.state is State.RUNNING:
             self.do(edit(self.database, task_id, cancel_requested=True))
             task.terminated = True
         elif task.state in (State.WAITING, State.BLOCKED):
-            ending = [Ending(task_id, task.fence)]
-            assert self.do(self.database.write(finish, "cancel", NOBODY, ending)) == {task_id}
+            ending = [FinishedTask(task_id, task.fence)]
+            assert self.do(self.database.write(finish, "cancel", NO_RUNNER, ending)) == {task_id}
             task.state = State.CANCELLED
 
     @rule(pick=picks)
@@ -378,7 +384,7 @@ def run(url: str, examples: int, steps: int) -> None:
     run_state_machine_as_test(machine, settings=bounds)
 
 
-def test_the_store_keeps_its_promises_whatever_happens(migrated_url: str) -> None:
+def test_the_store_keeps_its_promises_in_random_histories(migrated_url: str) -> None:
     run(migrated_url, examples=25, steps=40)
 
 

@@ -1,4 +1,4 @@
-"""The history on PostgreSQL: ranges of ids that are made ahead of them, and dropped as a whole."""
+"""The partitioned history on PostgreSQL: ranges of ids that are created in advance and dropped as a whole."""
 
 import asyncio
 import itertools
@@ -10,31 +10,32 @@ from urllib.parse import urlsplit
 import pytest
 import sqlalchemy as sa
 
-from runner.outcome import Dead
-from runner.policy.ranges import FEW, Range
-from runner.schema.partitions import WIDTH, full_name
-from runner.store.database import Database
-from runner.store.expire import FIRST_KEY, forget_gone
-from runner.store.intervene import By, Target, requeue
-from runner.store.observe import health, story
-from runner.store.observe.facts import facts
-from runner.store.partitions import extend, look
-from runner.store.prune import Pruned
-from runner.store.retention import enforce
+from runner.db.database import Database
+from runner.db.schema.partitions import WIDTH, full_name
+from runner.model.outcome import Dead
+from runner.model.task import DependsOn, Scope, State
+from runner.operations.results import Actor, Target
+from runner.operations.retry import requeue
+from runner.policy.partitions import FEW, Range
+from runner.queries.health import health
+from runner.queries.task.detail import task_detail
+from runner.queries.why.facts import read_facts
+from runner.store.partitions.extend import extend
+from runner.store.partitions.layout import read_layout
+from runner.store.retention import START, Pruned, enforce, forget_gone
 from runner.store.settle import settle_done
-from runner.task import After, Scope, State
+from tests.conftest import on_postgresql
 from tests.postgres import login
-from tests.store.conftest import ON_POSTGRESQL
 from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
 from tests.store.runners import Runner, ended
 from tests.store.table import change, count, live, past, put
 
-pytestmark = [ON_POSTGRESQL, pytest.mark.usefixtures("new_database")]
+pytestmark = [on_postgresql, pytest.mark.usefixtures("new_database")]
 
 DAY = timedelta(days=1)
 WEEK = {State.SUCCEEDED: 7 * DAY}
 FIRST = Range(1, 1 + WIDTH)
-BY = By("ana", "desk-1")
+BY = Actor("ana", "desk-1")
 
 
 def days_ago(days: float) -> Any:
@@ -42,13 +43,13 @@ def days_ago(days: float) -> Any:
 
 
 async def ranges(database: Database) -> list[Range]:
-    layout = await database.read(look)
+    layout = await database.read(read_layout)
     assert layout is not None
     return list(layout.ranges)
 
 
 async def extended(database: Database) -> list[Range]:
-    """Make all the ranges that are wanted."""
+    """Create all necessary ranges."""
     made = []
     while one := await database.write(extend):
         made.append(one)
@@ -56,12 +57,12 @@ async def extended(database: Database) -> list[Range]:
 
 
 async def hand_out(database: Database, id: int) -> None:
-    """Let the next task get this id."""
+    """Give the next task this id."""
     await change(database, sa.text(f"ALTER TABLE task ALTER COLUMN id RESTART WITH {id}"))
 
 
 async def use_up(database: Database, part: Range = FIRST) -> None:
-    """Let all ids of a range have been handed out."""
+    """Make all ids of a range used."""
     await hand_out(database, part.end)
     await database.write(_burn)
 
@@ -71,7 +72,7 @@ async def _burn(tx: Any) -> None:
 
 
 async def fill(database: Database, first: int, rows: int, finished: Any) -> None:
-    """Add succeeded tasks with ids that follow each other."""
+    """Add succeeded tasks with consecutive ids."""
     i = sa.func.generate_series(first, first + rows - 1).table_valued("i").render_derived()
     values = sa.select(i.c.i, sa.literal("work"), sa.literal(State.SUCCEEDED.value), finished)
     history = database.tables.history
@@ -79,14 +80,14 @@ async def fill(database: Database, first: int, rows: int, finished: Any) -> None
 
 
 async def enforced(database: Database, leeway: float = 0) -> Pruned:
-    """Delete all that is old, and say how much that was."""
+    """Delete all expired rows, and return their number."""
     rounds = [pruned async for pruned in enforce(database, WEEK, leeway)]
     succeeded = sum(pruned.tasks.get(State.SUCCEEDED, 0) for pruned in rounds)
     return Pruned({State.SUCCEEDED: succeeded}, ranges=[part for pruned in rounds for part in pruned.ranges])
 
 
 async def home(database: Database, id: int) -> str:
-    """The partition in which a finished task stands."""
+    """The partition of a finished task."""
     async with database.reading() as tx:
         question = sa.text("SELECT tableoid::regclass::text FROM task_history WHERE id = :id")
         return str(await tx.scalar(question, {"id": id}))
@@ -104,7 +105,7 @@ async def test_ranges_are_made_ahead_of_the_ids(database: Database) -> None:
     assert await home(database, id) == f"task_history_from_{made[1].first}"
 
 
-async def test_a_made_range_is_as_the_first_one(database: Database) -> None:
+async def test_a_created_range_has_the_structure_of_the_first(database: Database) -> None:
     await extended(database)
     described = []
     async with database.reading() as tx:
@@ -129,17 +130,17 @@ async def test_a_task_beyond_all_ranges_still_settles_and_keeps_no_range_from_be
     assert await home(database, task.id) == "task_history_beyond"
     made = await extended(database)
     assert made[0] == Range(41 * WIDTH + 1, 42 * WIDTH + 1)
-    assert (await database.read(story, task.id)).task.id == task.id
+    assert (await database.read(task_detail, task.id)).task.id == task.id
     assert (await past(database, task.id) or {})["state"] == State.SUCCEEDED
 
 
-async def test_two_who_make_ranges_at_once_make_each_one_once(database: Database, rival: Database) -> None:
+async def test_concurrent_creators_make_each_range_once(database: Database, rival: Database) -> None:
     made = await asyncio.gather(extended(database), extended(rival), extended(database))
     assert sorted(itertools.chain(*made)) == (await ranges(database))[1:]
     assert len(await ranges(database)) == 3
 
 
-async def test_whoever_finds_another_one_at_it_leaves_at_once(database: Database, rival: Database) -> None:
+async def test_a_second_process_does_not_wait_to_create_ranges(database: Database, rival: Database) -> None:
     async with rival.writing() as tx:
         assert await extend(tx)
         assert await extended(database) == []
@@ -153,7 +154,7 @@ async def test_a_table_in_use_is_not_waited_for_long(database: Database, rival: 
         assert await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.history)) == 3
         assert await extended(database) == []
         assert await enforced(database) == Pruned({State.SUCCEEDED: 0}, ranges=[])
-        await add_past(database, 7)  # settles go on
+        await add_past(database, 7)  # settles continue
     assert await ranges(database) == [FIRST]
     assert len(await extended(database)) > 0
     assert (await enforced(database)).ranges == [FIRST]
@@ -181,7 +182,7 @@ async def test_an_old_range_is_dropped_with_all_that_belongs_to_its_tasks(databa
             assert [row[0] for row in rows] == [21, 22, 23]
 
 
-async def test_two_who_prune_at_once_drop_a_range_once(database: Database, rival: Database) -> None:
+async def test_concurrent_prunes_drop_a_range_once(database: Database, rival: Database) -> None:
     await use_up(database)
     await fill(database, 1, 20, days_ago(8))
     rounds = await asyncio.gather(enforced(database), enforced(rival))
@@ -191,19 +192,19 @@ async def test_two_who_prune_at_once_drop_a_range_once(database: Database, rival
     assert await extended(database)
 
 
-async def test_a_range_that_goes_while_somebody_looks_is_not_there(database: Database, rival: Database) -> None:
+async def test_a_range_dropped_during_a_read_counts_as_missing(database: Database, rival: Database) -> None:
     await use_up(database)
     await fill(database, 1, 20, days_ago(8))
     async with rival.reading() as tx:
         await tx.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
-        await tx.rows(sa.text("SELECT 1"))  # from here on it sees the catalogue as it is now
+        await tx.rows(sa.text("SELECT 1"))  # from here on it sees the current catalogue
         assert (await enforced(database)).ranges == [FIRST]
-        layout = await look(tx)
+        layout = await read_layout(tx)
     assert layout is not None
     assert FIRST not in layout.ranges
 
 
-async def test_what_belongs_to_a_range_goes_a_little_at_a_time(database: Database) -> None:
+async def test_rows_of_a_range_are_deleted_in_small_chunks(database: Database) -> None:
     await use_up(database)
     await fill(database, 1, 1_500, days_ago(8))
     i = sa.func.generate_series(1, 1_500).table_valued("i").render_derived()
@@ -234,10 +235,10 @@ async def test_keys_are_looked_through_a_little_at_a_time(database: Database) ->
     for id in range(1, 6):
         row = {"handler": "h", "unique_key": f"k{id}", "task_id": id}
         await change(database, sa.insert(database.tables.unique).values(**row))
-    places = [FIRST_KEY]
+    places = [START]
     while place := await database.write(forget_gone, places[-1], 2):
         places.append(place)
-    assert places == [FIRST_KEY, ("h", "k2"), ("h", "k4")]
+    assert places == [START, ("h", "k2"), ("h", "k4")]
     assert await count(database, database.tables.unique) == 0
 
 
@@ -267,7 +268,7 @@ async def test_a_range_that_can_soon_be_dropped_is_spared_unless_nothing_may_be_
     assert await enforced(database, leeway=0.01) == Pruned({State.SUCCEEDED: 3}, ranges=[])
 
 
-async def test_a_range_whose_tasks_are_still_to_come_stays(database: Database) -> None:
+async def test_a_range_with_future_ids_stays(database: Database) -> None:
     await use_up(database)
     i = sa.func.generate_series(1, FEW + 1).table_valued("i").render_derived()
     task = database.tables.task
@@ -284,7 +285,7 @@ async def test_the_size_of_a_database_is_with_its_partitions(database: Database)
 
 @pytest.fixture
 def limited(migrated_url: str) -> Iterator[str]:
-    """The URL for a role that may change rows and nothing else."""
+    """The URL of a role that may only change rows."""
     with login(migrated_url, "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public") as url:
         yield url
 
@@ -297,7 +298,7 @@ async def test_a_role_that_may_not_make_partitions_deletes_row_by_row(database: 
     try:
         assert await extended(other) == []
         assert await enforced(other) == Pruned({State.SUCCEEDED: 4}, ranges=[])
-        layout = await other.read(look)
+        layout = await other.read(read_layout)
         assert layout is not None
         assert layout.role == urlsplit(limited).username
     finally:
@@ -305,7 +306,7 @@ async def test_a_role_that_may_not_make_partitions_deletes_row_by_row(database: 
     assert await ranges(database) == [FIRST]
 
 
-async def test_partitions_stand_where_the_tables_stand(database: Database, migrated_url: str) -> None:
+async def test_partitions_are_in_the_schema_of_the_tables(database: Database, migrated_url: str) -> None:
     elsewhere = Database.open(migrated_url, prefix="jobs_", schema="user")
     try:
         await elsewhere.migrate()
@@ -323,7 +324,7 @@ async def test_partitions_stand_where_the_tables_stand(database: Database, migra
         await elsewhere.dispose()
 
 
-async def test_an_id_stands_once_however_often_its_task_dies_and_returns(database: Database, runner: Runner) -> None:
+async def test_an_id_is_unique_after_repeated_deaths_and_retries(database: Database, runner: Runner) -> None:
     id = await put(database)
     for _ in range(2):
         (task,) = await runner.claim()
@@ -337,16 +338,14 @@ async def test_an_id_stands_once_however_often_its_task_dies_and_returns(databas
     assert await count(database, database.tables.history) == 1
 
 
-async def test_a_dead_task_that_was_copied_back_by_hand_is_told_of_by_its_last_end(
-    database: Database, runner: Runner
-) -> None:
+async def test_a_dead_task_copied_back_by_hand_shows_its_last_end(database: Database, runner: Runner) -> None:
     await add_past(database, 7, State.DEAD, finished_at=days_ago(1))
     await add_live(database, "work", id=7)
     (task,) = await runner.claim()
     assert await database.state(settle_done, runner.id, [ended(task)]) == {7}
-    assert (await database.read(story, 7)).task.state is State.SUCCEEDED
-    assert (await database.read(facts, 7)).task.state is State.SUCCEEDED
-    child = await put(database, after=(After(7),))
+    assert (await database.read(task_detail, 7)).task.state is State.SUCCEEDED
+    assert (await database.read(read_facts, 7)).task.state is State.SUCCEEDED
+    child = await put(database, after=(DependsOn(7),))
     assert (await stored(database, child)).state == State.WAITING
     assert (await database.write(requeue, [Target(7)], BY)).changed == []
     assert await stored(database, 7) is None

@@ -1,5 +1,5 @@
-"""Rows written by hand, with the shells that people use: good ones are submits, wrong ones are refused, none can stop
-the queue.
+"""Rows inserted with the shells of the databases: valid ones are submits, invalid ones are rejected, none can stop the
+queue.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runner.columns import EARLIEST
-from runner.outcome import Dead, Done, Failure, Outcome, Retry
-from runner.policy.selection import Place
-from runner.store.claim import Claimant, Terms, claim
-from runner.store.database import Database
-from runner.store.rescue import rescue
-from runner.store.runners import Identity, register
+from runner.db.database import Database
+from runner.db.types import EARLIEST
+from runner.model.outcome import Dead, Done, Failure, Outcome, Retry
+from runner.model.task import Claimed, NewTask
+from runner.policy.lanes import LanePosition
+from runner.store.claim import Claimant, HandlerDefaults, claim
+from runner.store.heartbeat import Identity, register
+from runner.store.lanes import survey
+from runner.store.rescue import Rescuer, rescue
 from runner.store.settle import Settled, Settlement, settle
 from runner.store.submit import submit
-from runner.store.survey import survey
-from runner.task import Claimed, NewTask
 from tests.shells import Refused, Shell, shell_of
 
 on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 
-KNOWN = {"mail": Terms(3, 60.0)}
+KNOWN = {"mail": HandlerDefaults(3, 60.0)}
 FAILURE = Failure("ValueError", "no")
 ENDS: list[tuple[Outcome, str]] = [
     (Done(), "succeed"),
@@ -71,7 +71,7 @@ IDLE_ROWS: list[dict[str, str]] = [
     {"run_at": "'9998-12-31 23:59:59'"},
     {"state": "'running'", "runner_id": "777"},
 ]
-"""Rows of which no runner makes a task."""
+"""Rows that no runner claims."""
 
 WRONG_VALUES = {
     "payload": ["'{\"a\": '", "'[1]'", "'1'", "'null'", "''", "'{\"a\": NaN}'", "NULL"],
@@ -88,7 +88,7 @@ WRONG_VALUES = {
     "releases": ["2147483647"],
     "nonsense": ["1"],
 }
-"""What no column takes, on either database, written in SQL."""
+"""SQL values that the column rejects on both databases."""
 
 WRONG_ON_POSTGRESQL = {
     "run_at": ["'-infinity'", "'1969-12-31 23:59:59Z'"],
@@ -129,7 +129,7 @@ STOPPERS = {
     "the last attempt": "INSERT INTO task(handler, attempt) VALUES ('mail', 2147483647)",
     "the last rescue": "INSERT INTO task(handler, state, rescues) VALUES ('mail', 'running', 2147483647)",
 }
-"""Rows that no person means to write, but that a hand can."""
+"""Rows that are accidents, but possible."""
 
 STOPPERS_BY_DATABASE = {
     "postgresql": STOPPERS
@@ -158,12 +158,12 @@ def each_stopper() -> Iterator[Any]:
 
 @pytest.fixture
 def shell(migrated_url: str) -> Shell:
-    """Run a statement in the shell that belongs to the database, and return what it prints."""
+    """Run a statement in the shell of the database, and return its output."""
     return shell_of(migrated_url)
 
 
 def insertion(row: dict[str, str]) -> str:
-    """The statement that inserts a row, whose values are written in SQL."""
+    """The INSERT statement of a row, with values in SQL."""
     row = {"handler": "'mail'"} | row
     return f"INSERT INTO task({', '.join(row)}) VALUES ({', '.join(row.values())})"
 
@@ -173,19 +173,19 @@ def quoted(text: str) -> str:
 
 
 async def take(database: Database) -> tuple[int, list[Claimed]]:
-    """Claim everything that is due for a runner that knows one handler."""
+    """Claim everything due for a runner with one handler."""
     me = await database.write(register, Identity("here", 1, "1", sorted(KNOWN), 9), 60.0)
     heads = await database.read(survey)
-    start = Place(database.dialect.instant(EARLIEST), 0)
+    start = LanePosition(database.dialect.instant(EARLIEST), 0)
     lanes = {head.lane: start for head in heads if head.lane.handler in KNOWN}
     return me, await database.write(claim, Claimant(me, "here"), lanes, KNOWN, 100)
 
 
 async def work(database: Database, outcome: Outcome) -> tuple[list[Claimed], Settled]:
-    """Claim everything that is due, let each end with the same outcome, and look for lost runners."""
+    """Claim everything due, settle each task with the same outcome, and rescue."""
     me, claimed = await take(database)
     settled = await database.write(settle, me, [Settlement(task.id, task.fence, outcome) for task in claimed])
-    await database.write(rescue, 5.0)
+    await database.write(rescue, Rescuer(me, 0.0), 5.0)
     return claimed, settled
 
 
@@ -198,7 +198,7 @@ async def test_a_row_inserted_by_hand_is_a_submit(database: Database, shell: She
     assert shell("SELECT count(*) FROM task") == "0"
 
 
-async def test_a_handler_is_all_that_a_row_must_name(database: Database, shell: Shell) -> None:
+async def test_a_row_needs_only_a_handler(database: Database, shell: Shell) -> None:
     shell("INSERT INTO task(handler) VALUES ('mail')")
     columns = "queue, payload, priority, state, attempt, fence, version, max_attempts, run_at = submitted_at"
     assert shell(f"SELECT {columns} FROM task") in {"default|{}|1|waiting|0|0|0||1", "default|{}|1|waiting|0|0|0||t"}
@@ -238,7 +238,7 @@ async def test_sqlite_refuses_what_it_alone_could_hold(database: Database, shell
 
 
 async def refuse(database: Database, shell: Shell, column: str, values: Sequence[str]) -> None:
-    """No value is taken, and nothing is broken by it."""
+    """Every value is rejected, and nothing breaks."""
     shell(insertion({"key": "'neighbour'"}))
     for value in values:
         assert not taken(shell, insertion({"key": "'wrong'"} | {column: value})), value
@@ -288,7 +288,7 @@ async def test_postgresql_takes_its_own_ways_to_write_a_time(database: Database,
 
 
 async def run_later(database: Database, shell: Shell, moment: str) -> None:
-    """A row is taken, waits for an hour, and is claimed when it has come."""
+    """A row is accepted, waits for an hour, and is claimed when due."""
     shell(insertion({"run_at": moment}))
     (head,) = await database.read(survey)
     assert 3_000 < head.wait <= 3_600
@@ -298,13 +298,13 @@ async def run_later(database: Database, shell: Shell, moment: str) -> None:
 
 
 @pytest.mark.parametrize("moment", ["CURRENT_TIMESTAMP", "'2020-02-29 23:59:59'", "'1970-01-02 00:00:00.250'"])
-async def test_a_time_that_has_passed_is_due_at_once(database: Database, shell: Shell, moment: str) -> None:
+async def test_a_time_in_the_past_is_due_immediately(database: Database, shell: Shell, moment: str) -> None:
     shell(insertion({"run_at": moment}))
     assert len((await take(database))[1]) == 1
 
 
 @pytest.mark.parametrize("payload", ODD_PAYLOADS, ids=range(len(ODD_PAYLOADS)))
-async def test_an_odd_payload_is_handed_out_to_the_letter(database: Database, shell: Shell, payload: str) -> None:
+async def test_an_odd_payload_is_claimed_unchanged(database: Database, shell: Shell, payload: str) -> None:
     shell(insertion({"payload": quoted(payload)}))
     claimed, settled = await work(database, Done())
     assert [task.payload == payload for task in claimed] == [True]
@@ -318,7 +318,7 @@ async def test_odd_queues_are_served_like_any_other(database: Database, shell: S
     assert [(task.queue, task.key) for task in claimed] == [(name, name) for name in ODD_NAMES]
 
 
-async def test_handlers_that_nobody_knows_wait_and_hinder_nobody(database: Database, shell: Shell) -> None:
+async def test_tasks_of_unknown_handlers_wait_and_block_no_others(database: Database, shell: Shell) -> None:
     for name in ODD_NAMES:
         shell(insertion({"handler": quoted(name), "priority": "9"}))
     shell(insertion({}))
@@ -337,7 +337,9 @@ async def test_odd_rows_end_like_any_other(database: Database, shell: Shell, out
 
 
 @pytest.mark.parametrize("row", IDLE_ROWS)
-async def test_a_row_that_cannot_run_hinders_nobody(database: Database, shell: Shell, row: dict[str, str]) -> None:
+async def test_a_row_that_cannot_run_blocks_no_other_task(
+    database: Database, shell: Shell, row: dict[str, str]
+) -> None:
     shell(insertion({"key": "'idle'"} | row))
     neighbour = await database.write(submit, NewTask("mail"))
     claimed, _ = await work(database, Done())
@@ -354,10 +356,14 @@ async def test_no_row_stops_the_queue(database: Database, shell: Shell, statemen
         assert settled.verbs[neighbour] == verb
 
 
-async def test_a_row_that_claims_to_run_is_rescued(database: Database, shell: Shell) -> None:
-    shell(insertion({"state": "'running'", "runner_id": "777", "max_attempts": "3", "attempt": "1"}))
-    assert [back.verb for back in (await database.write(rescue, 5.0)).values()] == ["rescue"]
-    assert [task.attempt for task in (await take(database))[1]] == [2]
+@pytest.mark.parametrize(("started", "attempt"), [({}, 1), ({"started_at": "CURRENT_TIMESTAMP"}, 2)])
+async def test_a_row_that_claims_to_run_is_rescued(
+    database: Database, shell: Shell, started: dict[str, str], attempt: int
+) -> None:
+    shell(insertion({"state": "'running'", "runner_id": "777", "max_attempts": "3", "attempt": "1"} | started))
+    me, _ = await take(database)
+    assert [back.verb for back in (await database.write(rescue, Rescuer(me, 0.0), 5.0)).values()] == ["rescue"]
+    assert [task.attempt for task in (await take(database))[1]] == [attempt]
 
 
 @pytest.mark.parametrize("place", [{"prefix": "jobs_"}, {"schema": "work"}, {"prefix": "jobs_", "schema": "user"}])

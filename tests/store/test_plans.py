@@ -1,7 +1,7 @@
-"""The hot statements cost the same whatever else the tables hold, and whatever the planner last heard of them.
+"""Hot statements cost the same with any other rows in the tables, and with any planner statistics.
 
-The tables were analysed while there was nothing in them, which is when planners go wrong, and are never analysed again:
-new ones, and ones that are as large as they ever were, of which PostgreSQL believes that one row is left.
+The tables are analysed while empty, which misleads planners most, and never again: new tables, and tables that were
+large once, which PostgreSQL believes to have one row left.
 """
 
 import sqlite3
@@ -12,19 +12,21 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from runner.columns import db_later, db_now
-from runner.outcome import Retry
+from runner.db.database import Database
+from runner.db.types import db_later, db_now
+from runner.model.outcome import Retry
+from runner.model.task import OnDuplicate
+from runner.policy.suspicion import Ask
 from runner.store.claim import claim_suspect
-from runner.store.database import Database
-from runner.store.dependencies import Ended, any_open, resolve, strays, waiting_for
-from runner.store.expire import forget_expired
+from runner.store.dependencies import FinishedParent, any_open, find_strays, open_dependencies, resolve
+from runner.store.heartbeat import heartbeat
+from runner.store.retention import forget_expired
 from runner.store.settle import settle_done
-from runner.store.submit import hand_in, submit_many
-from runner.task import OnDuplicate
-from tests.store.conftest import ON_POSTGRESQL
-from tests.store.family import after, put_after
+from runner.store.submit import submit_many, submit_with_result
+from tests.conftest import on_postgresql
+from tests.store.dependencies import after, put_after
 from tests.store.plans import Seen, Watch, watch
-from tests.store.runners import Runner, ended
+from tests.store.runners import LEASE, Runner, ended
 from tests.store.table import change, expire, put, put_many
 from tests.store.uniques import once
 
@@ -39,17 +41,21 @@ INDEXES = {
     "claim": {"task_ready"},
     "claim_lanes": {"task_ready"},
     "claim_suspect": {"task_rescued"},
+    "heartbeat": {"task_running"},
     "rescue": {"task_running"},
     "forget_expired": {"task_unique_expires"},
 }
-"""What must be used; all else is looked up by id."""
+"""The indexes that must be used; all other look-ups are by id."""
+
+HEARTBEAT = 2
+"""Statements of one, whatever the runner runs."""
 
 
 @pytest.fixture(params=["new", "drained"])
 async def watched(
     request: pytest.FixtureRequest, new_database: None, migrated_url: str
 ) -> AsyncIterator[tuple[Database, Watch]]:
-    """A database of the test's own, whose statements are looked at."""
+    """A database of the test's own, with recorded statements."""
     if request.param == "drained":
         await _drain(migrated_url)
     _analyse(migrated_url)
@@ -59,7 +65,7 @@ async def watched(
 
 
 async def _drain(url: str) -> None:
-    """Let the tables be large, and empty."""
+    """Make the tables large, and empty them."""
     database = Database.open(url)
     await fill(database, SOME)
     await wait_for_others(database, SOME)
@@ -69,7 +75,7 @@ async def _drain(url: str) -> None:
 
 
 def _analyse(url: str) -> None:
-    """Analyse the empty tables, and see to it that nobody does so again; VACUUM would make them small."""
+    """Analyse the empty tables, and prevent later analysis; VACUUM would shrink them."""
     if url.startswith("sqlite"):
         connection = sqlite3.connect(url.removeprefix("sqlite:///"))
         connection.execute("ANALYZE")
@@ -83,7 +89,7 @@ def _analyse(url: str) -> None:
 
 
 async def fill(database: Database, rows: int) -> None:
-    """Add so many tasks for later, so many due ones of a handler that nobody runs, so many finished ones, and keys."""
+    """Add the given number of future tasks, of due tasks of a foreign handler, of finished tasks, and of keys."""
     tables = database.tables
     n = sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
     n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < rows))
@@ -101,7 +107,7 @@ async def fill(database: Database, rows: int) -> None:
 
 
 async def costs(database: Database, looking: Watch) -> dict[str, Seen]:
-    """Look at each hot statement, after it has been executed many times."""
+    """Record each hot statement after many executions."""
     runner = await _worn_in(database)
     seen: dict[str, Seen] = {}
     async with looking.seeing() as seen["survey"]:
@@ -113,6 +119,10 @@ async def costs(database: Database, looking: Watch) -> dict[str, Seen]:
     assert len(runner.lanes.places) > 1
     async with looking.seeing() as seen["claim_lanes"]:
         claimed += await runner.claim_on(100)
+    async with looking.seeing() as seen["heartbeat"]:
+        heard = await database.state(heartbeat, runner.id, LEASE, 150)
+    assert heard.running == {(task.id, task.fence) for task in claimed}
+    assert seen["heartbeat"].statements == HEARTBEAT
     async with looking.seeing() as seen["succeed"]:
         assert len(await database.state(settle_done, runner.id, [ended(task) for task in claimed[:50]])) == 50
     async with looking.seeing() as seen["settle"]:
@@ -127,9 +137,9 @@ async def costs(database: Database, looking: Watch) -> dict[str, Seen]:
         assert len(await runner.rescue()) == 200
     task = database.tables.task
     await change(database, sa.update(task).where(task.c.rescues == 1).values(rescues=2))
-    await runner.claim_suspect()  # so that the entries of what was rescued and deleted before are marked as dead
+    await runner.claim_suspect()  # so that the index entries of deleted rows are marked as dead
     async with looking.seeing() as seen["claim_suspect"]:
-        assert await database.state(claim_suspect, runner.who, runner.lanes.known, runner.terms)
+        assert await database.state(claim_suspect, runner.who, runner.lanes.known, runner.terms, Ask(1, 1))
     near = task.c.run_at.between(db_later(db_now(), -DAY / 2), db_later(db_now(), DAY / 2))
     await change(database, sa.delete(task).where(near))
     return seen
@@ -139,9 +149,9 @@ async def _look_at_keys(database: Database, looking: Watch, seen: dict[str, Seen
     new = [once(f"new {number}", "foreign", delay=DAY) for number in range(100)]
     again = [once(f"new {number}", "foreign", on_duplicate=OnDuplicate.REPLACE) for number in range(100)]
     async with looking.seeing() as seen["submit_once"]:
-        await database.write(hand_in, new)
+        await database.write(submit_with_result, new)
     async with looking.seeing() as seen["submit_again"]:
-        assert len((await database.write(hand_in, again)).replaced) == len(again)
+        assert len((await database.write(submit_with_result, again)).replaced) == len(again)
     async with looking.seeing() as seen["forget_expired"]:
         assert await database.write(forget_expired, 100) == 0
     task, unique = database.tables.task.c, database.tables.unique.c
@@ -159,7 +169,7 @@ async def _worn_in(database: Database) -> Runner:
 
 
 async def grown(database: Database, looking: Watch, more: int) -> tuple[dict[str, Seen], dict[str, Seen]]:
-    """The costs with some other rows in the tables, and with many."""
+    """The costs with a few other rows in the tables, and with many."""
     await fill(database, SOME)
     before = await costs(database, looking)
     await fill(database, more)
@@ -171,18 +181,18 @@ def report(before: dict[str, Seen], after: dict[str, Seen]) -> str:
 
 
 def check(before: dict[str, Seen], after: dict[str, Seen]) -> None:
-    """Compare two looks at the same statements."""
+    """Compare two recordings of the same statements."""
     told = report(before, after)
     for verb, seen in after.items():
         assert seen.statements > 0, told
         assert not seen.whole & (OURS | ALIASES), f"{verb} reads a table from end to end\n{told}"
         assert seen.indexes >= INDEXES.get(verb, set()), f"{verb} does not use its index\n{told}"
-        # Some more levels of an index, and what was deleted in the meantime: never a share of what was added.
+        # A few more index levels, and rows deleted in between: never a share of the added rows.
         assert seen.rows <= 1.5 * before[verb].rows + 2_000, f"{verb} looks at more rows\n{told}"
         assert seen.pages <= 2 * before[verb].pages + 200, f"{verb} touches more pages\n{told}"
 
 
-async def test_hot_statements_cost_the_same_whatever_else_is_there(watched: tuple[Database, Watch]) -> None:
+async def test_hot_statements_cost_the_same_beside_other_rows(watched: tuple[Database, Watch]) -> None:
     check(*await grown(*watched, MANY))
 
 
@@ -193,7 +203,7 @@ async def test_hot_statements_cost_the_same_with_millions_of_other_rows(watched:
     check(before, after)
 
 
-async def test_a_whole_table_read_does_not_go_unnoticed(watched: tuple[Database, Watch]) -> None:
+async def test_a_full_scan_is_detected(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
     await fill(database, SOME)
     task = database.tables.task
@@ -203,10 +213,8 @@ async def test_a_whole_table_read_does_not_go_unnoticed(watched: tuple[Database,
     assert seen.rows >= SOME / 2
 
 
-@ON_POSTGRESQL
-async def test_an_old_snapshot_elsewhere_does_not_slow_claims_down(
-    watched: tuple[Database, Watch], rival: Database
-) -> None:
+@on_postgresql
+async def test_an_old_snapshot_does_not_slow_claims_down(watched: tuple[Database, Watch], rival: Database) -> None:
     database, looking = watched
     await put_many(database, 4_000)
     runner = await Runner.enter(database)
@@ -224,7 +232,7 @@ async def test_an_old_snapshot_elsewhere_does_not_slow_claims_down(
     assert last.pages <= 1.5 * first.pages + 50
 
 
-@ON_POSTGRESQL
+@on_postgresql
 async def test_no_statement_is_left_to_a_generic_plan(database: Database) -> None:
     await _worn_in(database)
     async with database.writing() as tx:
@@ -236,8 +244,8 @@ async def _prepared(tx: Any) -> Any:
 
 
 async def wait_for_others(database: Database, rows: int) -> None:
-    """Add so many blocked tasks, each with an edge that is open and one that is not; half of the open ones by key."""
-    task, edge = database.tables.task, database.tables.dependency
+    """Add blocked tasks, each with one open and one resolved dependency; half of the open ones are by key."""
+    task, dependency = database.tables.task, database.tables.dependency
     n = sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
     n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < rows))
     blocked, key = sa.literal("blocked"), sa.literal("k") + sa.cast(n.c.i, sa.Text)
@@ -251,11 +259,11 @@ async def wait_for_others(database: Database, rows: int) -> None:
     by_key = sa.select(some.c.id, sa.null(), sa.literal("w"), some.c.key, sa.null())
     closed = sa.select(ids.subquery().c.id, sa.literal(2), sa.null(), sa.null(), db_now())
     for values in (by_id, by_key, closed):
-        await change(database, sa.insert(edge).from_select(columns, values))
+        await change(database, sa.insert(dependency).from_select(columns, values))
 
 
 async def follow(database: Database, looking: Watch, runner: Runner) -> dict[str, Seen]:
-    """Look at what is done for those that wait for a task which has ended."""
+    """Record the resolution of dependencies on a finished task."""
     seen: dict[str, Seen] = {}
     parent = await put(database, key="parent", priority=9)
     for _ in range(10):
@@ -269,15 +277,17 @@ async def follow(database: Database, looking: Watch, runner: Runner) -> dict[str
     async with looking.seeing() as seen["any open"]:
         assert await database.state(any_open)
     async with looking.seeing() as seen["who waits"]:
-        edges = await database.state(waiting_for, [Ended(task.id, task.handler, task.key)])
+        dependencies = await database.state(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
     async with looking.seeing() as seen["sweep"]:
-        assert len((await database.state(strays)).edges) == len(edges) == 22
+        assert len((await database.state(find_strays)).dependencies) == len(dependencies) == 22
     async with looking.seeing() as seen["resolve"]:
-        assert len((await database.write(resolve, edges)).freed) == 21
+        assert len((await database.write(resolve, dependencies)).unblocked) == 21
     return seen
 
 
-async def test_following_costs_the_same_whatever_else_waits(watched: tuple[Database, Watch]) -> None:
+async def test_resolving_dependencies_costs_the_same_beside_other_blocked_tasks(
+    watched: tuple[Database, Watch],
+) -> None:
     database, looking = watched
     runner = await _worn_in(database)
     await fill(database, SOME)
@@ -293,7 +303,7 @@ async def test_following_costs_the_same_whatever_else_waits(watched: tuple[Datab
         assert seen.pages <= 1.5 * before[verb].pages + 200, f"{verb} touches more pages\n{told}"
 
 
-async def test_each_that_waits_for_the_same_costs_the_same(watched: tuple[Database, Watch]) -> None:
+async def test_each_dependent_of_one_parent_costs_the_same(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
     runner = await _worn_in(database)
     few, many = [await _let_go(database, looking, runner, number) for number in (100, 800)]
@@ -301,13 +311,13 @@ async def test_each_that_waits_for_the_same_costs_the_same(watched: tuple[Databa
 
 
 async def _let_go(database: Database, looking: Watch, runner: Runner, number: int) -> Seen:
-    """Look at how so many tasks are let go that wait for one."""
+    """Record the release of many dependents of one task."""
     parent = await put(database, priority=9)
     await database.write(submit_many, [after(parent, queue="later")] * number)
     await runner.survey()
     (task,) = await runner.claim_on(1)
     await runner.end(task)
-    edges = await database.state(waiting_for, [Ended(task.id, task.handler, task.key)])
+    dependencies = await database.state(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
     async with looking.seeing() as seen:
-        assert len((await database.write(resolve, edges)).freed) == number
+        assert len((await database.write(resolve, dependencies)).unblocked) == number
     return seen

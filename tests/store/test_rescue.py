@@ -5,15 +5,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runner.columns import db_later, db_now
-from runner.outcome import Retry
-from runner.store.claim import Terms
-from runner.store.database import Database
-from runner.store.rescue import CHUNK, LOST, OVERDUE, any_lost, rescue
-from runner.store.runners import leave
-from runner.task import Claimed
-from tests.store.conftest import ON_POSTGRESQL
-from tests.store.runners import GRACE, Runner
+from runner.db.database import Database
+from runner.db.types import db_later, db_now
+from runner.model.outcome import Retry
+from runner.model.task import Claimed
+from runner.store.claim import HandlerDefaults
+from runner.store.heartbeat import leave
+from runner.store.rescue import CHUNK, LOST, OVERDUE, UNSTARTED, Rescuer, any_lost, rescue
+from runner.store.start import Start, mark_started
+from tests.conftest import on_postgresql
+from tests.store.runners import GRACE, LEASE, Runner
 from tests.store.table import attempts, change, count, edit, expire, live, past, put, put_many, standing
 
 
@@ -41,7 +42,7 @@ async def lost(runner: Runner, database: Database, **options: Any) -> Claimed:
 
 
 @pytest.mark.parametrize("lose", LOSSES, ids=[case.__name__ for case in LOSSES])
-async def test_a_task_is_taken_back_when(
+async def test_a_task_is_rescued_when(
     database: Database, runner: Runner, other: Runner, lose: Callable[[Runner, Claimed], Awaitable[None]]
 ) -> None:
     task_id = await put(database)
@@ -57,7 +58,7 @@ async def test_a_task_is_taken_back_when(
     assert [(again.id, again.attempt, again.fence) for again in await other.claim()] == [(task_id, 2, task.fence + 2)]
 
 
-async def test_a_healthy_runner_keeps_what_it_has(database: Database, runner: Runner, other: Runner) -> None:
+async def test_a_healthy_runner_keeps_its_tasks(database: Database, runner: Runner, other: Runner) -> None:
     task_id = await put(database, timeout=60.0)
     (task,) = await runner.claim()
     assert await other.rescue() == {}
@@ -102,7 +103,9 @@ async def test_an_attempt_granted_while_it_ran_saves_the_task(
     assert await other.rescue() == {task.id: "rescue"}
 
 
-async def test_a_task_that_was_to_be_terminated_is_cancelled(database: Database, runner: Runner, other: Runner) -> None:
+async def test_a_lost_task_with_a_termination_request_is_cancelled(
+    database: Database, runner: Runner, other: Runner
+) -> None:
     task = await lost(runner, database)
     await edit(database, task.id, cancel_requested=True)
     assert await other.rescue() == {task.id: "cancel"}
@@ -137,15 +140,15 @@ async def test_runners_that_rescue_at_the_same_time_take_each_task_back_once(
         assert await tx.rows(sa.select(task.c.rescues, task.c.fence).distinct()) == [(1, 2)]
 
 
-@ON_POSTGRESQL
-async def test_what_another_rescue_has_in_hand_is_passed_over(
-    database: Database, runner: Runner, other: Runner
-) -> None:
+@on_postgresql
+async def test_tasks_locked_by_another_rescue_are_skipped(database: Database, runner: Runner, other: Runner) -> None:
     task_id = await put(database)
     await runner.claim()
     await database.write(leave, runner.id)
     async with database.writing() as tx:
-        assert [(task, back.verb) for task, back in (await rescue(tx, GRACE)).items()] == [(task_id, "rescue")]
+        assert [(task, back.verb) for task, back in (await rescue(tx, other.rescuer, GRACE)).items()] == [
+            (task_id, "rescue")
+        ]
         rescuing = asyncio.ensure_future(other.rescue())
         done, _ = await asyncio.wait([rescuing], timeout=30)
     assert done, "it waited"
@@ -153,7 +156,7 @@ async def test_what_another_rescue_has_in_hand_is_passed_over(
     assert len(await attempts(database, task_id)) == 1
 
 
-async def test_what_is_too_much_for_one_transaction_is_taken_back_by_the_next(
+async def test_a_rescue_beyond_one_transaction_continues_in_the_next(
     database: Database, runner: Runner, other: Runner
 ) -> None:
     await put_many(database, CHUNK + 100)
@@ -168,7 +171,7 @@ async def test_a_task_that_kills_its_runners_is_dead_after_three_and_its_neighbo
     killer, *neighbours = await put_many(database, 10)
     starts = 0
     for _ in range(30):
-        runner = await Runner.enter(database, terms=Terms(3, None))
+        runner = await Runner.enter(database, terms=HandlerDefaults(3, None))
         claimed = await runner.claim() or await runner.claim_suspect()
         if killer in {task.id for task in claimed}:
             starts += 1
@@ -182,7 +185,7 @@ async def test_a_task_that_kills_its_runners_is_dead_after_three_and_its_neighbo
     assert {(await past(database, task_id) or {})["state"] for task_id in neighbours} == {"succeeded"}
 
 
-async def test_what_waits_or_has_ended_is_never_rescued(database: Database, runner: Runner, other: Runner) -> None:
+async def test_waiting_and_finished_tasks_are_never_rescued(database: Database, runner: Runner, other: Runner) -> None:
     await put(database)
     (task,) = await runner.claim()
     await runner.end(task, Retry("0s"))
@@ -191,10 +194,125 @@ async def test_what_waits_or_has_ended_is_never_rescued(database: Database, runn
     assert await other.rescue() == {}
 
 
-async def test_a_runner_whose_own_lease_ran_out_judges_nobody(
+async def test_a_runner_with_an_expired_lease_rescues_no_tasks(
     database: Database, runner: Runner, other: Runner
 ) -> None:
     await lost(runner, database)
-    assert await database.state(any_lost, other.id, GRACE)
+    assert await database.state(any_lost, other.rescuer, GRACE)
     await expire(database, other.id)
-    assert not await database.state(any_lost, other.id, GRACE)
+    assert not await database.state(any_lost, other.rescuer, GRACE)
+
+
+async def registered(database: Database, runner: Runner, ago: float) -> None:
+    """Let a runner have registered a while ago."""
+    await change(
+        database,
+        sa.update(database.tables.runner)
+        .where(database.tables.runner.c.id == runner.id)
+        .values(started_at=db_later(db_now(), -ago)),
+    )
+
+
+async def test_a_newcomer_strikes_out_no_runner_before_one_lease_has_passed(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    task = await lost(runner, database)
+    newcomer = Rescuer(other.id, LEASE)
+    await registered(database, other, LEASE - 5)
+    assert not await database.state(any_lost, newcomer, GRACE)
+    assert await other.rescue(registered_for=LEASE) == {}
+    assert await count(database, database.tables.runner) == 2, "it may renew yet"
+    await registered(database, other, LEASE + 1)
+    assert await database.state(any_lost, newcomer, GRACE)
+    assert await other.rescue(registered_for=LEASE) == {task.id: "rescue"}
+
+
+async def test_a_runner_whose_lease_expired_after_it_asked_rescues_nothing(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    await lost(runner, database)
+    assert await database.state(any_lost, other.rescuer, GRACE)
+    await expire(database, other.id)
+    assert await other.rescue() == {}
+    assert await count(database, database.tables.runner) == 2
+
+
+async def test_a_prefetched_task_that_is_not_marked_as_started_gets_its_attempt_back(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    task_id = await put(database, max_attempts=1)
+    (task,) = await runner.prefetch()
+    assert (await live(database, task_id) or {})["started_at"] is None
+    await expire(database, runner.id)
+    assert await other.rescue() == {task_id: "rescue"}
+    row = await live(database, task_id) or {}
+    assert (row["state"], row["attempt"], row["rescues"], row["fence"]) == ("waiting", 0, 1, task.fence + 1)
+    assert row["error"] == UNSTARTED
+    assert await attempts(database, task_id) == [], "an attempt that does not count leaves no row"
+    assert [(again.id, again.attempt) for again in await other.claim()] == [(task_id, 1)], "it is no suspect"
+
+
+async def test_a_prefetched_task_that_is_marked_as_started_spends_its_attempt(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    marked, other_task = await put_many(database, 2, max_attempts=1)
+    first, second = await runner.prefetch()
+    stale = Start(second.id, second.fence - 1, -0.2)
+    await database.state(mark_started, runner.id, [Start(first.id, first.fence, -0.2), stale])
+    row = await live(database, marked) or {}
+    assert row["claimed_at"] is not None
+    assert row["started_at"] is not None
+    assert (await live(database, other_task) or {})["started_at"] is None
+    await database.state(mark_started, other.id, [Start(second.id, second.fence, -0.2)])
+    assert (await live(database, other_task) or {})["started_at"] is None, "another runner has it"
+    await expire(database, runner.id)
+    assert await other.rescue() == {marked: "bury", other_task: "rescue"}
+
+
+async def test_a_claim_into_free_slots_marks_its_tasks_as_started(database: Database, runner: Runner) -> None:
+    task_id = await put(database)
+    await runner.claim()
+    row = await live(database, task_id) or {}
+    assert row["started_at"] == row["claimed_at"] is not None
+
+
+async def test_a_prefetched_task_that_was_to_be_terminated_is_cancelled_by_a_rescue(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    task_id = await put(database)
+    await runner.prefetch()
+    await edit(database, task_id, cancel_requested=True)
+    await expire(database, runner.id)
+    assert await other.rescue() == {task_id: "cancel"}
+    assert (await past(database, task_id) or {})["attempt"] == 0
+
+
+async def test_a_maximum_that_was_cut_while_a_task_was_prefetched_still_counts(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    task = await put(database, max_attempts=3)
+    (claimed,) = await runner.claim()
+    await runner.end(claimed, Retry("0s"))
+    await runner.prefetch()
+    await edit(database, task, max_attempts=1)
+    await expire(database, runner.id)
+    assert await other.rescue() == {task: "bury"}
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+async def test_a_task_that_kills_its_runners_before_it_is_marked_starts_twice_more_than_its_attempts(
+    database: Database, other: Runner, most: int
+) -> None:
+    killer = await put(database, max_attempts=most)
+    starts = 0
+    while await past(database, killer) is None:
+        runner = await Runner.enter(database)
+        claimed = await runner.prefetch() or await runner.claim_suspect()
+        assert [task.id for task in claimed] == [killer]
+        starts += 1
+        await expire(database, runner.id)
+        await other.rescue()
+    assert starts == most + 2
+    row = await past(database, killer) or {}
+    assert (row["state"], row["attempt"]) == ("dead", most)
+    assert row["error"] == LOST.reason

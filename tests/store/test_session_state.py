@@ -1,13 +1,13 @@
-"""Behind a pooler that shares sessions between transactions, whatever a session keeps is kept for a stranger."""
+"""Behind a pooler that shares sessions between transactions, session state would leak to other clients."""
 
 import pytest
 import sqlalchemy as sa
 
-from runner.outcome import Done, Retry
-from runner.store.database import Database
-from runner.store.observe import counts
+from runner.db.database import Database
+from runner.model.outcome import Done, Retry
+from runner.queries.queues import counts
+from runner.store.lanes import survey
 from runner.store.rescue import any_lost, rescue
-from runner.store.survey import survey
 from tests.store.runners import Runner
 from tests.store.table import put
 
@@ -27,8 +27,8 @@ async def test_the_verbs_leave_nothing_behind_in_their_sessions(database: Databa
         (task,) = await runner.claim(1)
         await runner.end(task, outcome)
     await database.state(survey)
-    await database.state(any_lost, runner.id, 1.0)
-    await database.write(rescue, 1.0)
+    await database.state(any_lost, runner.rescuer, 1.0)
+    await database.write(rescue, runner.rescuer, 1.0)
     await database.read(counts)
     for opened in (database.stating, database.writing, database.reading):
         async with opened() as tx:

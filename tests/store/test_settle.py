@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runner.columns import db_later, db_now
-from runner.outcome import Cancelled, Dead, Done, Failure, Outcome, Release, Retry, Snooze
+from runner.db.database import Database
+from runner.db.types import db_later, db_now
+from runner.model.outcome import Cancelled, Dead, Done, Failure, Outcome, Release, Retry, Snooze
+from runner.model.task import Claimed
 from runner.policy.fingerprint import fingerprint
 from runner.policy.verdict import FREE_RELEASES
 from runner.store.attempts import MESSAGE_LIMIT, TRACEBACK_LIMIT
-from runner.store.claim import Claimant, Terms
-from runner.store.database import Database
+from runner.store.claim import Claimant, HandlerDefaults
 from runner.store.rescue import rescue
 from runner.store.settle import ERROR_LIMIT, Settled, Settlement, settle_done
-from runner.task import Claimed
-from tests.store.conftest import ON_POSTGRESQL
+from tests.conftest import on_postgresql
 from tests.store.runners import Runner, ended
 from tests.store.table import Row, attempts, change, count, edit, expire, live, make_due, past, put, put_many, standing
 
@@ -41,14 +41,14 @@ async def started(runner: Runner, **options: Any) -> Claimed:
 
 
 async def one_of_each(runner: Runner) -> list[Settlement]:
-    """Claim as many tasks as there are outcomes, and let each end in its own way."""
+    """Claim one task per outcome, and settle each with its own."""
     await put_many(runner.database, len(EVERY_OUTCOME))
     outcomes = [outcome for outcome, _ in EVERY_OUTCOME.values()]
     return [ended(task, outcome) for task, outcome in zip(await runner.claim(), outcomes, strict=True)]
 
 
 async def everything(database: Database) -> list[Any]:
-    """All rows of all tasks, live and past, and of their attempts."""
+    """All rows of all tasks, live and finished, and of their attempts."""
     tables = database.tables
     async with database.reading() as tx:
         found = [await tx.rows(sa.select(table)) for table in (tables.task, tables.history, tables.attempt)]
@@ -56,7 +56,7 @@ async def everything(database: Database) -> list[Any]:
 
 
 async def wait_for_blocked(database: Database) -> None:
-    """Return when somebody waits for a lock that somebody else holds."""
+    """Return when one connection waits for a lock of another."""
     blocked = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
     async with asyncio.timeout(30):
         while True:
@@ -67,7 +67,7 @@ async def wait_for_blocked(database: Database) -> None:
 
 
 async def wait(database: Database, task_id: int) -> float:
-    """Seconds from when the row was last returned until it is due: exact, for both are of one statement."""
+    """Seconds from the last release of the row until it is due: exact, because one statement wrote both."""
     task = database.tables.task
     async with database.reading() as tx:
         moment, now = (await tx.rows(sa.select(task.c.run_at, db_now()).where(task.c.id == task_id)))[0]
@@ -98,7 +98,7 @@ async def test_a_success_without_a_result_is_none(database: Database, runner: Ru
     assert (await standing(database, task.id))["result"] is None
 
 
-async def test_a_failure_waits_as_its_plan_says(database: Database, runner: Runner) -> None:
+async def test_a_failed_task_waits_for_the_delay_of_its_plan(database: Database, runner: Runner) -> None:
     task = await started(runner, retry="7m")
     assert (await runner.end(task, Retry(failure=BROKEN))).verbs == {task.id: "retry"}
     row = await live(database, task.id) or {}
@@ -107,14 +107,14 @@ async def test_a_failure_waits_as_its_plan_says(database: Database, runner: Runn
     assert 415 < await wait(database, task.id) <= 420
 
 
-async def test_without_a_plan_of_its_own_a_task_waits_as_its_handler_says(database: Database, runner: Runner) -> None:
+async def test_a_task_without_a_plan_uses_its_handlers_plan(database: Database, runner: Runner) -> None:
     task = await started(runner)
     await runner.settle(ended(task, Retry(failure=BROKEN), retry="20m"))
     assert 1_195 < await wait(database, task.id) <= 1_200
 
 
 async def test_stages_follow_the_attempts(database: Database) -> None:
-    runner = await Runner.enter(database, terms=Terms(9, None))
+    runner = await Runner.enter(database, terms=HandlerDefaults(9, None))
     task_id = await put(database, retry="1m,5m")
     for delay in (60, 300, 300):
         (task,) = await runner.claim()
@@ -123,7 +123,7 @@ async def test_stages_follow_the_attempts(database: Database) -> None:
         await make_due(database, task_id)
 
 
-async def test_a_delay_that_the_handler_names_goes_before_the_plan(database: Database, runner: Runner) -> None:
+async def test_a_delay_from_the_handler_overrides_the_plan(database: Database, runner: Runner) -> None:
     task = await started(runner, retry="7m")
     await runner.end(task, Retry("90s", why="busy"))
     assert 85 < await wait(database, task.id) <= 90
@@ -139,14 +139,14 @@ async def test_without_another_attempt_a_failure_is_final(
     assert (row["state"], row["error"], row["attempt"]) == ("dead", BROKEN.reason, 1)
 
 
-async def test_giving_up_is_final_whatever_attempts_are_left(database: Database, runner: Runner) -> None:
+async def test_giving_up_is_final_despite_remaining_attempts(database: Database, runner: Runner) -> None:
     task = await started(runner, max_attempts=9)
     await runner.end(task, Dead(why="the user has left"))
     row = await past(database, task.id) or {}
     assert (row["state"], row["error"]) == ("dead", "Dead: the user has left")
 
 
-async def test_putting_off_does_not_count(database: Database, runner: Runner) -> None:
+async def test_a_snooze_does_not_count_as_an_attempt(database: Database, runner: Runner) -> None:
     task = await started(runner)
     await runner.end(task, Snooze("10m", why="the shop is closed"))
     row = await live(database, task.id) or {}
@@ -157,7 +157,7 @@ async def test_putting_off_does_not_count(database: Database, runner: Runner) ->
     assert await attempts(database, task.id) == []
 
 
-async def test_handing_back_does_not_count_and_the_task_keeps_its_place(database: Database, runner: Runner) -> None:
+async def test_a_released_attempt_does_not_count_and_keeps_the_due_time(database: Database, runner: Runner) -> None:
     task = await started(runner)
     before = await live(database, task.id) or {}
     await runner.end(task, Release())
@@ -181,7 +181,7 @@ async def test_handing_back_too_often_ends_with_the_last_attempt(database: Datab
     assert (await standing(database, task.id))["state"] == "dead"
 
 
-async def test_a_terminated_body_is_cancelled(database: Database, runner: Runner) -> None:
+async def test_a_terminated_attempt_is_cancelled(database: Database, runner: Runner) -> None:
     task = await started(runner)
     await edit(database, task.id, cancel_requested=True)
     assert (await runner.end(task, Cancelled())).verbs == {task.id: "cancel"}
@@ -210,7 +210,7 @@ async def test_a_plan_changed_while_it_ran_counts(database: Database, runner: Ru
 
 
 @pytest.mark.parametrize("outcome", [Retry(failure=BROKEN), Snooze("1m"), Release(), Dead(), Cancelled()], ids=repr)
-async def test_a_termination_asked_for_while_it_ran_counts(
+async def test_a_termination_requested_during_the_run_counts(
     database: Database, runner: Runner, outcome: Outcome
 ) -> None:
     task = await started(runner)
@@ -227,7 +227,7 @@ async def test_a_success_outruns_a_termination(database: Database, runner: Runne
     assert (await runner.end(task)).verbs == {task.id: "succeed"}
 
 
-async def test_what_an_operator_changed_stays_changed(database: Database, runner: Runner) -> None:
+async def test_a_change_by_an_operator_survives(database: Database, runner: Runner) -> None:
     task = await started(runner, retry="1m")
     await edit(database, task.id, priority=9, key="mine", payload='{"b": 2}', max_attempts=7)
     await runner.end(task, Retry(failure=BROKEN))
@@ -236,20 +236,20 @@ async def test_what_an_operator_changed_stays_changed(database: Database, runner
 
 
 @pytest.mark.parametrize("plan", ["sometimes", "", "\u202e1m", "exp:1s*0"])
-async def test_a_plan_that_is_none_gives_way_to_the_handlers(database: Database, runner: Runner, plan: str) -> None:
+async def test_an_invalid_plan_is_replaced_by_the_handlers(database: Database, runner: Runner, plan: str) -> None:
     task = await started(runner)
     await edit(database, task.id, retry=plan)
     await runner.settle(ended(task, Retry(failure=BROKEN), retry="20m"))
     assert 1_195 < await wait(database, task.id) <= 1_200
 
 
-async def test_a_maximum_that_was_deleted_limits_nothing(database: Database, runner: Runner) -> None:
+async def test_a_removed_maximum_limits_nothing(database: Database, runner: Runner) -> None:
     task = await started(runner, max_attempts=1)
     await edit(database, task.id, max_attempts=None)
     assert (await runner.end(task, Retry(failure=BROKEN))).verbs == {task.id: "retry"}
 
 
-async def test_a_failed_attempt_is_kept_with_its_reason(database: Database, runner: Runner) -> None:
+async def test_a_failed_attempt_is_stored_with_its_reason(database: Database, runner: Runner) -> None:
     task = await started(runner, retry="7m")
     before = await live(database, task.id) or {}
     await runner.end(task, Retry(failure=BROKEN))
@@ -271,7 +271,7 @@ async def test_a_failed_attempt_is_kept_with_its_reason(database: Database, runn
 
 
 async def test_every_failed_attempt_is_kept(database: Database) -> None:
-    runner = await Runner.enter(database, terms=Terms(3, None))
+    runner = await Runner.enter(database, terms=HandlerDefaults(3, None))
     task_id = await put(database)
     for _ in range(3):
         (task,) = await runner.claim()
@@ -307,7 +307,7 @@ async def test_settling_twice_changes_nothing_the_second_time(database: Database
 
 async def rescued(runner: Runner) -> None:
     await expire(runner.database, runner.id)
-    await runner.rescue()
+    await (await Runner.enter(runner.database)).rescue()
 
 
 async def rescued_and_taken_by_another(runner: Runner) -> None:
@@ -318,7 +318,7 @@ async def rescued_and_taken_by_another(runner: Runner) -> None:
 async def rescued_and_taken_anew(runner: Runner) -> None:
     task = runner.database.tables.task
     await change(runner.database, sa.update(task).values(deadline_at=db_later(db_now(), -60)))
-    await runner.rescue()
+    await (await Runner.enter(runner.database)).rescue()
     assert await runner.claim()
 
 
@@ -350,11 +350,11 @@ async def test_a_settle_under_another_fence_changes_nothing(database: Database, 
     assert await everything(database) == before
 
 
-async def test_what_never_existed_is_fenced(runner: Runner) -> None:
+async def test_an_unknown_task_is_fenced(runner: Runner) -> None:
     assert (await runner.settle(Settlement(10**15, 1, Done()))).fenced == {10**15}
 
 
-async def test_the_short_way_for_successes_leaves_others_to_the_long_one(runner: Runner) -> None:
+async def test_the_fast_path_for_successes_checks_the_fence(runner: Runner) -> None:
     task = await started(runner)
     wrong = Settlement(task.id, task.fence + 1, Done())
     assert await runner.database.state(settle_done, runner.id, [wrong]) == set()
@@ -381,7 +381,7 @@ async def test_an_empty_batch_settles_nothing(runner: Runner) -> None:
     assert await runner.settle() == Settled()
 
 
-async def test_a_thousand_settle_at_once(database: Database, runner: Runner) -> None:
+async def test_a_thousand_outcomes_settle_in_one_call(database: Database, runner: Runner) -> None:
     await put_many(database, 1_000)
     batch = [ended(task, Done() if task.id % 2 else Retry(failure=BROKEN)) for task in await runner.claim(1_000)]
     settled = await runner.settle(*batch)
@@ -389,7 +389,7 @@ async def test_a_thousand_settle_at_once(database: Database, runner: Runner) -> 
     assert await count(database, database.tables.task) == await count(database, database.tables.attempt) == 500
 
 
-@ON_POSTGRESQL
+@on_postgresql
 @every_outcome
 async def test_an_edit_at_the_same_moment_never_fences_a_settle(
     database: Database, rival: Database, runner: Runner, outcome: Outcome, verb: str
@@ -406,12 +406,28 @@ async def test_an_edit_at_the_same_moment_never_fences_a_settle(
     assert (await standing(database, task.id))["priority"] == 9
 
 
-@ON_POSTGRESQL
-async def test_a_rescue_at_the_same_moment_fences_a_settle(database: Database, rival: Database, runner: Runner) -> None:
+@on_postgresql
+async def test_a_rescue_at_the_same_moment_fences_a_settle(
+    database: Database, rival: Database, runner: Runner, other: Runner
+) -> None:
     task = await started(runner)
     await expire(database, runner.id)
     async with rival.writing() as tx:
-        assert [(id, back.verb) for id, back in (await rescue(tx, 0)).items()] == [(task.id, "rescue")]
+        assert [(id, back.verb) for id, back in (await rescue(tx, other.rescuer, 0)).items()] == [(task.id, "rescue")]
         settling = asyncio.ensure_future(runner.end(task))
         await wait_for_blocked(database)
     assert (await settling).fenced == {task.id}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "rescues"),
+    [(Retry("0s"), 0), (Snooze("0s"), 0), (Release("no slot"), 3)],
+    ids=["retry", "snooze", "release"],
+)
+async def test_a_task_that_its_runner_survived_is_no_suspect_any_more(
+    database: Database, runner: Runner, outcome: Outcome, rescues: int
+) -> None:
+    task = await started(runner)
+    await edit(database, task.id, rescues=3)
+    await runner.end(task, outcome)
+    assert (await live(database, task.id) or {})["rescues"] == rescues

@@ -8,13 +8,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from runner.db.database import Database
+from runner.db.dialects.postgresql import channel
 from runner.errors import InvalidTask, RunnerError
-from runner.store.acceptance import check
-from runner.store.database import Database
-from runner.store.dialects.postgresql import channel
+from runner.model.task import NewTask
 from runner.store.submit import CHUNK, submit, submit_many
-from runner.task import NewTask
-from tests.store.conftest import ON_POSTGRESQL
+from runner.store.validation import check
+from tests.conftest import on_postgresql
 from tests.store.runners import Runner
 from tests.store.table import count, live, put
 
@@ -82,7 +82,7 @@ def notices(migrated_url: str) -> Iterator["psycopg.Connection[Any]"]:
 
 
 def heard(connection: "psycopg.Connection[Any]") -> int:
-    """How often we were notified, up to a marker that we send ourselves."""
+    """The number of notifications up to our own marker."""
     connection.execute("NOTIFY task, 'marker'")
     found = 0
     for notice in connection.notifies(timeout=30):
@@ -115,7 +115,7 @@ async def test_five_thousand_tasks_take_several_statements_and_keep_their_order(
         assert row["key"] == str(number)
 
 
-async def test_no_tasks_are_submitted_without_a_word(database: Database) -> None:
+async def test_an_empty_submit_returns_no_ids(database: Database) -> None:
     assert await database.write(submit_many, []) == []
 
 
@@ -132,7 +132,7 @@ async def test_tasks_of_one_batch_may_leave_different_things_to_the_defaults(dat
     assert later["run_at"] - later["submitted_at"] == timedelta(seconds=60)
 
 
-async def test_a_time_keeps_its_moment_whatever_its_zone(database: Database) -> None:
+async def test_a_time_keeps_its_moment_in_any_zone(database: Database) -> None:
     nepal = datetime.fromisoformat("2030-05-01T12:00:00.123+05:45")
     row = await live(database, await put(database, run_at=nepal))
     assert row is not None
@@ -154,7 +154,7 @@ async def test_tasks_share_the_fate_of_the_callers_transaction(database: Databas
 
 
 @pytest.mark.parametrize("options", UNSTORABLE.values(), ids=UNSTORABLE.keys())
-async def test_what_cannot_be_stored_is_refused_and_nothing_is_written(
+async def test_unstorable_values_are_rejected_and_nothing_is_written(
     database: Database, options: dict[str, Any]
 ) -> None:
     bad = NewTask(**{"handler": "work"} | options)
@@ -163,7 +163,7 @@ async def test_what_cannot_be_stored_is_refused_and_nothing_is_written(
     assert await count(database, database.tables.task) == 0
 
 
-async def test_a_refusal_leaves_the_callers_transaction_alone(database: Database) -> None:
+async def test_a_rejection_keeps_the_callers_transaction_usable(database: Database) -> None:
     async with database.writing() as tx:
         await submit(tx, NewTask("before"))
         for payload in ('{"a": "\\ud800"}', '{"a": NaN}', '{"a": "\\u00"}', '{"a": "\0"}'):
@@ -174,7 +174,7 @@ async def test_a_refusal_leaves_the_callers_transaction_alone(database: Database
 
 
 @pytest.mark.parametrize("payload", LETTERS)
-async def test_the_payload_comes_out_to_the_letter(database: Database, runner: Runner, payload: str) -> None:
+async def test_the_payload_is_claimed_unchanged(database: Database, runner: Runner, payload: str) -> None:
     await put(database, payload=payload)
     assert [task.payload for task in await runner.claim()] == [payload]
 
@@ -184,15 +184,15 @@ async def test_programs_submit_at_the_same_time_without_losing_any(database: Dat
     assert len(set(ids)) == await count(database, database.tables.task) == 40
 
 
-@ON_POSTGRESQL
+@on_postgresql
 async def test_a_batch_wakes_listening_runners_once(database: Database, notices: "psycopg.Connection[Any]") -> None:
     assert channel(database.tables) == "task"
     await database.write(submit_many, [NewTask("work")] * 100)
     assert await asyncio.to_thread(heard, notices) == 1
 
 
-@ON_POSTGRESQL
-async def test_tasks_for_later_and_unannounced_tasks_wake_nobody(
+@on_postgresql
+async def test_future_and_unannounced_tasks_wake_no_runner(
     database: Database, notices: "psycopg.Connection[Any]"
 ) -> None:
     await put(database, delay=60)

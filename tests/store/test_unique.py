@@ -1,4 +1,4 @@
-"""Unique keys: who holds one, for how long, and what becomes of duplicates."""
+"""Unique keys: their holders, their scopes, and duplicates."""
 
 import contextlib
 from typing import Any
@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from runner.db.database import Database
 from runner.errors import DuplicateTask, InvalidTask
-from runner.outcome import Dead, Release, Retry, Snooze
-from runner.store import intervene
-from runner.store.database import Database
-from runner.store.intervene import By, Target
-from runner.store.submit import CHUNK, hand_in, submit
-from runner.task import NewTask, OnDuplicate, Receipt, Scope, Unique
+from runner.model.outcome import Dead, Release, Retry, Snooze
+from runner.model.task import NewTask, OnDuplicate, Scope, SubmitResult, UniqueSpec
+from runner.operations.results import Actor, Target
+from runner.operations.terminate import terminate
+from runner.store.submit import CHUNK, submit, submit_with_result
 from tests.store.runners import Runner
 from tests.store.table import change, count, live, standing
 from tests.store.uniques import key_row, let_time_pass, once, put
 
 SKIP, REPLACE, ERROR = OnDuplicate
 FOREVER, UNTIL_FINISHED, FOR_A_TIME = Scope
-BY = By("ana", "desk")
+BY = Actor("ana", "desk")
 
 HOSTILE = {
     "quotes": "a'b\"c",
@@ -42,7 +42,7 @@ LONGEST = {
 async def test_a_second_task_of_a_key_is_the_first_one(database: Database) -> None:
     first = await put(database, once())
     assert first.duplicates == frozenset()
-    assert await put(database, once(payload='{"a": 1}')) == Receipt(first.ids, frozenset({0}))
+    assert await put(database, once(payload='{"a": 1}')) == SubmitResult(first.ids, frozenset({0}))
     row = await standing(database, first.ids[0])
     assert (row["unique_key"], row["payload"]) == ("k", "{}")
     assert await count(database, database.tables.task) == 1
@@ -76,9 +76,9 @@ async def test_until_finished_ends_with_the_task(database: Database, runner: Run
     assert second.ids != first.ids
 
 
-async def test_what_a_terminated_task_held_is_free(database: Database) -> None:
+async def test_the_unique_key_of_a_terminated_task_is_free(database: Database) -> None:
     first = await put(database, once())
-    await database.write(intervene.terminate, [Target(first.ids[0])], BY)
+    await database.write(terminate, [Target(first.ids[0])], BY)
     assert (await put(database, once())).ids != first.ids
 
 
@@ -96,9 +96,7 @@ async def test_forever_outlasts_the_task(database: Database, runner: Runner) -> 
     assert (await put(database, once(scope=UNTIL_FINISHED))).ids == first.ids
 
 
-async def test_a_length_of_time_outlasts_the_task_and_ends_on_the_databases_clock(
-    database: Database, runner: Runner
-) -> None:
+async def test_a_timed_key_outlasts_the_task_by_the_databases_clock(database: Database, runner: Runner) -> None:
     hour = once(scope=FOR_A_TIME, seconds=3_600.0)
     first = await put(database, hour)
     row = await key_row(database)
@@ -128,7 +126,7 @@ async def test_replace_gives_a_waiting_task_the_new_values(database: Database) -
     first = await put(database, once(payload='{"a": 1}', delay=60, key="old", priority=5, tags='["red"]', bucket=3))
     before = await standing(database, first.ids[0])
     got = await put(database, once(payload='{"a": 2}', delay=600, key="new", on_duplicate=REPLACE))
-    assert got == Receipt(first.ids, frozenset({0}), frozenset({0}))
+    assert got == SubmitResult(first.ids, frozenset({0}), frozenset({0}))
     row = await standing(database, first.ids[0])
     assert (row["payload"], row["key"], row["priority"], row["tags"], row["bucket"]) == (
         '{"a": 2}',
@@ -153,9 +151,9 @@ async def test_replace_leaves_a_task_that_has_begun_or_ended_as_it_is(database: 
     newer = once(payload='{"a": 2}', on_duplicate=REPLACE)
     first = await put(database, once(scope=FOREVER))
     (claimed,) = await runner.claim()
-    assert await put(database, newer) == Receipt(first.ids, frozenset({0}))
+    assert await put(database, newer) == SubmitResult(first.ids, frozenset({0}))
     await runner.end(claimed)
-    assert await put(database, newer) == Receipt(first.ids, frozenset({0}))
+    assert await put(database, newer) == SubmitResult(first.ids, frozenset({0}))
     assert (await standing(database, first.ids[0]))["payload"] == "{}"
 
 
@@ -184,8 +182,8 @@ async def test_an_error_names_the_key_and_the_task_and_leaves_nothing_written(da
     batch = [NewTask("work"), once("other"), once(on_duplicate=ERROR)]
     async with database.writing() as tx:
         with pytest.raises(DuplicateTask, match=rf"'k'.*'work'.*task {first.ids[0]}\b") as caught:
-            await hand_in(tx, batch)
-        after = await submit(tx, NewTask("after"))  # the caller's transaction is as good as before
+            await submit_with_result(tx, batch)
+        after = await submit(tx, NewTask("after"))  # the caller's transaction is still usable
     assert caught.value.id == first.ids[0]
     assert await count(database, database.tables.task) == 2
     assert await count(database, database.tables.unique) == 1
@@ -194,16 +192,16 @@ async def test_an_error_names_the_key_and_the_task_and_leaves_nothing_written(da
 
 
 async def test_two_equal_keys_in_a_batch_are_duplicates_of_each_other(database: Database) -> None:
-    with pytest.raises(DuplicateTask, match="another task of the batch") as caught:
+    with pytest.raises(DuplicateTask, match="another task of the same submit") as caught:
         await put(database, once(), once(on_duplicate=ERROR))
     assert caught.value.id is None
     assert await count(database, database.tables.task) == await count(database, database.tables.unique) == 0
 
 
-async def test_what_is_rolled_back_holds_nothing(database: Database) -> None:
+async def test_a_rolled_back_submit_holds_no_key(database: Database) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         async with database.writing() as tx:
-            await hand_in(tx, [once()])
+            await submit_with_result(tx, [once()])
             raise KeyboardInterrupt
     assert (await put(database, once())).duplicates == frozenset()
 
@@ -229,17 +227,17 @@ async def test_a_key_is_any_text(database: Database, key: str) -> None:
 @pytest.mark.parametrize(
     "unique",
     [
-        Unique(""),
-        Unique("k" * 401),
-        Unique("a\0b"),
-        Unique("\ud800"),
-        Unique("k", FOR_A_TIME),
-        Unique("k", FOR_A_TIME, 0.0),
-        Unique("k", FOR_A_TIME, float("nan")),
-        Unique("k", FOR_A_TIME, float("inf")),
+        UniqueSpec(""),
+        UniqueSpec("k" * 401),
+        UniqueSpec("a\0b"),
+        UniqueSpec("\ud800"),
+        UniqueSpec("k", FOR_A_TIME),
+        UniqueSpec("k", FOR_A_TIME, 0.0),
+        UniqueSpec("k", FOR_A_TIME, float("nan")),
+        UniqueSpec("k", FOR_A_TIME, float("inf")),
     ],
 )
-async def test_a_key_that_cannot_be_kept_is_refused_and_nothing_is_written(database: Database, unique: Unique) -> None:
+async def test_an_invalid_key_is_rejected_and_nothing_is_written(database: Database, unique: UniqueSpec) -> None:
     with pytest.raises(InvalidTask):
         await put(database, once("good"), NewTask("work", unique=unique))
     assert await count(database, database.tables.unique) == 0
@@ -254,7 +252,7 @@ async def test_a_key_that_cannot_be_kept_is_refused_and_nothing_is_written(datab
     ],
     ids=["an unknown scope", "a time without an end", "an end without a time"],
 )
-async def test_a_row_that_says_nothing_sensible_is_refused(database: Database, row: dict[str, str]) -> None:
+async def test_a_row_with_nonsense_values_is_rejected(database: Database, row: dict[str, str]) -> None:
     names = ", ".join(("handler", "unique_key", *row))
     values = ", ".join(f"'{value}'" for value in ("h", "k", *row.values()))
     with pytest.raises(Exception, match=r"task_unique_(scope|expires_at)"):

@@ -1,24 +1,24 @@
-"""Tasks with unique keys, for tests."""
+"""Tasks with unique keys."""
 
 from typing import Any
 
 import sqlalchemy as sa
 
-from runner.store.database import Database
-from runner.store.submit import hand_in
-from runner.task import NewTask, Receipt, Unique
+from runner.db.database import Database
+from runner.model.task import NewTask, SubmitResult, UniqueSpec
+from runner.store.submit import submit_with_result
 from tests.store.rows import ahead
 from tests.store.table import change
 
 
 def once(unique_key: str = "k", /, handler: str = "work", **said: Any) -> NewTask:
-    """A task with a unique key; what is said may be of either."""
+    """A task with a unique key; keyword arguments set fields of the key or of the task."""
     unique = {name: said.pop(name) for name in ("scope", "seconds", "on_duplicate") if name in said}
-    return NewTask(handler, unique=Unique(unique_key, **unique), **said)
+    return NewTask(handler, unique=UniqueSpec(unique_key, **unique), **said)
 
 
-async def put(database: Database, *tasks: NewTask) -> Receipt:
-    return await database.write(hand_in, tasks)
+async def put(database: Database, *tasks: NewTask) -> SubmitResult:
+    return await database.write(submit_with_result, tasks)
 
 
 async def key_row(database: Database, key: str = "k") -> Any:
@@ -28,6 +28,6 @@ async def key_row(database: Database, key: str = "k") -> Any:
 
 
 async def let_time_pass(database: Database) -> None:
-    """Let the time pass that keys are held for."""
+    """Move the expiry of unique keys into the past."""
     unique = database.tables.unique
     await change(database, sa.update(unique).where(unique.c.expires_at.is_not(None)).values(expires_at=ahead(-1)))

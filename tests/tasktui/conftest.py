@@ -13,18 +13,18 @@ from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from runner.db.database import Database
 from runner.settings import Settings
-from runner.store.database import Database
 from runner.urls import parse_url
 from tasktui.app import Console
-from tasktui.look import feed
-from tasktui.operator.session import Session
-from tasktui.operator.writing import Barrier, WriteLock
+from tasktui.data import poller
 from tasktui.screens import live
+from tasktui.session.session import Session
+from tasktui.session.write_lock import ReadOnlyReason, WriteLock
 from tests.conftest import on_sqlite
 
 PATIENCE = 20.0
-"""Seconds after which what did not happen is taken to never happen."""
+"""Seconds to wait for an event before the test fails."""
 
 WIDE = (120, 40)
 NARROW = (80, 24)
@@ -33,15 +33,15 @@ SMALLEST = (40, 10)
 PARSED: dict[object, Any] = {}
 
 ON_ONE_DATABASE = on_sqlite
-"""For what happens between the keys and the screen: the store's own tests run on every database."""
+"""For behaviour between keys and screen; the tests of the store run on every database."""
 
 
 class Operator:
-    """Somebody in front of a console.
+    """An operator at a console.
 
     Args:
-        console: that is looked at.
-        pilot: presses its keys.
+        console: the console.
+        pilot: presses the keys.
     """
 
     def __init__(self, console: Console, pilot: Pilot[None]) -> None:
@@ -54,19 +54,19 @@ class Operator:
 
     @property
     def text(self) -> str:
-        """What is on the screen."""
+        """The text on the screen."""
         return "\n".join(strip.text.rstrip() for strip in self.console.screen._compositor.render_strips())
 
     @property
     def notices(self) -> str:
-        """What the operator was told."""
+        """The texts of all notices."""
         return "\n".join(notice.message for notice in self.console._notifications)
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
 
     async def type(self, text: str) -> None:
-        """Type a text, as a paste is: at once."""
+        """Set the text of the input that has the focus."""
         field = self.console.screen.focused
         assert isinstance(field, Input)
         field.value = text
@@ -78,14 +78,14 @@ class Operator:
         await self.type(text)
         await self.press("enter")
 
-    async def until(self, seen: Callable[[], object]) -> None:
-        """Wait for something to be seen."""
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait for a condition."""
         try:
             async with asyncio.timeout(PATIENCE):
-                while not seen():
+                while not condition():
                     await self.pilot.pause(0.03)
         except TimeoutError:
-            raise AssertionError(f"never seen; the screen:\n{self.text}\ntold:\n{self.notices}") from None
+            raise AssertionError(f"timeout; the screen:\n{self.text}\nnotices:\n{self.notices}") from None
 
     async def sees(self, *texts: str) -> None:
         await self.until(lambda: all(text in self.text for text in texts))
@@ -99,7 +99,7 @@ Watch = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def _parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parse a style sheet for the first console only: their rules are never changed, and hundreds follow."""
+    """Parse each style sheet once: the rules never change, and hundreds of consoles follow."""
     parse = Stylesheet._parse_rules
 
     def parsed(sheet: Stylesheet, css: str, **source: Any) -> Any:
@@ -113,9 +113,9 @@ def _parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Watch:
-    """Put somebody in front of a console on the database of the test; it looks often, however slow this machine is."""
-    monkeypatch.setattr(feed, "PERIOD", 0.2)
-    monkeypatch.setattr(feed, "SHARE", 0)
+    """Open a console on the database of the test, with short polling intervals."""
+    monkeypatch.setattr(poller, "PERIOD", 0.2)
+    monkeypatch.setattr(poller, "SHARE", 0)
     monkeypatch.setattr(live, "TICK", 0.05)
 
     @asynccontextmanager
@@ -127,18 +127,18 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
         wanted: str = "",
         task_id: int | None = None,
         url: str = migrated_url,
-        barrier: Barrier | None = None,
+        barrier: ReadOnlyReason | None = None,
         **settings: Any,
     ) -> AsyncIterator[Operator]:
         lock = WriteLock(inf if writable else -inf, barrier)
         values = Settings(url=parse_url(url), **settings)
         seen = Database.of(values, read_only=True)
-        session = Session(seen, values, lock, UTC, wanted=wanted, task_id=task_id, views=tmp_path / "views.json")
+        session = Session(seen, values, lock, UTC, filter_text=wanted, task_id=task_id, views=tmp_path / "views.json")
         console: Console = type("Begun", (Console,), {"DEFAULT_MODE": mode})(session)
         try:
             async with console.run_test(size=size, notifications=True) as pilot:
                 operator = Operator(console, pilot)
-                await operator.until(lambda: operator.screen._seen is not None)
+                await operator.until(lambda: operator.screen._read_at is not None)
                 yield operator
             await session.ended()
         finally:

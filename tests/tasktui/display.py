@@ -1,4 +1,4 @@
-"""What a terminal displays after what was written to it: as much of one as the console needs."""
+"""A minimal terminal emulator: it turns the output of the console into displayed text."""
 
 import codecs
 import re
@@ -9,7 +9,7 @@ SEQUENCE = re.compile(
     r"\x1b\[(?P<parameters>[0-?]*)[ -/]*(?P<final>[@-~])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[^\[\]]|\r|\n"
 )
 BEGUN = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?)?\Z")
-"""A sequence whose end has not been written yet."""
+"""An incomplete escape sequence."""
 
 COLOUR = re.compile(r"[34]8;(?:2;\d+;\d+;\d+|5;\d+);?")
 
@@ -27,7 +27,7 @@ class Display:
 
     @property
     def text(self) -> str:
-        """The lines, without the blanks at their ends."""
+        """The lines without trailing spaces."""
         last = max((line for line, _ in self._cells), default=-1)
         width = max((column for _, column in self._cells), default=-1) + 1
         lines = ("".join(self._cells.get((line, column), " ") for column in range(width)) for line in range(last + 1))
@@ -35,11 +35,11 @@ class Display:
 
     @property
     def reversed(self) -> str:
-        """What is displayed in reverse, with blanks for the rest: where one is."""
+        """The text in reverse video, with spaces for the rest: the current position."""
         return "".join(self._cells[place] if place in self._reversed else " " for place in sorted(self._cells))
 
     def feed(self, written: bytes) -> None:
-        """Take in what was written."""
+        """Process output."""
         text = self._rest + self._decoder.decode(written)
         begun = BEGUN.search(text)
         end = begun.start() if begun else len(text)

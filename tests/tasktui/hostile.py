@@ -1,16 +1,16 @@
-"""Texts that do harm where they are shown as they are, and a database that is full of one."""
+"""Texts that harm a terminal unless sanitized, and a database that is full of one."""
 
 import json
 from typing import Any
 
 import sqlalchemy as sa
 
-from runner.store.database import Database
-from runner.task import State
+from runner.db.database import Database
+from runner.model.task import State
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 
 MARK = "owned"
-"""Stands at the beginning of each text, so that it can be seen to be shown."""
+"""Prefix of each text: a test recognizes the text on the screen by it."""
 
 _TERMINALS = {
     "clear": "\x1b[2J\x1b[1;1H",
@@ -55,17 +55,17 @@ _MARKUP = {
     "variable": "$error {0} {self.app} %s %(name)s",
 }
 CORPUS = {name: MARK + text for name, text in {**_TERMINALS, **_TEXTS, **_MARKUP}.items()}
-"""What a foreign client may have written, by what it tries."""
+"""Hostile texts of a foreign client by attack."""
 
 NAME_LIMIT = 200
 """Characters of the name of a queue or a handler."""
 
 
 async def fill(database: Database, text: str) -> int:
-    """Write a text wherever one can stand, in rows of all tables that the console reads.
+    """Write a text to every text column of all tables that the console reads.
 
     Returns:
-        The number of the live task among them.
+        The id of the live task.
     """
     name = text[:NAME_LIMIT]
     values: dict[str, Any] = dict.fromkeys(("key", "error", "submitted_by", "host", "trace"), text)
@@ -76,7 +76,7 @@ async def fill(database: Database, text: str) -> int:
     tried: dict[str, Any] = dict.fromkeys(("message", "error_type", "traceback", "host", "fingerprint"), text)
     for task_id in (id, id + 1_000):
         await add_attempt(database, task_id, started_at=ahead(-2), ended_at=ahead(-1), handler=name, **tried)
-    await add_runner(database, handlers=names, host=text, version=text, wish=text)
+    await add_runner(database, handlers=names, host=text, version=text, command=text)
     await _intervened(database, id, text)
     return id
 

@@ -1,4 +1,4 @@
-"""A console as a program of its own in a real terminal, which sees every byte that it writes."""
+"""A console process in a real terminal that records every byte of its output."""
 
 import fcntl
 import os
@@ -24,7 +24,7 @@ SEQUENCE = re.compile(rb"|".join([CSI, OSC, rb"\x1b(?P<other>[^\[\]])"]))
 
 
 def alone() -> dict[str, str]:
-    """The environment of the tests without the settings, files and terminal of whoever runs them."""
+    """The environment of the tests without the settings, files and terminal of the user."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "COLUMNS", "LINES"))}
     return kept | {"XDG_CONFIG_HOME": "/nowhere", "TERM": "xterm-256color", "COLORTERM": "truecolor"}
 
@@ -34,9 +34,9 @@ class Terminal:
 
     Args:
         arguments: of the console.
-        session: let it be the leader of a session, which is told when its terminal goes away.
+        session: make it a session leader, which gets a signal when its terminal closes.
         size: columns and lines.
-        environment: besides that of the tests.
+        environment: additions to the environment of the tests.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class Terminal:
         os.close(inner)
 
     def resize(self, columns: int, lines: int) -> None:
-        """Change the size of the terminal; whoever leads its session hears of it."""
+        """Resize the terminal, which signals the session leader."""
         fcntl.ioctl(self.door, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     def reads(self, wanted: bytes) -> None:
-        """Read until something was printed."""
+        """Read until a text appears in the output."""
         begin, until = len(self.output), time.monotonic() + PATIENCE
         while wanted not in self.output[begin:] and time.monotonic() < until:
             if not self._read():
@@ -69,7 +69,7 @@ class Terminal:
         assert wanted in self.output[begin:], self.output[-2000:]
 
     def sees(self, *wanted: str, no: str = "") -> None:
-        """Read until all of this is displayed, and nothing of that."""
+        """Read until all texts are displayed, and `no` is not."""
         until = time.monotonic() + PATIENCE
         while not self._displays(wanted, no) and time.monotonic() < until:
             if not self._read():
@@ -77,7 +77,7 @@ class Terminal:
         assert self._displays(wanted, no), f"{wanted} is not displayed, or {no!r} is:\n{self.display.text}"
 
     def goes(self, key: str, title: str) -> None:
-        """Go to a screen, and read until it is there and has something to show."""
+        """Open a screen and read until it shows data."""
         self.types(key.encode())
         until = time.monotonic() + PATIENCE
         while title not in self.display.reversed and time.monotonic() < until:
@@ -92,7 +92,7 @@ class Terminal:
         os.write(self.door, keys)
 
     def answers(self, keys: bytes, *wanted: str, no: str = "") -> None:
-        """Type keys, and read until all of this is displayed, and nothing of that."""
+        """Type keys and read until all texts are displayed, and `no` is not."""
         self.types(keys)
         self.sees(*wanted, no=no)
 
@@ -103,7 +103,7 @@ class Terminal:
             self._read(left)
 
     def ends(self) -> int:
-        """Read until the process has ended."""
+        """Read until the process exits."""
         while self._read():
             pass
         return self.process.wait(PATIENCE)
@@ -114,12 +114,12 @@ class Terminal:
         os.close(self.door)
 
     def _read(self, wait: float = PATIENCE) -> bytes:
-        """Read what is there, after waiting for something to be; nothing when the other end was closed."""
+        """Wait for output and read it; empty if the other end is closed."""
         read = b""
         while select.select([self.door], [], [], wait)[0]:
             try:
                 part = os.read(self.door, 65536)
-            except OSError:  # the other end was closed
+            except OSError:  # The other end is closed.
                 break
             read, wait = read + part, 0.0
         self.output += read
@@ -128,7 +128,7 @@ class Terminal:
 
 
 def escapes(output: bytes) -> set[bytes]:
-    """The kinds of escape sequences in what was written: without what differs from one place or colour to the next."""
+    """Return the kinds of escape sequences in an output, without positions and colours."""
     return set(_kinds(output))
 
 
@@ -144,5 +144,5 @@ def _kinds(output: bytes) -> Iterator[bytes]:
 
 
 def text(output: bytes) -> str:
-    """What is left when the escape sequences are taken out."""
+    """Return an output without its escape sequences."""
     return SEQUENCE.sub(b"", output).decode()

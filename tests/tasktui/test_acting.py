@@ -1,22 +1,27 @@
-"""What keys change: asked first, compared with what was seen, written down, and never on anything else."""
+"""Action keys: confirmed first, compared with the displayed version, audited, and limited to the displayed tasks."""
 
 import re
 
 from textual.events import Key
 
-from runner.store import intervene, observe
-from runner.store.database import Database
-from runner.store.intervene import By, Changes, Target
-from runner.task import State
-from tasktui.screens.confirm import ConfirmScreen
-from tasktui.screens.edit import EditScreen
+from runner.db.database import Database
+from runner.model.task import State
+from runner.operations.audit_log import reveal
+from runner.operations.edit import edit
+from runner.operations.edit_values import Changes
+from runner.operations.results import Actor, Target, with_change_group
+from runner.operations.retry import retry_now
+from runner.operations.terminate import terminate
+from runner.queries.audit import AuditRecord, audit
+from tasktui.dialogs.confirm import ConfirmScreen
+from tasktui.dialogs.edit import EditScreen
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, ended, stored
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 
-SOMEBODY = By("ana", "elsewhere")
+ANA = Actor("ana", "web-9")
 
 
-async def say_yes(operator: Operator, word: str = "y", reason: str = "") -> None:
+async def confirm(operator: Operator, word: str = "y", reason: str = "") -> None:
     await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
     operator.screen.query_one("#reason").value = reason
     operator.screen.query_one("#word").value = word
@@ -25,8 +30,8 @@ async def say_yes(operator: Operator, word: str = "y", reason: str = "") -> None
     await operator.press("enter")
 
 
-async def audited(database: Database) -> list[observe.Audited]:
-    return await database.read(observe.audit)
+async def audited(database: Database) -> list[AuditRecord]:
+    return await database.read(audit)
 
 
 async def test_a_retry_makes_the_task_under_the_cursor_due(database: Database, watch: Watch) -> None:
@@ -35,7 +40,7 @@ async def test_a_retry_makes_the_task_under_the_cursor_due(database: Database, w
     async with watch("tasks") as operator:
         await operator.sees("◷ scheduled")
         await operator.press("R")
-        await say_yes(operator, reason="relay is back")
+        await confirm(operator, reason="relay is back")
         await operator.is_told("1 changed")
         await operator.sees("○ ready")
     (entry,) = await audited(database)
@@ -44,97 +49,97 @@ async def test_a_retry_makes_the_task_under_the_cursor_due(database: Database, w
 
 
 @ON_ONE_DATABASE
-async def test_without_the_word_nothing_is_done(database: Database, watch: Watch) -> None:
+async def test_without_the_word_nothing_is_changed(database: Database, watch: Watch) -> None:
     id = await add_live(database)
     async with watch("tasks") as operator:
         await operator.sees("○ ready")
         await operator.press("T")
-        await say_yes(operator, "n")
-        await operator.sees("Nothing was done: y was not typed")
+        await confirm(operator, "n")
+        await operator.sees("Nothing was changed: type y to confirm")
         await operator.press("escape")
     assert (await stored(database, id)).state == State.WAITING
     assert await audited(database) == []
 
 
-async def test_marked_tasks_are_terminated_together(database: Database, watch: Watch) -> None:
+async def test_marked_tasks_are_terminated_as_one_change_group(database: Database, watch: Watch) -> None:
     ids = [await add_live(database) for _ in range(3)]
     async with watch("tasks") as operator:
-        await operator.until(lambda: len(operator.screen.listing.ids) == 3)
+        await operator.until(lambda: len(operator.screen.pages.listing.ids) == 3)
         await operator.press("space", "space", "T")
-        await say_yes(operator)
+        await confirm(operator)
         await operator.is_told("2 changed")
         await operator.sees("⊘ cancelled")
     assert await ended(database, ids[0]) is None
     assert [(await ended(database, id)).state for id in ids[1:]] == [State.CANCELLED, State.CANCELLED]
 
 
-async def test_a_task_that_moved_on_is_left_alone_and_shown(database: Database, watch: Watch) -> None:
+async def test_a_task_that_has_changed_is_skipped_and_listed(database: Database, watch: Watch) -> None:
     id = await add_live(database, run_at=ahead(60))
     async with watch("tasks") as operator:
         await operator.sees("◷ scheduled")
         await operator.press("D")
         await operator.until(lambda: isinstance(operator.screen, ConfirmScreen))
-        await database.write(intervene.edit, id, None, Changes(priority=9), SOMEBODY)
+        await database.write(edit, id, None, Changes(priority=9), ANA)
         before = await stored(database, id)
-        await say_yes(operator)
-        await operator.is_told(f"task {id} has changed: it is waiting at version 1 now")
+        await confirm(operator)
+        await operator.is_told(f"task {id} has changed: it is now waiting, version 1")
     assert await stored(database, id) == before
 
 
 @ON_ONE_DATABASE
-async def test_more_than_a_few_tasks_want_their_number_typed(database: Database, watch: Watch) -> None:
+async def test_more_than_a_few_tasks_require_their_count_typed(database: Database, watch: Watch) -> None:
     for _ in range(21):
         await add_live(database, run_at=ahead(60))
     async with watch("tasks") as operator:
         await operator.press("asterisk")
         await operator.is_told("Marked 21 tasks")
         await operator.press("R")
-        await say_yes(operator, "y")
-        await operator.sees("21 was not typed")
-        await say_yes(operator, "21")
+        await confirm(operator, "y")
+        await operator.sees("type 21 to confirm")
+        await confirm(operator, "21")
         await operator.is_told("21 changed")
 
 
 @ON_ONE_DATABASE
-async def test_what_an_action_does_not_apply_to_is_said(database: Database, watch: Watch) -> None:
+async def test_an_action_explains_why_it_does_not_apply(database: Database, watch: Watch) -> None:
     await add_past(database, 5)
     await add_past(database, 6)
     async with watch("tasks") as operator:
         await operator.sees("✔ succeeded")
         await operator.press("R")
-        await operator.is_told("it is succeeded, and must be waiting, dead or cancelled")
+        await operator.is_told("it is succeeded, not waiting, dead or cancelled")
         await operator.press("asterisk")
         await operator.is_told("Marked 2 tasks")
         await operator.press("E")
-        await operator.is_told("Edit is for one task: 2 are marked, \\ takes the marks away")
+        await operator.is_told("Edit applies to one task: 2 are marked, \\ clears the marks")
 
 
-async def test_an_edit_is_previewed_saved_and_taken_back(database: Database, watch: Watch) -> None:
+async def test_an_edit_is_previewed_saved_and_undone(database: Database, watch: Watch) -> None:
     id = await add_live(database, max_attempts=4, retry="1m,5m")
     async with watch("task", task_id=id) as operator:
         await operator.sees("○ ready")
         for key in ("E", "+", "1", "5", "m", "tab", "6"):  # faster than the form is there, and than its lines change
             operator.console.post_message(Key(key, key if len(key) == 1 else None))
-        await operator.sees("max attempts: 4 -> 6; 0 used", "runs, if every attempt fails at once: ")
+        await operator.sees("max attempts: 4 -> 6; 0 used", "runs if every attempt fails immediately: ")
         await operator.press("ctrl+s")
         await operator.is_told("Edit: 1 changed")
         await operator.sees("0/6")
         assert (await stored(database, id)).max_attempts == 6
         await operator.press("Z")
-        await say_yes(operator)
+        await confirm(operator)
         await operator.is_told("Undo: 1 changed")
     assert (await stored(database, id)).max_attempts == 4
 
 
 @ON_ONE_DATABASE
-async def test_a_dead_task_is_run_again_with_another_payload(database: Database, watch: Watch) -> None:
+async def test_a_dead_task_is_requeued_with_another_payload(database: Database, watch: Watch) -> None:
     await add_past(database, 5, State.DEAD, payload='{"wieght": 2}', attempt=3, max_attempts=3)
     async with watch("task", task_id=5) as operator:
         await operator.sees("✖ dead")
         await operator.press("E")
         await operator.until(lambda: isinstance(operator.screen, EditScreen) and operator.screen.focused)
         operator.screen.query_one("#payload").value = '{"weight": 2}'
-        await operator.sees("Run again, edited, 5", "saving runs it again, with all its attempts")
+        await operator.sees("Edit and requeue 5", "saving requeues it with all its attempts")
         await operator.press("ctrl+s")
         await operator.is_told("Edit: 1 changed")
     task = await stored(database, 5)
@@ -142,43 +147,43 @@ async def test_a_dead_task_is_run_again_with_another_payload(database: Database,
 
 
 @ON_ONE_DATABASE
-async def test_what_was_terminated_together_is_taken_back_together(database: Database, watch: Watch) -> None:
+async def test_a_change_group_is_undone_as_a_whole(database: Database, watch: Watch) -> None:
     ids = [await add_live(database, run_at=ahead(600)) for _ in range(3)]
-    by = intervene.together(SOMEBODY)
-    await database.write(intervene.terminate, [Target(id) for id in ids], by)
-    await database.write(intervene.retry_now, [Target(ids[0])], SOMEBODY)
-    await database.write(intervene.reveal, ids[0], SOMEBODY)
+    by = with_change_group(ANA)
+    await database.write(terminate, [Target(id) for id in ids], by)
+    await database.write(retry_now, [Target(ids[0])], ANA)
+    await database.write(reveal, ids[0], ANA)
     async with watch("audit") as operator:
         await operator.sees("reveal")
         await operator.press("Z")
-        await operator.is_told("cannot be taken back: it was a look at secrets, and changed nothing")
+        await operator.is_told("it revealed secrets, and changed nothing")
         await operator.press("B")
-        await operator.is_told("was made alone")
-        await operator.sees("3 tasks", "enter lists them")
+        await operator.is_told("does not belong to a group")
+        await operator.sees("3 tasks", "enter lists changes")
         await operator.press("down", "down", "enter")
-        await operator.sees("done together as", *(f"task {id}" for id in ids))
+        await operator.sees("change group ", *(f"task {id}" for id in ids))
         await operator.press("escape")
         await operator.sees("3 tasks", "reveal")
         await operator.press("down", "down", "Z")
-        await operator.sees("2 will be taken back", "1 left alone: it has changed since, and is waiting now")
-        await say_yes(operator)
+        await operator.sees("2 to undo", "1 skipped: it has changed since and is now waiting")
+        await confirm(operator)
         await operator.is_told("Undo: 2 changed")
         await operator.until(lambda: re.search(r"undo +2 tasks", operator.text))
     assert [(await stored(database, id)).state for id in ids] == ["waiting"] * 3
 
 
 @ON_ONE_DATABASE
-async def test_an_edit_over_someones_change_is_refused(database: Database, watch: Watch) -> None:
+async def test_an_edit_over_another_change_is_a_conflict(database: Database, watch: Watch) -> None:
     id = await add_live(database)
     async with watch("task", task_id=id) as operator:
         await operator.sees("○ ready")
         await operator.press("E")
         await operator.until(lambda: isinstance(operator.screen, EditScreen) and operator.screen.focused)
-        await database.write(intervene.edit, id, None, Changes(priority=9, key="theirs"), SOMEBODY)
+        await database.write(edit, id, None, Changes(priority=9, key="theirs"), ANA)
         operator.screen.query_one("#priority").value = "3"
         await operator.press("ctrl+s")
         await operator.sees(
-            "Nothing was saved: it has changed", "version 1)", "Priority: 1 -> 9", "Key: none -> theirs"
+            "Nothing was saved: the task has changed", "version 1)", "Priority: 1 -> 9", "Key: none -> theirs"
         )
         await operator.until(lambda: "priority: 9 -> 3" in operator.text)
         assert (await stored(database, id)).priority == 9
@@ -193,12 +198,12 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
     async with watch() as operator:
         await operator.sees("mail")
         await operator.press("P")
-        await say_yes(operator, reason="restore of db-2")
+        await confirm(operator, reason="restore of db-2")
         await operator.sees("⏸ mail", "restore of db-2")
         await operator.press("P")
         await operator.sees("Resume queue mail")
-        await say_yes(operator)
-        await operator.is_told("Queue mail goes on")
+        await confirm(operator)
+        await operator.is_told("Queue mail resumed")
     assert [entry.verb for entry in await audited(database)] == ["resume", "pause"]
 
 
@@ -208,12 +213,12 @@ async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, w
         await operator.sees("mail.send")
         await operator.press("H")
         await operator.sees("Pause handler mail.send")
-        await say_yes(operator, reason="relay is down")
+        await confirm(operator, reason="relay is down")
         await operator.is_told("Handler mail.send paused")
         await operator.press("H")
         await operator.sees("Resume handler mail.send", "relay is down")
-        await say_yes(operator)
-        await operator.is_told("Handler mail.send goes on")
+        await confirm(operator)
+        await operator.is_told("Handler mail.send resumed")
     assert [entry.target for entry in await audited(database)] == ["handler mail.send"] * 2
 
 
@@ -223,7 +228,7 @@ async def test_a_handler_is_paused_by_command(database: Database, watch: Watch) 
         await operator.command("pause handler:mail.send 30m deploy")
         await operator.is_told("Handler mail.send paused")
         await operator.command("resume handler:mail.send")
-        await operator.is_told("Handler mail.send goes on")
+        await operator.is_told("Handler mail.send resumed")
         await operator.command("pause nothing:at.all")
         await operator.is_told("name a queue, or a handler")
 
@@ -232,22 +237,25 @@ async def test_runners_are_drained_and_resized(database: Database, watch: Watch)
     id = await add_runner(database)
     await add_live(database, "smtp.send", key="order-7", state=State.RUNNING, runner_id=id, claimed_at=ahead(-100))
     async with watch("runners") as operator:
-        await operator.sees(f"runner {id} has 1 task in hand", "1m4", "smtp.send  order-7")
+        await operator.sees(f"runner {id}: 1 claimed task", "1m4", "smtp.send  order-7")
         await operator.sees("● alive")
         await operator.press("S")
-        await operator.sees("Resize runner", "Run at once")
-        operator.screen.query_one("#answer").value = "slots=0"
-        await say_yes(operator)
-        await operator.is_told("runners understand drain, and slots=N")
+        await operator.sees("Resize runner", "New size")
+        operator.screen.query_one("#answer").value = "concurrency=0"
+        await confirm(operator)
+        await operator.is_told("use drain, concurrency=N")
         await operator.press("S")
-        await operator.sees("Run at once")
-        operator.screen.query_one("#answer").value = "slots=7"
-        await say_yes(operator, reason="too few")
-        await operator.until(lambda: "slots=7" in operator.text and "Run at once" not in operator.text)
+        await operator.sees("New size")
+        operator.screen.query_one("#answer").value = "concurrency=7"
+        await confirm(operator, reason="too few")
+        await operator.until(lambda: "concurrency=7" in operator.text and "New size" not in operator.text)
         await operator.press("L")
-        await say_yes(operator)
+        await confirm(operator)
         await operator.sees("● alive, drain")
-    assert [(entry.verb, entry.reason) for entry in await audited(database)] == [("wish", None), ("wish", "too few")]
+    assert [(entry.verb, entry.reason) for entry in await audited(database)] == [
+        ("command", None),
+        ("command", "too few"),
+    ]
 
 
 @ON_ONE_DATABASE
@@ -255,53 +263,53 @@ async def test_a_queue_is_paused_by_command(database: Database, watch: Watch) ->
     async with watch() as operator:
         await operator.command("pause mail 30m deploy of tonight")
         await operator.is_told("Queue mail paused until 20")
-        await operator.is_told("no task and no runner has named queue mail so far")
+        await operator.is_told("queue mail has never been used")
         await operator.command("pause mial 3:60")
         await operator.is_told("3:60' is not a point in time")
     (entry,) = await audited(database)
     assert (entry.target, entry.reason) == ("queue mail", "deploy of tonight")
 
 
-async def test_the_tasks_of_a_group_of_failures_are_retried(database: Database, watch: Watch) -> None:
+async def test_the_tasks_of_a_failure_group_are_retried(database: Database, watch: Watch) -> None:
     for id in (7, 8):
         await add_past(database, id, State.DEAD)
         await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1))
     async with watch("failures") as operator:
         await operator.sees("ValueError: no")
         await operator.press("R")
-        await say_yes(operator)
+        await confirm(operator)
         await operator.is_told("2 changed")
     assert [(await stored(database, id)).state for id in (7, 8)] == [State.WAITING, State.WAITING]
 
 
 @ON_ONE_DATABASE
-async def test_production_wants_its_name_and_a_reason(database: Database, watch: Watch) -> None:
+async def test_production_requires_its_name_and_a_reason(database: Database, watch: Watch) -> None:
     id = await add_live(database)
     async with watch("tasks", production=True, profile="orders") as operator:
         await operator.sees("PRODUCTION", "○ ready")
         await operator.press("T")
-        await say_yes(operator, "y")
-        await operator.sees("orders was not typed")
-        await say_yes(operator, "orders")
-        await operator.sees("a reason is needed")
-        await say_yes(operator, "orders", "asked by ana")
+        await confirm(operator, "y")
+        await operator.sees("type orders to confirm")
+        await confirm(operator, "orders")
+        await operator.sees("enter a reason")
+        await confirm(operator, "orders", "asked by ana")
         await operator.is_told("1 changed")
     assert (await ended(database, id)).state == State.CANCELLED
 
 
 @ON_ONE_DATABASE
-async def test_a_question_about_several_tasks_begins_at_its_top(database: Database, watch: Watch) -> None:
+async def test_a_dialog_about_several_tasks_focuses_its_first_input(database: Database, watch: Watch) -> None:
     for _ in range(2):
         await add_live(database, run_at=ahead(600))
     async with watch("tasks") as operator:
         await operator.sees("◷ scheduled")
         await operator.press("space", "down", "space", "T")
         await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
-        assert operator.screen.focused.id == "amount"
+        assert operator.screen.focused.id == "limit"
 
 
 @ON_ONE_DATABASE
-async def test_a_question_that_needs_a_reason_begins_at_its_top(database: Database, watch: Watch) -> None:
+async def test_a_dialog_that_requires_a_reason_focuses_its_first_input(database: Database, watch: Watch) -> None:
     await add_live(database, run_at=ahead(600))
     async with watch("tasks", production=True) as operator:
         await operator.sees("◷ scheduled")

@@ -1,4 +1,4 @@
-"""Acting on more than can be named: counted, asked, carried out chunk by chunk, stopped midway."""
+"""Bulk operations by filter: counted, confirmed, applied in chunks, stopped midway."""
 
 import asyncio
 from typing import Any
@@ -6,20 +6,20 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runner.store.database import Database
-from runner.store.intervene import bulk
-from runner.task import State
-from tasktui.act import interventions
-from tasktui.look import loading
+from runner.db.database import Database
+from runner.model.task import State
+from runner.operations import bulk
+from tasktui.actions import perform
+from tasktui.data import load_tasks
 from tests.store.rows import add_attempt, add_live, add_past, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, PATIENCE, Operator, Watch
-from tests.tasktui.test_acting import audited, say_yes
+from tests.tasktui.test_acting import audited, confirm
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let twelve tasks be many."""
-    monkeypatch.setattr(loading, "MOST_MARKED", 5)
+    """Lower the limit so that twelve tasks are many."""
+    monkeypatch.setattr(load_tasks, "MOST_MARKED", 5)
 
 
 async def many(database: Database, number: int, **values: Any) -> list[int]:
@@ -38,9 +38,9 @@ async def states(database: Database) -> dict[str, int]:
 
 
 async def mark_all(operator: Operator) -> None:
-    await operator.until(lambda: operator.screen.listing.ids)
+    await operator.until(lambda: operator.screen.pages.listing.ids)
     await operator.press("asterisk")
-    await operator.until(lambda: operator.screen.listing.all)
+    await operator.until(lambda: operator.screen.pages.listing.all)
 
 
 async def test_all_that_match_are_counted_previewed_and_changed(database: Database, watch: Watch) -> None:
@@ -49,50 +49,50 @@ async def test_all_that_match_are_counted_previewed_and_changed(database: Databa
     await add_past(database, 99, queue="mail")
     async with watch("tasks", wanted="queue:mail") as operator:
         await mark_all(operator)
-        await operator.sees("all 13 that match queue:mail id<=99 marked")
+        await operator.sees("all 13 matching queue:mail id<=99 marked")
         await operator.press("T")
-        await operator.sees("Terminate: 12 tasks of 13 chosen", "1 left alone: it is succeeded", "○ ready")
-        await say_yes(operator)
-        await operator.is_told("Terminate: 12 changed, 1 was left alone")
+        await operator.sees("Terminate: 12 tasks of 13 selected", "1 skipped: it is succeeded", "○ ready")
+        await confirm(operator)
+        await operator.is_told("Terminate: 12 changed, 1 skipped")
         await operator.press("backslash")
         await operator.until(lambda: "marked" not in operator.text)
     assert await states(database) == {State.WAITING: 3, State.CANCELLED: 12, State.SUCCEEDED: 1}
     assert len(await audited(database)) == 12
 
 
-async def test_it_is_tried_on_one_first(database: Database, watch: Watch) -> None:
+async def test_a_limit_tries_one_task_first(database: Database, watch: Watch) -> None:
     ids = await many(database, 7)
     async with watch("tasks", NARROW) as operator:
         await mark_all(operator)
         await operator.press("T")
-        await operator.sees("How many")
-        operator.screen.query_one("#amount").value = "some"
-        await say_yes(operator)
+        await operator.sees("Limit")
+        operator.screen.query_one("#limit").value = "some"
+        await confirm(operator)
         await operator.sees("'some' is not a number of tasks")
-        operator.screen.query_one("#amount").value = "1"
-        await say_yes(operator)
+        operator.screen.query_one("#limit").value = "1"
+        await confirm(operator)
         await operator.is_told("Terminate: 1 changed")
-        assert operator.screen.listing.all
+        assert operator.screen.pages.listing.all
     (entry,) = await audited(database)
     assert entry.task_id == ids[-1]
 
 
 @ON_ONE_DATABASE
-async def test_what_came_later_is_left_alone(database: Database, watch: Watch) -> None:
+async def test_tasks_submitted_after_the_marking_are_not_changed(database: Database, watch: Watch) -> None:
     await many(database, 7)
     async with watch("tasks") as operator:
         await mark_all(operator)
         later = await add_live(database)
         await operator.press("T")
-        await say_yes(operator)
+        await confirm(operator)
         await operator.is_told("Terminate: 7 changed")
     assert later not in [entry.task_id for entry in await audited(database)]
 
 
-async def test_it_is_stopped_midway_and_another_one_has_to_wait(
+async def test_a_bulk_operation_stops_midway_and_the_next_one_must_wait(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interventions, "CHUNK", 2)
+    monkeypatch.setattr(perform, "CHUNK", 2)
     await many(database, 12)
     go_on, begun, terminate = asyncio.Event(), asyncio.Event(), bulk.Course.step
 
@@ -105,23 +105,23 @@ async def test_it_is_stopped_midway_and_another_one_has_to_wait(
     async with watch("tasks") as operator:
         await mark_all(operator)
         await operator.press("T")
-        await say_yes(operator)
+        await confirm(operator)
         await asyncio.wait_for(begun.wait(), PATIENCE)
         await operator.sees("Terminate: 2 of 12 (17%)", "ctrl+x stops it")
         await operator.press("1")
         await operator.sees("1 Overview", "Terminate: 2 of 12 (17%)")
         await operator.press("2", "T")
-        await say_yes(operator)
-        await operator.is_told("Terminate is still under way")
+        await confirm(operator)
+        await operator.is_told("Terminate is still in progress")
         await operator.press("ctrl+x")
         await operator.sees("stopping")
         go_on.set()
-        await operator.is_told("Terminate, stopped: 2 changed")
+        await operator.is_told("Terminate (stopped): 2 changed")
         await operator.until(lambda: "stops it" not in operator.text)
     assert (await states(database))[State.CANCELLED] == 2
 
 
-async def test_a_whole_group_of_failures_is_retried_over_a_time(database: Database, watch: Watch) -> None:
+async def test_a_whole_failure_group_is_retried_spread_over_time(database: Database, watch: Watch) -> None:
     for id in range(100, 112):
         await add_past(database, id, State.DEAD)
         await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1))
@@ -131,7 +131,7 @@ async def test_a_whole_group_of_failures_is_retried_over_a_time(database: Databa
         await operator.press("R")
         await operator.sees("Retry: 12 tasks", "Spread over")
         operator.screen.query_one("#answer").value = "1h"
-        await say_yes(operator)
+        await confirm(operator)
         await operator.is_told("Retry: 12 changed")
     assert await states(database) == {State.WAITING: 12, State.DEAD: 1}
     async with database.reading() as tx:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runner.store.database import Database
+from runner.db.database import Database
 from tasktui.screens import MODES
 from tests.conftest import SqliteDatabases
 from tests.store.scene import LATER, arrange

@@ -5,31 +5,33 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runner.store.observe import Bookmark, Count, Page, TaskRow
-from runner.task import Shown
-from tasktui.draw.columns import Column, widths
-from tasktui.draw.plot import compact, nice, plot, resampled, sparkline
-from tasktui.draw.render import brief, fitted, task_line
-from tasktui.look.feed import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Feed
-from tasktui.look.listing import Listing
-from tasktui.look.storyboard import folded, told
+from runner.model.task import Shown
+from runner.queries.counting import Count
+from runner.queries.task_list.cursor import Cursor
+from runner.queries.task_list.page import TaskPage
+from runner.queries.task_list.row import TaskRow
+from tasktui.data.poller import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
+from tasktui.data.task_detail import detail_lines, folded
+from tasktui.data.task_list import Listing
+from tasktui.render.plot import compact, nice, plot, resampled, sparkline
+from tasktui.render.render import ListColumn, brief, fitted, task_line, widths
 from tests.tasktui.test_typing import NOW, row, story
 
 AT = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
 
 
-def page(*tasks: TaskRow, after: int | None = None) -> Page:
-    return Page(list(tasks), None if after is None else Bookmark(after), False, True, AT)
+def page(*tasks: TaskRow, after: int | None = None) -> TaskPage:
+    return TaskPage(list(tasks), None if after is None else Cursor(after), False, True, AT)
 
 
 def test_columns_share_the_room_that_is_left() -> None:
-    columns = (Column("A", 3), Column("B", 4, grow=1), Column("C", 5, grow=3))
+    columns = (ListColumn("A", 3), ListColumn("B", 4, grow=1), ListColumn("C", 5, grow=3))
     assert widths(columns, 22) == [3, 6, 11]
     assert sum(widths(columns, 40)) + 2 == 40
 
 
 def test_columns_give_way_in_their_order() -> None:
-    columns = (Column("A", 3), Column("B", 4, drop=1), Column("C", 5, drop=2))
+    columns = (ListColumn("A", 3), ListColumn("B", 4, drop=1), ListColumn("C", 5, drop=2))
     assert widths(columns, 14) == [3, 4, 5]
     assert widths(columns, 13) == [3, 4, 0]
     assert widths(columns, 2) == [3, 0, 0]
@@ -72,15 +74,15 @@ def test_a_little_plot_uses_all_of_its_height() -> None:
 def test_what_is_long_is_folded_and_says_so() -> None:
     assert folded("a\nb") == "a\nb"
     many = "\n".join("line" for _ in range(40))
-    assert folded(many).splitlines()[-2:] == ["line", "… and 120 more characters, f unfolds them"]
+    assert folded(many).splitlines()[-2:] == ["line", "… 120 more characters (press f)"]
     assert len(folded("x" * 10_000)) < 2_100
 
 
 def test_the_attempt_under_way_is_part_of_the_story() -> None:
     task = row(7, Shown.RUNNING, attempt=2, runner_id=5, host="web-1", claimed_at=NOW - timedelta(seconds=72))
-    text = "\n".join(part.plain for part in told(story(task), UTC))
-    assert "1m12s ago  attempt 2 under way for 1m12s, runner 5 on web-1" in text
-    assert "under way" not in "\n".join(part.plain for part in told(story(row(7)), UTC))
+    text = "\n".join(part.plain for part in detail_lines(story(task), UTC))
+    assert "1m12s ago  attempt 2 running for 1m12s, runner 5 on web-1" in text
+    assert "running for" not in "\n".join(part.plain for part in detail_lines(story(row(7)), UTC))
 
 
 def test_an_update_changes_no_order_and_forgets_no_mark() -> None:
@@ -89,9 +91,9 @@ def test_an_update_changes_no_order_and_forgets_no_mark() -> None:
     assert changed.ids == (3, 2, 1)
     assert (changed.ended(1), changed.ended(3)) == (True, False)
     assert (changed.gone, changed.newer) == (frozenset({2}), 9)
-    assert changed.chosen(3) == (row(2),)
-    assert changed.aside == " (1 gone)"
-    assert changed.cleared().chosen(3) == (row(3, version=4),)
+    assert changed.selected(3) == (row(2),)
+    assert changed.details == " (1 gone)"
+    assert changed.cleared().selected(3) == (row(3, version=4),)
 
 
 def test_a_further_page_adds_only_what_is_not_there() -> None:
@@ -103,21 +105,21 @@ def test_a_further_page_adds_only_what_is_not_there() -> None:
 
 def test_marks_outlive_a_load_and_are_counted_when_hidden() -> None:
     listing = Listing().loaded(page(row(2), row(1))).toggled(1).loaded(page(row(3)))
-    assert (listing.aside, [task.id for task in listing.chosen(3)]) == (" (1 not in this list)", [1])
-    assert listing.chosen(3) == listing.toggled(3).toggled(3).chosen(3)
+    assert (listing.details, [task.id for task in listing.selected(3)]) == (" (1 not in this list)", [1])
+    assert listing.selected(3) == listing.toggled(3).toggled(3).selected(3)
 
 
 def test_what_matches_is_counted_beside_what_is_loaded() -> None:
     listing = Listing().loaded(page(row(3), row(2), after=2))
-    assert listing.found == "2+ tasks"
-    assert replace(listing, matching=Count(10_000, more=True)).found == "10,000+ tasks, 2 loaded"
-    assert replace(listing, matching=Count(1)).found == "2+ tasks"
-    assert replace(listing, next=None).found == "2 tasks"
+    assert listing.count_text == "2+ tasks"
+    assert replace(listing, matching=Count(10_000, more=True)).count_text == "10,000+ tasks, 2 loaded"
+    assert replace(listing, matching=Count(1)).count_text == "2+ tasks"
+    assert replace(listing, next=None).count_text == "2 tasks"
 
 
 def test_no_cursor_chooses_nothing() -> None:
-    assert Listing().loaded(page(row(1))).chosen(None) == ()
-    assert Listing().chosen(5) == ()
+    assert Listing().loaded(page(row(1))).selected(None) == ()
+    assert Listing().selected(5) == ()
 
 
 def test_an_error_is_brief_where_there_is_little_room() -> None:
@@ -133,7 +135,7 @@ def test_a_row_shows_state_as_sign_and_word() -> None:
 
 
 def test_a_feed_never_looks_twice_at_once_and_backs_off() -> None:
-    feed = Feed()
+    feed = Poller()
     feed.begin()
     assert not feed.due(100)
     feed.succeeded(100, 0.001)

@@ -1,4 +1,4 @@
-"""What the console lives through: servers that stop, tables of other releases, rows that go, windows that shrink."""
+"""The console survives stopped servers, tables of other releases, deleted rows and small windows."""
 
 import asyncio
 import shutil
@@ -8,21 +8,23 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from runner.errors import DatabaseAway, SchemaTooNew, SchemaTooOld
-from runner.migrations import HEAD, upgrade
+from runner.db.database import Database
+from runner.db.migrations.apply import upgrade
+from runner.db.migrations.revisions import HEAD
+from runner.db.transaction import clock
+from runner.errors import DatabaseUnavailable, SchemaTooNew, SchemaTooOld
+from runner.operations.pause import PauseKind, PauseTarget
 from runner.settings import Settings
-from runner.store import observe
-from runner.store.database import Database
-from runner.store.intervene import Kind, Place
 from runner.urls import parse_url
-from tasktui.act import interventions
-from tasktui.act.actions import ACTIONS, Action
-from tasktui.look import feed
-from tasktui.operator import recall, session
-from tasktui.operator.writing import STANDBY, FileReplaced
+from tasktui.actions import perform
+from tasktui.actions.action import Action
+from tasktui.actions.actions import ACTIONS
+from tasktui.data import poller
 from tasktui.screens import MODES
-from tasktui.start.arguments import Arguments
-from tasktui.start.starting import opened
+from tasktui.session import cache, session
+from tasktui.session.write_lock import STANDBY, FileReplaced
+from tasktui.startup.arguments import Arguments
+from tasktui.startup.startup import opened
 from tests.conftest import on_postgresql
 from tests.postgres import Server, Standby, find_programs
 from tests.releases import NEXT, OUT_OF_DATE, install_next
@@ -30,7 +32,7 @@ from tests.store.rows import add_live, ahead, stored
 from tests.store.scene import LATER, arrange
 from tests.store.table import change
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
-from tests.tasktui.test_acting import say_yes
+from tests.tasktui.test_acting import confirm
 from tests.tasktui.test_read_only import refused_for_good
 
 TINY = (40, 10)
@@ -38,7 +40,7 @@ TINY = (40, 10)
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server of the test's own, to be stopped."""
+    """A server that the test may stop."""
     programs = find_programs()
     if programs is None:
         pytest.skip("there are no programs of a PostgreSQL to start one of our own")
@@ -60,11 +62,11 @@ async def _filled(url: str) -> None:
 async def test_a_server_that_stops_and_starts_again_is_waited_for(
     server: Server, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feed, "LONGEST_WAIT", 1.0)
+    monkeypatch.setattr(poller, "LONGEST_WAIT", 1.0)
     async with watch("tasks", url=server.url()) as operator:
         await operator.sees("▷ running", "◷ scheduled")
         server.stop("immediate")
-        await operator.sees("shown is what was seen", "ago: The database", "▷ running", "◷ scheduled")
+        await operator.sees("data is ", " old: The database", "▷ running", "◷ scheduled")
         await operator.until(lambda: operator.screen.feed.failures > 2)
         for mode in MODES.values():
             await operator.press(mode.key)
@@ -73,7 +75,7 @@ async def test_a_server_that_stops_and_starts_again_is_waited_for(
         await operator.is_told("cannot be reached")
         await operator.press(MODES["tasks"].key)
         server.start()
-        await operator.until(lambda: "ago: The database" not in operator.text and operator.screen.feed.failures == 0)
+        await operator.until(lambda: "old: The database" not in operator.text and operator.screen.feed.failures == 0)
         await operator.sees("▷ running")
 
 
@@ -82,7 +84,7 @@ async def test_a_standby_is_watched_and_takes_changes_when_it_is_promoted(
     server: Server, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "TEN_SECONDS", 0.0)
-    monkeypatch.setattr(recall, "SHARE", 1)
+    monkeypatch.setattr(cache, "SHARE", 1)
     programs = find_programs()
     assert programs is not None
     with Standby(server, programs) as standby:
@@ -93,12 +95,12 @@ async def test_a_standby_is_watched_and_takes_changes_when_it_is_promoted(
         async with watch("tasks", url=standby.url(), barrier=STANDBY) as operator:
             await operator.sees("read-only standby, ", " old ", "news.tell")
             await operator.press("R")
-            await operator.is_told("connect to the one that it follows")
+            await operator.is_told("connect to its primary")
             await operator.press("h")
-            await operator.sees("standby  the newest change that it shows was made ")
+            await operator.sees("standby  newest replicated change is ")
             await operator.press("escape")
             standby.promote()
-            await operator.is_told("no standby any more: changes are allowed from now on")
+            await operator.is_told("promoted from standby to primary: changes are now allowed")
             await operator.until(lambda: "read-only" not in operator.text)
             await operator.command("pause mail 10m because")
             await operator.is_told("Queue mail paused")
@@ -114,15 +116,15 @@ async def test_a_console_of_the_next_release_says_to_migrate_and_then_starts(
             pass
     await upgrade(database)
     async with opened(Arguments(), here) as one:
-        assert await one.read(observe.clock)
+        assert await one.read(clock)
 
 
 async def test_a_migration_under_an_open_console_leaves_what_was_seen_and_is_said(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(session, "FIVE_SECONDS", 0.0)
-    monkeypatch.setattr(recall, "SHARE", 0)
-    monkeypatch.setattr(feed, "LONGEST_WAIT", 0.2)
+    monkeypatch.setattr(cache, "SHARE", 0)
+    monkeypatch.setattr(poller, "LONGEST_WAIT", 0.2)
     await add_live(database)
     async with watch("tasks") as operator:
         await operator.sees("○ ready")
@@ -130,15 +132,15 @@ async def test_a_migration_under_an_open_console_leaves_what_was_seen_and_is_sai
             install_next(tmp_path, other)
             await upgrade(database)
         await operator.until(lambda: f"is at schema {NEXT}, which this program" in " ".join(operator.text.split()))
-        await operator.sees("shown is what was seen", "○ ready")
+        await operator.sees("data is ", "○ ready")
         await operator.press("T")
-        await say_yes(operator)
-        await operator.is_told("Install the release that made it")
+        await confirm(operator)
+        await operator.is_told("Install the release that created it")
         assert (await stored(database, 1)).state == "waiting"
         await change(database, sa.text(f"UPDATE task_schema SET version_num = '{HEAD}'"))
-        await operator.until(lambda: "shown is what" not in operator.text and operator.screen.feed.failures == 0)
+        await operator.until(lambda: "data is " not in operator.text and operator.screen.feed.failures == 0)
         await operator.press("T")
-        await say_yes(operator)
+        await confirm(operator)
         await operator.is_told("Terminate: 1 changed")
 
 
@@ -146,7 +148,7 @@ async def test_a_migration_under_an_open_console_leaves_what_was_seen_and_is_sai
 async def test_tables_of_another_release_are_said_to_be(number: str, database: Database, migrated_url: str) -> None:
     async with database.writing() as tx:
         await tx.execute(sa.text("UPDATE task_schema SET version_num = :number"), {"number": number})
-    with pytest.raises(SchemaTooNew, match=f"is at schema {number}, which this program .schema {HEAD}. does not know"):
+    with pytest.raises(SchemaTooNew, match=f"at schema {number}, which this program .schema {HEAD}. does not support"):
         async with opened(Arguments(), Settings(url=parse_url(migrated_url))):
             pass
 
@@ -158,7 +160,7 @@ async def test_tables_that_change_under_a_console_do_not_end_it(database: Databa
         await operator.sees("○ ready")
         async with database.writing() as tx:
             await tx.execute(sa.text("ALTER TABLE task_history RENAME COLUMN error TO failure"))
-        await operator.sees("shown is what was seen", "no such column", "○ ready")  # of our release, all the same
+        await operator.sees("data is ", "no such column", "○ ready")  # The schema version still matches.
         async with database.writing() as tx:
             await tx.execute(sa.text("ALTER TABLE task_history RENAME COLUMN failure TO error"))
         await operator.until(lambda: "no such column" not in operator.text)
@@ -170,30 +172,28 @@ async def test_a_file_that_is_replaced_or_deleted_is_neither_shown_nor_changed_a
 ) -> None:
     url = parse_url(migrated_url)
     place, other = Path(url.database), shutil.copy(url.database, tmp_path / "other.db")
-    mail = Place(Kind.QUEUE, "mail")
+    mail = PauseTarget(PauseKind.QUEUE, "mail")
     async with opened(Arguments(), Settings(url=url)) as seat:
-        await interventions.pause(seat, mail, "", None)
-        assert await interventions.pause_of(seat, mail)
-        for log in tuple(tmp_path.glob(f"{place.name}-*")):  # as whoever restores a file has to
+        await perform.pause(seat, mail, "", None)
+        assert await perform.current_pause(seat, mail)
+        for log in tuple(tmp_path.glob(f"{place.name}-*")):  # Restoring a file includes removing its logs.
             log.unlink()
         Path(other).replace(place)
         with pytest.raises(FileReplaced):
-            await interventions.resume(seat, mail, None)
-        assert await interventions.pause_of(seat, mail) is None
-        await interventions.pause(seat, mail, "", None)
+            await perform.resume(seat, mail, None)
+        assert await perform.current_pause(seat, mail) is None
+        await perform.pause(seat, mail, "", None)
         place.unlink()
         with pytest.raises(FileReplaced):
-            await interventions.resume(seat, mail, None)
-        with pytest.raises(DatabaseAway, match=r"No such file|unable to open"):
-            await interventions.pause_of(seat, mail)
+            await perform.resume(seat, mail, None)
+        with pytest.raises(DatabaseUnavailable, match=r"No such file|unable to open"):
+            await perform.current_pause(seat, mail)
     assert not place.exists()
 
 
 @ON_ONE_DATABASE
 @pytest.mark.parametrize("name", ["terminate", "retry", "edit"])
-async def test_a_task_that_goes_away_behind_a_dialog_is_said_to_be_gone(
-    name: str, database: Database, watch: Watch
-) -> None:
+async def test_a_task_that_disappears_behind_a_dialog_is_reported(name: str, database: Database, watch: Watch) -> None:
     id = await add_live(database, run_at=ahead(60))
     async with watch("task", task_id=id) as operator:
         await operator.sees("◷ scheduled")
@@ -204,10 +204,10 @@ async def test_a_task_that_goes_away_behind_a_dialog_is_said_to_be_gone(
         if name == "edit":
             operator.screen.query_one("#priority").value = "3"
             await operator.press("ctrl+s")
-            await operator.sees("Nothing was saved", "there is no such task")
+            await operator.sees("Nothing was saved", "it does not exist")
         else:
-            await say_yes(operator)
-            await operator.is_told("there is no such task")
+            await confirm(operator)
+            await operator.is_told("it does not exist")
 
 
 @ON_ONE_DATABASE
@@ -229,9 +229,9 @@ async def test_a_window_may_become_tiny_and_large_again(mode: str, database: Dat
 async def test_a_dialog_may_become_tiny_too(action: Action, database: Database, watch: Watch) -> None:
     await arrange(database)
     async with watch("task", TINY, task_id=LATER) as operator:
-        await operator.until(operator.screen.chosen)
+        await operator.until(operator.screen.tasks)
         if action.key not in operator.screen.active_bindings:
-            return  # it is done to something else
+            return  # It applies to another subject.
         await operator.press(action.key)
         await operator.until(lambda: operator.screen.is_modal or operator.notices)
         await operator.pilot.resize_terminal(*WIDE)

@@ -1,31 +1,30 @@
-"""How the database is, in front of any screen and in the heading."""
+"""The health dialog, and latency and skew in the heading."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runner.store.database import Database
-from runner.store.observe import Health, Ping
-from runner.store.observe.health import DeadRows, OpenTransaction
-from tasktui.screens.health import Vitals, told
+from runner.db.database import Database
+from runner.queries.health import DeadRows, Health, OpenTransaction, Ping
+from tasktui.dialogs.health import Vitals, health_lines
 from tasktui.widgets.heading import milliseconds
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 AWAY = "postgresql://localhost:1/app?sslmode=disable"
 
 
-async def test_h_tells_how_the_database_is(watch: Watch, database: Database) -> None:
+async def test_h_shows_the_health_of_the_database(watch: Watch, database: Database) -> None:
     async with watch("runners", NARROW) as operator:
         await operator.press("h")
-        await operator.sees(f": {database.dialect.name} ", "answers in", "clock", "our own load", "size")
+        await operator.sees(f": {database.dialect.name} ", "latency", "clock skew", "console load", "size")
         await operator.press("escape")
         await operator.until(lambda: operator.screen.title == "Runners")
         await operator.command("health")
-        await operator.sees("answers in")
+        await operator.sees("latency")
 
 
 @ON_ONE_DATABASE
-async def test_a_database_that_is_away_is_said_to_be(watch: Watch) -> None:
+async def test_a_database_that_is_away_is_reported(watch: Watch) -> None:
     async with watch("runners") as operator:
         session = operator.console.session
         there, session.database = session.database, Database.open(AWAY)
@@ -36,32 +35,32 @@ async def test_a_database_that_is_away_is_said_to_be(watch: Watch) -> None:
 
 
 @ON_ONE_DATABASE
-async def test_the_heading_tells_the_difference_of_the_clocks_and_our_load(watch: Watch) -> None:
+async def test_the_heading_shows_the_clock_skew_and_the_load_of_the_console(watch: Watch) -> None:
     async with watch("overview", WIDE) as operator:
-        await operator.sees("our load", "skew ", "db ", " ms")
+        await operator.sees("queries/min", "clock skew ", "db ", " ms")
 
 
 @ON_ONE_DATABASE
-async def test_what_is_shown_and_not_read_again_for_a_while_has_its_age(watch: Watch) -> None:
+async def test_the_heading_shows_the_age_of_old_data(watch: Watch) -> None:
     async with watch("overview") as operator:
         await operator.sees("0 runners alive")
         await operator.until(lambda: not operator.screen.feed.looking)
-        operator.screen.feed.next = operator.screen._seen + 3600
-        operator.screen._seen -= 60
-        await operator.sees("seen 1m")
+        operator.screen.feed.next = operator.screen._read_at + 3600
+        operator.screen._read_at -= 60
+        await operator.sees("data 1m")
         await operator.press("r")
-        await operator.until(lambda: "seen 1m" not in operator.text)
+        await operator.until(lambda: "data 1m" not in operator.text)
 
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
     [(0.003, "+3 ms"), (-0.0312, "-31 ms"), (-0.0003, "+0 ms"), (2.44, "+2.4 s"), (-3600.0, "-3,600.0 s")],
 )
-def test_a_difference_of_clocks_has_a_sign(seconds: float, shown: str) -> None:
+def test_a_clock_skew_has_a_sign(seconds: float, shown: str) -> None:
     assert milliseconds(timedelta(seconds=seconds)) == shown
 
 
-def test_worries_stand_below_the_facts() -> None:
+def test_worries_follow_the_values() -> None:
     found = Health(
         datetime(2026, 1, 1, tzinfo=UTC),
         "postgresql",
@@ -72,11 +71,11 @@ def test_worries_stand_below_the_facts() -> None:
         oldest=OpenTransaction(4_000.0, 7, "rep\x1bort", "idle in transaction"),
         dead=(DeadRows("task", 1_000, 383_000, 60.0), DeadRows("task_queue", 9, 0, None)),
     )
-    text = "\n".join(part.plain for part in told(Vitals(Ping(0.0012, timedelta()), found), "orders", 12))
+    text = "\n".join(part.plain for part in health_lines(Vitals(Ping(0.0012, timedelta()), found), "orders", 12))
     assert "orders: postgresql 18.4" in text
     assert "1.2ms" in text
     assert "12 of 100, 3 of them hidden from this role" in text
     assert "1h06m, rep␛ort (connection 7), idle in transaction" in text
     assert "task: 383,000, live 1,000, vacuumed 1m ago" in text
     assert "task_queue" not in text
-    assert " ! task has 383,000 dead rows" in text
+    assert " ! task has 383,000 dead and 1,000 live rows" in text

@@ -1,11 +1,11 @@
-"""Text from the database is hostile: on every screen it is shown, and does nothing."""
+"""Hostile text from the database is displayed and has no effect on any screen."""
 
 import pytest
 from textual.strip import Strip
 
-from runner.store import observe
-from runner.store.database import Database
-from tasktui.screens.confirm import ConfirmScreen
+from runner.db.database import Database
+from runner.queries.audit import audit
+from tasktui.dialogs.confirm import ConfirmScreen
 from tests.store.rows import add_live
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 from tests.tasktui.hostile import fill
@@ -64,7 +64,7 @@ async def test_hostile_text_does_nothing_in_a_form(task_id: int, watch: Watch) -
 @ON_ONE_DATABASE
 async def test_hostile_text_does_nothing_in_a_notice(watch: Watch) -> None:
     async with watch() as operator:
-        operator.screen.tell(HOSTILE, bad=True)
+        operator.screen.app.tell(HOSTILE, bad=True)
         await operator.sees("press")
         assert_harmless(operator)
 
@@ -79,7 +79,7 @@ async def test_secrets_are_masked_until_they_are_revealed(database: Database, wa
         await operator.sees("hunter2")
         await operator.press("v")
         await operator.until(lambda: "hunter2" not in operator.text)
-    (entry,) = await database.read(observe.audit)
+    (entry,) = await database.read(audit)
     assert (entry.verb, entry.task_id) == ("reveal", id)
 
 
@@ -94,4 +94,4 @@ async def test_secrets_stay_masked_where_a_look_at_them_cannot_be_written_down(
         await operator.pilot.pause()
         assert operator.screen.check_action("reveal", ()) is None
         assert "hunter2" not in operator.text
-    assert await database.read(observe.audit) == []
+    assert await database.read(audit) == []

@@ -1,4 +1,4 @@
-"""Every byte that a console writes while hostile texts are on its screens and in its questions."""
+"""The bytes that a console writes while its screens and dialogs show hostile texts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -8,8 +8,8 @@ from unicodedata import category
 import pytest
 from rich.cells import cell_len
 
-from runner.store.database import Database
-from tasktui.draw.render import line
+from runner.db.database import Database
+from tasktui.render.render import line
 from tasktui.screens import MODES
 from tests.conftest import SqliteDatabases, on_postgresql
 from tests.store.scene import everything
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 SIZE = (110, 45)
 INVISIBLE = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
-"""Unicode's categories of what cannot be seen or does something: controls, formats, unassigned, private, separators."""
+"""Unicode categories of invisible or active characters: controls, formats, unassigned, private, separators."""
 
 ALL = "".join(CORPUS.values())
 HELP = "│ Keys  "
@@ -30,17 +30,17 @@ DIALOGS = {
     b"R": "Retry: 1 task",
     b"D": "Delay: 1 task",
     b"P": "Resume queue",
-    b"E": "as you saw it",
-    b"Z": "Undo what",
+    b"E": "(version ",
+    b"Z": "Undo edit of",
 }
-"""The keys that open a dialog in front of a task, and what can be read in it and nowhere else."""
+"""The keys that open a dialog on a task, and a text that only this dialog shows."""
 
 
 DOING_SOMETHING = [hostile for hostile in CORPUS.values() if any(category(sign) in INVISIBLE for sign in hostile)]
 
 
 def inert(hostile: str) -> str:
-    """A harmless text of the same width."""
+    """Return a harmless text of the same width."""
     return MARK.ljust(cell_len(line(hostile)), "-")
 
 
@@ -56,7 +56,7 @@ def use(url: str, work: Callable[[Database], Awaitable[T]]) -> T:
 
 
 def filled(url: str, texts: Iterable[str]) -> list[int]:
-    """Write texts into a database, and return the numbers of the tasks that have them."""
+    """Write texts to a database and return the ids of their tasks."""
 
     async def work(database: Database) -> list[int]:
         return [await fill(database, text) for text in texts]
@@ -65,13 +65,13 @@ def filled(url: str, texts: Iterable[str]) -> list[int]:
 
 
 def clicks() -> bytes:
-    """A click at many places in the middle of the screen."""
+    """Click at many positions in the middle of the screen."""
     places = [(column, row) for row in range(4, SIZE[1] - 4, 3) for column in (20, 60)]
     return b"".join(b"\x1b[<0;%d;%dM\x1b[<0;%d;%dm" % (*place, *place) for place in places)
 
 
 def seen(url: str, ids: Iterable[int]) -> bytes:
-    """What a console writes that is led through every screen, and through every dialog of these tasks."""
+    """Return the bytes that a console writes on every screen and in every dialog of these tasks."""
     console = Terminal("--url", url, size=SIZE)
     try:
         console.sees(MARK)
@@ -95,7 +95,7 @@ def seen(url: str, ids: Iterable[int]) -> bytes:
 
 
 def assert_harmless(output: bytes, harmless: bytes) -> None:
-    """Nothing was written that would not have been written for a harmless text."""
+    """Check that the output has the same escape bytes as the output for harmless texts."""
     assert [hostile for hostile in DOING_SOMETHING if hostile.encode() in output] == []
     assert escapes(output) <= escapes(harmless)
     left = {character for character in text(output) if category(character) in INVISIBLE}
@@ -104,7 +104,7 @@ def assert_harmless(output: bytes, harmless: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def harmless(sqlite: SqliteDatabases, tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """What a console writes that shows inert texts of the same widths."""
+    """Return the bytes that a console writes for inert texts of the same widths."""
     url = sqlite.migrated(tmp_path_factory.mktemp("harmless"))
     *_, last = filled(url, map(inert, [*CORPUS.values(), ALL]))
     return seen(url, [last])

@@ -1,4 +1,4 @@
-"""What the screens show, at the sizes that terminals have, and when the database is away."""
+"""The screens at common terminal sizes, and while the database is away."""
 
 import re
 from datetime import timedelta
@@ -9,27 +9,29 @@ import pytest
 import sqlalchemy as sa
 from rich.cells import cell_len
 
-from runner.store import intervene
-from runner.store.database import Database
-from runner.store.intervene import By, Changes, Target
-from runner.store.observe import Ping
-from runner.task import State
+from runner.db.database import Database
+from runner.model.task import State
+from runner.operations.edit import edit
+from runner.operations.edit_values import Changes
+from runner.operations.results import Actor, Target
+from runner.operations.terminate import terminate
+from runner.queries.health import Ping
 from tasktui.screens import MODES
-from tasktui.widgets.heading import ROOM_FOR_AGE, Status, told_first, told_second
+from tasktui.widgets.heading import ROOM_FOR_AGE, Status, first_line, second_line
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 from tests.store.uniques import once, put
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 AWAY = "postgresql://localhost:1/app?sslmode=disable"
-BY = By("ana", "web-1", "relay is back")
+BY = Actor("ana", "web-1", "relay is back")
 
 SEEN = {
-    "overview": ("READY", "OLDEST", "mail", "done a minute", "failed attempts a minute", "1 runner alive"),
+    "overview": ("READY", "OLDEST", "mail", "done per minute", "failed attempts per minute", "1 runner alive"),
     "tasks": ("REASON", "○ ready", "✖ dead", "indexed"),
     "task": ("○ ready", "smtp.send", "order-17", "priority 5"),
     "failures": ("ERROR", "ConnectionError: no route", "Traceback of it"),
     "runners": ("SLOTS", "● alive", "web-7", "1 alive, 0 lost"),
-    "reports": ("SUCCESS", "1ST TRY", "P95", "done a minute, 1 h: all"),
+    "reports": ("SUCCESS", "1ST ATT", "P95", "done per minute, 1 h: all"),
     "audit": ("CHANGE", "ana", "edit", "priority: 1 -> 5"),
 }
 
@@ -42,11 +44,11 @@ async def task_id(database: Database) -> int:
     tried: dict[str, Any] = {"error_type": "ConnectionError", "message": "no route", "traceback": "Traceback of it"}
     await add_attempt(database, id + 1, started_at=ahead(-2), ended_at=ahead(-1), handler="smtp.send", **tried)
     await add_runner(database, host="web-7", handlers='["smtp.send"]', capacity=8)
-    await database.write(intervene.edit, id, None, Changes(priority=5), BY)
+    await database.write(edit, id, None, Changes(priority=5), BY)
     return id
 
 
-async def show_what_matters(watch: Watch, mode: str, size: tuple[int, int], task_id: int) -> None:
+async def show_the_essentials(watch: Watch, mode: str, size: tuple[int, int], task_id: int) -> None:
     async with watch(mode, size, task_id=task_id) as operator:
         await operator.sees("tasktui", "? Help", *SEEN[mode])
         lines = operator.text.splitlines()
@@ -55,23 +57,23 @@ async def show_what_matters(watch: Watch, mode: str, size: tuple[int, int], task
 
 
 @pytest.mark.parametrize("mode", SEEN)
-async def test_a_small_screen_shows_what_matters(mode: str, task_id: int, watch: Watch) -> None:
-    await show_what_matters(watch, mode, NARROW, task_id)
+async def test_a_small_screen_shows_the_essentials(mode: str, task_id: int, watch: Watch) -> None:
+    await show_the_essentials(watch, mode, NARROW, task_id)
 
 
 @ON_ONE_DATABASE
 @pytest.mark.parametrize("mode", SEEN)
-async def test_a_large_screen_shows_what_matters(mode: str, task_id: int, watch: Watch) -> None:
-    await show_what_matters(watch, mode, WIDE, task_id)
+async def test_a_large_screen_shows_the_essentials(mode: str, task_id: int, watch: Watch) -> None:
+    await show_the_essentials(watch, mode, WIDE, task_id)
 
 
 @ON_ONE_DATABASE
-async def test_the_heading_leaves_out_what_does_not_fit(task_id: int, watch: Watch) -> None:
+async def test_the_heading_drops_figures_that_do_not_fit(task_id: int, watch: Watch) -> None:
     async with watch("tasks", NARROW, writable=False, production=True, profile="orders") as operator:
         await operator.sees("orders", "PRODUCTION", "read-only, :write unlocks")
         heading = operator.text.splitlines()[0]
         assert re.search(r"\d\d:\d\d:\d\d$", heading)
-        assert "our load" not in heading
+        assert "queries/min" not in heading
 
 
 @ON_ONE_DATABASE
@@ -83,12 +85,12 @@ async def test_each_screen_is_one_key_away(task_id: int, watch: Watch) -> None:
 
 
 @ON_ONE_DATABASE
-async def test_what_was_seen_last_stays_while_the_database_is_away(task_id: int, watch: Watch) -> None:
+async def test_the_last_snapshot_stays_while_the_database_is_away(task_id: int, watch: Watch) -> None:
     async with watch("tasks") as operator:
         await operator.sees("order-17")
         session = operator.console.session
         there, session.database = session.database, Database.open(AWAY)
-        await operator.sees("shown is what was seen", "cannot be reached", "order-17")
+        await operator.sees("data is ", "cannot be reached", "order-17")
         await session.database.dispose()
         session.database = there
         operator.screen.feed.hurry()
@@ -96,10 +98,10 @@ async def test_what_was_seen_last_stays_while_the_database_is_away(task_id: int,
 
 
 @ON_ONE_DATABASE
-async def test_a_task_that_does_not_exist_is_said_not_to(watch: Watch) -> None:
+async def test_a_missing_task_is_reported(watch: Watch) -> None:
     async with watch() as operator:
         await operator.command("task 999")
-        await operator.sees("There is no task 999")
+        await operator.sees("Task 999 does not exist")
         assert "No task is open" not in operator.text
 
 
@@ -127,21 +129,21 @@ async def test_the_rows_of_a_foreign_client_break_no_screen(database: Database, 
     async with watch("task", task_id=id) as operator:
         await operator.sees("○ ready", "payload")
         await operator.press("8")
-        await operator.sees("ENTRY")
+        await operator.sees("OPERATION")
 
 
 @ON_ONE_DATABASE
-async def test_what_a_task_resulted_in_stands_on_its_screen(database: Database, watch: Watch) -> None:
+async def test_the_result_of_a_task_is_shown(database: Database, watch: Watch) -> None:
     id = await add_past(database, 4711, result='{"charged": 5}')
     async with watch("task", task_id=id) as operator:
         await operator.sees("✔ succeeded", "result", '"charged": 5')
 
 
-async def test_a_unique_key_is_told_with_its_holder_and_its_duplicates(database: Database, watch: Watch) -> None:
+async def test_a_unique_key_is_shown_with_its_holder_and_duplicates(database: Database, watch: Watch) -> None:
     (first,) = (await put(database, once("user-7"), once("user-7"))).ids[:1]
     async with watch("task", task_id=first) as operator:
         await operator.sees("unique key  user-7", "held until finished; 1 duplicate, the last", "bucket")
-        await database.write(intervene.terminate, [Target(first)], BY)
+        await database.write(terminate, [Target(first)], BY)
         (second,) = (await put(database, once("user-7"))).ids
         await operator.press("r")
         await operator.sees(f"held by task {second} now")
@@ -153,10 +155,10 @@ def test_the_heading_has_two_lines_however_narrow_the_terminal_is(name: str, loc
     places = [(mode.key, mode.title) for mode in MODES.values()]
     for production, old, width in product((False, True), ("", "12s"), range(36, 130)):
         ping = Ping(0.0123, timedelta(0))
-        status = Status(name, production, lock, ping, 12, "14:02:31", places, "Tasks", old=old)
-        assert cell_len(told_first(status, width).plain) == width
-        assert cell_len(told_second(status, width).plain) == width
-        assert ("seen 12s ago" in told_first(status, width).plain) is bool(old and width >= ROOM_FOR_AGE)
-        assert ("PRODUCTION" in told_first(status, width).plain) is production
-        assert told_first(status, width).plain.count("read-only") == bool(lock)
-        assert "2 Tasks" in told_second(status, width).plain
+        status = Status(name, production, lock, ping, 12, "14:02:31", places, "Tasks", age=old)
+        assert cell_len(first_line(status, width).plain) == width
+        assert cell_len(second_line(status, width).plain) == width
+        assert ("data 12s old" in first_line(status, width).plain) is bool(old and width >= ROOM_FOR_AGE)
+        assert ("PRODUCTION" in first_line(status, width).plain) is production
+        assert first_line(status, width).plain.count("read-only") == bool(lock)
+        assert "2 Tasks" in second_line(status, width).plain

@@ -6,28 +6,33 @@ from math import inf
 
 import pytest
 
-from runner.store.database import Database
-from runner.store.observe import Count, Flow, MinuteFlow, Pause, QueueCounts, RunnerRow, UnknownHandler, Waiting, clock
-from runner.store.statistics import Minute, write_statistics
-from tasktui.look.alerts import alerts, workforce
-from tasktui.look.glance import (
+from runner.db.database import Database
+from runner.db.transaction import clock
+from runner.queries.counting import Count, WaitingCounts
+from runner.queries.pauses import Pause
+from runner.queries.queues import QueueCounts
+from runner.queries.reports import Flow, MinuteFlow
+from runner.queries.runners import HandlerWithoutRunner, RunnerRow
+from runner.store.metrics import Minute, write_statistics
+from tasktui.data.alerts import alerts, workforce
+from tasktui.data.overview import (
     HOUR,
     MINUTE,
     SHALLOW,
     SHALLOWEST,
-    Glance,
+    Overview,
     Slowdown,
     Trouble,
     deepened,
     depth,
-    glance,
     is_stale,
     joined,
     per_minute,
+    read_overview,
     trouble,
 )
-from tasktui.operator.recall import Recall
-from tasktui.screens.overview import drained, queue_line
+from tasktui.screens.overview import empty_in, queue_line
+from tasktui.session.cache import TtlCache
 from tests.store.rows import add_attempt, add_live, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
@@ -48,35 +53,35 @@ def runner(**values: object) -> RunnerRow:
     return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
 
 
-def seen(*queues: QueueCounts, **values: object) -> Glance:
-    usual = Glance(AT, queues, {}, (), (), {}, AT)
+def seen(*queues: QueueCounts, **values: object) -> Overview:
+    usual = Overview(AT, queues, {}, (), (), {}, AT)
     return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
 
 
-def told(glance: Glance) -> list[str]:
+def told(glance: Overview) -> list[str]:
     return [alert.text for alert in alerts(glance, UTC)]
 
 
 def test_a_quiet_system_has_no_alerts() -> None:
     assert told(seen(queue(ready=Count(3)), runners=(runner(),))) == []
-    assert workforce(seen(runners=(runner(), runner(lease=-1.0)))) == "1 runner alive, 3 tasks in hand for 8 slots"
+    assert workforce(seen(runners=(runner(), runner(lease=-1.0)))) == "1 runner alive, 3 tasks held, 8 slots"
 
 
 def test_a_queue_that_falls_behind_is_told_with_what_has_become_slow() -> None:
     slow = {"mail": Slowdown("smtp.send", 8.4, 0.9)}
     assert told(seen(BEHIND, trouble=Trouble({}, slow))) == [
-        "mail falls behind: 210 in, 180 out a minute; smtp.send takes most of the time (p95 8.4s, was 900ms)"
+        "mail is falling behind: 210 in, 180 out per minute; slowest handler smtp.send (p95 8.4s, was 900ms)"
     ]
-    assert told(seen(BEHIND)) == ["mail falls behind: 210 in, 180 out a minute"]
+    assert told(seen(BEHIND)) == ["mail is falling behind: 210 in, 180 out per minute"]
 
 
 def test_lost_tasks_are_counted_and_said_to_come_back_or_not() -> None:
     queues = (queue("a", lost=Count(2)), queue("b", lost=Count(1)), queue("c"))
     assert told(seen(*queues)) == [
-        "3 tasks are lost, of a, b: beyond their runner's lease; no runner is alive to take them back"
+        "3 tasks of a, b are lost: their runner's lease expired; no live runner can rescue them"
     ]
     assert told(seen(queue(lost=Count(1)), runners=(runner(),))) == [
-        "1 task is lost, of mail: beyond its runner's lease; a live runner takes it back"
+        "1 task of mail is lost: its runner's lease expired; a live runner will rescue it"
     ]
 
 
@@ -90,9 +95,9 @@ def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
         MinuteFlow(AT.replace(second=0) - timedelta(minutes=ago), Flow(died=died)) for ago, died in ((10, 4), (1, 2))
     ]
     deaths = {"ConnectionError": 4, "KeyError": 1, "\x1b[31m": 1, "Other": 1}
-    kinds = "ConnectionError (4), KeyError (1), \u241b[31m (1) and 1 more kind"
+    kinds = "ConnectionError 4, KeyError 1, \u241b[31m 1, 1 more"
     (text,) = told(seen(queue(dead=Count(1)), queue(), pulses={"mail": flows}, trouble=Trouble(deaths)))
-    assert text == f"6 died since 13:20, 1 is dead now: {kinds}; 4 to look"  # the others were run again since
+    assert text == f"6 dead since 13:20, 1 still dead: {kinds} (press 4)"  # the others were run again since
 
 
 @pytest.mark.parametrize(
@@ -109,8 +114,8 @@ def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
 def test_an_outage_is_told_before_anything_is_dead(flows: dict[int, Flow], counted: str | None) -> None:
     pulses = {"mail": [MinuteFlow(AT - timedelta(minutes=ago), flow) for ago, flow in flows.items()]}
     texts = told(seen(pulses=pulses, trouble=Trouble(errors={"mail": "OSError"})))
-    text = f"mail fails: {counted} in ten minutes, most with OSError; 4 to look"
-    assert [told for told in texts if "fails" in told] == ([text] if counted else [])
+    text = f"mail is failing: {counted} failed in ten minutes, mostly OSError (press 4)"
+    assert [told for told in texts if "is failing" in told] == ([text] if counted else [])
 
 
 async def test_what_a_queue_fails_with_is_what_it_failed_with_most(database: Database) -> None:
@@ -154,20 +159,24 @@ async def test_looking_again_tells_what_has_happened_since(database: Database) -
     present = (await database.read(clock)).replace(second=0, microsecond=0)
     await ends(30, 1)
     await ends(1, 2)
-    first = await database.read(glance)
+    first = await database.read(read_overview)
     await ends(30, 5)
     await ends(1, 3)
-    again = await database.read(glance, first)
+    again = await database.read(read_overview, first)
     assert [flow.flow.succeeded for flow in first.hour] == [1, 2]
     assert [flow.flow.succeeded for flow in again.hour] == [1, 3]
     assert again.whole == first.whole
 
 
 def test_a_silent_runner_is_told_before_it_is_lost() -> None:
-    runners = (runner(silent=5.0, lease=10.0), runner(silent=9.0, lease=6.0), runner(silent=41.0, lease=-26.0))
+    runners = (
+        runner(heartbeat_age=5.0, lease=10.0),
+        runner(heartbeat_age=9.0, lease=6.0),
+        runner(heartbeat_age=41.0, lease=-26.0),
+    )
     assert told(seen(runners=runners)) == [
-        "runner 7 (web-3:4117) silent for 9s, 3 tasks will be rescued in 6s",
-        "runner 7 (web-3:4117) is lost: silent for 41s, 3 tasks in hand",
+        "runner 7 (web-3:4117) has sent no heartbeat for 9s; rescue of 3 tasks in 6s",
+        "runner 7 (web-3:4117) is lost: no heartbeat for 41s, holds 3 tasks",
     ]
 
 
@@ -175,22 +184,22 @@ def test_what_nobody_takes_and_what_is_paused_is_told() -> None:
     pause = Pause(AT - timedelta(minutes=22), AT + timedelta(minutes=60), "ana", "restore of db-2")
     glance = seen(
         queue("reports", paused=pause),
-        unknown=(UnknownHandler("ghost.run", ("mail",), 61.0, None),),
+        unknown=(HandlerWithoutRunner("ghost.run", ("mail",), 61.0, None),),
         handlers={"a.b": replace(pause, until=None, why=None)},
     )
     assert told(glance) == [
         "no live runner takes handler ghost.run (queue mail, due for 1m01s)",
         "reports paused by ana 22m ago until 14:30: restore of db-2",
-        "handler a.b paused by ana 22m ago until somebody resumes it",
+        "handler a.b paused by ana 22m ago until resumed",
     ]
-    assert drained(glance.queues[0]).text == "paused"
+    assert empty_in(glance.queues[0]).text == "paused"
 
 
 def test_when_a_queue_is_empty_is_short() -> None:
-    assert drained(BEHIND).text == "never"
-    assert drained(queue()).text == "-"
+    assert empty_in(BEHIND).text == "never"
+    assert empty_in(queue()).text == "-"
     going = replace(BEHIND, minute=Flow(succeeded=400), ready=Count(10_000, True))
-    assert drained(going).text == ">52m37s"
+    assert empty_in(going).text == ">52m37s"
     assert BEHIND.empty_in == inf
 
 
@@ -208,7 +217,7 @@ def test_minutes_of_several_queues_add_up() -> None:
 
 async def test_an_answer_is_kept_for_its_time_and_its_question() -> None:
     now, asked = [100.0], []
-    recall = Recall[int](10.0, lambda: now[0])
+    recall = TtlCache[int](10.0, lambda: now[0])
 
     async def ask() -> int:
         asked.append(now[0])
@@ -237,7 +246,7 @@ async def busy(database: Database) -> None:
 async def test_a_queue_that_falls_behind_is_seen(busy: None, watch: Watch, size: tuple[int, int]) -> None:
     async with watch("overview", size) as operator:
         await operator.sees(
-            "IN/m", "OUT/m", "DRAINED", "never", "✖ mail falls behind: 6 in, 2 out a minute", "2 died since"
+            "IN/m", "OUT/m", "EMPTY", "never", "✖ mail is falling behind: 6 in, 2 out per minute", "2 dead since"
         )
         assert ("LAST HOUR" in operator.text) is (size == WIDE)
 
@@ -245,16 +254,16 @@ async def test_a_queue_that_falls_behind_is_seen(busy: None, watch: Watch, size:
 @ON_ONE_DATABASE
 async def test_the_plots_go_back_a_day_on_request(busy: None, watch: Watch) -> None:
     async with watch() as operator:
-        await operator.sees("done a minute, 1 h")
+        await operator.sees("done per minute, 1 h")
         await operator.press("s")
-        await operator.sees("done a minute, 24 h", "failed attempts a minute, 24 h")
+        await operator.sees("done per minute, 24 h", "failed attempts per minute, 24 h")
         await operator.press("s")
-        await operator.sees("done a minute, 1 h")
+        await operator.sees("done per minute, 1 h")
 
 
 def test_what_was_counted_further_stands_where_counting_stopped_early() -> None:
     few, cut, far = Count(3), Count(1_000, True), Count(7_000)
     shallow = [replace(queue("mail"), ready=cut, retrying=few), replace(queue("slow"), ready=cut)]
-    mail, slow = deepened(shallow, {"mail": Waiting(far, Count(), Count(9_999))})
+    mail, slow = deepened(shallow, {"mail": WaitingCounts(far, Count(), Count(9_999))})
     assert (mail.ready, mail.retrying) == (far, few)
     assert slow.ready == cut

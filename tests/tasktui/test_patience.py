@@ -4,32 +4,32 @@ import asyncio
 
 import pytest
 
-from runner.errors import DatabaseAway
-from tasktui.operator.patience import Patience
+from runner.errors import DatabaseUnavailable
 from tasktui.screens import live
+from tasktui.session.session import Timeout
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 
-GONE = DatabaseAway(url="postgresql://host/tasks", why="it has not answered")
+GONE = DatabaseUnavailable(url="postgresql://host/tasks", why="it has not answered")
 
 
 async def test_an_answer_is_passed_on_and_so_is_an_error() -> None:
     async def fail() -> None:
         raise GONE
 
-    patience = Patience()
+    patience = Timeout()
     assert await patience.wait(asyncio.sleep(0, "answer"), 60, ValueError()) == "answer"
-    with pytest.raises(DatabaseAway):
+    with pytest.raises(DatabaseUnavailable):
         await patience.wait(fail(), 60, ValueError())
 
 
 async def test_after_a_long_silence_nobody_waits_but_the_transaction_goes_on_to_its_end() -> None:
-    patience, thaws, ended = Patience(), asyncio.Event(), asyncio.Event()
+    patience, thaws, ended = Timeout(), asyncio.Event(), asyncio.Event()
 
     async def frozen() -> None:
         await thaws.wait()
         ended.set()
 
-    with pytest.raises(DatabaseAway):
+    with pytest.raises(DatabaseUnavailable):
         await patience.wait(frozen(), 0, GONE)
     all_ended = asyncio.create_task(patience.ended())
     await asyncio.sleep(0)
@@ -43,15 +43,15 @@ async def test_after_a_long_silence_nobody_waits_but_the_transaction_goes_on_to_
 async def test_a_screen_says_that_there_is_no_answer_yet(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     thaws = asyncio.Event()
     async with watch("tasks") as operator:
-        look = operator.screen.look
+        read = operator.screen.read
 
         async def slowly() -> object:
             await thaws.wait()
-            return await look()
+            return await read()
 
-        monkeypatch.setattr(live, "UNEASY", 0)
-        monkeypatch.setattr(operator.screen, "look", slowly)
-        await operator.sees("shown is what was seen", "no answer for")
-        monkeypatch.setattr(live, "UNEASY", 60)
+        monkeypatch.setattr(live, "NO_ANSWER_AFTER", 0)
+        monkeypatch.setattr(operator.screen, "read", slowly)
+        await operator.sees("data is ", "no answer for")
+        monkeypatch.setattr(live, "NO_ANSWER_AFTER", 60)
         thaws.set()
         await operator.until(lambda: "no answer for" not in operator.text)

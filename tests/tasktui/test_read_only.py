@@ -1,4 +1,4 @@
-"""Read-only is held three times: by the keys, by the session and its connections, and by the rights in the database."""
+"""Read-only is enforced three times: by the keys, by the session with its connections, and by database permissions."""
 
 import concurrent.futures.thread  # noqa: F401 - on demand it may lie where only root may look: see `somebody_else`
 import inspect
@@ -9,7 +9,9 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from sqlite3 import connect
 from typing import Any
 
@@ -17,43 +19,51 @@ import pytest
 import sqlalchemy as sa
 from textual.widgets._footer import FooterKey
 
+from runner import operations
+from runner.db.database import Database
 from runner.errors import StoreError
+from runner.operations.pause import PauseKind, PauseTarget
+from runner.queries.queues import counts
+from runner.queries.task_list.row import task_rows
 from runner.settings import Settings
-from runner.store import intervene, observe
-from runner.store.database import Database
-from runner.store.intervene import Kind, Place
 from runner.urls import parse_url
-from tasktui.act import interventions
-from tasktui.act.actions import ACTIONS, plan
-from tasktui.act.consent import Consent
-from tasktui.operator.session import Session
-from tasktui.operator.work import Work
-from tasktui.operator.writing import CLOSED, FILE, LOGIN, Barrier, ReadOnly
+from tasktui.actions import perform
+from tasktui.actions.action import Confirmation
+from tasktui.actions.actions import ACTIONS
+from tasktui.actions.plan import plan
+from tasktui.commands.parse import COMMANDS
+from tasktui.dialogs.confirm import ConfirmScreen
 from tasktui.screens import MODES
-from tasktui.screens.acting import ActingScreen
-from tasktui.screens.confirm import ConfirmScreen
-from tasktui.start.arguments import Arguments
-from tasktui.start.starting import opened
-from tasktui.typed.commands import COMMANDS
+from tasktui.session.job import Job
+from tasktui.session.session import Session
+from tasktui.session.write_lock import CLOSED, FILE, LOGIN, ReadOnly, ReadOnlyReason
+from tasktui.startup.arguments import Arguments
+from tasktui.startup.startup import opened
 from tests.postgres.logins import logins
 from tests.store.rows import add_live, stored
 from tests.store.scene import INTERVENES, LATER, TOGETHER, arrange, everything
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
-from tests.tasktui.test_acting import audited, say_yes
+from tests.tasktui.test_acting import audited, confirm
 
 LOCKED = "read-only, :write unlocks"
+OPERATIONS = [
+    module.name
+    for module in iter_modules(operations.__path__)
+    if module.name not in {"audit_log", "bulk", "lock", "preview", "results", "sql_export", "unique_keys"}
+]
+"""The modules of the operations, without those that all operations share."""
 
 
 @pytest.fixture
 async def scene(database: Database) -> dict[str, list[str]]:
-    """All rows of a database in which every action has something to be done to."""
+    """All rows of a database in which every action has a target."""
     await arrange(database)
     return await everything(database)
 
 
 @pytest.fixture
 async def session(migrated_url: str) -> AsyncIterator[Session]:
-    """What a console has behind its screens; one that may change things."""
+    """A writable session without a console."""
     async with opened(Arguments(), Settings(url=parse_url(migrated_url))) as session:
         yield session
 
@@ -70,9 +80,10 @@ async def test_no_key_changes_anything(
         for key in string.ascii_uppercase:
             await operator.press(key)
             assert operator.screen is screen, key
-        for name in ACTIONS if isinstance(screen, ActingScreen) else ():
+        has_actions = any(active.binding.action.startswith("act(") for active in screen.active_bindings.values())
+        for name in ACTIONS if has_actions else ():
             assert screen.check_action("act", (name,)) is None
-        if isinstance(screen, ActingScreen):
+        if has_actions:
             await operator.is_told("Nothing was changed: this console is read-only (:write 10m REASON unlocks it)")
         await operator.pilot.pause()
     assert await everything(database) == scene
@@ -85,32 +96,33 @@ async def test_no_command_changes_anything(database: Database, scene: dict[str, 
             await operator.command(f"{name} {LATER} 10m because")
             await operator.until(lambda: type(operator.screen).__name__ != "CommandScreen")
             await operator.press("escape")
-        await operator.command(f"pause {LATER}")  # what was told of the first one may be gone by now
+        await operator.command(f"pause {LATER}")  # The notice of the first one may have disappeared.
         await operator.is_told("Nothing was changed: this console is read-only")
     assert await everything(database) == scene
 
 
-UNDO = Work("Undo", 1, 0.0)
+UNDO = Job("Undo", 1, 0.0)
 
 DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
-    "carry_out": lambda session, made: interventions.carry_out(session, made, Consent(), Work("Terminate", 1, 0.0)),
-    "pause": lambda session, _: interventions.pause(session, Place(Kind.QUEUE, "mail"), "", None),
-    "resume": lambda session, _: interventions.resume(session, Place(Kind.QUEUE, "slow"), None),
-    "wish": lambda session, _: interventions.wish(session, 1, "drain", None),
-    "reveal": lambda session, _: interventions.reveal(session, LATER),
-    "script": lambda session, made: interventions.script(session, made, Consent()),
-    "undo_script": lambda session, made: interventions.undo_script(session, made, Consent()),
-    "place_script": lambda session, _: interventions.place_script(session, Place(Kind.QUEUE, "q"), None, Consent()),
-    "wish_script": lambda session, _: interventions.wish_script(session, ACTIONS["drain"], 1, Consent()),
-    "take_back": lambda session, _: interventions.take_back(session, 1, None),
-    "take_back_all": lambda session, _: interventions.take_back_all(session, TOGETHER, Consent(), UNDO),
+    "carry_out": lambda session, made: perform.carry_out(session, made, Confirmation(), Job("Terminate", 1, 0.0)),
+    "pause": lambda session, _: perform.pause(session, PauseTarget(PauseKind.QUEUE, "mail"), "", None),
+    "resume": lambda session, _: perform.resume(session, PauseTarget(PauseKind.QUEUE, "slow"), None),
+    "send_runner_command": lambda session, _: perform.send_runner_command(session, 1, "drain", None),
+    "record_reveal": lambda session, _: perform.record_reveal(session, LATER),
+    "plan_sql": lambda session, made: perform.plan_sql(session, made, Confirmation()),
+    "undo_sql": lambda session, made: perform.undo_sql(session, made, Confirmation()),
+    "pause_sql": lambda session, _: perform.pause_sql(session, PauseTarget(PauseKind.QUEUE, "q"), None, Confirmation()),
+    "runner_command_sql": lambda session, _: perform.runner_command_sql(session, ACTIONS["drain"], 1, Confirmation()),
+    "undo": lambda session, _: perform.undo(session, 1, None),
+    "undo_group": lambda session, _: perform.undo_group(session, TOGETHER, Confirmation(), UNDO),
 }
-LOOKS = ("preview", "pause_of", "last_change", "_until")
+READS = ("preview", "current_pause", "last_change", "_until")
 
 
-def test_everything_that_carries_something_out_is_known_here() -> None:
-    verbs = {name for name, _ in inspect.getmembers(interventions, inspect.iscoroutinefunction)}
-    assert verbs - set(LOOKS) == set(DOES)
+def test_these_tests_cover_every_change_of_the_console() -> None:
+    functions = inspect.getmembers(perform, inspect.iscoroutinefunction)
+    verbs = {name for name, function in functions if function.__module__ == perform.__name__}
+    assert verbs - set(READS) == set(DOES)
 
 
 @ON_ONE_DATABASE
@@ -118,17 +130,22 @@ async def test_the_session_refuses_everything(
     session: Session, database: Database, scene: dict[str, list[str]]
 ) -> None:
     session.lock.close()
-    made = plan(ACTIONS["terminate"], await database.read(observe.task_rows, [LATER]))
+    made = plan(ACTIONS["terminate"], await database.read(task_rows, [LATER]))
     for name, carries_out in DOES.items():
         with pytest.raises(ReadOnly):
             await carries_out(session, made)
         assert await everything(database) == scene, name
 
 
-def test_every_intervention_of_the_store_is_known_to_these_tests() -> None:
-    verbs = {name for name in intervene.__all__ if "by" in _parameters(getattr(intervene, name))}
-    only_looks = {"pausing"}
-    assert verbs - only_looks == {name.split()[0] for name in INTERVENES}
+def test_these_tests_cover_every_operation_of_the_store() -> None:
+    modules = [import_module(f"runner.operations.{name}") for name in OPERATIONS]
+    functions = [
+        function for module in modules for _, function in inspect.getmembers(module, inspect.iscoroutinefunction)
+    ]
+    verbs = {function.__name__ for function in functions if "by" in _parameters(function)}
+    steps = {name for name in verbs if name.startswith("_")} | {"preview_pause", "record", "requeue_with"}
+    scripts = {"reveal", "undo_script", "command_script"}
+    assert verbs - steps | scripts == {name.split()[0] for name in INTERVENES}
 
 
 def _parameters(verb: Any) -> set[str]:
@@ -156,12 +173,12 @@ async def test_writing_is_unlocked_by_command_with_a_reason(database: Database, 
         await operator.pilot.pause()
         assert list(operator.screen.query(FooterKey)) == keys
         await operator.command("write 10m")
-        await operator.is_told("say why")
+        await operator.is_told("add a reason")
         await operator.command("write 10m mend the mail queue")
         await operator.sees("WRITE for 9m5")
         await operator.until(lambda: list(operator.screen.query(FooterKey)) != keys)
         await operator.press("T")
-        await say_yes(operator)
+        await confirm(operator)
         await operator.is_told("1 changed")
         await operator.command("lock")
         await operator.sees(LOCKED)
@@ -178,7 +195,7 @@ async def test_the_lock_closes_by_itself_even_on_an_open_question(database: Data
         await operator.press("T")
         await operator.until(lambda: isinstance(operator.screen, ConfirmScreen))
         operator.console.session.lock.open_until = time.monotonic()
-        await say_yes(operator)
+        await confirm(operator)
         await operator.is_told("Nothing was changed: this console is read-only")
         await operator.sees(LOCKED)
         assert operator.screen.check_action("act", ("terminate",)) is None
@@ -191,20 +208,20 @@ async def test_production_is_a_word_and_not_only_a_colour(database: Database, wa
         for mode in MODES:
             await operator.press(MODES[mode].key)
             await operator.until(
-                lambda mode=mode: isinstance(operator.screen, MODES[mode].screen) and operator.screen._seen
+                lambda mode=mode: isinstance(operator.screen, MODES[mode].screen) and operator.screen._read_at
             )
             assert " PRODUCTION " in operator.text.splitlines()[0]
 
 
-async def refused_for_good(settings: Settings, barrier: Barrier) -> None:
-    """Open a console that may write if it is asked to, and find that it may not."""
+async def refused_for_good(settings: Settings, barrier: ReadOnlyReason) -> None:
+    """Open a console that requests write access, and check that it gets none."""
     async with opened(Arguments(write=True), settings) as session:
         assert session.lock.barrier is barrier
         assert not session.writable
         with pytest.raises(ReadOnly, match=barrier.why):
             session.lock.open(0, ("10m", "because"))
         with pytest.raises(ReadOnly, match=barrier.why):
-            await interventions.pause(session, Place(Kind.QUEUE, "mail"), "", None)
+            await perform.pause(session, PauseTarget(PauseKind.QUEUE, "mail"), "", None)
 
 
 @pytest.fixture
@@ -223,7 +240,7 @@ async def test_a_login_that_may_only_look_sees_every_screen_and_changes_nothing(
         for mode in MODES:
             await operator.press(MODES[mode].key)
             await operator.until(
-                lambda mode=mode: isinstance(operator.screen, MODES[mode].screen) and operator.screen._seen
+                lambda mode=mode: isinstance(operator.screen, MODES[mode].screen) and operator.screen._read_at
             )
             await operator.sees("read-only login")
             assert not operator.screen._trouble
@@ -242,12 +259,12 @@ async def test_a_login_that_may_intervene_does(migrated_url: str, scene: dict[st
     with logins(migrated_url) as seen_by:
         async with opened(Arguments(), Settings(url=parse_url(seen_by["operator"]))) as session:
             assert session.writable
-            assert await interventions.pause(session, Place(Kind.QUEUE, "mail"), "", None)
+            assert await perform.pause(session, PauseTarget(PauseKind.QUEUE, "mail"), "", None)
 
 
 @pytest.fixture
 def somebody_else() -> Iterator[None]:
-    """Root may write any file: look at it as a user who may not."""
+    """Run as an unprivileged user: root may write any file."""
     if os.geteuid() != 0:
         yield
         return
@@ -258,7 +275,7 @@ def somebody_else() -> Iterator[None]:
 
 @pytest.fixture
 def protected(migrated_url: str) -> Iterator[str]:
-    """The URL of a file that its owner has open, and that nobody else may write."""
+    """URL of a database file that only its owner may write and has open."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     file = shutil.copy(parse_url(migrated_url).database, folder / "tasks.db")
@@ -276,4 +293,4 @@ async def test_a_file_that_may_not_be_written_can_be_looked_at(protected: str, s
     settings = Settings(url=parse_url(protected))
     await refused_for_good(settings, FILE)
     async with opened(Arguments(), settings) as session:
-        assert (await session.read(observe.counts))[0].ready.number == 1
+        assert (await session.read(counts))[0].ready.number == 1

@@ -1,4 +1,4 @@
-"""Reports: the table, its plots, and writing it into a file."""
+"""Reports: the table, its plots and the export."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -6,17 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from runner.db.database import Database
+from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.store.database import Database
-from runner.store.observe import By, Count, Flow, MinuteFlow, Summary, SummaryLine, clock
-from runner.store.statistics import Minute, write_statistics
-from tasktui.look.exporting import export, usual_name
+from runner.queries.counting import Count
+from runner.queries.reports import Flow, MinuteFlow
+from runner.queries.summary import GroupBy, Summary, SummaryLine
+from runner.store.metrics import Minute, write_statistics
+from tasktui.data.export import export, usual_name
 from tasktui.screens.reports import course
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LINE = SummaryLine("send", Count(3), Flow(succeeded=3), 0.1, 0.2)
-SUMMARY = Summary(NOON, NOON - timedelta(hours=1), NOON, By.HANDLER, LINE, (LINE,))
+SUMMARY = Summary(NOON, NOON - timedelta(hours=1), NOON, GroupBy.HANDLER, LINE, (LINE,))
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ async def worked(database: Database) -> None:
 async def test_success_is_shown_by_handler(worked: None, watch: Watch, size: tuple[int, int]) -> None:
     async with watch("reports", size) as operator:
         await operator.sees(
-            "SUCCESS", "1ST TRY", "P95", "smtp.send", "75.0%", "report.make", "100%", "done a minute, 1 h: all"
+            "SUCCESS", "1ST ATT", "P95", "smtp.send", "75.0%", "report.make", "100%", "done per minute, 1 h: all"
         )
         assert len(operator.text.splitlines()) == size[1]
 
@@ -44,9 +47,9 @@ async def test_success_is_shown_by_handler(worked: None, watch: Watch, size: tup
 @ON_ONE_DATABASE
 async def test_the_plots_are_of_the_line_under_the_cursor(worked: None, watch: Watch) -> None:
     async with watch("reports") as operator:
-        await operator.sees("done a minute, 1 h: all")
+        await operator.sees("done per minute, 1 h: all")
         await operator.press("down")
-        await operator.sees("failed attempts a minute, 1 h: smtp.send")
+        await operator.sees("failed attempts per minute, 1 h: smtp.send")
 
 
 @ON_ONE_DATABASE
@@ -77,15 +80,15 @@ async def test_the_table_is_written_into_a_file(
     async with watch("reports") as operator:
         await operator.sees("smtp.send")
         await operator.press("x")
-        await operator.sees("Write the table into which file?")
+        await operator.sees("Export to file")
         await operator.type("mine.json")
         await operator.press("enter")
-        await operator.is_told("Written to")
+        await operator.is_told("Exported to")
         await operator.press("x")
-        await operator.sees("Write the table into which file?")
+        await operator.sees("Export to file")
         await operator.type("mine.json")
         await operator.press("enter")
-        await operator.is_told("mine.json cannot be written: File exists")
+        await operator.is_told("cannot write mine.json: File exists")
     names = [line["name"] for line in json.loads((tmp_path / "mine.json").read_text())["lines"]]
     assert names == ["smtp.send", "report.make"]
 

@@ -1,21 +1,22 @@
-"""Secrets stay masked on every screen, in every question and in what is copied, until somebody reveals them by name."""
+"""Secrets stay masked on every screen, in every dialog and in copied text until the operator reveals them."""
 
 import json
 from typing import Any
 
 import pytest
 
+from runner.db.database import Database
 from runner.errors import InvalidInput
+from runner.model.task import State
+from runner.operations.edit import edit
+from runner.operations.edit_values import Changes
+from runner.operations.results import Actor
 from runner.settings import Settings
-from runner.store import intervene
-from runner.store.database import Database
-from runner.store.intervene import By, Changes
-from runner.task import State
 from runner.urls import parse_url
-from tasktui.act.actions import ACTIONS
-from tasktui.act.spoken import written
-from tasktui.operator.session import Session
+from tasktui.actions.actions import ACTIONS
+from tasktui.actions.as_command import command_line
 from tasktui.screens import MODES
+from tasktui.session.session import Session
 from tasktui.terminal.crash import crash_text
 from tests.store.rows import add_attempt, add_live, add_past, ahead
 from tests.tasktui.conftest import ON_ONE_DATABASE, WIDE, Operator, Watch
@@ -28,10 +29,10 @@ TRACE = f'Traceback:\n  connect(password="{SECRET}")\nConnectionError: {{"api_ke
 
 @pytest.fixture
 async def task_id(database: Database) -> int:
-    """A task that died with secrets wherever a text can stand, after somebody had written its payload anew."""
+    """A dead task with secrets in every text column, after an edit of its payload."""
     id = await add_live(database, "smtp.send", payload=json.dumps(PAYLOAD), run_at=ahead(60))
     given = Changes(payload=json.dumps(PAYLOAD | {"token": SECRET}), retry="1m")
-    await database.write(intervene.edit, id, None, given, By("ana", "web-1"))
+    await database.write(edit, id, None, given, Actor("ana", "web-1"))
     about = {"payload": json.dumps(PAYLOAD), "result": json.dumps(PAYLOAD), "error": ERROR, "submitted_at": ahead(-9)}
     await add_past(database, id + 1, State.DEAD, handler="smtp.send", finished_at=ahead(-1), **about)
     tried: dict[str, Any] = {"handler": "smtp.send", "message": ERROR, "traceback": TRACE}
@@ -41,7 +42,7 @@ async def task_id(database: Database) -> int:
 
 
 async def looks(operator: Operator) -> str:
-    """Everything that is seen and told on the way through all screens and questions."""
+    """Collect every screen, dialog and notice."""
     seen = []
 
     async def look(text: str) -> None:
@@ -77,9 +78,9 @@ async def test_no_screen_and_no_question_shows_a_secret(database: Database, task
 
 
 def test_a_secret_is_not_written_into_a_command_line() -> None:
-    assert written(["edit", 7, "--payload", json.dumps({"to": "ana"})], Settings()) is not None
-    assert written(["edit", 7, "--payload", json.dumps(PAYLOAD)], Settings()) is None
-    assert written(["tasks", f"error~token={SECRET}"], Settings()) is None
+    assert command_line(["edit", 7, "--payload", json.dumps({"to": "ana"})], Settings()) is not None
+    assert command_line(["edit", 7, "--payload", json.dumps(PAYLOAD)], Settings()) is None
+    assert command_line(["tasks", f"error~token={SECRET}"], Settings()) is None
 
 
 async def test_no_repr_and_no_crash_tells_the_password_of_the_database() -> None:
@@ -88,7 +89,7 @@ async def test_no_repr_and_no_crash_tells_the_password_of_the_database() -> None
     session = Session(database, settings)
     try:
         told = [repr(session), str(settings), repr(vars(settings)), repr(database.engine), str(database.url)]
-        told += [crash_text(InvalidInput(why=SECRET)), repr(written(["tasks"], settings))]
+        told += [crash_text(InvalidInput(why=SECRET)), repr(command_line(["tasks"], settings))]
     finally:
         await database.dispose()
     assert SECRET not in "\n".join(told)

@@ -1,4 +1,4 @@
-"""The screens as text, at the sizes that terminals have: `SNAPSHOTS=write pytest ...` writes them anew."""
+"""The screens as text, at the sizes that terminals have: `SNAPSHOTS=write pytest ...` rewrites them."""
 
 import os
 import re
@@ -9,27 +9,29 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runner.store import intervene
-from runner.store.database import Database
-from runner.store.intervene import By, Changes, Kind, Place
-from runner.task import State
+from runner.db.database import Database
+from runner.model.task import State
+from runner.operations.edit import edit
+from runner.operations.edit_values import Changes
+from runner.operations.pause import PauseKind, PauseTarget, pause
+from runner.operations.results import Actor
 from tasktui.screens import MODES
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, SMALLEST, WIDE, Watch
 
 FOLDER = Path(__file__).with_name("snapshots")
 DAY = 86_400.0
-BY = By("ana", "web-1", "relay is back")
+BY = Actor("ana", "web-1", "relay is back")
 
 CHANGING = {
-    r" *our load .*": "…",
+    r" *console \d+ queries/min.*": "…",
     r" *\bdb \d[\d.,]* ms.*": "…",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?": "DATE",
     r"\d{4}-\d\d-\d\d[T ][\d:]*…": "DATE…",
     r"\d\d:\d\d": "TIME",
     r" *(in )?\b\d+(\.\d+)?(ms|s|m|h)(\d+(ms|s|m))?( ago)?": "AGE",
 }
-"""What differs from one run to the next, with the blanks in front of it, which make up for its length."""
+"""Text that differs between runs, with the spaces before it, which compensate for its length."""
 
 
 @pytest.fixture
@@ -48,22 +50,22 @@ async def task_id(database: Database) -> int:
     times = {"started_at": ahead(-DAY), "ended_at": ahead(-DAY)}
     await add_attempt(database, 11, handler="smtp.send", queue="mail", **tried, **times)
     await add_runner(database, 1e6, '["smtp.send", "report.make"]', host="web-7", capacity=8)
-    await database.write(intervene.edit, id, None, Changes(priority=5, max_attempts=4, retry="1m,5m"), BY)
-    await database.write(intervene.pause, Place(Kind.QUEUE, "slow"), BY)
+    await database.write(edit, id, None, Changes(priority=5, max_attempts=4, retry="1m,5m"), BY)
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "slow"), BY)
     async with database.writing() as tx:
         await tx.execute(sa.update(tx.tables.task).where(tx.tables.task.c.id == id).values(submitted_at=ahead(-DAY)))
     return id
 
 
 def masked(text: str) -> str:
-    """A screen without what differs from one run to the next."""
+    """Return a screen without the text that differs between runs."""
     for pattern, name in CHANGING.items():
         text = re.sub(pattern, partial(_named, name), text)
     return "\n".join(line.rstrip() for line in text.splitlines()).rstrip() + "\n"
 
 
 def _named(name: str, found: re.Match[str]) -> str:
-    """A name in place of what was found; in a column, which has blanks in front, of the same width."""
+    """Return the replacement; in a column, padded to the width of the match."""
     return name.rjust(len(found[0])) if found[0].startswith("  ") else found[0][: found[0].startswith(" ")] + name
 
 
@@ -76,7 +78,7 @@ def _named(name: str, found: re.Match[str]) -> str:
 async def test_a_screen_looks_as_it_did(mode: str, size: tuple[int, int], task_id: int, watch: Watch) -> None:
     file = FOLDER / f"{mode}-{size[0]}x{size[1]}.txt"
     async with watch(mode, size, task_id=task_id, profile="orders") as operator:
-        await operator.until(lambda: operator.screen._seen and masked(operator.text).count("\n") > 6)
+        await operator.until(lambda: operator.screen._read_at and masked(operator.text).count("\n") > 6)
         if os.environ.get("SNAPSHOTS") == "write":
             await operator.pilot.pause(1.0)
             file.parent.mkdir(exist_ok=True)

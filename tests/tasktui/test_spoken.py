@@ -1,8 +1,7 @@
-"""The same on the command line, and copied there."""
+"""The command lines of screens and actions, and copying them."""
 
 import asyncio
 import shlex
-from dataclasses import replace
 from datetime import UTC
 from typing import Any
 
@@ -10,18 +9,27 @@ import pytest
 import sqlalchemy as sa
 
 from runner.cli.app import build, run
-from runner.cli.ending import Exit, ended
-from runner.people.filters import parse_filter
+from runner.cli.exit_codes import Exit, exit_code_of
+from runner.db.database import Database
+from runner.filter.parse import parse_filter
+from runner.model.task import Shown
+from runner.operations.pause import PauseKind, PauseTarget
+from runner.queries.counting import Count
 from runner.settings import Settings
-from runner.store.database import Database
-from runner.store.intervene import Kind, Place
-from runner.store.observe import Count
-from runner.task import Shown
 from runner.urls import parse_url
-from tasktui.act.actions import ACTIONS, plan
-from tasktui.act.consent import Consent
-from tasktui.act.copying import shown
-from tasktui.act.spoken import of_edit, of_pause, of_plan, of_undo, of_undo_together, of_wish, written
+from tasktui.actions.action import Confirmation
+from tasktui.actions.actions import ACTIONS
+from tasktui.actions.as_command import (
+    command_line,
+    edit_words,
+    pause_words,
+    plan_words,
+    runner_command_words,
+    undo_group_words,
+    undo_words,
+)
+from tasktui.actions.clipboard import shorten
+from tasktui.actions.plan import plan
 from tasktui.screens.live import LONGEST_LINE
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_runner, ahead
@@ -30,53 +38,60 @@ from tests.tasktui.test_typing import NOW, row, story
 
 HERE = Settings(url=parse_url("sqlite:////tmp/a b.db"))
 AT = " --url 'sqlite:////tmp/a b.db'"
-WHY = Consent("10m", "it is back")
+WHY = Confirmation("10m", "it is back")
 
 
 def all_of(name: str, number: int, *, more: bool = False) -> Any:
     made = plan(ACTIONS[name], [])
     wanted = parse_filter('queue:"a b"', NOW, UTC)
-    return type(made)(made.action, Count(number, more), {}, {}, (), wanted=wanted)
+    return type(made)(made.action, Count(number, more), {}, {}, (), task_filter=wanted)
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (of_plan(plan(ACTIONS["retry"], [row(1), row(2)]), Consent("0s")), "runner retry 1 2"),
-        (of_plan(plan(ACTIONS["delay"], [row(1)]), WHY), "runner delay 1 --by 10m --reason 'it is back'"),
-        (of_plan(all_of("retry", 4120), WHY._replace(amount=1)),
-         "runner retry 'queue:\"a b\"' --yes 4120 --first 1 --over 10m --reason 'it is back'"),
-        (of_plan(all_of("terminate", 10_000, more=True), Consent()), "runner terminate 'queue:\"a b\"' --yes 10000+"),
-        (of_plan(plan(ACTIONS["unblock"], [row(1, Shown.BLOCKED)]), Consent("all")), "runner unblock 1"),
-        (of_plan(plan(ACTIONS["unblock"], [row(1, Shown.BLOCKED)]), Consent("12")), "runner unblock 1 --edge 12"),
-        (of_pause(Place(Kind.QUEUE, "mail"), WHY, ends=False), "runner pause mail --until 10m --reason 'it is back'"),
-        (of_pause(Place(Kind.QUEUE, "mail"), Consent("14:30"), ends=False), "runner pause mail --until 14:30"),
-        (of_pause(Place(Kind.HANDLER, "a.b"), Consent(), ends=True), "runner resume --handler a.b"),
-        (of_wish(ACTIONS["drain"], 7, Consent()), "runner drain 7"),
-        (of_wish(ACTIONS["resize"], 7, Consent("slots=5 threads=2")), "runner resize 7 --slots 5 --threads 2"),
-        (of_undo(12, Consent()), "runner undo 12"),
-        (of_undo_together("b-1", "10000+", WHY), "runner undo --batch b-1 --yes 10000+ --reason 'it is back'"),
-        (of_edit(story(row(3)), {"run_at": "+15m", "max_attempts": "6"}, None),
+        (plan_words(plan(ACTIONS["retry"], [row(1), row(2)]), Confirmation("0s")), "runner retry 1 2"),
+        (plan_words(plan(ACTIONS["delay"], [row(1)]), WHY), "runner delay 1 --by 10m --reason 'it is back'"),
+        (plan_words(all_of("retry", 4120), WHY._replace(limit=1)),
+         "runner retry 'queue:\"a b\"' --yes 4120 --limit 1 --spread 10m --reason 'it is back'"),
+        (plan_words(all_of("terminate", 10_000, more=True), Confirmation()),
+         "runner terminate 'queue:\"a b\"' --yes 10000+"),
+        (plan_words(plan(ACTIONS["unblock"], [row(1, Shown.BLOCKED)]), Confirmation("all")), "runner unblock 1"),
+        (plan_words(plan(ACTIONS["unblock"], [row(1, Shown.BLOCKED)]), Confirmation("12")),
+         "runner unblock 1 --dependency 12"),
+        (pause_words(PauseTarget(PauseKind.QUEUE, "mail"), WHY, resume=False),
+         "runner pause mail --until 10m --reason 'it is back'"),
+        (pause_words(PauseTarget(PauseKind.QUEUE, "mail"), Confirmation("14:30"), resume=False),
+         "runner pause mail --until 14:30"),
+        (pause_words(PauseTarget(PauseKind.HANDLER, "a.b"), Confirmation(), resume=True),
+         "runner resume --handler a.b"),
+        (runner_command_words(ACTIONS["drain"], 7, Confirmation()), "runner drain 7"),
+        (runner_command_words(ACTIONS["resize"], 7, Confirmation("concurrency=5 threads=2")),
+         "runner resize 7 --concurrency 5 --threads 2"),
+        (undo_words(12, Confirmation()), "runner undo 12"),
+        (undo_group_words("b-1", "10000+", WHY), "runner undo --batch b-1 --yes 10000+ --reason 'it is back'"),
+        (edit_words(story(row(3)), {"run_at": "+15m", "max_attempts": "6"}, None),
          "runner edit 3 --version 0 --run-at +15m --max-attempts 6"),
-        (of_edit(story(row(3, Shown.DEAD)), {"priority": "6"}, None), "runner edit 3 --version 0 --again --priority 6"),
+        (edit_words(story(row(3, Shown.DEAD)), {"priority": "6"}, None),
+         "runner edit 3 --version 0 --requeue --priority 6"),
     ],
 )  # fmt: skip
-def test_what_is_done_here_is_a_command_line_there(words: list[object], line: str) -> None:
-    text = written(words, HERE)
+def test_every_action_has_a_command_line(words: list[object], line: str) -> None:
+    text = command_line(words, HERE)
     assert text == line + AT
     verb, *rest = shlex.split(text)[1:]
     build(verb).parse_args([verb, *rest], print_error=False, exit_on_error=False)
 
 
 def test_the_database_is_named_without_a_password() -> None:
-    assert written(["stats"], replace(HERE, profile="prod")) == "runner stats --profile prod"
-    secret = replace(HERE, url=parse_url("postgresql://ana:geheim@db/app"))
-    assert written(["stats"], secret) == "runner stats"
+    assert command_line(["stats"], HERE.model_copy(update={"profile": "prod"})) == "runner stats --profile prod"
+    secret = HERE.model_copy(update={"url": parse_url("postgresql://ana:geheim@db/app")})
+    assert command_line(["stats"], secret) == "runner stats"
 
 
 @pytest.mark.parametrize("name", ["a\nrm -rf /", "\x1b[201~", "x" * 5_000])
-def test_what_could_not_be_pasted_safely_is_no_command_line(name: str) -> None:
-    assert written(["pause", name], HERE) is None
+def test_a_command_line_that_cannot_be_pasted_safely_is_omitted(name: str) -> None:
+    assert command_line(["pause", name], HERE) is None
 
 
 async def copied(operator: Operator, text: str) -> None:
@@ -84,7 +99,7 @@ async def copied(operator: Operator, text: str) -> None:
 
 
 @ON_ONE_DATABASE
-async def test_what_a_screen_shows_is_copied_as_a_command_line(database: Database, watch: Watch) -> None:
+async def test_a_screen_is_copied_as_a_command_line(database: Database, watch: Watch) -> None:
     id = await add_live(database)
     async with watch("tasks", wanted="queue:default state:ready") as operator:
         await operator.sees("○ ready")
@@ -103,7 +118,7 @@ async def test_what_a_screen_shows_is_copied_as_a_command_line(database: Databas
 
 
 @ON_ONE_DATABASE
-async def test_what_is_asked_is_copied_as_it_is_answered_so_far(database: Database, watch: Watch) -> None:
+async def test_a_dialog_is_copied_with_the_answers_so_far(database: Database, watch: Watch) -> None:
     id = await add_live(database, run_at=ahead(3600))
     async with watch("tasks", NARROW) as operator:
         await operator.sees("◷ scheduled")
@@ -130,7 +145,7 @@ async def test_what_is_asked_is_copied_as_it_is_answered_so_far(database: Databa
 
 
 async def copied_line(operator: Operator, key: str, **answers: str) -> list[str]:
-    """Open the question of a key, answer it, copy the command line that does the same, and leave all as it is."""
+    """Open the dialog of a key, answer it, copy its command line, and cancel."""
     await operator.press(key)
     await operator.until(lambda: type(operator.screen).__name__ == "ConfirmScreen")
     for name, text in answers.items():
@@ -144,20 +159,20 @@ async def copied_line(operator: Operator, key: str, **answers: str) -> list[str]
 
 
 async def latest(operator: Operator, entry: int) -> None:
-    """Put the cursor on the latest entry of the audit, which has this number."""
+    """Move the cursor to the latest entry of the audit, which has this id."""
     await operator.press("8", "r")
     await operator.until(lambda: operator.screen.query_one("#entries", Table).keys[:1] == (entry,))
     await operator.press("home")
 
 
 @ON_ONE_DATABASE
-async def test_a_copied_line_does_what_was_asked_about(database: Database, watch: Watch) -> None:
+async def test_a_copied_command_line_does_the_same(database: Database, watch: Watch) -> None:
     first, second, third = [await add_live(database, queue="mail", run_at=ahead(3600)) for _ in range(3)]
     runner = await add_runner(database)
 
     async def does(operator: Operator, key: str, **answers: str) -> None:
         words = await copied_line(operator, key, **answers)
-        assert await asyncio.to_thread(ended, lambda: run(words)) == Exit.OK, words
+        assert await asyncio.to_thread(exit_code_of, lambda: run(words)) == Exit.OK, words
 
     async def value(table: str, column: str, id: object) -> Any:
         found = getattr(database.tables, table)
@@ -177,13 +192,13 @@ async def test_a_copied_line_does_what_was_asked_about(database: Database, watch
         assert [await value("task", "state", id) for id in (first, second, third)] == ["waiting"] * 3
         await operator.press("5")
         await operator.sees("web-1")
-        await does(operator, "S", answer="slots=5 threads=2", reason="more room")
-        assert await value("runner", "wish", runner) == "slots=5 threads=2"
+        await does(operator, "S", answer="concurrency=5 threads=2", reason="more room")
+        assert await value("runner", "command", runner) == "concurrency=5 threads=2"
         await does(operator, "L")
-        assert await value("runner", "wish", runner) == "drain"
+        assert await value("runner", "command", runner) == "drain"
         await latest(operator, 8)
         await does(operator, "Z", reason="it may go on")
-        assert await value("runner", "wish", runner) == "slots=5 threads=2"
+        assert await value("runner", "command", runner) == "concurrency=5 threads=2"
         await operator.press("1")
         await operator.sees("mail")
         await does(operator, "P", answer="2h", reason="relay is down")
@@ -196,9 +211,11 @@ async def test_a_copied_line_does_what_was_asked_about(database: Database, watch
         assert await value("queue", "paused_why", "mail") == "relay is down"
 
 
-def test_of_a_long_line_the_beginning_is_shown() -> None:
-    text = written(of_plan(plan(ACTIONS["retry"], [row(id) for id in range(1, 421)]), Consent()), HERE) or ""
-    assert shown("runner retry 1") == "runner retry 1"
-    assert shown(text).startswith("runner retry 1 2 3")
-    assert len(shown(text)) < LONGEST_LINE  # or a screen would drop the end, which says that there is more
-    assert f"{len(text):,} characters: all of it is copied" in shown(text)
+def test_a_long_command_line_is_cut_on_the_screen() -> None:
+    text = (
+        command_line(plan_words(plan(ACTIONS["retry"], [row(id) for id in range(1, 421)]), Confirmation()), HERE) or ""
+    )
+    assert shorten("runner retry 1") == "runner retry 1"
+    assert shorten(text).startswith("runner retry 1 2 3")
+    assert len(shorten(text)) < LONGEST_LINE  # A notice would cut the suffix with the length.
+    assert f"{len(text):,} characters copied" in shorten(text)

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from textual.drivers.linux_driver import LinuxDriver
 
-from runner.errors import DatabaseAway, SchemaMissing
+from runner.errors import DatabaseUnavailable, SchemaMissing
 from runner.settings import Settings
 from runner.urls import parse_url
 from tasktui.__main__ import ERASED, WAITING
-from tasktui.operator.writing import ASKED
-from tasktui.start import starting
-from tasktui.start.arguments import Arguments
-from tasktui.start.starting import lock_of, named, opened
+from tasktui.session.write_lock import ASKED
+from tasktui.startup import startup
+from tasktui.startup.arguments import Arguments
+from tasktui.startup.startup import lock_of, named, opened
 from tasktui.terminal.crash import crash_text
 from tasktui.terminal.keyboard import Keyboard
 from tests.conftest import SqliteDatabases
@@ -50,13 +50,13 @@ def terminal(sqlite: SqliteDatabases, tmp_path: Path) -> Iterator[Terminal]:
 def test_without_a_terminal_it_points_at_the_command_line() -> None:
     done = call()
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("tasktui: tasktui needs a terminal, and standard input is none.")
+    assert done.stderr.startswith("tasktui: tasktui needs a terminal, but standard input is not one.")
 
 
 def test_a_password_in_the_arguments_is_refused() -> None:
     console = Terminal("--url", "postgresql://ana:hunter2@localhost/app")
     assert console.ends() == 3
-    assert b"holds a password" in console.output
+    assert b"contains a password" in console.output
     assert b"hunter2" not in console.output
     console.close()
 
@@ -101,7 +101,7 @@ def test_it_ends_when_reading_from_its_terminal_fails(monkeypatch: pytest.Monkey
 
 STUCK = """
 import asyncio, os, queue, signal, threading
-from tasktui.start import starting
+from tasktui.startup import startup as starting
 
 async def stuck():
     starting.end_on_signals(lambda: None)
@@ -116,7 +116,7 @@ asyncio.run(stuck())
 
 SILENT = """
 import asyncio, sys
-from tasktui.start import starting
+from tasktui.startup import startup as starting
 
 async def silent(arguments, ready, left):
     left()
@@ -143,11 +143,11 @@ def test_what_fails_before_there_is_a_console_is_no_traceback(
     async def fail(*_: object) -> int:
         raise KeyError("hunter2")
 
-    monkeypatch.setattr(starting, "require_terminal", bool)
-    monkeypatch.setattr(starting, "run", fail)
-    assert starting.main(Arguments(), bool) == 1
+    monkeypatch.setattr(startup, "require_terminal", bool)
+    monkeypatch.setattr(startup, "run", fail)
+    assert startup.main(Arguments(), bool) == 1
     said = capsys.readouterr().err
-    assert "tasktui ended because of something unforeseen: KeyError" in said
+    assert "tasktui crashed with an unexpected error: KeyError" in said
     assert "Traceback" not in said
     assert "hunter2" not in said
 
@@ -179,9 +179,9 @@ async def test_tables_that_are_missing_are_said_to_be(database_url: str) -> None
             pass
 
 
-async def test_a_database_that_is_away_is_said_to_be() -> None:
+async def test_a_database_that_is_away_is_reported() -> None:
     settings = Settings(url=parse_url("postgresql://localhost:1/app?sslmode=disable"))
-    with pytest.raises(DatabaseAway):
+    with pytest.raises(DatabaseUnavailable):
         async with opened(Arguments(), settings):
             pass
 

@@ -4,8 +4,8 @@ import sqlalchemy as sa
 from textual import events
 from textual.widgets import Input
 
-from runner.store.database import Database
-from runner.task import State
+from runner.db.database import Database
+from runner.model.task import State
 from tests.store.rows import add_live, add_past, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Watch
 
@@ -20,7 +20,7 @@ async def test_live_and_finished_tasks_are_listed_newest_first(database: Databas
     await add_past(database, 11, State.DEAD, handler="mail.send", error="OSError: gone")
     async with watch("tasks") as operator:
         await operator.sees("order-1", "✖ dead", "OSError: gone", "○ ready", "indexed")
-        assert operator.screen.listing.ids == (11, 10)
+        assert operator.screen.pages.listing.ids == (11, 10)
 
 
 @ON_ONE_DATABASE
@@ -31,25 +31,25 @@ async def test_the_list_fits_eighty_columns(database: Database, watch: Watch) ->
 
 
 @ON_ONE_DATABASE
-async def test_the_order_stands_still_and_newer_tasks_are_announced(database: Database, watch: Watch) -> None:
+async def test_the_order_stays_fixed_and_newer_tasks_are_announced(database: Database, watch: Watch) -> None:
     first = await add_live(database)
     async with watch("tasks") as operator:
         await operator.sees("1 task ")
         second = await add_live(database)
-        await operator.sees("+1 newer, r to load")
-        assert operator.screen.listing.ids == (first,)
+        await operator.sees("+1 newer (r reloads)")
+        assert operator.screen.pages.listing.ids == (first,)
         await operator.press("r")
-        await operator.until(lambda: operator.screen.listing.ids == (second, first))
+        await operator.until(lambda: operator.screen.pages.listing.ids == (second, first))
 
 
 async def test_a_task_that_ends_stays_in_its_place_struck_through(database: Database, watch: Watch) -> None:
     ids = [await add_live(database) for _ in range(3)]
     async with watch("tasks") as operator:
-        await operator.until(lambda: len(operator.screen.listing.ids) == 3)
+        await operator.until(lambda: len(operator.screen.pages.listing.ids) == 3)
         await remove(database, ids[1])
         await add_past(database, ids[1])
         await operator.sees("✔ succeeded")
-        assert operator.screen.listing.ids == tuple(reversed(ids))
+        assert operator.screen.pages.listing.ids == tuple(reversed(ids))
         strips = operator.console.screen._compositor.render_strips()
         (struck,) = [strip for strip in strips if "succeeded" in strip.text]
         (number,) = [segment for segment in struck if segment.text.strip() == str(ids[1])]
@@ -87,12 +87,12 @@ async def test_a_filter_that_is_pasted_in_lines_is_all_of_it(database: Database,
 
 
 @ON_ONE_DATABASE
-async def test_a_filter_that_is_not_understood_says_where(database: Database, watch: Watch) -> None:
+async def test_an_invalid_filter_is_explained(database: Database, watch: Watch) -> None:
     async with watch("tasks") as operator:
         await operator.press("slash")
         await operator.type("stat:dead")
         await operator.press("enter")
-        await operator.is_told("there is no field 'stat', did you mean 'state'")
+        await operator.is_told("unknown field 'stat', did you mean 'state'")
 
 
 @ON_ONE_DATABASE
@@ -100,12 +100,12 @@ async def test_marks_outlive_the_filter_and_are_counted(database: Database, watc
     first = await add_live(database, queue="mail")
     await add_live(database, queue="other")
     async with watch("tasks") as operator:
-        await operator.until(lambda: len(operator.screen.listing.ids) == 2)
+        await operator.until(lambda: len(operator.screen.pages.listing.ids) == 2)
         await operator.press("end", "space")
         await operator.sees("1 marked")
         await operator.command("tasks queue:other")
         await operator.sees("1 marked (1 not in this list)")
-        assert [task.id for task in operator.screen.chosen()] == [first]
+        assert [task.id for task in operator.screen.selection.tasks()] == [first]
         await operator.press("backslash")
         await operator.until(lambda: "marked" not in operator.text)
 
@@ -114,13 +114,13 @@ async def test_marks_outlive_the_filter_and_are_counted(database: Database, watc
 async def test_a_range_is_marked_from_the_last_mark_to_the_cursor(database: Database, watch: Watch) -> None:
     ids = [await add_live(database) for _ in range(6)]
     async with watch("tasks") as operator:
-        await operator.until(lambda: len(operator.screen.listing.ids) == 6)
+        await operator.until(lambda: len(operator.screen.pages.listing.ids) == 6)
         await operator.press("down", "space", "down", "down", "v")
-        assert sorted(operator.screen.listing.marks) == ids[1:5]
+        assert sorted(operator.screen.pages.listing.marks) == ids[1:5]
         await operator.press("home", "v")
-        assert sorted(operator.screen.listing.marks) == ids[1:]
+        assert sorted(operator.screen.pages.listing.marks) == ids[1:]
         await operator.press("backslash", "v")
-        assert list(operator.screen.listing.marks) == [ids[-1]]
+        assert list(operator.screen.pages.listing.marks) == [ids[-1]]
         await operator.sees("1 marked")
 
 
@@ -130,7 +130,7 @@ async def test_a_star_marks_all_that_match(database: Database, watch: Watch) -> 
     async with watch("tasks") as operator:
         await operator.press("asterisk")
         await operator.is_told("Marked 3 tasks")
-        assert operator.screen.listing.marks.keys() == ids
+        assert operator.screen.pages.listing.marks.keys() == ids
 
 
 @ON_ONE_DATABASE
@@ -139,12 +139,12 @@ async def test_queues_that_were_seen_are_offered_to_the_filter(database: Databas
     async with watch("overview") as operator:
         await operator.sees("mail")
         await operator.press("2")
-        await operator.until(lambda: operator.screen.listing.ids)
+        await operator.until(lambda: operator.screen.pages.listing.ids)
         await operator.press("slash", *"que", "tab", "m", "right", "enter")
-        await operator.until(lambda: operator.console.session.wanted == "queue:mail")
+        await operator.until(lambda: operator.console.session.filter_text == "queue:mail")
 
 
-async def test_further_pages_are_fetched_at_the_edge(database: Database, watch: Watch) -> None:
+async def test_further_pages_are_read_at_the_end_of_the_list(database: Database, watch: Watch) -> None:
     async with database.writing() as tx:
         await tx.execute(sa.insert(tx.tables.task), [{"handler": "h", "error": "x" * 300}] * 450)
     async with watch("tasks") as operator:
@@ -156,25 +156,25 @@ async def test_further_pages_are_fetched_at_the_edge(database: Database, watch: 
 
 
 @ON_ONE_DATABASE
-async def test_the_list_is_sorted_with_one_key_and_says_so(database: Database, watch: Watch) -> None:
+async def test_the_list_is_sorted_with_one_key_and_shows_the_order(database: Database, watch: Watch) -> None:
     first, second = await add_live(database, run_at=ahead(60)), await add_live(database, run_at=ahead(30))
     async with watch("tasks") as operator:
-        await operator.until(lambda: operator.screen.listing.ids == (second, first))
+        await operator.until(lambda: operator.screen.pages.listing.ids == (second, first))
         assert "ID ↓" in operator.text
         await operator.press("o", *"run", "underscore", *"at", "enter")
         await operator.sees("↑ run_at, due first", "WHEN ↑", "indexed")
-        assert operator.screen.listing.ids == (second, first)
+        assert operator.screen.pages.listing.ids == (second, first)
         await operator.press("o", "enter")
-        await operator.until(lambda: operator.screen.listing.ids == (first, second))
+        await operator.until(lambda: operator.screen.pages.listing.ids == (first, second))
         await operator.press("Y")
         await operator.until(lambda: "runner tasks --sort run_at --desc" in operator.console.clipboard)
         third = await add_live(database)
-        await operator.sees("+1 newer, r to load")
+        await operator.sees("+1 newer (r reloads)")
         await operator.command("tasks state:dead")
-        await operator.sees("only those that wait have it")
+        await operator.sees("only waiting tasks have this field")
         await operator.command("sort age")
         await operator.command("tasks")
-        await operator.until(lambda: operator.screen.listing.ids == (first, second, third))
+        await operator.until(lambda: operator.screen.pages.listing.ids == (first, second, third))
 
 
 @ON_ONE_DATABASE
@@ -185,4 +185,4 @@ async def test_enter_opens_the_task_under_the_cursor(database: Database, watch: 
         await operator.sees("the-first")
         await operator.press("down", "enter")
         await operator.sees("3 Task", f"{first}   version")
-        assert operator.screen.chosen()[0].id == first
+        assert operator.screen.tasks()[0].id == first

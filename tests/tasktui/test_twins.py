@@ -1,4 +1,4 @@
-"""Everything that the console shows or does can be done on the command line: the table in the docs is whole."""
+"""Everything that the console does can be done on the command line: the table of the console page is complete."""
 
 import importlib
 import inspect
@@ -12,20 +12,22 @@ from textual.binding import Binding
 
 from runner.cli.app import VERBS
 from tasktui import screens
-from tasktui.act.actions import ACTIONS
+from tasktui.actions.actions import ACTIONS
 from tasktui.app import Console
+from tasktui.commands.parse import COMMANDS
 from tasktui.screens.live import LiveScreen
-from tasktui.typed.commands import COMMANDS
 from tests.cli.conftest import Call, call
 from tests.test_readme import DOCS
 
 __all__ = ["call"]
 
-PAGE = Path(DOCS / "operating.md").read_text()
-ROWS = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE[PAGE.index("| console | here |") :].partition("\n\n")[0], re.M))
+PAGE = Path(DOCS / "console.md").read_text()
+TABLE = PAGE[PAGE.index("| console | command line |") :].partition("\n\n")[0]
+ROWS = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", TABLE, re.M))
+DOCUMENTED_KEYS = PAGE.partition("\n## Keys\n")[2].partition("\n## ")[0]
 CONSOLE = {word for row in ROWS for word in re.findall(r"`([^`]+)`", row)}
 LINES = [line for here in ROWS.values() for line in re.findall(r"`(runner [^`]+)`", here)]
-CHANGES = [verb.name for verb in VERBS if verb.group == "Change"]
+CHANGES = [verb.name for verb in VERBS if verb.group == "Operate"]
 KEYS = {"question_mark": "?", "colon": ":", "slash": "/", "asterisk": "*", "backslash": "\\"}
 
 
@@ -42,11 +44,16 @@ def keys() -> Iterator[str]:
                 yield from (KEYS.get(key, key) for key in binding.key.split(","))
 
 
-def test_every_command_key_and_action_of_the_console_stands_in_the_table() -> None:
+def test_every_command_key_and_action_of_the_console_is_in_the_table() -> None:
     assert {f":{name}" for name in COMMANDS} - CONSOLE == set()
     assert {action.key for action in ACTIONS.values()} - CONSOLE == set()
     assert set(keys()) - CONSOLE == set()
     assert {word for word in CONSOLE if word.startswith(":") and word != ":"} == {f":{name}" for name in COMMANDS}
+
+
+def test_every_key_is_described_on_the_page_of_the_console() -> None:
+    described = set(re.findall(r"`([^`]+)`", DOCUMENTED_KEYS))
+    assert {*keys(), *(action.key for action in ACTIONS.values())} - described == set()
 
 
 def test_every_action_is_a_verb_of_the_same_name() -> None:
@@ -58,7 +65,7 @@ def test_every_action_is_a_verb_of_the_same_name() -> None:
 
 
 @pytest.mark.parametrize("verb", sorted({line.split()[1] for line in LINES} - {"--help"}))
-def test_what_the_table_says_can_be_typed(verb: str, call: Call) -> None:
+def test_every_command_line_in_the_table_is_valid(verb: str, call: Call) -> None:
     help_text = call(verb, "--help").out
     options = {word for line in LINES if line.split()[1] == verb for word in line.split()[2:] if word.startswith("--")}
     assert {option for option in options if not re.search(rf"{option}\b", help_text)} == set()

@@ -1,4 +1,4 @@
-"""What people type: commands, completion, forms, and what is demanded of them."""
+"""Commands, completion, forms and confirmation words."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,17 +9,20 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from runner.errors import InvalidEdit, InvalidInput, InvalidMoment
-from runner.people.filters import parse_filter
-from runner.store.observe import Audited, Count, Story, TaskRow, undoable
-from runner.task import Shown
-from tasktui.act.actions import ACTIONS, plan
-from tasktui.act.consent import amount_of
-from tasktui.act.editing import changes, entries, preview
-from tasktui.operator.work import Work
-from tasktui.operator.writing import ASKED, ReadOnly, WriteLock
-from tasktui.screens.confirm import told
-from tasktui.typed.commands import Command, complete_command, parse_command
-from tasktui.typed.query import complete_filter, filter_of
+from runner.filter.parse import parse_filter
+from runner.model.task import Shown
+from runner.queries.audit import AuditRecord, undoable
+from runner.queries.counting import Count
+from runner.queries.task.detail import TaskDetail
+from runner.queries.task_list.row import TaskRow
+from tasktui.actions.action import parse_limit
+from tasktui.actions.actions import ACTIONS
+from tasktui.actions.edit_form import changes, entries, preview
+from tasktui.actions.plan import plan, plan_lines
+from tasktui.commands.parse import Command, complete_command, parse_command
+from tasktui.data.complete_filter import complete_filter, filter_of
+from tasktui.session.job import Job
+from tasktui.session.write_lock import ASKED, ReadOnly, WriteLock
 
 NOW = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
 NAMES = {"queue": ["mail", "media"], "handler": ["smtp.send", "odd name"], "view": ["late"]}
@@ -32,12 +35,12 @@ def row(id: int = 1, shown: Shown = Shown.READY, **values: Any) -> TaskRow:
     return replace(task, **values)
 
 
-def story(task: TaskRow, payload: str = '{"to": "ana"}', retry: str | None = "1m,5m") -> Story:
-    return Story(task, None, payload, None, None, retry, None, (), None, None, None, (), (), (), None, NOW)
+def story(task: TaskRow, payload: str = '{"to": "ana"}', retry: str | None = "1m,5m") -> TaskDetail:
+    return TaskDetail(task, None, payload, None, None, retry, None, (), None, None, None, (), (), (), None, NOW)
 
 
-def entry(id: int, undo_of: int | None = None) -> Audited:
-    return Audited(id, 1, None, undo_of, NOW, "ana", "web-1", "edit", None, "{}", "{}")
+def entry(id: int, undo_of: int | None = None) -> AuditRecord:
+    return AuditRecord(id, 1, None, undo_of, NOW, "ana", "web-1", "edit", None, "{}", "{}")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_a_command_is_read_by_its_beginning(typed: str, command: Command) -> Non
 
 
 @pytest.mark.parametrize(
-    ("typed", "hint"), [("r", "it may be runners or reports or resume"), ("tsks", "did you mean 'tasks'")]
+    ("typed", "hint"), [("r", "ambiguous: runners, reports, resume"), ("tsks", "did you mean 'tasks'")]
 )
 def test_a_command_that_is_not_known_is_explained(typed: str, hint: str) -> None:
     with pytest.raises(InvalidInput, match=hint):
@@ -116,12 +119,12 @@ def test_every_action_has_a_key_of_its_own_in_upper_case() -> None:
     assert all(key.isupper() for key in keys)
 
 
-def test_a_plan_sorts_out_what_an_action_cannot_be_done_to() -> None:
+def test_a_plan_skips_ineligible_tasks() -> None:
     made = plan(ACTIONS["delay"], [row(1), row(2, Shown.DEAD), row(3, Shown.SCHEDULED, version=7)])
-    assert [tuple(target) for target in made.chosen] == [(1, 0), (3, 7)]
+    assert [tuple(target) for target in made.targets] == [(1, 0), (3, 7)]
     assert made.groups == {(Shown.READY, "mail"): 1, (Shown.DEAD, "mail"): 1, (Shown.SCHEDULED, "mail"): 1}
     assert made.eligible == Count(2)
-    assert made.skipped == {"it is dead, and must be waiting": 1}
+    assert made.skipped == {"it is dead, not waiting": 1}
 
 
 def test_a_plan_warns_of_last_attempts() -> None:
@@ -129,27 +132,27 @@ def test_a_plan_warns_of_last_attempts() -> None:
     tried = [row(1, Shown.RETRYING, attempt=3), row(2, Shown.RETRYING, attempt=2), row(3, Shown.DEAD, attempt=4)]
     assert plan(ACTIONS["retry"], tried).last == 1
     assert plan(ACTIONS["delay"], tried).last == 0
-    assert "1 tried before with one attempt left" in "\n".join(map(str, told(plan(ACTIONS["retry"], tried), "here")))
+    assert "1 with one attempt left" in "\n".join(map(str, plan_lines(plan(ACTIONS["retry"], tried), "here")))
 
 
-@pytest.mark.parametrize(("typed", "amount"), [("", None), ("all", None), ("1", 1), ("4,120", 4120)])
-def test_how_many_is_a_number_or_all(typed: str, amount: int | None) -> None:
-    assert amount_of(typed) == amount
+@pytest.mark.parametrize(("typed", "limit"), [("", None), ("all", None), ("1", 1), ("4,120", 4120)])
+def test_a_limit_is_a_number_or_all(typed: str, limit: int | None) -> None:
+    assert parse_limit(typed) == limit
 
 
 @pytest.mark.parametrize("typed", ["0", "-1", "some", "1.5", "9" * 20])
 def test_another_amount_is_refused(typed: str) -> None:
     with pytest.raises(InvalidInput, match="number of tasks"):
-        amount_of(typed)
+        parse_limit(typed)
 
 
 def test_work_tells_how_far_it_has_come() -> None:
-    work = Work("Retry", 4_120, began=100.0)
-    assert work.told(100.0) == "Retry: 0 of 4,120 (0%); ctrl+x stops it"
+    work = Job("Retry", 4_120, began=100.0)
+    assert work.label(100.0) == "Retry: 0 of 4,120 (0%); ctrl+x stops it"
     work.done = 1_030
-    assert work.told(102.0) == "Retry: 1,030 of 4,120 (25%), 515 a second, 6s left; ctrl+x stops it"
+    assert work.label(102.0) == "Retry: 1,030 of 4,120 (25%), 515 a second, 6s left; ctrl+x stops it"
     work.stop()
-    assert Work("Retry", None, 0.0, 500, stopping=True).told(1.0) == "Retry: 500, 500 a second; stopping"
+    assert Job("Retry", None, 0.0, 500, stopping=True).label(1.0) == "Retry: 500, 500 a second; stopping"
 
 
 def test_what_was_taken_back_is_not_taken_back_again() -> None:
@@ -157,7 +160,7 @@ def test_what_was_taken_back_is_not_taken_back_again() -> None:
     assert undoable([entry(2, undo_of=1), entry(1)]) is None
 
 
-def test_only_what_was_touched_is_changed() -> None:
+def test_only_edited_entries_change() -> None:
     shown = {line.name: line.value for line in entries(story(row()), UTC)}
     assert changes(shown, story(row()), UTC).given() == {}
     typed = shown | {"run_at": "+15m", "timeout": "1m30s", "retry": "none", "priority": "9"}
@@ -173,62 +176,62 @@ def test_only_what_was_touched_is_changed() -> None:
     ("name", "text", "error"),
     [("priority", "high", InvalidEdit), ("max_attempts", "-1", InvalidEdit), ("run_at", "25:00", InvalidMoment)],
 )
-def test_what_is_not_understood_is_refused_and_previewed_as_such(name: str, text: str, error: type[Exception]) -> None:
+def test_an_invalid_entry_is_rejected_with_its_reason(name: str, text: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         changes({name: text}, story(row()), UTC)
-    (told,) = preview({name: text}, story(row()), UTC)
-    assert text in told
+    (lines,) = preview({name: text}, story(row()), UTC)
+    assert text in lines
 
 
-def test_a_preview_tells_the_next_runs_to_the_end_of_the_plan() -> None:
-    told = preview({"run_at": "+10m", "max_attempts": "3"}, story(row()), UTC)
-    assert told == [
+def test_a_preview_lists_the_next_runs_to_the_end_of_the_plan() -> None:
+    lines = preview({"run_at": "+10m", "max_attempts": "3"}, story(row()), UTC)
+    assert lines == [
         "run at: 2026-11-20 13:10:00 UTC (+00:00)  in 10m",
         "max attempts: 4 -> 3; 0 used",
-        "runs, if every attempt fails at once: 13:10:00, 13:11:00, 13:16:00, then dead",
-        "times are UTC (+00:00)",
+        "runs if every attempt fails immediately: 13:10:00, 13:11:00, 13:16:00, then dead",
+        "times in UTC (+00:00)",
     ]
 
 
-def test_a_preview_knows_no_runs_beyond_a_plan_that_is_the_handlers() -> None:
-    told = preview({"run_at": "+10m"}, story(row(), retry=None), UTC)
-    assert "runs, if every attempt fails at once: 13:10:00, further ones as its handler's plan says" in told
+def test_a_preview_lists_one_run_if_the_handler_has_the_plan() -> None:
+    lines = preview({"run_at": "+10m"}, story(row(), retry=None), UTC)
+    assert "runs if every attempt fails immediately: 13:10:00, then by the handler's retry plan" in lines
     assert "13:10:00, then dead" in preview({"run_at": "+10m", "max_attempts": "1"}, story(row(), retry=None), UTC)[2]
 
 
-def test_a_preview_tells_that_what_has_ended_is_run_again() -> None:
+def test_a_preview_announces_that_a_dead_task_is_requeued() -> None:
     dead = story(row(1, Shown.DEAD, attempt=4))
     assert preview({"priority": "5"}, dead, UTC) == [
         "priority: 1 -> 5",
-        "it is dead: saving runs it again, with all its attempts",
-        "runs, if every attempt fails at once: 13:00:00, 13:01:00, 13:06:00, 13:11:00, then dead",
-        "times are UTC (+00:00)",
+        "the task is dead: saving requeues it with all its attempts",
+        "runs if every attempt fails immediately: 13:00:00, 13:01:00, 13:06:00, 13:11:00, then dead",
+        "times in UTC (+00:00)",
     ]
 
 
-def test_many_runs_are_counted_and_a_change_of_the_clocks_is_told() -> None:
+def test_a_preview_counts_many_runs_and_shows_a_changed_offset() -> None:
     berlin = ZoneInfo("Europe/Berlin")
     typed = {"run_at": "2027-03-27 12:00", "max_attempts": "9", "retry": "12h"}
     runs, times = preview(typed, story(row()), berlin)[-2:]
-    assert runs.startswith("runs, if every attempt fails at once: Mar 27 12:00, Mar 28 00:00, Mar 28 13:00,")
+    assert runs.startswith("runs if every attempt fails immediately: Mar 27 12:00, Mar 28 00:00, Mar 28 13:00,")
     assert runs.endswith("3 more until Mar 31 13:00, then dead")
-    assert times == "times are CET (+01:00), then CEST (+02:00)"
+    assert times == "times in CET (+01:00), then CEST (+02:00)"
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("2027-03-28 02:30", "skip that time"), ("2027-10-31 02:30", "show that time")]
+    ("text", "why"), [("2027-03-28 02:30", "skip that time"), ("2027-10-31 02:30", "have that time")]
 )
 def test_a_local_time_that_is_none_or_two_is_not_taken(text: str, why: str) -> None:
-    (told,) = preview({"run_at": text}, story(row()), ZoneInfo("Europe/Berlin"))
-    assert why in told
-    assert "+02:00" in told
+    (lines,) = preview({"run_at": text}, story(row()), ZoneInfo("Europe/Berlin"))
+    assert why in lines
+    assert "+02:00" in lines
 
 
-def test_of_a_payload_only_what_differs_is_told() -> None:
+def test_a_preview_lists_payload_differences_only() -> None:
     seen = story(row(), '{"to": "ana", "n": 1, "old": true}')
-    told = preview({"payload": '{"to": "ana", "n": 2, "token": "geheim"}'}, seen, UTC)
-    assert told[:3] == ["payload: n: 1 -> 2", "payload: - old: true", 'payload: + token: "***"']
-    assert "geheim" not in "".join(told)
+    lines = preview({"payload": '{"to": "ana", "n": 2, "token": "geheim"}'}, seen, UTC)
+    assert lines[:3] == ["payload: n: 1 -> 2", "payload: - old: true", 'payload: + token: "***"']
+    assert "geheim" not in "".join(lines)
     (refused,) = preview({"payload": "[1]"}, seen, UTC)
     assert "must be a JSON object" in refused
 
@@ -247,17 +250,17 @@ def test_of_a_payload_only_what_differs_is_told() -> None:
 )
 def test_a_payload_that_cannot_be_shown_as_it_is_is_not_edited(payload: str) -> None:
     (line,) = [line for line in entries(story(row(), payload), UTC) if line.name == "payload"]
-    assert line.closed
+    assert line.lock_reason
     assert "hunter2" not in line.value
     assert changes({"payload": '{"new": 1}'}, story(row(), payload), UTC).given() == {}
 
 
 def test_a_lock_opens_for_a_time_and_closes_by_itself() -> None:
     lock = WriteLock(-inf)
-    assert lock.told(0) == "read-only, :write unlocks"
+    assert lock.label(0) == "read-only, :write unlocks"
     lock.open(100, ("10m", "mend", "it"))
     assert lock.is_open(699)
-    assert lock.told(100) == "WRITE for 10m00s"
+    assert lock.label(100) == "WRITE for 10m00s"
     assert not lock.is_open(700)
     assert lock.reason == "mend it"
 

@@ -1,43 +1,43 @@
-"""Filters that are saved under a name, and the palette that offers them beside everything else."""
+"""Saved filters, and the palette that lists them."""
 
 from pathlib import Path
 
 import pytest
 
+from runner.db.database import Database
 from runner.errors import InvalidInput
-from runner.people import views
-from runner.store.database import Database
+from runner.filter import saved
 from tests.store.rows import add_live, ahead, stored
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Watch
-from tests.tasktui.test_acting import say_yes
+from tests.tasktui.test_acting import confirm
 
 
 def test_a_view_is_saved_replaced_and_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "new" / "views.json"
-    assert views.load(path) == {}
-    views.save(path, "late mail", "queue:mail due<-5m")
-    views.save(path, "dead", "state:dead since:1h")
-    views.save(path, "dead", "state:dead")
-    assert views.load(path) == {"late mail": "queue:mail due<-5m", "dead": "state:dead"}
-    assert views.chosen(views.load(path), "dead") == "state:dead"
-    views.forget(path, "dead")
-    assert list(views.load(path)) == ["late mail"]
+    assert saved.load(path) == {}
+    saved.save(path, "late mail", "queue:mail due<-5m")
+    saved.save(path, "dead", "state:dead since:1h")
+    saved.save(path, "dead", "state:dead")
+    assert saved.load(path) == {"late mail": "queue:mail due<-5m", "dead": "state:dead"}
+    assert saved.get(saved.load(path), "dead") == "state:dead"
+    saved.delete(path, "dead")
+    assert list(saved.load(path)) == ["late mail"]
     assert [file.name for file in path.parent.iterdir()] == ["views.json"]
 
 
 def test_a_view_that_is_not_there_is_asked_for_in_vain(tmp_path: Path) -> None:
     path = tmp_path / "views.json"
-    with pytest.raises(InvalidInput, match="Saved are: none"):
-        views.forget(path, "dead")
-    views.save(path, "dead", "state:dead")
+    with pytest.raises(InvalidInput, match="saved views: none"):
+        saved.delete(path, "dead")
+    saved.save(path, "dead", "state:dead")
     with pytest.raises(InvalidInput, match="did you mean 'dead'"):
-        views.chosen(views.load(path), "daed")
+        saved.get(saved.load(path), "daed")
 
 
 @pytest.mark.parametrize("name", ["", "x" * 41, "a\x1b[31m", "two\nlines"])
 def test_a_name_that_cannot_be_typed_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidInput, match="ordinary characters"):
-        views.save(tmp_path / "views.json", name, "state:dead")
+    with pytest.raises(InvalidInput, match="printable characters"):
+        saved.save(tmp_path / "views.json", name, "state:dead")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}', "\xff"])
@@ -45,7 +45,7 @@ def test_a_file_that_holds_no_views_is_not_overwritten(tmp_path: Path, text: str
     path = tmp_path / "views.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(InvalidInput, match=r"views\.json"):
-        views.save(path, "dead", "state:dead")
+        saved.save(path, "dead", "state:dead")
     assert path.read_bytes() == text.encode("latin-1")
 
 
@@ -56,7 +56,7 @@ async def test_the_filter_of_the_list_is_saved_and_comes_back(database: Database
     async with watch("tasks", wanted="queue:mail") as operator:
         await operator.sees("this-one")
         await operator.command("save mail")
-        await operator.is_told("Saved as mail: queue:mail")
+        await operator.is_told("Saved mail: queue:mail")
         await operator.command("tasks")
         await operator.sees("that-one")
         await operator.command("view")
@@ -65,14 +65,14 @@ async def test_the_filter_of_the_list_is_saved_and_comes_back(database: Database
         await operator.until(lambda: "that-one" not in operator.text and "this-one" in operator.text)
         await operator.command("forget mail")
         await operator.command("view mail")
-        await operator.is_told("there is no view 'mail'")
+        await operator.is_told("unknown view 'mail'")
 
 
 @ON_ONE_DATABASE
 async def test_the_palette_offers_actions_screens_commands_and_views(database: Database, watch: Watch) -> None:
     id = await add_live(database, run_at=ahead(3600))
     async with watch("tasks", NARROW) as operator:
-        views.save(operator.console.session.views, "[bold]late[/x]", "due<-5m")
+        saved.save(operator.console.session.views, "[bold]late[/x]", "due<-5m")
         await operator.sees("◷ scheduled")
         await operator.press("ctrl+p")
         await operator.sees("Retry  R", "Terminate  T")
@@ -82,7 +82,7 @@ async def test_the_palette_offers_actions_screens_commands_and_views(database: D
         await operator.press(*"retry")
         await operator.sees("Retry  R")
         await operator.press("enter")
-        await say_yes(operator)
+        await confirm(operator)
         await operator.is_told("1 changed")
         await operator.press("ctrl+p")
         await operator.press(*"audit")

@@ -1,26 +1,26 @@
-"""Asking the console why a task is not running."""
+"""The dialog that explains why a task is not running."""
 
 import pytest
 import sqlalchemy as sa
 
-from runner.store import intervene
-from runner.store.database import Database
-from runner.store.intervene import By, Kind, Place
-from runner.task import After, State
-from tasktui.act.shortcuts import keys_of
+from runner.db.database import Database
+from runner.model.task import DependsOn, State
+from runner.operations.pause import PauseKind, PauseTarget, pause
+from runner.operations.results import Actor
+from tasktui.actions.shortcuts import keys_of
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_past, add_runner, ahead
 from tests.store.table import change, put
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Watch
 
-BY = By("ana", "web-1", "restore of db-2")
+BY = Actor("ana", "web-1", "restore of db-2")
 
 
-async def test_w_in_the_list_tells_of_the_task_under_the_cursor(database: Database, watch: Watch) -> None:
+async def test_w_explains_the_task_under_the_cursor(database: Database, watch: Watch) -> None:
     await add_runner(database, handlers='["other"]')
     await add_live(database, "other")
     id = await add_live(database, "smtp.send", queue="mail")
-    await database.write(intervene.pause, Place(Kind.QUEUE, "mail"), BY)
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), BY)
     async with watch("tasks", NARROW) as operator:
         await operator.sees("smtp.send")
         await operator.press("w")
@@ -42,9 +42,9 @@ async def test_w_in_the_list_tells_of_the_task_under_the_cursor(database: Databa
         ("runner edit 7 --max-attempts 4 && runner edit 7 --priority 9", ("E",)),
         ("runner resume mail", ("P",)),
         ("runner resume --handler 'smtp send' && runner retry 7", ("H", "R")),
-        ("runner resize 3 --slots 20", ("5 S",)),
-        ("runner retry 8", ()),  # another task than that under the cursor
-        ("runner retry 7 && runner work -H package.module", ()),  # one half of it is not enough
+        ("runner resize 3 --concurrency 20", ("5 S",)),
+        ("runner retry 8", ()),  # not the task under the cursor
+        ("runner retry 7 && runner work -H package.module", ()),  # The second command has no key.
         ("look at the runner's log", ()),
         ("", ()),
     ],
@@ -54,63 +54,63 @@ def test_advice_has_the_keys_that_follow_it(advice: str, keys: tuple[str, ...]) 
 
 
 @ON_ONE_DATABASE
-async def test_what_is_said_follows_what_happens(database: Database, watch: Watch) -> None:
+async def test_the_explanation_is_refreshed(database: Database, watch: Watch) -> None:
     id = await add_live(database, "smtp.send")
     async with watch("task", task_id=id) as operator:
         await operator.sees("smtp.send")
         await operator.press("w")
-        await operator.sees("no runner is alive at all")
+        await operator.sees("no live runner")
         await add_runner(database, handlers='["smtp.send"]', capacity=2)
         await operator.sees("such tasks")
 
 
 @ON_ONE_DATABASE
-async def test_enter_leads_to_what_a_cause_speaks_of(database: Database, watch: Watch) -> None:
+async def test_enter_opens_the_cause(database: Database, watch: Watch) -> None:
     idle = await add_runner(database, lease=30, handlers='["other"]', host="web-9")
     busy = await add_runner(database, handlers='["smtp.send"]', capacity=1)
     holder = await add_live(database, "smtp.send", state="running", runner_id=busy, key="in hand")
     full = await add_live(database, "smtp.send", run_at=ahead(-9))
     paused = await add_live(database, "other", queue="mail")
-    await database.write(intervene.pause, Place(Kind.QUEUE, "mail"), BY)
-    await database.write(intervene.pause, Place(Kind.HANDLER, "elsewhere"), BY)
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), BY)
+    await database.write(pause, PauseTarget(PauseKind.HANDLER, "elsewhere"), BY)
     await change(
-        database, sa.update(database.tables.runner).where(database.tables.runner.c.id == idle).values(wish="drain")
+        database, sa.update(database.tables.runner).where(database.tables.runner.c.id == idle).values(command="drain")
     )
     async with watch("task", task_id=full) as operator:
         await operator.sees("smtp.send")
         await operator.press("w")
-        await operator.sees(f"It would start at once if: runner {busy} had 2 slots.", "▶ Runner")
+        await operator.sees(f"It would start now if: runner {busy} had 2 slots.", "▶ Runner")
         await operator.press("enter")
         await operator.sees(f"state:running runner:{busy}", "in hand")
         await operator.press("enter")
         await operator.until(lambda: operator.console.session.task_id == holder)
         await operator.press("w")
-        await operator.sees("It runs on runner")
+        await operator.sees("It has been running on runner")
         await operator.press("enter")
-        await operator.sees(f"runner {busy} has 1 task in hand")
+        await operator.sees(f"runner {busy}: 1 claimed task")
         await operator.command(f"task {paused}")
         await operator.sees(f"task  {paused}")
         await operator.press("w")
         await operator.sees("▶1. Queue mail was paused", "2. Runner")
         await operator.press("enter")
-        await operator.sees("pause by ana@web-1", "WHO")
+        await operator.sees("pause by ana@web-1", "OPERATION")
         assert operator.screen.query_one("#entries", Table).cursor == 1
         await operator.press("3", "w")
         await operator.sees("▶1.")
         await operator.press("down")
         await operator.sees("▶2. Runner")
         await operator.press("enter")
-        await operator.sees(f"runner {idle} has 0 tasks in hand")
+        await operator.sees(f"runner {idle}: 0 claimed tasks")
 
 
 @ON_ONE_DATABASE
-async def test_enter_leads_to_the_task_that_is_waited_for(database: Database, watch: Watch) -> None:
+async def test_enter_opens_the_parent_task(database: Database, watch: Watch) -> None:
     await add_past(database, 900, State.DEAD, handler="fetch")
-    id = await put(database, after=(After(900),))
+    id = await put(database, after=(DependsOn(900),))
     async with watch("task", task_id=id) as operator:
         await operator.sees("waits for")
         await operator.press("w")
-        await operator.sees("▶ It waits for task 900 fetch")
+        await operator.sees("▶ It depends on task 900 fetch")
         await operator.press("enter")
         await operator.until(lambda: operator.console.session.task_id == 900)
         await operator.sees("fetch   in queue")
@@ -120,4 +120,4 @@ async def test_enter_leads_to_the_task_that_is_waited_for(database: Database, wa
 async def test_without_a_task_there_is_nothing_to_ask(watch: Watch) -> None:
     async with watch("tasks") as operator:
         await operator.press("w")
-        await operator.is_told("Put the cursor on a task")
+        await operator.is_told("No task under the cursor")

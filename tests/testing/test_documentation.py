@@ -1,4 +1,4 @@
-"""What docs/testing.md shows is run as it stands."""
+"""The example of docs/testing.md works unchanged."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What applications test their tasks with."""
+"""TaskStore, which applications use in their tests."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runner import After, Context, Retry, TaskHandler, connect, disconnect, handler
-from runner.door.door import door
+from runner import Context, DependsOn, Retry, TaskHandler, connect, disconnect, handler
+from runner.client.client import get_client
 from runner.errors import InvalidPayload, UnknownHandler, WouldBlock
-from runner.handlers import REGISTRY
+from runner.handlers.registry import REGISTRY
 from runner.testing import Ran, TaskStore
 
 
@@ -44,16 +44,14 @@ def welcome(done: list[Any]) -> TaskHandler[Any, Any, Any]:
     return welcome
 
 
-def test_nothing_runs_until_it_is_told_to(
-    store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]
-) -> None:
+def test_tasks_run_only_on_request(store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]) -> None:
     task = welcome.options(key="k").submit(name="ana")
     (stored,) = store.tasks()
     assert (stored.id, stored.handler, stored.key, stored.payload) == (task, "test.welcome", "k", {"name": "ana"})
     assert (stored.state, stored.result, done) == ("waiting", None, [])
 
 
-def test_a_drain_runs_what_is_due_in_order(
+def test_a_drain_runs_due_tasks_in_order(
     store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]
 ) -> None:
     later, *tasks = (
@@ -70,7 +68,7 @@ def test_a_drain_runs_what_is_due_in_order(
     ]
 
 
-def test_a_drain_runs_what_its_tasks_submit(store: TaskStore, done: list[Any]) -> None:
+def test_a_drain_runs_tasks_that_its_tasks_submit(store: TaskStore, done: list[Any]) -> None:
     @handler("test.count")
     async def count(n: int) -> None:
         done.append(n)
@@ -82,7 +80,7 @@ def test_a_drain_runs_what_its_tasks_submit(store: TaskStore, done: list[Any]) -
     assert done == [3, 2, 1, 0]
 
 
-def test_a_drain_follows_what_waits_for_its_tasks(
+def test_a_drain_runs_tasks_that_depend_on_its_tasks(
     store: TaskStore, welcome: TaskHandler[Any, Any, Any], flaky: TaskHandler[Any, Any, Any], done: list[Any]
 ) -> None:
     child = welcome.options(after=("test.welcome", "k")).submit(name="child")
@@ -91,7 +89,7 @@ def test_a_drain_follows_what_waits_for_its_tasks(
     assert [ran.id for ran in store.drain(welcome)] == [parent, child, grandchild]
     assert done == ["parent", "child", "grandchild"]
     doomed = flaky.options(max_attempts=1).submit()
-    never = welcome.options(after=After(doomed, "cancel")).submit(name="never")
+    never = welcome.options(after=DependsOn(doomed, "cancel")).submit(name="never")
     assert [ran.verb for ran in store.drain()] == ["bury"]
     assert {task.id: task.state for task in store.tasks()}[never] == "cancelled"
 
@@ -109,7 +107,7 @@ def test_plain_functions_are_drained_too(store: TaskStore, done: list[Any]) -> N
     assert done == [1, 1]
 
 
-async def test_a_drain_on_an_event_loop_is_awaited(
+async def test_a_drain_on_an_event_loop_must_be_awaited(
     store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]
 ) -> None:
     await welcome.submit_async(name="ana")
@@ -130,7 +128,7 @@ def test_only_the_named_handlers_are_drained(
     other.submit()
     assert [ran.handler for ran in store.drain("test.other")] == ["test.other"]
     assert [ran.handler for ran in store.drain(welcome)] == ["test.welcome"]
-    with pytest.raises(UnknownHandler, match=r"No handler is named 'test\.others'"):
+    with pytest.raises(UnknownHandler, match=r"Unknown handler 'test\.others'"):
         store.drain("test.others")
 
 
@@ -143,7 +141,7 @@ def flaky() -> TaskHandler[Any, Any, Any]:
     return flaky
 
 
-def test_retries_wait_until_time_passes(store: TaskStore, flaky: TaskHandler[Any, Any, Any]) -> None:
+def test_a_retry_runs_after_time_has_passed(store: TaskStore, flaky: TaskHandler[Any, Any, Any]) -> None:
     flaky.submit()
     assert [(ran.verb, ran.reason) for ran in store.drain()] == [("retry", "attempt 1")]
     assert store.drain() == []
@@ -156,13 +154,13 @@ def test_retries_wait_until_time_passes(store: TaskStore, flaky: TaskHandler[Any
     assert [(task.state, task.attempt, task.error) for task in store.tasks()] == [("dead", 3, "Retry: attempt 3")]
 
 
-def test_a_drain_may_advance_the_time_itself(store: TaskStore, flaky: TaskHandler[Any, Any, Any]) -> None:
+def test_a_drain_can_advance_time(store: TaskStore, flaky: TaskHandler[Any, Any, Any]) -> None:
     flaky.submit()
     assert [ran.verb for ran in store.drain(ahead="2m")] == ["retry", "retry"]
     assert [ran.verb for ran in store.drain(ahead="5m")] == ["bury"]
 
 
-def test_time_passes_for_what_is_scheduled(
+def test_advancing_time_makes_scheduled_tasks_due(
     store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]
 ) -> None:
     welcome.options(run_at=datetime.now(UTC) + timedelta(days=1)).submit(name="ana")
@@ -173,7 +171,9 @@ def test_time_passes_for_what_is_scheduled(
     assert done == ["ana"]
 
 
-def test_inline_runs_as_it_submits(store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]) -> None:
+def test_inline_mode_runs_a_task_at_its_submit(
+    store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]
+) -> None:
     with store.inline():
         welcome.submit(name="ana")
         assert done == ["ana"]
@@ -185,7 +185,7 @@ def test_inline_runs_as_it_submits(store: TaskStore, welcome: TaskHandler[Any, A
     assert done == ["ana", "bo", "cy"]
 
 
-async def test_inline_runs_on_the_event_loop_of_the_caller(
+async def test_inline_mode_runs_on_the_callers_event_loop(
     store: TaskStore, welcome: TaskHandler[Any, Any, Any], done: list[Any]
 ) -> None:
     with store.inline():
@@ -193,13 +193,13 @@ async def test_inline_runs_on_the_event_loop_of_the_caller(
     assert done == ["ana"]
 
 
-def test_what_fails_inline_stands_in_the_store(store: TaskStore, flaky: TaskHandler[Any, Any, Any]) -> None:
+def test_a_failure_in_inline_mode_is_stored(store: TaskStore, flaky: TaskHandler[Any, Any, Any]) -> None:
     with store.inline():
         flaky.submit()
     assert [(task.state, task.error) for task in store.tasks()] == [("waiting", "Retry: attempt 1")]
 
 
-def test_tables_of_the_application_stand_beside_the_tasks(tmp_path: Path) -> None:
+def test_the_application_can_have_tables_in_the_store(tmp_path: Path) -> None:
     @handler("test.pay")
     def pay(ctx: Context, order: int) -> int:
         own = ctx.transaction()
@@ -211,23 +211,25 @@ def test_tables_of_the_application_stand_beside_the_tasks(tmp_path: Path) -> Non
         engine = sa.create_engine(store.url)
         with engine.begin() as connection:
             connection.execute(sa.text("CREATE TABLE paid(id integer PRIMARY KEY)"))
-        ticket = pay.submit(order=7)
+        handle = pay.submit(order=7)
         store.drain()
-        assert ticket.result(timeout=0) == 1
+        assert handle.result(timeout=0) == 1
         with engine.connect() as connection:
             assert connection.execute(sa.text("SELECT id FROM paid")).all() == [(7,)]
         engine.dispose()
 
 
-def test_the_way_to_the_application_s_store_is_kept(tmp_path: Path, welcome: TaskHandler[Any, Any, Any]) -> None:
+def test_closing_the_store_restores_the_applications_client(
+    tmp_path: Path, welcome: TaskHandler[Any, Any, Any]
+) -> None:
     connect(url=f"sqlite:///{tmp_path / 'app.db'}")
-    before = door()
+    before = get_client()
     try:
         with TaskStore.in_folder(tmp_path) as store:
-            assert door() is not before
+            assert get_client() is not before
             welcome.submit(name="ana")
             assert len(store.tasks()) == 1
-        assert door() is before
+        assert get_client() is before
     finally:
         disconnect()
     assert not (tmp_path / "app.db").exists()

@@ -1,17 +1,24 @@
-"""Dependencies: tasks that wait until others have ended.
+"""Dependencies: tasks that run after others.
 
-What a task waits for stands in `task_dependency`, one row ("edge") for each parent. The task itself is blocked until no
-edge of it is open. Three look after the edges:
+Each dependency is a row of `task_dependency`. The dependent task is blocked until none of its dependencies is open:
 
-- submitting (`edges`) writes them, and leaves none open whose parent has ended as it should;
-- the runner that has ended tasks (`resolving`) finds the edges that wait for these, by index, and lets their tasks go;
-- every runner, every two seconds (`sweeping`), looks at open edges themselves. Nobody locks a parent to wait for
-  it, so a parent may end while a transaction that adds a child to it is open, and neither sees the other. Whatever was
-  missed, by this or by a runner that died, is found here: what becomes of an edge follows from what stands in the
-  tables, not from having been told.
+- `submit` writes the rows; a dependency whose parent has already ended as required is not open.
+- `resolve`, called by the runner that finished a parent, finds its dependents by index and unblocks or cancels them.
+- `sweep`, called by every runner every two seconds, checks the open rows themselves. No transaction locks a parent to
+  add a dependent, so a parent may finish while a transaction that adds a dependent is open, and neither sees the other.
+  The sweep finds such dependencies, and those of runners that died: it depends only on the stored rows.
 """
 
-from runner.store.dependencies.resolving import Ended, Resolved, resolve, waiting_for
-from runner.store.dependencies.sweeping import Strays, any_open, forget, strays
+from runner.store.dependencies.resolve import FinishedParent, Resolved, open_dependencies, resolve
+from runner.store.dependencies.sweep import StrayDependents, any_open, close_moot, find_strays
 
-__all__ = ["Ended", "Resolved", "Strays", "any_open", "forget", "resolve", "strays", "waiting_for"]
+__all__ = [
+    "FinishedParent",
+    "Resolved",
+    "StrayDependents",
+    "any_open",
+    "close_moot",
+    "find_strays",
+    "open_dependencies",
+    "resolve",
+]

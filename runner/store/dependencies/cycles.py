@@ -1,7 +1,7 @@
-"""cycles: refuse new tasks that would wait for themselves, over however many others.
+"""cycles: reject new tasks that would depend on themselves, directly or through other tasks.
 
-Nobody can wait for a task by its id before there is one, so a circle can only be closed by a handler and a key: by
-submitting, as something that waits, what others wait for already.
+A task has no id before its submit, so only a handler and a key can close a cycle: through a new task that waits for
+others and that has a key which others already wait for.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,21 +10,20 @@ from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.columns import NO_JOIN
+from runner.db.dialects import DIALECTS, by_column
+from runner.db.schema import Tables, is_state
+from runner.db.statement import Frame, Prepared, Step, Steps
+from runner.db.types import NO_JOIN
 from runner.errors import InvalidTask
-from runner.schema import Tables, is_state
-from runner.store.dialects import DIALECTS, by_column
-from runner.store.parentage import is_open, parent_of
-from runner.store.statement import Prepared
-from runner.store.steps import Frame, Step, Steps
-from runner.task import NewTask, Sibling, State
+from runner.model.task import BatchMember, NewTask, State
+from runner.store.dependencies.parents import is_open, parent_of
 
 Name: TypeAlias = tuple[str, str]
-Node: TypeAlias = int | Name | Sibling
-"""A task, by its id, by its handler and key, or by its place among the new ones."""
+Node: TypeAlias = int | Name | BatchMember
+"""A task by id, by handler and key, or by its position among the new tasks."""
 
 MOST_NODES = 10_000
-"""Tasks that are walked over before a search is given up; `runner check` finds what was missed."""
+"""Maximum number of tasks in a search; `runner check` finds cycles beyond it."""
 
 NAME_COLUMNS: dict[str, Any] = {"handler": sa.Text, "key": sa.Text}
 NODE_COLUMNS: dict[str, Any] = {
@@ -36,53 +35,55 @@ NODE_COLUMNS: dict[str, Any] = {
 
 
 def refuse_cycles(frame: Frame, tasks: Sequence[NewTask]) -> Steps[None]:
-    """Refuse tasks that would wait for themselves.
+    """Reject tasks that would depend on themselves.
 
-    Two transactions that close a circle between them at the same moment do not see each other: see `runner check`.
+    Two concurrent transactions that close a cycle between them do not see each other; `runner check` finds such cycles.
 
     Args:
-        frame: what the statements are for.
-        tasks: to be submitted.
+        frame: tables, driver and dialect of the statements.
+        tasks: the tasks to submit.
 
     Raises:
-        InvalidTask: naming the way from the task back to itself.
+        InvalidTask: names the path from the task back to itself.
     """
     new = {(task.handler, task.key): task for task in tasks if task.key is not None and task.after}
     if new:
         waited_for = {edge.parent for task in tasks for edge in task.after or ()} & new.keys()
-        rows = yield _asking(frame, _waited_for, "name", NAME_COLUMNS, list(new))
+        rows = yield _query(frame, _waited_for, "name", NAME_COLUMNS, list(new))
         for name in waited_for | {(handler, key) for handler, key in rows}:
             if isinstance(name, tuple):
                 yield from _walk(frame, name, new, tasks)
 
 
 def _walk(frame: Frame, start: Name, new: Mapping[Name, NewTask], tasks: Sequence[NewTask]) -> Steps[None]:
-    """Go from a new task to what it waits for, and on to what that waits for, level by level."""
-    came: dict[Node, Node | None] = {start: None}
-    told: dict[Node, str] = {}
+    """Search the parents of a new task breadth-first."""
+    predecessors: dict[Node, Node | None] = {start: None}
+    labels: dict[Node, str] = {}
     level: list[Node] = [start]
-    while level and len(came) < MOST_NODES:
+    while level and len(predecessors) < MOST_NODES:
         known = {node: _known(node, new, tasks) for node in level}
         steps = [(node, edge.parent) for node, task in known.items() if task for edge in task.after or ()]
-        steps += yield from _stored(frame, [node for node, task in known.items() if task is None], told)
+        steps += yield from _stored(frame, [node for node, task in known.items() if task is None], labels)
         level = []
         for node, parent in steps:
             if parent == start or _known(parent, new, tasks) is new[start]:
-                raise InvalidTask(field="after", value=" ".join(start), why=_told([*_way(came, node), start], told))
-            if parent not in came:
-                came[parent] = node
+                raise InvalidTask(
+                    field="after", value=" ".join(start), why=_message([*_path(predecessors, node), start], labels)
+                )
+            if parent not in predecessors:
+                predecessors[parent] = node
                 level.append(parent)
 
 
 def _known(node: Node, new: Mapping[Name, NewTask], tasks: Sequence[NewTask]) -> NewTask | None:
-    """The new task that is meant; None for those that are stored."""
-    if isinstance(node, Sibling):
+    """Return the new task for a node; None for stored tasks."""
+    if isinstance(node, BatchMember):
         return tasks[node.place]
     return new.get(node) if isinstance(node, tuple) else None
 
 
-def _stored(frame: Frame, nodes: Sequence[Node], told: dict[Node, str]) -> Steps[list[tuple[Node, Node]]]:
-    """What stored tasks wait for; how they are called is noted in `told`."""
+def _stored(frame: Frame, nodes: Sequence[Node], labels: dict[Node, str]) -> Steps[list[tuple[Node, Node]]]:
+    """Return the dependencies of stored tasks and add their names to `labels`."""
     if not nodes:
         return []
     places = [
@@ -90,38 +91,38 @@ def _stored(frame: Frame, nodes: Sequence[Node], told: dict[Node, str]) -> Steps
         for place, node in enumerate(nodes)
     ]
     steps: list[tuple[Node, Node]] = []
-    rows = yield _asking(frame, _edges, "node", NODE_COLUMNS, places)
+    rows = yield _query(frame, _edges, "node", NODE_COLUMNS, places)
     for place, task_id, handler, key, *parent in rows:
-        told[nodes[place]] = f"task {task_id} ({' '.join(filter(None, (handler, key)))})"
+        labels[nodes[place]] = f"task {task_id} ({' '.join(filter(None, (handler, key)))})"
         steps.append((nodes[place], parent[0] if parent[2] is None else (parent[1], parent[2])))
     return steps
 
 
-def _way(came: Mapping[Node, Node | None], last: Node) -> list[Node]:
-    way: list[Node] = []
+def _path(predecessors: Mapping[Node, Node | None], last: Node) -> list[Node]:
+    path: list[Node] = []
     node: Node | None = last
     while node is not None:
-        way.append(node)
-        node = came[node]
-    return way[::-1]
+        path.append(node)
+        node = predecessors[node]
+    return path[::-1]
 
 
-def _told(way: Sequence[Node], told: Mapping[Node, str]) -> str:
-    names = [told.get(node) or (" ".join(node) if isinstance(node, tuple) else _called(node)) for node in way]
-    return f"it would wait for itself: {', which waits for '.join(names)}"
+def _message(path: Sequence[Node], labels: Mapping[Node, str]) -> str:
+    names = [labels.get(node) or (" ".join(node) if isinstance(node, tuple) else _name(node)) for node in path]
+    return f"it would depend on itself: {' -> '.join(names)}"
 
 
-def _called(node: int | Sibling) -> str:
-    return f"the new task at place {node.place}" if isinstance(node, Sibling) else f"task {node}"
+def _name(node: int | BatchMember) -> str:
+    return f"new task {node.place}" if isinstance(node, BatchMember) else f"task {node}"
 
 
-def _asking(frame: Frame, statement: Any, name: str, columns: dict[str, Any], rows: Collection[Any]) -> Step:
+def _query(frame: Frame, statement: Any, name: str, columns: dict[str, Any], rows: Collection[Any]) -> Step:
     return Step(statement(frame.tables, frame.driver), frame.dialect.parameters(name, by_column(columns, rows)))
 
 
 @lru_cache
 def _waited_for(tables: Tables, driver: sa.Dialect) -> Prepared:
-    """Those of some names that blocked tasks wait for."""
+    """The names that open dependencies refer to."""
     name, edge = DIALECTS[driver.name].rows("name", NAME_COLUMNS), tables.dependency
     named = (edge.c.parent_key == name.c.key) & (edge.c.parent_handler == name.c.handler)
     return Prepared(sa.select(name.c.handler, name.c.key).where(sa.exists().where(named, is_open(edge.c))), driver)
@@ -129,7 +130,7 @@ def _waited_for(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 @lru_cache
 def _edges(tables: Tables, driver: sa.Dialect) -> Prepared:
-    """The open edges of blocked tasks that are given by id, or by handler and key."""
+    """The open dependencies of blocked tasks, by id or by handler and key."""
     node, task, edge = DIALECTS[driver.name].rows("node", NODE_COLUMNS), tables.task, tables.dependency
     meant = sa.select(node.c.place, parent_of(tables, node).label("task_id")).offset(NO_JOIN)
     meant_ = meant.subquery("meant")

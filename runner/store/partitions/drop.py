@@ -1,25 +1,25 @@
-"""drop: take an old range away as a whole."""
+"""drop: remove an old range of the history as a whole."""
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
-from runner.policy.ranges import Fate, Range, fate
-from runner.schema.partitions import SUCCEEDED, full_name, range_name
-from runner.store.partitions.look import look
-from runner.store.partitions.turn import take, trying
-from runner.store.partitions.weigh import weigh, within
-from runner.store.transaction import Transaction
+from runner.db.schema.partitions import SUCCEEDED, full_name, range_name
+from runner.db.transaction import Transaction
+from runner.policy.partitions import Fate, Range, fate
+from runner.store.partitions.forecast import assess, within
+from runner.store.partitions.layout import attempt_change, lock_partitions, read_layout
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A range that is gone.
+    """A dropped range.
 
     Args:
         part: its ids.
-        tasks: succeeded tasks that went with it, as far as the server had counted them.
+        tasks: number of succeeded tasks in it, as far as the server had counted them.
     """
 
     part: Range
@@ -27,38 +27,38 @@ class Dropped:
 
 
 async def drop(tx: Transaction, part: Range, before: datetime) -> Dropped | None:
-    """Drop a range of the history, if all but a few of its rows are old; these few move to the default partition.
+    """Drop a range of the history if all but a few of its rows are old; these few move to the default partition.
 
     Args:
         tx: a writing transaction.
         part: the range, stripped.
-        before: what finished before then is old.
+        before: tasks that finished before this time are old.
 
     Returns:
-        What is gone; None when it must be tried again later, or when somebody else has done it.
+        The dropped range; None if the caller must try again later, or if another runner dropped it.
     """
-    if not await take(tx):
+    if not await lock_partitions(tx):
         return None
-    layout = await look(tx)
+    layout = await read_layout(tx)
     if layout is None or part not in layout.ranges:
         return None
-    if fate(await weigh(tx, part, layout.next_id, before, before)) is not Fate.DROP:
+    if fate(await assess(tx, part, layout.next_id, before, before)) is not Fate.DROP:
         return None
     known = layout.ranges[part]
     tasks = await _count(tx, part) if known is None else known
-    async with trying(tx) as attempt:
+    async with attempt_change(tx) as attempt:
         moved = await _drop(tx, part, before)
     return None if attempt.failed else Dropped(part, max(0, tasks - moved))
 
 
 async def _count(tx: Transaction, part: Range) -> int:
-    """Count what the server has not counted yet, and which is little therefore."""
+    """Count the rows of a range without server statistics; such a range is small."""
     past = tx.tables.history
     return int(await tx.scalar(sa.select(sa.func.count()).select_from(past).where(*within(tx.tables, part))))
 
 
 async def _drop(tx: Transaction, part: Range, before: datetime) -> int:
-    """Take the range away, and return how many of its rows were kept."""
+    """Drop the range and return the number of rows that were kept."""
     history = tx.tables.history
     whole, table = (full_name(history, name) for name in (SUCCEEDED, range_name(part.first)))
     await tx.execute(sa.text(f"ALTER TABLE {whole} DETACH PARTITION {table}"))
@@ -68,3 +68,35 @@ async def _drop(tx: Transaction, part: Range, before: datetime) -> int:
     moved = await tx.rows(sa.insert(history).from_select(names, young).returning(history.c.id))
     await tx.execute(sa.text(f"DROP TABLE {table}"))
     return len(moved)
+
+
+async def strip(tx: Transaction, part: Range, before: datetime, limit: int = 1_000) -> Range | None:
+    """Delete attempts, audit entries and dependencies of the old tasks of a range, in small steps.
+
+    Rows of other tasks with ids in the range stay: these are dead, live, or not old yet.
+
+    Args:
+        tx: a writing transaction.
+        part: the range to drop, or the rest from the last call.
+        before: tasks that finished before this time are old.
+        limit: maximum number of rows to read in each table.
+
+    Returns:
+        The rest of the range for another transaction; None at the end.
+    """
+    columns = [table.c.task_id for table in (tx.tables.attempt, tx.tables.audit, tx.tables.dependency)]
+    first = min([await _strip(tx, column, part, before, limit) for column in columns])
+    return Range(first, part.end) if first < part.end else None
+
+
+async def _strip(tx: Transaction, column: Any, part: Range, before: datetime, limit: int) -> int:
+    """Strip the rows of one table and return the id to continue with."""
+    here = (column >= part.first, column < part.end)
+    met = [row[0] for row in await tx.rows(sa.select(column).where(*here).order_by(column).limit(limit))]
+    upto = Range(part.first, met[-1] + 1 if len(met) == limit else part.end)
+    past = tx.tables.history.c
+    old = (*within(tx.tables, upto), past.finished_at < before, tx.dialect.one_of(past.id, sorted(set(met))))
+    ids = [row.id for row in await tx.rows(sa.select(past.id).where(*old))] if met else []
+    if ids:
+        await tx.execute(sa.delete(column.table).where(tx.dialect.one_of(column, ids)))
+    return upto.end

@@ -2,55 +2,56 @@
 
 import sqlalchemy as sa
 
-from runner.policy.ranges import Range, beyond, next_range
-from runner.schema import is_state
-from runner.schema.partitions import SUCCEEDED, full_name, range_name
-from runner.store.partitions.look import Layout, look
-from runner.store.partitions.turn import take, trying
-from runner.store.transaction import Transaction
-from runner.task import State
+from runner.db.schema import is_state
+from runner.db.schema.partitions import SUCCEEDED, full_name, range_name
+from runner.db.transaction import Transaction
+from runner.model.task import State
+from runner.policy.partitions import Range, beyond, next_range
+from runner.store.partitions.layout import Layout, attempt_change, lock_partitions, read_layout
 
-TRIES = 10
-"""Ranges that are passed over, at most, because rows with ids of theirs stand in the default partition already."""
+MAX_SKIPPED = 10
+"""Maximum number of ranges to skip because the default partition already contains rows of them."""
 
 
 async def extend(tx: Transaction) -> Range | None:
-    """Create one range, if there are not enough beyond the id that will be handed out next.
+    """Create one range if there are too few beyond the next id.
 
     Args:
         tx: a writing transaction.
 
     Returns:
-        What was created; do it again, in another transaction. None when there are enough, when this role may not
-        create any, or when it must be tried again later.
+        The new range; call again in another transaction. None if there are enough ranges, if this role may not create
+        any, or if the caller must try again later.
     """
-    layout = await look(tx)
-    if layout is None or not layout.may_change or not await take(tx):
+    layout = await read_layout(tx)
+    if layout is None or not layout.may_change or not await lock_partitions(tx):
         return None
-    wanted = await _free(tx, await look(tx) or layout)  # anew: somebody may have created it before it was our turn
-    return wanted if wanted and await _created(tx, wanted) else None
+    new_range = await _next_free(
+        tx, await read_layout(tx) or layout
+    )  # another runner may have created it before the lock
+    return new_range if new_range and await _create(tx, new_range) else None
 
 
-async def _free(tx: Transaction, layout: Layout) -> Range | None:
-    """The range to create; the default partition must not hold a row that would belong into it."""
-    wanted, past = next_range(list(layout.ranges), layout.next_id), tx.tables.history.c
-    for _ in range(TRIES):
-        if wanted is None:
+async def _next_free(tx: Transaction, layout: Layout) -> Range | None:
+    """Return the range to create; the default partition must not contain a row of it."""
+    new_range, past = next_range(list(layout.ranges), layout.next_id), tx.tables.history.c
+    for _ in range(MAX_SKIPPED):
+        if new_range is None:
             break
-        within = is_state(past.state, State.SUCCEEDED) & (past.id >= wanted.first) & (past.id < wanted.end)
+        within = is_state(past.state, State.SUCCEEDED) & (past.id >= new_range.first) & (past.id < new_range.end)
         taken = await tx.scalar(sa.select(sa.func.max(past.id)).where(within))
         if taken is None:
-            return wanted
-        wanted = beyond(wanted, taken)
+            return new_range
+        new_range = beyond(new_range, taken)
     return None
 
 
-async def _created(tx: Transaction, wanted: Range) -> bool:
+async def _create(tx: Transaction, new_range: Range) -> bool:
     whole = full_name(tx.tables.history, SUCCEEDED)
-    table = full_name(tx.tables.history, range_name(wanted.first))
-    async with trying(tx) as attempt:
-        # Created apart and attached: PARTITION OF would wait for every settle and every reader, and they for it.
+    table = full_name(tx.tables.history, range_name(new_range.first))
+    async with attempt_change(tx) as attempt:
+        # Create a table and attach it: PARTITION OF would wait for every settle and reader, and they for it.
         await tx.execute(sa.text(f"CREATE TABLE {table} (LIKE {whole} INCLUDING DEFAULTS INCLUDING CONSTRAINTS)"))
-        values = f"FROM ({wanted.first}) TO ({wanted.end})"
+        values = f"FROM ({new_range.first}) TO ({new_range.end})"
         await tx.execute(sa.text(f"ALTER TABLE {whole} ATTACH PARTITION {table} FOR VALUES {values}"))
     return not attempt.failed

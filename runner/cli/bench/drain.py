@@ -1,0 +1,145 @@
+"""The parts `drain` and `pinned`: the rate and CPU cost of running a backlog."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from runner.cli.bench.context import BenchContext
+from runner.cli.bench.load import CHUNK, Load
+from runner.cli.bench.report import Cost, Measurement
+from runner.cli.bench.statements import Statements
+from runner.cli.bench.stopwatch import STEPS
+from runner.cli.bench.worker_config import WorkerReport
+from runner.cli.bench.workers import Workers
+from runner.db.database import Database
+
+MICRO = 1e6
+
+
+async def drain(context: BenchContext) -> Measurement:
+    """Run a backlog, from the first start until the database has no task left."""
+    async with context.create_load() as load:
+        measurement, _ = await drain_backlog(context, load, context.plan.runners)
+        return measurement
+
+
+async def pinned(context: BenchContext) -> Measurement:
+    """Run a backlog while an older transaction is open, so that no dead row can be removed."""
+    async with context.create_load() as load, _snapshot(Database.of(context.sandbox.settings)):
+        measurement, _ = await drain_backlog(context, load, context.plan.runners)
+        return measurement
+
+
+async def drain_backlog(
+    context: BenchContext, load: Load, runners: int, *, profiling: bool = False
+) -> tuple[Measurement, list[WorkerReport]]:
+    """Submit a backlog and run it.
+
+    Args:
+        context: the context.
+        load: the load, with nothing submitted yet.
+        runners: number of runner processes.
+        profiling: measure the cost of each step.
+
+    Returns:
+        The measurement, and the report of each runner.
+    """
+    tasks = context.plan.tasks
+    await load.many(tasks)
+    await load.analyze()
+    async with context.workers(runners, profiling=profiling) as workers:
+        await workers.wait_for_starts(tasks)
+        finished_at = await load.wait_until_done()
+        first_start = workers.first
+        reports = await workers.stop()
+    hits = sum(report.hits for report in reports)
+    cpu = sum(report.cpu for report in reports if report.hits)
+    figures = {"rate": tasks / (finished_at - first_start), "cpu_us": MICRO * cpu / tasks}
+    return Measurement(figures, tasks, runners, await load.proof(hits)), reports
+
+
+@asynccontextmanager
+async def _snapshot(database: Database) -> AsyncIterator[None]:
+    """Hold a transaction open on a snapshot of the current tables."""
+    try:
+        async with database.reading() as tx:
+            await tx.rows(tx.tables.task.select().limit(1))  # PostgreSQL takes its snapshot with the first statement
+            yield
+    finally:
+        await database.dispose()
+
+
+async def profile(context: BenchContext) -> Measurement:
+    """Run a backlog with a stopwatch around each step. Its overhead is the difference in CPU from `drain`."""
+    async with context.create_load() as load:
+        statements = Statements(load.database, context.sandbox.settings)
+        await statements.begin()
+        measurement, (report,) = await drain_backlog(context, load, 1, profiling=True)
+        costs = [*_costs(report), *await statements.costs(load, context.plan.tasks)]
+        return replace(measurement, costs=costs)
+
+
+def _costs(report: WorkerReport) -> Iterator[Cost]:
+    """The cost of each step, and of the rest."""
+    per_task = MICRO / report.hits
+    for name, description in STEPS.items():
+        step = report.steps[name]
+        took = per_task * step.took if step.took else None
+        yield Cost(name, description, per_task * step.cpu, took, step.calls)
+    rest = report.loop_cpu - sum(step.cpu for step in report.steps.values())
+    yield Cost("rest", "event loop, connections, ticks", per_task * rest, None, 0)
+    threads = max(0.0, report.cpu - report.loop_cpu)
+    yield Cost("threads", "other threads: SQLite and its driver", per_task * threads, None, 0)
+
+
+BACKLOG = 5 * CHUNK
+"""Maximum number of waiting tasks; the producer pauses at it."""
+
+POLL_INTERVAL = 0.002
+"""Seconds between two checks while the producer pauses."""
+
+Sample = tuple[float, int]
+"""The time in monotonic seconds, and the number of tasks started by then."""
+
+
+async def sustained(context: BenchContext) -> Measurement:
+    """Submit as fast as tasks run; measures the rate and whether it stays constant."""
+    runners = context.plan.runners
+    async with context.create_load() as load, context.workers(runners) as workers:
+        await load.many(CHUNK)
+        await workers.wait_for_starts(CHUNK)
+        samples = await _produce(context, load, workers)
+        await workers.wait_for_starts(load.submitted)
+        await load.wait_until_done()
+        reports = await workers.stop()
+        hits = sum(report.hits for report in reports)
+        return Measurement(_rates(samples), load.submitted, runners, await load.proof(hits))
+
+
+async def _produce(context: BenchContext, load: Load, workers: Workers) -> list[Sample]:
+    started_at = time.monotonic()
+    samples: list[Sample] = [(started_at, workers.hits)]
+    while samples[-1][0] - started_at < context.plan.seconds:
+        if load.submitted - workers.hits < BACKLOG:
+            await load.many(CHUNK)
+        else:
+            await asyncio.sleep(POLL_INTERVAL)
+        samples.append((time.monotonic(), workers.hits))
+        context.show(f"{samples[-1][0] - started_at:.0f} of {context.plan.seconds:.0f} s")
+    return samples
+
+
+def _rates(samples: Sequence[Sample]) -> dict[str, float]:
+    third = (samples[-1][0] - samples[0][0]) / 3
+    early = [sample for sample in samples if sample[0] <= samples[0][0] + third]
+    late = [sample for sample in samples if sample[0] >= samples[-1][0] - third]
+    first, last = _rate(early), _rate(late)
+    flat = {"flat": last / first} if first else {}
+    return {"rate": _rate(samples), "first": first, "last": last} | flat
+
+
+def _rate(samples: Sequence[Sample]) -> float:
+    (started_at, before), (end, after) = samples[0], samples[-1]
+    return (after - before) / (end - started_at) if end > started_at else 0.0

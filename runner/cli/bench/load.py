@@ -1,0 +1,135 @@
+"""The load: submits the tasks of a bench and counts how they end."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from runner.cli.bench.worker_config import HANDLER
+from runner.db.database import Database
+from runner.db.schema import is_state
+from runner.db.transaction import Transaction
+from runner.errors import BenchFailed
+from runner.model.task import NewTask, State
+from runner.store.submit import submit, submit_many
+
+CHUNK = 1_000
+"""Tasks per transaction."""
+
+POLL_INTERVAL = 0.001
+"""Seconds between two counts of the unfinished tasks."""
+
+TIMEOUT = 60.0
+"""Seconds after the last start within which every task must finish."""
+
+PAD = "x" * 64
+"""Makes a payload about 100 bytes long."""
+
+
+class TaskCounts(NamedTuple):
+    """The fate of the tasks of one measurement.
+
+    Args:
+        tasks: submitted tasks.
+        hits: starts.
+        ended: tasks in the history, each after one attempt.
+        left: unfinished tasks.
+    """
+
+    tasks: int
+    hits: int
+    ended: int
+    left: int
+
+    @property
+    def holds(self) -> bool:
+        """True if each task started once and finished once."""
+        return self.ended == self.hits == self.tasks and not self.left
+
+    def __str__(self) -> str:
+        if self.holds:
+            return f"each of {self.tasks:,} tasks finished exactly once"
+        return f"{self.ended:,} of {self.tasks:,} tasks finished, with {self.hits:,} starts; {self.left:,} unfinished"
+
+
+class Load:
+    """Submits tasks to one database.
+
+    Args:
+        database: a database with empty tables.
+        notify: wake listening runners.
+    """
+
+    def __init__(self, database: Database, *, notify: bool) -> None:
+        self.database = database
+        self._notify = notify
+        self.submitted = 0
+
+    async def one(self, *, timed: bool = False) -> None:
+        """Submit one task, committed on return.
+
+        Args:
+            timed: make the runner record the latency of its start.
+        """
+        task = _task(self.submitted, time.monotonic() if timed else 0.0)
+        await self.database.state(submit, task, notify=self._notify)
+        self.submitted += 1
+
+    async def many(self, tasks: int) -> None:
+        """Submit tasks, CHUNK of them per transaction."""
+        for size in _sizes(tasks):
+            chunk = [_task(self.submitted + index) for index in range(size)]
+            await self.database.write(submit_many, chunk, notify=self._notify)
+            self.submitted += size
+
+    async def analyze(self) -> None:
+        """Update the planner statistics, as PostgreSQL would within a minute on its own."""
+        if self.database.dialect.isolates_rows:
+            await self.database.write(_analyze)
+
+    async def wait_until_done(self) -> float:
+        """Wait until every task has finished.
+
+        Returns:
+            The time in monotonic seconds.
+
+        Raises:
+            BenchFailed: tasks have started but do not finish.
+        """
+        deadline = time.monotonic() + TIMEOUT
+        while unfinished := await self.database.read(_unfinished):
+            if time.monotonic() > deadline:
+                raise BenchFailed(why=f"{unfinished:,} tasks started but did not finish within {TIMEOUT:.0f} s")
+            await asyncio.sleep(POLL_INTERVAL)
+        return time.monotonic()
+
+    async def proof(self, hits: int) -> TaskCounts:
+        """Count the tasks, after this many starts."""
+        return TaskCounts(self.submitted, hits, *await self.database.read(_counts))
+
+
+def _task(index: int, submitted_at: float = 0.0) -> NewTask:
+    return NewTask(HANDLER, json.dumps({"i": index, "t": submitted_at, "pad": PAD}))
+
+
+def _sizes(tasks: int) -> Iterator[int]:
+    for first in range(0, tasks, CHUNK):
+        yield min(CHUNK, tasks - first)
+
+
+async def _analyze(tx: Transaction) -> None:
+    name = tx.connection.dialect.identifier_preparer.format_table(tx.tables.task)
+    await tx.execute(sa.text(f"ANALYZE {name}"))
+
+
+async def _unfinished(tx: Transaction) -> int:
+    return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
+
+
+async def _counts(tx: Transaction) -> Sequence[int]:
+    history = tx.tables.history.c
+    finished = sa.select(sa.func.count()).where(is_state(history.state, State.SUCCEEDED), history.attempt == 1)
+    return int(await tx.scalar(finished)), await _unfinished(tx)

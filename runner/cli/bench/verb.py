@@ -1,0 +1,149 @@
+"""`runner bench`: throughput and latency on this machine."""
+
+import asyncio
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from runner.cli.bench import BenchPlan, BenchReport
+from runner.cli.bench import bench as measure
+from runner.cli.bench.plan import read_parts
+from runner.cli.bench.report import UNITS, BenchSummary, Cost
+from runner.cli.connection import DEFAULT_CONNECTION, Connection
+from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.interruption import Interruption
+from runner.cli.output import TableColumn, print_json, print_line, print_table, print_title
+from runner.settings import Settings
+from runner.text import format
+from runner.text.sanitize import clean
+
+WIDTH, INDENT = 80, 10
+"""Columns of the output, and of the labels at its left."""
+
+FIGURES = (
+    TableColumn("PART", whole=True),
+    TableColumn("MEDIAN", right=True, whole=True),
+    TableColumn("FIGURE", whole=True),
+    TableColumn("RANGE", right=True, whole=True),
+)
+COSTS = (
+    TableColumn("STEP", whole=True),
+    TableColumn("CPU us", right=True, whole=True),
+    TableColumn("WALL us", right=True, whole=True),
+    TableColumn("CALLS", right=True, whole=True),
+    TableColumn("DESCRIPTION"),
+)
+
+AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
+
+
+async def bench(
+    *,
+    tasks: AtLeastOne = 20_000,
+    parts: str = "",
+    runners: Literal[1, 2] = 1,
+    seconds: Annotated[float, Parameter(validator=Number(gt=0, lte=86_400))] = 30.0,
+    reps: AtLeastOne = 1,
+    json: bool = False,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Measure submit and run throughput on this machine.
+
+    Your tables are not touched. On SQLite the bench works in a temporary folder
+    (of TMPDIR), on PostgreSQL in its own schema. It removes both at the end.
+
+    Compare ratios within one run, not figures of two machines or two runs.
+
+    Args:
+        tasks: Size of a backlog.
+        parts: Some of one,bulk,coalesced,drain,latency,pinned,sustained,
+            idle,profile.
+        runners: Processes that drain a backlog: 1 or 2.
+        seconds: Duration of the part sustained; idle takes a third of it.
+        reps: Repetitions of the whole plan.
+        json: Print one JSON document.
+        connection: The database.
+    """
+    plan = BenchPlan(tasks, read_parts(parts), runners, seconds, reps)
+    report = await _interruptible(connection.settings(), plan)
+    if isinstance(report, int):
+        return report
+    print_json(document(report)) if json else _print(report)
+    for broken in report.broken:
+        print_stderr(f"{broken.part}, repetition {broken.repetition}: {broken.proof}")
+    return Exit.ERROR if report.broken else Exit.OK
+
+
+async def _interruptible(settings: Settings, plan: BenchPlan) -> BenchReport | int:
+    """Run the bench, or return the exit code of the signal that interrupted it."""
+    measuring = asyncio.ensure_future(measure(settings, plan, print_stderr, _show))
+
+    def stop() -> None:
+        measuring.cancel()
+
+    with Interruption(stop) as interruption:
+        try:
+            return await measuring
+        except asyncio.CancelledError:
+            if not interruption.exit_code:
+                raise
+            _show("")
+            print_stderr("runner: interrupted; the bench removed its tables")
+            return interruption.exit_code
+
+
+def document(report: BenchReport) -> dict[str, Any]:
+    """A report as a JSON object."""
+    return {
+        "place": report.place,
+        "plan": report.plan,
+        "machine": report.machine,
+        "notes": report.notes,
+        "figures": [{**summary._asdict(), "unit": UNITS[summary.figure].words} for summary in report.summaries],
+        "exactly_once": not report.broken,
+        "measurements": report.measurements,
+    }
+
+
+def _show(text: str) -> None:
+    """Replace the progress line, if standard error is a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{clean(text, WIDTH - 1)}", end="", file=sys.stderr, flush=True)
+
+
+def _print(report: BenchReport) -> None:
+    for topic, value in report.machine.items():
+        for line in textwrap.wrap(f"{topic:<{INDENT}}{value}", WIDTH, subsequent_indent=" " * INDENT):
+            print_line(line)
+    print_title(f"{report.plan.tasks:,} tasks, runners: {report.plan.runners}, repetitions: {report.plan.reps}")
+    print_table(FIGURES, [_row(summary) for summary in report.summaries])
+    for measurement in report.measurements:
+        if measurement.costs:
+            print_title(f"profile {measurement.repetition}: microseconds per task; measuring slows the runner down")
+            print_table(COSTS, [_cost(cost) for cost in measurement.costs])
+    print_line("")
+    for line in _remarks(report):
+        for piece in textwrap.wrap(line, WIDTH):
+            print_line(piece)
+
+
+def _row(summary: BenchSummary) -> Sequence[str]:
+    words, decimals = UNITS[summary.figure]
+    median, lowest, highest = (f"{value:,.{decimals}f}" for value in summary[2:])
+    return [summary.part, median, words, f"{lowest} - {highest}" if lowest != highest else ""]
+
+
+def _cost(cost: Cost) -> Sequence[str]:
+    cpu, took = (format.NOTHING if value is None else f"{value:,.1f}" for value in (cost.cpu_us, cost.took_us))
+    return [cost.what, cpu, took, f"{cost.calls:,}" if cost.calls else format.NOTHING, cost.words]
+
+
+def _remarks(report: BenchReport) -> Iterator[str]:
+    proofs = [one.proof for one in report.measurements if one.proof is not None]
+    if proofs and not report.broken:
+        yield f"Each of the {sum(proof.tasks for proof in proofs):,} tasks finished exactly once."
+    yield from report.notes

@@ -1,0 +1,102 @@
+"""A runner process of the bench: `python -P -m runner.cli.bench.worker`.
+
+It reads its configuration from standard input and prints a line when it is ready. The next byte of input starts it, and
+each further byte is a mark. The end of the input stops it, even if the bench was killed. At the end it prints its
+report.
+"""
+
+import asyncio
+import json
+import os
+import pickle
+import sys
+import time
+from dataclasses import asdict
+
+from runner.cli.bench.counter import Counter
+from runner.cli.bench.stopwatch import Stopwatch
+from runner.cli.bench.worker_config import HANDLER, WorkerConfig, WorkerReport
+from runner.engine.main import collect_rarely
+from runner.engine.runner import Runner
+from runner.handlers.registry import Handler
+
+READY = "ready"
+INPUT = 0
+"""The descriptor of standard input."""
+
+
+class BenchWorker:
+    """One runner with its counter and its report.
+
+    Args:
+        config: the configuration from the bench.
+    """
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._probe = Counter(config.probe)
+        self._stopwatch = Stopwatch() if config.profiling else None
+        if self._stopwatch is not None:
+            self._stopwatch.attach()
+        self._latencies: list[float] = []
+        self._marks: list[tuple[float, float]] = []
+        self._hits = 0
+        self._first = (0.0, 0.0)
+        self._runner = Runner(config.settings, {HANDLER: Handler(HANDLER, self.noop)})
+
+    async def noop(self, i: int, t: float, pad: str) -> None:  # noqa: ARG002 - gives the payload its size
+        """The handler: only counts."""
+        now = time.monotonic()
+        if not self._hits:
+            self._first = (time.process_time(), time.thread_time())
+        if t:
+            self._latencies.append(now - t)
+        self._hits += 1
+        self._probe.hit(now)
+
+    async def work(self) -> WorkerReport:
+        """Run tasks from the first byte of input until its end."""
+        loop = asyncio.get_running_loop()
+        started = asyncio.Event()
+        reports: list[WorkerReport] = []
+
+        def read_input() -> None:
+            if os.read(INPUT, 1):
+                started.set()
+                self._marks.append((time.monotonic(), time.process_time()))
+                return
+            loop.remove_reader(INPUT)
+            reports.append(self._report())
+            started.set()
+            self._runner.stop()
+
+        loop.add_reader(INPUT, read_input)
+        print(READY, flush=True)
+        await started.wait()
+        collect_rarely()
+        await self._runner.run()
+        return reports[0] if reports else self._report()
+
+    def _report(self) -> WorkerReport:
+        self._marks.append((time.monotonic(), time.process_time()))
+        cpu, loop_cpu = (self._stopwatch and self._stopwatch.first_step) or self._first
+        return WorkerReport(
+            hits=self._hits,
+            cpu=time.process_time() - cpu,
+            loop_cpu=time.thread_time() - loop_cpu,
+            latencies=self._latencies,
+            marks=self._marks,
+            steps=dict(self._stopwatch.steps) if self._stopwatch else {},
+        )
+
+
+def main() -> None:
+    """Read the configuration, run, and print the report."""
+    # The buffered read takes nothing from the event loop: the first byte follows only after the ready line.
+
+    config = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the bench that started this process
+    report = asyncio.run(BenchWorker(config).work())
+    json.dump(asdict(report), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

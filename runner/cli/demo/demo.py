@@ -1,0 +1,135 @@
+"""Submit the files of the standard library as tasks, run them, and report."""
+
+import asyncio
+import contextlib
+import platform
+import random
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runner.cli.demo.findings import read_findings
+from runner.cli.demo.progress import ProgressBar
+from runner.cli.demo.report import SAMPLES, DemoReport, advise, announce, show, to_json
+from runner.cli.demo.round import HANDLERS, Round, deal
+from runner.cli.demo.sources import LIBRARY, SourceFile, is_complete, library, substitutes
+from runner.cli.interruption import Interruption
+from runner.db.database import Database
+from runner.db.migrations.apply import ensure
+from runner.engine.runner import Runner
+from runner.errors import DatabaseUnavailable, InvalidInput, InvalidSettings
+from runner.handlers.registry import Handler, discover
+from runner.model.task import NewTask
+from runner.settings import Settings
+from runner.text.sanitize import count_noun
+
+POLL_INTERVAL = 0.2
+"""Seconds between two progress updates."""
+
+MIN_BACKLOG, REFILL = 20, 5
+"""A demo that keeps running submits REFILL tasks when fewer than MIN_BACKLOG are unfinished."""
+
+INCOMPLETE = "This Python lacks the broken test files of its library; substitutes replace them."
+
+
+async def demo(
+    settings: Settings, *, keep_running: bool = False, as_json: bool = False, tasks: int | None = None
+) -> int:
+    """Submit real files as tasks, run them with failures and retries, and report.
+
+    Args:
+        settings: the settings, with the database.
+        keep_running: keep submitting until interrupted.
+        as_json: print the report as JSON, and nothing else on standard output.
+        tasks: number of tasks to submit at first, failing ones before others; None for all files.
+
+    Returns:
+        The exit code: 0, or 128 plus the number of the signal that interrupted the demo.
+
+    Raises:
+        InvalidInput: there is nothing to submit.
+        InvalidSettings: the database is marked as production.
+        StoreError: the database cannot be used.
+    """
+    _check(settings, tasks)
+    sources, notes = _sources()
+    handlers = _handlers()
+    database = Database.of(settings)
+    try:
+        await ensure(database)
+        demo_round = Round(database)
+        deck = deal(sources, handlers, demo_round.by)[:tasks]
+        if not as_json:
+            announce(len(deck), _location(settings), notes)
+        started_at = time.monotonic()
+        await demo_round.submit(deck, notify=settings.notify)
+        code = await _run(Runner(settings, handlers), demo_round, deck if keep_running else ())
+        seconds = time.monotonic() - started_at
+        findings = await database.read(read_findings, demo_round)
+    finally:
+        await database.dispose()
+    report = DemoReport(
+        database=database.url,
+        place=_location(settings),
+        first=demo_round.first,
+        seconds=round(seconds, 3),
+        interrupted=code != 0,
+        notes=notes,
+        findings=findings,
+        advice=advise(settings, findings),
+    )
+    print(to_json(report)) if as_json else show(report)
+    return code
+
+
+def _check(settings: Settings, tasks: int | None) -> None:
+    if tasks is not None and tasks < 1:
+        raise InvalidInput(why=f"{count_noun(tasks, 'task')}: too few for a demo")
+    if settings.production:
+        why = "the demo fills its database with sample tasks; name another database with --url or --profile"
+        raise InvalidSettings(where="production", why=why)
+
+
+def _location(settings: Settings) -> str:
+    url = settings.url
+    return str(Path(url.database).resolve()) if url.kind == "sqlite" else str(url)
+
+
+def _sources() -> tuple[list[SourceFile], list[str]]:
+    sources = library()
+    notes = [
+        f"One task for each of the {len(sources):,} source files of Python {platform.python_version()} in {LIBRARY}."
+    ]
+    if not is_complete(sources):
+        sources += substitutes()
+        notes.append(INCOMPLETE)
+    return sources, notes
+
+
+def _handlers() -> Mapping[str, Handler]:
+    registry = discover([SAMPLES], installed=False)
+    return {name: registry.find(name) for name in HANDLERS}
+
+
+async def _run(runner: Runner, demo_round: Round, deck: Sequence[NewTask]) -> int:
+    """Run a round to its end. With a deck, submit more tasks from it until interrupted."""
+    with Interruption(runner.stop) as interruption, ProgressBar(endless=bool(deck)) as bar:
+        run_task = asyncio.ensure_future(runner.run())
+        try:
+            while not run_task.done():
+                await _update(runner, demo_round, deck, bar)
+                await asyncio.wait([run_task], timeout=POLL_INTERVAL)
+        finally:
+            runner.stop()
+            await run_task
+    return interruption.exit_code
+
+
+async def _update(runner: Runner, demo_round: Round, deck: Sequence[NewTask], bar: ProgressBar) -> None:
+    with contextlib.suppress(DatabaseUnavailable):  # the runner waits for the database too
+        progress = await demo_round.progress()
+        bar.show(progress)
+        if not (progress.unfinished or deck):
+            runner.stop()
+        if deck and progress.unfinished < MIN_BACKLOG and not runner.stopping:
+            await demo_round.submit(random.sample(deck, min(REFILL, len(deck))), notify=runner.settings.notify)

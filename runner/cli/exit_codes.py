@@ -1,0 +1,144 @@
+"""Exit codes, and errors as one line on standard error instead of a traceback."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TextIO
+
+from cyclopts import CycloptsError
+
+from runner.errors import RunnerError
+from runner.text.redact import mask
+from runner.text.sanitize import clean
+
+
+class Exit(IntEnum):
+    """The exit codes of a command. The errors in runner.errors carry theirs."""
+
+    OK = 0
+    ERROR = 1
+    BAD_INPUT = 2
+    CONFIGURATION = 3
+    DATABASE = 4
+    NOT_FOUND = 5
+    CONFLICT = 6
+    PARTIAL = 7
+    FAILED = 8
+    UNFINISHED = 9
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+MEANINGS = {
+    Exit.OK: "success; also if no task matches the filter",
+    Exit.ERROR: "unexpected error, or a check found a problem",
+    Exit.BAD_INPUT: "invalid input; nothing was changed",
+    Exit.CONFIGURATION: "invalid settings, handlers or connection arguments",
+    Exit.DATABASE: "database unreachable, request rejected, or tables of another release",
+    Exit.NOT_FOUND: "no such task, queue, handler or runner",
+    Exit.CONFLICT: "conflict: the task has changed, or its state does not allow this",
+    Exit.PARTIAL: "partly done; standard error lists the rest",
+    Exit.FAILED: "the awaited task failed for good or was terminated",
+    Exit.UNFINISHED: "the awaited task did not finish in time; it continues",
+    Exit.INTERRUPTED: "interrupted",
+    Exit.BROKEN_PIPE: "the reader of the output has gone away",
+}
+"""The meaning of each exit code, for the help and the documentation."""
+
+_LONGEST_MESSAGE = 2_000
+
+
+def prepare_streams() -> None:
+    """Make sure that the standard streams exist and accept any character.
+
+    A closed stream is opened on the null device before anything else. Its descriptor would otherwise go to the next
+    file that is opened, which may be the database.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - stays open until exit
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - stays open until exit
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="replace")
+
+
+def exit_code_of(command: Callable[[], int]) -> int:
+    """Run a command and turn any error into an exit code.
+
+    Args:
+        command: returns its exit code, or raises.
+
+    Returns:
+        The exit code; errors are printed on standard error.
+    """
+    try:
+        try:
+            return command()
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # Rich has already redirected its stream
+            return Exit.BROKEN_PIPE
+        raise
+    except Exception as error:
+        return _exit_code(error)
+
+
+def _exit_code(error: Exception) -> int:
+    match error:
+        case BrokenPipeError():
+            _discard(sys.stdout)
+            return Exit.BROKEN_PIPE
+        case RunnerError():
+            return _print_error(str(error), error.exit_code)
+        case CycloptsError():
+            return _print_error(f"{error} See runner --help.", Exit.BAD_INPUT)
+        case OSError():
+            _discard(sys.stdout)
+            return _print_error(_os_message(error), Exit.ERROR)
+    return _print_unexpected(error)
+
+
+def print_stderr(text: str) -> None:
+    """Print to standard error, sanitized and redacted. Does nothing if the stream is gone."""
+    try:
+        print(clean(mask(text), _LONGEST_MESSAGE, newlines=True), file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)
+
+
+def _print_error(text: str, code: int) -> int:
+    print_stderr(f"runner: {text}")
+    return code
+
+
+def _os_message(error: OSError) -> str:
+    path = f"{error.filename}: " if error.filename else ""
+    return f"{path}{error.strerror or error}"
+
+
+def _print_unexpected(error: Exception) -> int:
+    # No user action should lead here. Python's developer mode shows the traceback.
+    if sys.flags.dev_mode:
+        print_stderr("".join(traceback.format_exception(error)))
+    kind = type(error).__name__
+    return _print_error(f"unexpected {kind}: {error}. Set PYTHONDEVMODE=1 for the traceback.", Exit.ERROR)
+
+
+def _discard(stream: TextIO) -> None:
+    """Redirect a broken stream to the null device, or Python would report it at exit."""
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError):  # a test's stream, without a file
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, descriptor)
+    os.close(null)

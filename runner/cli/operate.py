@@ -1,0 +1,244 @@
+"""`runner retry`, `terminate`, `delay`, `unblock`: operations on task ids or on a filter."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from runner.cli.confirm import ask, check_count, demand_for, eligible_count, print_preview, require_reason
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.operation_output import ProgressLine, print_result, print_script, select_targets
+from runner.cli.output import NO_MATCH
+from runner.cli.task_filter import EntryId, read_targets
+from runner.db.database import Database
+from runner.errors import InvalidInput
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
+from runner.model.duration import parse_duration
+from runner.operations.bulk import Course, Operation, to_all, to_each
+from runner.operations.delay import delay as apply_delay
+from runner.operations.preview import Preview, bounded
+from runner.operations.preview import preview as apply_preview
+from runner.operations.results import Result, Target, local_actor, with_change_group
+from runner.operations.retry import retry_now
+from runner.operations.terminate import terminate as apply_terminate
+from runner.operations.unblock import unblock as apply_unblock
+from runner.settings import Settings
+from runner.text import format
+from runner.text.sanitize import count_noun
+
+Targets = Annotated[str, Parameter(name="TASKS")]
+
+
+@Parameter(name="*", group=Group("Confirm", sort_key=50))
+@dataclass(frozen=True, slots=True)
+class ChangeOptions:
+    """How a change is confirmed and recorded.
+
+    Args:
+        dry_run: Only show the tasks that would change.
+        sql: Only print equivalent SQL for psql or sqlite3.
+        yes: The number of changes that the preview shows.
+        limit: Change only this many tasks, newest first: 1 for a trial.
+        reason: The reason; recorded with the change.
+        json: Print one JSON document.
+    """
+
+    dry_run: bool = False
+    sql: bool = False
+    yes: str | None = None
+    limit: int | None = None
+    reason: str | None = None
+    json: bool = False
+
+
+NO_OPTIONS = ChangeOptions()
+
+
+async def retry(
+    *targets: Targets,
+    spread: str | None = None,
+    options: ChangeOptions = NO_OPTIONS,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Run tasks again now: waiting ones right away, dead and cancelled ones as new attempts.
+
+    TASKS are ids (runner retry 12 13) or a filter (runner retry queue:mail
+    state:dead). A filter shows a preview first. To apply it, repeat the number of
+    changes with --yes, or confirm on a terminal.
+
+    Args:
+        targets: Task ids, or a filter.
+        spread: Spread the tasks at random over this time: 10m.
+        options: Confirmation.
+        connection: The database.
+    """
+    seconds = parse_duration(spread).total_seconds() if spread else 0.0
+    operation = partial(retry_now, spread=seconds)
+    return await _change("retry_now", operation, targets, options, connection)
+
+
+async def terminate(
+    *targets: Targets, options: ChangeOptions = NO_OPTIONS, connection: Connection = DEFAULT_CONNECTION
+) -> int:
+    """Terminate tasks: waiting ones now, running ones by request.
+
+    The runner of a running task receives the request with its next heartbeat.
+    TASKS are ids or a filter, as for runner retry.
+
+    Args:
+        targets: Task ids, or a filter.
+        options: Confirmation.
+        connection: The database.
+    """
+    return await _change("terminate", apply_terminate, targets, options, connection)
+
+
+async def delay(
+    *targets: Targets,
+    length: Annotated[str, Parameter(name=("--by", "--for"))],
+    options: ChangeOptions = NO_OPTIONS,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Postpone waiting tasks, counted from their planned time.
+
+    TASKS are ids or a filter, as for runner retry.
+
+    Args:
+        targets: Task ids, or a filter.
+        length: Duration: 30s, 10m, 2h.
+        options: Confirmation.
+        connection: The database.
+    """
+    seconds = parse_duration(length).total_seconds()
+    operation = partial(apply_delay, seconds=seconds)
+    return await _change("delay", operation, targets, options, connection)
+
+
+async def unblock(
+    *targets: Targets,
+    dependency: EntryId | None = None,
+    options: ChangeOptions = NO_OPTIONS,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Release tasks from their dependencies, as if every parent had succeeded.
+
+    TASKS are ids or a filter, as for runner retry.
+
+    Args:
+        targets: Task ids, or a filter.
+        dependency: Only the dependency with this id, as runner show prints.
+        options: Confirmation.
+        connection: The database.
+    """
+    operation = partial(apply_unblock, dependency_id=dependency)
+    return await _change("unblock", operation, targets, options, connection)
+
+
+async def _change(
+    verb: str,
+    function: Callable[..., Awaitable[Result]],
+    words: Sequence[str],
+    options: ChangeOptions,
+    connection: Connection,
+) -> int:
+    if options.limit is not None and options.limit < 1:
+        raise InvalidInput(why=f"--limit must be at least 1, not {options.limit}")
+    targets, settings = read_targets(words), connection.settings()
+    async with open_database(settings) as database:
+        if options.dry_run:
+            print_preview(await _preview(database, verb, targets), json=options.json)
+            return Exit.OK
+        if options.sql:
+            await _print_script(database, function, targets, options)
+            return Exit.OK
+        if isinstance(targets, Filter):
+            preview = await _preview(database, verb, targets)
+            if not _is_applicable(preview, options):
+                return _print_unchanged(preview, options)
+            targets, limit = await _confirmed(database, targets, preview, options, settings)
+        else:
+            limit = len(targets)
+        by = local_actor(options.reason) if limit == 1 else with_change_group(local_actor(options.reason))
+        operation = partial(function, by=by)
+        result = await _execute(database, operation, targets, limit, options, format.verb(verb))
+    return print_result(format.verb(verb), result, json=options.json, batch=by.batch)
+
+
+def _is_applicable(preview: Preview, options: ChangeOptions) -> bool:
+    """False if there is nothing to change and therefore nothing to confirm."""
+    is_confirmed = preview.total.number > 0 and options.yes is not None
+    return preview.eligible > 0 or preview.total.more or is_confirmed
+
+
+def _print_unchanged(preview: Preview, options: ChangeOptions) -> int:
+    """Report that nothing changed: no task matches, or no matching task allows the operation."""
+    if options.json:
+        print_result(format.verb(preview.verb), Result(), json=True)
+        for why, count in preview.skipped.items():
+            print_stderr(f"{count:,} skipped: {why}")
+    else:
+        print_preview(preview, json=False)
+    return Exit.CONFLICT if preview.total.number else Exit.OK
+
+
+async def _print_script(
+    database: Database,
+    function: Callable[..., Awaitable[Result]],
+    targets: list[int] | Filter,
+    options: ChangeOptions,
+) -> None:
+    tasks = await select_targets(database, targets) if isinstance(targets, Filter) else [Target(id) for id in targets]
+    if not tasks:
+        print(f"-- {NO_MATCH}")
+        return
+    by = local_actor(options.reason) if len(tasks) == 1 else with_change_group(local_actor(options.reason))
+    await print_script(database, partial(function, by=by), tasks[: options.limit])
+
+
+async def _confirmed(
+    database: Database, task_filter: Filter, preview: Preview, options: ChangeOptions, settings: Settings
+) -> tuple[Filter, int | None]:
+    """The filter bounded to the previewed tasks, and their number; None if the count stopped at its cap."""
+    yes = options.yes
+    if yes is None:
+        print_preview(preview, json=False)
+    require_reason(demand_for(eligible_count(preview), settings), options.reason)
+    if yes is None:
+        yes = ask(eligible_count(preview), demand_for(eligible_count(preview), settings))
+        preview = await _preview(database, preview.verb, task_filter)  # tasks may have changed since
+    check_count(eligible_count(preview), yes)
+    return bounded(task_filter, preview.newest), None if preview.total.more else preview.eligible
+
+
+async def _preview(database: Database, verb: str, targets: list[int] | Filter) -> Preview:
+    if isinstance(targets, list):
+        one = Term("id", Operator.EQ, targets[0])
+        targets = Filter((one if len(targets) == 1 else Term("id", Operator.IN, tuple(targets)),))
+    return await database.read(apply_preview, targets, verb)
+
+
+async def _execute(
+    database: Database,
+    operation: Operation,
+    targets: list[int] | Filter,
+    limit: int | None,
+    options: ChangeOptions,
+    label: str,
+) -> Result:
+    """Change chunk by chunk, and no more tasks than were confirmed, even if more match by now."""
+    progress = ProgressLine(label, limit if options.limit is None else min(options.limit, limit or options.limit))
+    course = Course(most=progress.total, on_progress=progress.show)
+    try:
+        if isinstance(targets, Filter):
+            return await to_all(database, operation, targets, course)
+        return await to_each(database, operation, [Target(id) for id in targets], course)
+    except asyncio.CancelledError:
+        print_stderr(f"stopped: {count_noun(progress.done, 'task')} changed")
+        raise
+    finally:
+        progress.end()

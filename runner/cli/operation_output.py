@@ -1,0 +1,112 @@
+"""The output of operations: results, progress and SQL."""
+
+import sys
+import time
+
+from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.output import plain, print_json, print_line
+from runner.db.database import Database
+from runner.errors import NoSqlEquivalent
+from runner.filter.parse import Filter
+from runner.operations.bulk import Operation
+from runner.operations.bulk import matching as apply_matching
+from runner.operations.lock import MISSING
+from runner.operations.results import Result, Target
+from runner.operations.sql_export import MOST_SCRIPTED, script
+from runner.text import format
+
+# Characters that a terminal might interpret or hide, and lone surrogates. JSON has escapes for them.
+
+
+MAX_LINES = 50
+"""Skipped tasks listed at most."""
+
+
+def print_result(verb: str, result: Result, *, json: bool, batch: str | None = None) -> int:
+    """Print the result of an operation.
+
+    Args:
+        verb: the operation.
+        result: the tasks it changed and skipped.
+        json: print one JSON document instead of text.
+        batch: id of the change group; None for a single change.
+
+    Returns:
+        The exit code: full, partial or no success.
+    """
+    if json:
+        print_json({"verb": verb, **plain(result), "batch": batch if result.changed else None})
+    else:
+        back = f"; undo with: runner undo --batch {batch}" if batch and result.changed else ""
+        print_line(f"{verb}: {result}{back}")
+    lines = result.reasons()
+    for line in lines[:MAX_LINES]:
+        print_stderr(line)
+    if len(lines) > MAX_LINES:
+        print_stderr(f"and {len(lines) - MAX_LINES:,} more skipped")
+    return exit_code(result)
+
+
+def exit_code(result: Result) -> int:
+    """The exit code of an operation."""
+    if not (result.conflicts or result.skipped):
+        return Exit.OK
+    if result.changed:
+        return Exit.PARTIAL
+    missing = not result.conflicts and all(skipped.why == MISSING for skipped in result.skipped)
+    return Exit.NOT_FOUND if missing else Exit.CONFLICT
+
+
+PERIOD = 0.5
+"""Seconds between two updates; shorter work shows no line."""
+
+
+class ProgressLine:
+    """The progress of an operation on many tasks. It is silent unless standard error is a terminal.
+
+    Args:
+        label: the operation.
+        total: number of tasks to change; None if the count stopped at its cap.
+    """
+
+    def __init__(self, label: str, total: int | None) -> None:
+        self.label = label
+        self.total = total
+        self.done = 0
+        self._started_at = self._updated_at = time.monotonic()
+        self._is_drawn = False
+
+    def show(self, result: Result) -> None:
+        """Update the line, at most once per PERIOD."""
+        self.done, now = len(result.changed), time.monotonic()
+        if now - self._updated_at >= PERIOD and sys.stderr.isatty():
+            self._updated_at, self._is_drawn = now, True
+            text = format.progress(self.done, self.total, now - self._started_at)
+            print(f"\r\x1b[K{self.label}: {text}; ctrl-c to stop", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self._is_drawn:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+async def print_script(database: Database, operation: Operation, targets: list[Target]) -> None:
+    """Print SQL that applies an operation to tasks; the output is safe for a terminal.
+
+    Raises:
+        NoSqlEquivalent: the operation has no SQL equivalent.
+    """
+    print(await database.write(script, operation, targets), end="")
+
+
+async def select_targets(database: Database, task_filter: Filter) -> list[Target]:
+    """The tasks that match a filter, if they are few enough for a script.
+
+    Raises:
+        NoSqlEquivalent: too many tasks match.
+    """
+    matching = await database.read(apply_matching, task_filter, MOST_SCRIPTED)
+    if matching.next is not None:
+        why = f"a script covers at most {MOST_SCRIPTED} tasks; narrow the filter, or run the command without --sql"
+        raise NoSqlEquivalent(why=why)
+    return matching.targets

@@ -1,0 +1,124 @@
+"""Output of commands: one JSON document, or tables that fit the terminal."""
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from runner.text.redact import redact
+from runner.text.sanitize import clean
+
+MAX_CELL = 200
+"""Characters."""
+
+
+class TableColumn(NamedTuple):
+    """A column of a table.
+
+    Args:
+        title: the heading.
+        right: align right, for numbers and ages.
+        whole: never truncate, even on a narrow terminal.
+    """
+
+    title: str
+    right: bool = False
+    whole: bool = False
+
+
+def print_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table at most as wide as the terminal, with sanitized cells.
+
+    Args:
+        columns: the headings and alignments.
+        rows: one text for each column.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title, right, whole in columns:
+        table.add_column(
+            Text(title),
+            justify="right" if right else "left",
+            no_wrap=whole,  # Rich narrows the other columns first; their cells are then truncated
+        )
+    for row in rows:
+        table.add_row(*(Text(clean(cell, MAX_CELL), no_wrap=True, overflow="ellipsis") for cell in row))
+    console().print(table)
+
+
+def print_title(text: str) -> None:
+    """Print a heading after a blank line."""
+    print_line("")
+    print_line(text, style="bold")
+
+
+def print_block(text: str, indent: str = "  ") -> None:
+    """Print a sanitized text of several lines, indented."""
+    for line in clean(text, newlines=True).rstrip("\n").split("\n"):
+        console().print(Text(indent + line), soft_wrap=True)
+
+
+def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    """Print one name and value per line, with the values aligned."""
+    rows = list(pairs)
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        print_line(f"{name:<{width}}  {value}")
+
+
+NO_MATCH = "No tasks match."
+
+
+_UNSAFE = re.compile(
+    "[\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e0fff]"
+)
+
+
+def print_json(document: Any, *, reveal: bool = False) -> None:
+    """Print one JSON document with times in UTC, durations in seconds, and no characters that affect a terminal.
+
+    Args:
+        document: JSON values, mappings, sequences, data classes, named tuples, times and enumerations.
+        reveal: include secrets instead of masking them.
+    """
+    text = json.dumps(redact(plain(document), reveal=reveal), ensure_ascii=False, indent=2)
+    print(_UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text))
+
+
+def plain(value: Any) -> Any:
+    """Convert a read model to JSON values; field names become keys."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
+    match value:
+        case Mapping():
+            return {str(name): plain(item) for name, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(item) for item in value]
+        case datetime():
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        case timedelta():
+            return value.total_seconds()
+        case float() if not math.isfinite(value):
+            return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def console(*, errors: bool = False) -> Console:
+    """A console without markup. It uses colours only on a terminal, and none with NO_COLOR."""
+    return Console(file=sys.stderr if errors else sys.stdout, markup=False, emoji=False, highlight=False)
+
+
+def print_line(text: str, style: str = "") -> None:
+    """Print a sanitized line; the terminal wraps it."""
+    console().print(Text(clean(text), style=style), soft_wrap=True)

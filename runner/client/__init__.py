@@ -1,0 +1,1 @@
+"""The client: applications submit tasks through it."""

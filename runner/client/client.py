@@ -1,0 +1,184 @@
+"""The client of this process: opened by the first submit and shared by all threads."""
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from runner.client.coalescing import Coalescer
+from runner.client.result_poller import ResultPoller
+from runner.errors import DatabaseUnavailable
+from runner.model.task import NewTask, SubmitResult
+from runner.settings import Settings, load
+
+if TYPE_CHECKING:
+    from runner.client.external import Verb
+    from runner.db.database import Database
+    from runner.queries.task.results import TaskResult
+
+T = TypeVar("T")
+
+FAREWELL = 10.0
+"""Seconds allowed for unfinished work when the client closes."""
+
+
+class Client:
+    """Connections for submitting, on an event loop in a separate thread.
+
+    Code with and without an event loop, in any thread, uses the same client, so that its connections belong to one
+    loop.
+
+    Args:
+        settings: names the database.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.payload_limit = int(settings.payload_limit)
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self.waiting = ResultPoller(self._look, self._loop)
+        """Callers that wait for tasks to finish."""
+        self._gathering = Coalescer(self._submit, self._loop) if settings.coalesce else None
+        self._database: asyncio.Future[Database] | None = None
+        self._thread = threading.Thread(target=self._loop.run_forever, name="runner-client", daemon=True)
+        self._thread.start()
+
+    def submit(self, tasks: Sequence[NewTask]) -> Future[SubmitResult]:
+        """Submit tasks in a separate transaction."""
+        if self._gathering is not None and len(tasks) == 1 and tasks[0].independent:
+            return self._gathering.put(tasks[0])
+        return asyncio.run_coroutine_threadsafe(self._submit(tasks), self._loop)
+
+    async def submit_async(self, tasks: Sequence[NewTask]) -> SubmitResult:
+        """Same as `submit`, without blocking the caller's event loop."""
+        return await asyncio.wrap_future(self.submit(tasks))
+
+    async def _submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
+        from runner.store.submit import submit_with_result, takes_one_statement  # importing SQLAlchemy takes 0.25 s
+
+        database = await self._get_database()
+        transact = database.state if takes_one_statement(tasks) else database.write
+        return await transact(submit_with_result, tasks, notify=self.settings.notify)
+
+    def submit_within(self, tx: object, tasks: Sequence[NewTask]) -> SubmitResult:
+        """Submit tasks in the transaction of an application's connection, without any other connection."""
+        from runner.client.external import explained, follower
+
+        with explained():
+            result: SubmitResult = follower(tx)(tx, self._submission(tasks))
+        return result
+
+    async def submit_within_async(self, tx: object, tasks: Sequence[NewTask]) -> SubmitResult:
+        """Same as `submit_within`, for an async connection."""
+        from runner.client.external import explained, follower_async
+
+        with explained():
+            result: SubmitResult = await follower_async(tx)(tx, self._submission(tasks))
+        return result
+
+    def _submission(self, tasks: Sequence[NewTask]) -> "Verb[SubmitResult]":
+        from runner.client.external import ExternalTransaction
+        from runner.store.submit import submit_steps
+
+        return lambda driver: submit_steps(ExternalTransaction.of(self.settings, driver), tasks, self.settings.notify)
+
+    async def _look(self, ids: Sequence[int]) -> "Mapping[int, TaskResult | None]":
+        from runner.queries.task.results import endings
+
+        return await (await self._get_database()).read(endings, ids)
+
+    def run(self, work: "Callable[[Database], Coroutine[Any, Any, T]]") -> Future[T]:
+        """Run a coroutine with the database on the client's loop."""
+
+        async def with_database() -> T:
+            return await work(await self._get_database())
+
+        return asyncio.run_coroutine_threadsafe(with_database(), self._loop)
+
+    async def _get_database(self) -> "Database":
+        if self._database is None or (self._database.done() and self._database.exception()):
+            self._database = asyncio.ensure_future(self._open())
+        return await asyncio.shield(self._database)
+
+    async def _open(self) -> "Database":
+        from runner.db.database import Database
+        from runner.db.migrations.apply import ensure
+
+        database = Database.of(self.settings)
+        try:
+            await ensure(database)
+        except BaseException:
+            await database.dispose()
+            raise
+        return database
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        if self._loop.is_closed() or os.getpid() != self.pid:
+            return
+        asyncio.run_coroutine_threadsafe(self._dispose(), self._loop).result(timeout=FAREWELL)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=FAREWELL)
+        self._loop.close()
+
+    async def _dispose(self) -> None:
+        if self._gathering is not None:
+            await self._gathering.end()
+        await self.waiting.end(DatabaseUnavailable(url=self.settings.url, why="this program has disconnected from it"))
+        unfinished = asyncio.all_tasks() - {asyncio.current_task()}
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=FAREWELL / 2)
+        if self._database is not None:
+            with contextlib.suppress(Exception):  # opening it failed, and its callers received the error
+                await (await self._database).dispose()
+
+
+_lock = threading.Lock()
+_client: Client | None = None
+
+
+def get_client() -> Client:
+    """The client of this process, opened with loaded settings if necessary; a forked child gets its own."""
+    global _client  # noqa: PLW0603 - one client per process
+    with _lock:
+        if _client is None or _client.pid != os.getpid():
+            _client = Client(_client.settings if _client is not None else load())
+        return _client
+
+
+def connect(settings: Settings | None = None, **overrides: Any) -> None:
+    """Set the database that tasks are submitted to, instead of using the environment and the configuration file.
+
+    Args:
+        settings: complete settings; None to load them.
+        overrides: single settings by name, e.g. url="postgresql://db/app".
+
+    Raises:
+        InvalidSettings: a value is not valid.
+    """
+    old = replace(Client(settings or load(**overrides)))
+    if old is not None:
+        old.close()
+
+
+def disconnect() -> None:
+    """Close the client of this process; the next submit opens it again."""
+    old = replace(None)
+    if old is not None:
+        old.close()
+
+
+def replace(client: Client | None) -> Client | None:
+    """Replace the client of this process and return the old one, still open."""
+    global _client
+    with _lock:
+        old, _client = _client, client
+    return old
+
+
+atexit.register(disconnect)

@@ -1,0 +1,212 @@
+"""Registering a handler with @handler, and submitting tasks for it."""
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from datetime import datetime
+from functools import cached_property
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from runner.client.client import get_client
+from runner.client.handle import TaskHandle
+from runner.client.submission import Submission, refuse_event_loop, task_handle, task_handles
+from runner.errors import InvalidHandler
+from runner.handlers.context import Context
+from runner.handlers.dependencies import Parent
+from runner.handlers.derived import Bucket
+from runner.handlers.options import convert
+from runner.handlers.registry import REGISTRY, Handler, OnError, Options
+from runner.handlers.rules import NO_RULES, Rules
+from runner.handlers.unique import Duplicate, UniqueKey
+from runner.model.duration import parse_duration
+from runner.model.outcome import Delay
+from runner.model.task import NewTask
+from runner.policy.retry import parse_plan
+
+P = ParamSpec("P")
+C = TypeVar("C")
+"""Return type of a call: a coroutine for an async handler."""
+R = TypeVar("R")
+"""Type of the task's result."""
+
+
+class TaskHandler(Handler, Generic[P, C, R]):
+    """A decorated handler. Call it to run the function directly; submit it to run it as a task."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> C:
+        """Call the function directly, without a task."""
+        result: C = self.function(*args, **kwargs)
+        return result
+
+    # These methods repeat those of a submission instead of calling them: one frame less in every submit.
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+        """Submit a task; see Submission.submit."""
+        tasks = self._default_submission.tasks(args, kwargs)
+        refuse_event_loop("submit")
+        return task_handle(get_client().submit(tasks).result())
+
+    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+        """Submit a task; see Submission.submit_async."""
+        return task_handle(await get_client().submit_async(self._default_submission.tasks(args, kwargs)))
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
+        """Make a task without submitting it; see Submission.call."""
+        return self._default_submission.tasks(args, kwargs)[0]
+
+    def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[R]]:
+        """Submit many tasks; see Submission.submit_many."""
+        tasks = self._default_submission.tasks_each(calls)
+        refuse_event_loop("submit_many")
+        return task_handles(get_client().submit(tasks).result())
+
+    async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[R]]:
+        """Submit many tasks; see Submission.submit_many_async."""
+        return task_handles(await get_client().submit_async(self._default_submission.tasks_each(calls)))
+
+    @cached_property
+    def _default_submission(self) -> Submission[P, R]:
+        """The submission without options, kept because making one takes as long as the rest of a submit."""
+        return self.options()
+
+    def task_handle(self, id: int) -> TaskHandle[R]:
+        """Return the handle of an existing task, to wait for its result."""
+        return TaskHandle(id)
+
+    def options(  # noqa: PLR0913 - one argument per task option
+        self,
+        *,
+        run_at: datetime | None = None,
+        delay: Delay | None = None,
+        priority: int | None = None,
+        key: str | None = None,
+        queue: str | None = None,
+        max_attempts: int | None = None,
+        retry: str | None = None,
+        timeout: Delay | None = None,
+        tags: Iterable[str] = (),
+        bucket: Bucket | None = None,
+        unique_key: UniqueKey | None = None,
+        unique: str | None = None,
+        on_duplicate: Duplicate | None = None,
+        after: Parent | Iterable[Parent] = (),
+        tx: object = None,
+    ) -> Submission[P, R]:
+        """Set options for tasks, instead of the handler's defaults.
+
+        Args:
+            run_at: earliest time of execution, with a time zone.
+            delay: shortest time from now to the execution: text ("10m"), seconds or timedelta.
+            priority: 1 to 9; 9 runs first.
+            key: business key to search by.
+            queue: queue name.
+            max_attempts: maximum number of attempts.
+            retry: retry plan as text.
+            timeout: time allowed for one attempt: text ("30s"), seconds or timedelta.
+            tags: words to search by.
+            bucket: 0 to 999, which spreads tasks over runners, or a function of the call's arguments; default: random.
+            unique_key: key that no other task of the handler may hold, or a function of the call's arguments.
+            unique: how long the task holds the key: "until finished", "forever", or for example "for 1h".
+            on_duplicate: what to do if another task holds the key: "skip" returns that task's id; "replace" also
+                gives it the new values if it is waiting; "error" raises DuplicateTask.
+            after: dependencies: task ids, or pairs of a handler and a key. If one of them is dead or cancelled, the
+                task waits until it is retried and succeeds; use After(..., on_failure="cancel") or "run" otherwise.
+            tx: your connection or session; the task becomes part of its open transaction. See docs/transactions.md.
+
+        Raises:
+            InvalidTask: a value is not valid.
+            InvalidHandler: a function takes arguments that the handler does not have.
+        """
+        given = {name: value for name, value in locals().items() if name not in ("self", "tx")}
+        values = self.defaults.at_submit() | convert(given)
+        if retry is not None:
+            values["retry"] = str(parse_plan(retry))
+        rules = Rules.read(unique_key, unique, on_duplicate, bucket)
+        return Submission(self, NewTask(self.name, **values), self._rules(rules), tx)
+
+    def _rules(self, rules: Rules) -> Rules:
+        if rules == NO_RULES:
+            return self.defaults.rules
+        combined = rules.over(self.defaults.rules)
+        combined.require(self.signature)
+        return combined
+
+
+class _Decorator:
+    """The decorator that `handler(...)` returns; it keeps the types of the function's parameters except Context."""
+
+    def __init__(self, name: str, defaults: Options) -> None:
+        self._name = name
+        self._defaults = defaults
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]
+    ) -> TaskHandler[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R]) -> TaskHandler[P, R, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> TaskHandler[P, Coroutine[Any, Any, R], R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R]) -> TaskHandler[P, R, R]: ...
+
+    def __call__(self, function: Callable[..., Any]) -> TaskHandler[Any, Any, Any]:
+        registered: TaskHandler[Any, Any, Any] = TaskHandler(self._name, function, self._defaults)
+        REGISTRY.add(registered)
+        return registered
+
+
+def handler(  # noqa: PLR0913 - one argument per task option
+    name: str,
+    *,
+    queue: str | None = None,
+    retry: str | None = None,
+    timeout: Delay | None = None,
+    max_attempts: int | None = None,
+    priority: int | None = None,
+    on_error: OnError = "retry",
+    bucket: Bucket | None = None,
+    unique_key: UniqueKey | None = None,
+    unique: str | None = None,
+    on_duplicate: Duplicate | None = None,
+) -> _Decorator:
+    """Register a function as a handler.
+
+    Args:
+        name: unique name of the handler; every task stores it.
+        queue: queue of its tasks; None for "default".
+        retry: retry plan: stages (1m,5m,20m), exp:10s*2<1h, sidekiq, 30s or never; None for the runner's.
+        timeout: time allowed for one attempt: text ("30s"), seconds or timedelta; None for the runner's.
+        max_attempts: maximum number of attempts; None for the runner's.
+        priority: priority of its tasks, 1 to 9; 9 runs first.
+        on_error: how to treat exceptions: "retry", "dead", classes that mean dead, or a function that takes the
+            exception and returns an outcome.
+        bucket: as in `options`.
+        unique_key: as in `options`.
+        unique: as in `options`.
+        on_duplicate: as in `options`.
+
+    Returns:
+        A decorator for an async function, or for a plain function, which runs in a thread.
+
+    Raises:
+        InvalidRetryPlan: `retry` is not a retry plan.
+        InvalidTask: `unique` or `on_duplicate` is not valid.
+        InvalidHandler: the name is missing.
+        DuplicateHandler: another handler has this name.
+
+    Example:
+        >>> @handler("coupons.send", retry="1m,5m,20m", timeout="30s")
+        ... async def send_coupon(ctx: Context, user_id: int) -> None: ...
+    """
+    if callable(name):
+        why = 'use @handler("name"), with the name under which tasks store it'
+        raise InvalidHandler(name=getattr(name, "__name__", ""), why=why)
+    plan = str(parse_plan(retry)) if retry is not None else None
+    rules = Rules.read(unique_key, unique, on_duplicate, bucket)
+    return _Decorator(name, Options(queue, plan, _seconds(timeout), max_attempts, priority, on_error, rules))
+
+
+def _seconds(delay: Delay | None) -> float | None:
+    return None if delay is None else parse_duration(delay).total_seconds()

@@ -1,0 +1,130 @@
+"""Submission: a handler with task options, and the ways to submit it."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from runner.client.client import get_client
+from runner.client.handle import TaskHandle, handles
+from runner.errors import PayloadTooLarge, WouldBlock
+from runner.handlers.registry import Handler
+from runner.handlers.rules import NO_RULES, Rules
+from runner.model.task import NewTask, SubmitResult
+from runner.model.task_batch import TaskBatch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+"""Type of the tasks' results."""
+
+
+@dataclass(frozen=True)
+class Submission(Generic[P, R]):
+    """A handler and the options of its tasks, ready to submit.
+
+    Args:
+        handler: handler of the tasks.
+        task: task options, without a payload.
+        rules: values derived from the payload.
+        tx: connection of the application, whose transaction the tasks join; None for a separate transaction.
+    """
+
+    handler: Handler
+    task: NewTask
+    rules: Rules = NO_RULES
+    tx: object = None
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+        """Submit a task, in a transaction of its own unless `tx` is set.
+
+        Returns:
+            The task's id, as a handle for its result. The task is durable when this returns, or with `tx` when your
+            transaction commits.
+
+        Raises:
+            InvalidPayload: the arguments do not match the handler's signature.
+            PayloadTooLarge: the arguments exceed the payload limit.
+            DatabaseUnavailable: the database cannot be reached; the task may or may not exist.
+            WouldBlock: called on an event loop without `tx`.
+            AutocommitConnection: `tx` has no open transaction; see also UnknownConnection and SyncAsyncMismatch.
+            DuplicateTask: another task holds the unique key, and on_duplicate is "error".
+        """
+        tasks, client = self.tasks(args, kwargs), get_client()
+        if self.tx is not None:
+            return task_handle(client.submit_within(self.tx, tasks))
+        refuse_event_loop("submit")
+        return task_handle(client.submit(tasks).result())
+
+    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+        """Same as `submit`, without blocking the event loop."""
+        tasks, client = self.tasks(args, kwargs), get_client()
+        submitted = client.submit_async(tasks) if self.tx is None else client.submit_within_async(self.tx, tasks)
+        return task_handle(await submitted)
+
+    def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[R]]:
+        """Submit many tasks in one transaction: that of `tx`, or a separate one.
+
+        Args:
+            calls: named arguments of each task.
+
+        Returns:
+            Task handles in the order of `calls`.
+        """
+        tasks, client = self.tasks_each(calls), get_client()
+        if self.tx is not None:
+            return task_handles(client.submit_within(self.tx, tasks))
+        refuse_event_loop("submit_many")
+        return task_handles(client.submit(tasks).result())
+
+    async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[R]]:
+        """Same as `submit_many`, without blocking the event loop."""
+        tasks, client = self.tasks_each(calls), get_client()
+        submitted = client.submit_async(tasks) if self.tx is None else client.submit_within_async(self.tx, tasks)
+        return task_handles(await submitted)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
+        """Make the task that `submit` would submit, with a validated payload, to pass to `batch`."""
+        return self.tasks(args, kwargs)[0]
+
+    def tasks(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[NewTask]:
+        """Make the task of a call, in a sequence of one."""
+        return self._with_payloads([self.handler.signature.encode(args, kwargs)])
+
+    def tasks_each(self, calls: Iterable[Mapping[str, Any]]) -> Sequence[NewTask]:
+        """Make the tasks of many calls."""
+        return self._with_payloads(self.handler.signature.encode_each(calls))
+
+    def _with_payloads(self, payloads: list[str]) -> Sequence[NewTask]:
+        limit = get_client().payload_limit
+        for payload in payloads:
+            if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
+                raise PayloadTooLarge(handler=self.handler.name, size=size, limit=limit)
+        bulk = TaskBatch(self.task, payloads)
+        if self.rules == NO_RULES:
+            return bulk
+        arguments = self.handler.signature.arguments
+        return [self.rules.applied(task, partial(arguments, task.payload)) for task in bulk]
+
+
+def refuse_event_loop(call: str) -> None:
+    """Reject a call on an event loop, because its wait for the commit would block the loop.
+
+    Raises:
+        WouldBlock: the caller is on an event loop.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise WouldBlock(call=call, instead=f"{call}_async")
+
+
+def task_handle(result: SubmitResult) -> TaskHandle[R]:
+    """Return the handle of the only task of a submit."""
+    return handles(result.ids, result.duplicates)[0]
+
+
+def task_handles(result: SubmitResult) -> list[TaskHandle[R]]:
+    """Return the handles of the tasks of a submit, in order."""
+    return handles(result.ids, result.duplicates)

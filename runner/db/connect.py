@@ -1,0 +1,199 @@
+"""Connection settings that give both databases the same guarantees."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from operator import methodcaller
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from runner.db.filesystem import identity
+
+READING: dict[str, dict[str, Any]] = {
+    "postgresql": {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"},
+    "sqlite": {"begin": "BEGIN DEFERRED", "query_only": True},
+}
+WRITING: dict[str, dict[str, Any]] = {
+    "postgresql": {"isolation_level": "READ COMMITTED"},  # independent of the server's default
+    "sqlite": {"begin": "BEGIN IMMEDIATE"},
+}
+SINGLE: dict[str, dict[str, Any]] = {"postgresql": {"isolation_level": "AUTOCOMMIT"}, "sqlite": WRITING["sqlite"]}
+"""Execution options by dialect: for a snapshot, a writing transaction, and a single statement."""
+
+CACHE_KIB = 32 * 1024
+"""Page cache of a SQLite connection; the default of 2 MiB reads the same pages repeatedly."""
+
+CHECKPOINT_PAGES = 4_000
+"""Size in pages at which SQLite's write-ahead log is checkpointed."""
+
+BUSY_SECONDS = 10.0
+"""Seconds that a SQLite connection waits for the write of another process."""
+
+POSTGRESQL_OPTIONS: dict[str, Any] = {
+    "connect_timeout": 5,
+    "application_name": "runner",
+    # Independent of the database and login settings: with some encodings psycopg would return bytes for text.
+    "client_encoding": "utf8",
+    # Server-side prepared statements are session state, which transaction poolers break, and switch to generic plans,
+    # which claim several times slower.
+    "prepare_threshold": None,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
+
+
+POOL_SIZE, POOL_OVERFLOW = 4, 8
+"""Permanent connections of an engine, and additional ones under load."""
+
+
+def options(url: sa.URL) -> dict[str, Any]:
+    """Return the engine options for a URL."""
+    if url.get_backend_name() == "sqlite":
+        return {"connect_args": {"timeout": BUSY_SECONDS}, "pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW}
+    connect_args = {name: value for name, value in POSTGRESQL_OPTIONS.items() if name not in url.query}
+    return {"connect_args": connect_args, "pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW, "pool_use_lifo": True}
+
+
+def most_connections(transactions: int, *, notify: bool) -> int:
+    """Return the maximum number of PostgreSQL connections of one runner.
+
+    Args:
+        transactions: the setting transaction_connections.
+        notify: True if the runner listens.
+    """
+    pool = POOL_SIZE + POOL_OVERFLOW  # one pool for the runner, one for submits by its handlers
+    watchdog = 1  # renews the lease while the event loop is blocked
+    return 2 * pool + 2 * transactions + int(notify) + watchdog
+
+
+def read_only(url: sa.URL) -> sa.URL:
+    """Return the URL of the same SQLite file in read-only mode. Servers get a read-only option per transaction.
+
+    A session setting would not work behind a pooler that shares sessions.
+    """
+    if url.get_backend_name() != "sqlite":
+        return url
+    return url.set(database=f"file:{quote(url.database or '')}", query={**url.query, "mode": "ro", "uri": "true"})
+
+
+def prepare(engine: sa.Engine, synchronous: str) -> None:
+    """Register the set-up of connections and transactions on an engine."""
+    if engine.dialect.name == "sqlite":
+        writes = "mode" not in engine.url.query
+        sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, synchronous, writes))
+        sa.event.listen(engine, "begin", _begin_sqlite)
+        _follow_file(engine)
+    else:
+        sa.event.listen(engine, "connect", _prepare_postgresql)
+
+
+def _follow_file(engine: sa.Engine) -> None:
+    """Discard connections whose file was replaced: SQLite can still read and write a deleted file."""
+    # Absolute, since the process may change its directory.
+    path = Path(unquote((engine.url.database or "").removeprefix("file:"))).absolute()
+
+    def on_connect(_: Any, record: sa.pool.ConnectionPoolEntry) -> None:
+        record.info["file"] = identity(path)
+
+    def on_checkout(_: Any, record: sa.pool.ConnectionPoolEntry, __: Any) -> None:
+        if record.info["file"] != identity(path):
+            raise sa.exc.DisconnectionError("the file was replaced")  # the pool then opens the new one
+
+    sa.event.listen(engine, "connect", on_connect)
+    sa.event.listen(engine, "checkout", on_checkout)
+
+
+def _prepare_sqlite(connection: Any, synchronous: str, writes: bool) -> None:
+    connection.isolation_level = None  # the driver would begin transactions late and lose updates
+    # SQLite accepts any bytes from foreign clients: one row with invalid UTF-8 must not fail every claim and list.
+    getattr(connection, "driver_connection", connection).text_factory = methodcaller("decode", errors="replace")
+    try:
+        _set_sqlite(connection.cursor(), synchronous, writes)
+    except Exception:
+        connection.close()  # otherwise each attempt during an outage would leak a thread and a file
+        raise
+
+
+def _set_sqlite(cursor: Any, synchronous: str, writes: bool) -> None:
+    if writes:
+        cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+    cursor.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    cursor.close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    options = connection.get_execution_options()
+    protect = options.get("query_only", False)
+    if connection.info.get("query_only", False) is not protect:
+        connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if protect else 'OFF'}")
+        connection.info["query_only"] = protect
+    connection.exec_driver_sql(options.get("begin", "BEGIN IMMEDIATE"))
+
+
+def _prepare_postgresql(connection: Any, _: Any) -> None:
+    from runner.db.dialects.loaders import (  # imports psycopg, which is slow
+        TextLoader,
+        TolerantTextLoader,
+    )
+
+    driver = getattr(connection, "driver_connection", connection)
+    driver.adapters.register_loader("json", TextLoader)  # payloads stay text and are not parsed here
+    if driver.info.parameter_status("server_encoding") == "SQL_ASCII":
+        for kind in ("json", "text", "varchar", "bpchar", "name"):
+            driver.adapters.register_loader(kind, TolerantTextLoader)
+        # Otherwise the server would refuse to send invalid UTF-8.
+        _set_postgresql(connection, "client_encoding TO SQL_ASCII")
+    if not (driver.info.parameter_status("DateStyle") or "").startswith("ISO"):
+        # The driver parses only ISO times. The order of day and month for input stays as configured.
+        _set_postgresql(connection, "datestyle TO ISO")
+
+
+def _set_postgresql(connection: Any, assignment: str) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"SET {assignment}")
+    cursor.close()
+    connection.commit()
+
+
+@asynccontextmanager
+async def deadline(connection: AsyncConnection, seconds: float | None) -> AsyncIterator[None]:
+    """Cancel statements in the block that take longer than `seconds`."""
+    if seconds is None:
+        yield
+    elif connection.dialect.name == "postgresql":
+        limit = sa.func.set_config("statement_timeout", str(int(seconds * 1000)), True)
+        await connection.execute(sa.select(limit))
+        yield
+    else:
+        raw: Any = (await connection.get_raw_connection()).driver_connection
+        timer = asyncio.get_running_loop().call_later(seconds, raw._conn.interrupt)  # noqa: SLF001 - the driver's thread is busy
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+DRIVER_THREAD = "_connection_worker_thread"
+
+THREAD_TIMEOUT = 0.5
+"""Maximum wait for a thread of the driver in seconds."""
+
+
+async def driver_threads_ended() -> None:
+    """Wait for threads of the SQLite driver before the event loop is closed.
+
+    After a failed connection such a thread still calls the loop; on a closed loop this prints an error.
+    """
+    for thread in threading.enumerate():
+        if DRIVER_THREAD in thread.name:
+            await asyncio.to_thread(thread.join, THREAD_TIMEOUT)

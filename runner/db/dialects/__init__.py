@@ -1,0 +1,118 @@
+"""The differences between the databases."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from runner.db.dialects.postgresql import PostgreSQL
+from runner.db.dialects.sqlite import SQLite
+from runner.db.schema import Tables
+
+Same = Callable[[Any, Any], sa.ColumnElement[bool]]
+"""Takes a table or alias and a batch; returns the condition that their rows match."""
+
+
+class Dialect(Protocol):
+    """The features that differ between databases; one object per database.
+
+    `rows` and `parameters` belong together: a batch of rows is sent as parameters of one statement.
+    """
+
+    name: str
+    isolates_rows: bool
+    """True if rows are locked individually; False if there is only one writer at a time."""
+    partitions: bool
+    """True if the history has partitions; False if it is one table."""
+
+    def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
+        """Return a table expression for a batch of rows; `parameters` provides its values."""
+        ...
+
+    def parameters(self, name: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Return the parameters for `rows(name, ...)`: the values of every column, in order."""
+        ...
+
+    def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
+        """Join each row of `outer` with the rows of `inner`, a limited selection of `row`'s ids.
+
+        Returns:
+            The joined expression, and the columns of `row` within it.
+        """
+        ...
+
+    def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Same) -> tuple[sa.FromClause, Any]:
+        """Look up the row of a table for each row of a batch, in an update or a delete.
+
+        With a plain join, a planner that expects a small table would read all of it for each batch.
+
+        Returns:
+            The batch for use in the statement, with its columns, and the condition that selects the rows.
+        """
+        ...
+
+    def instant(self, value: Any) -> Any:
+        """Convert a time to the form that `rows` accepts."""
+        ...
+
+    def announcing(self, insert: Any, tables: Tables) -> Any:
+        """Make an insert that returns ids also wake the listening runners, once."""
+        ...
+
+    def insert(self, table: sa.Table) -> Any:
+        """Return an insert that supports `on_conflict_do_update`."""
+        ...
+
+    def one_of(self, column: sa.ColumnElement[Any], values: Sequence[int | str]) -> sa.ColumnElement[bool]:
+        """The condition that a column has one of the values, which are a single parameter."""
+        ...
+
+    def matches(self, column: sa.ColumnElement[str], pieces: Sequence[str]) -> sa.ColumnElement[bool]:
+        """The condition that a text consists of these pieces with any text between them; case-sensitive."""
+        ...
+
+    def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:
+        """Return the conditions for runner.queries.permissions.
+
+        Returns:
+            `intervenes`: this login may change tasks and write audit entries; `follows`: this is a standby;
+            `closed`: the database is set to read-only; `reads_audit`: this login may read the audit.
+        """
+        ...
+
+    def staleness(self) -> sa.ColumnElement[Any]:
+        """Age of the newest replayed change of a standby in seconds; NULL without a standby."""
+        ...
+
+    def vitals(self, tables: Tables) -> Mapping[str, sa.Executable]:
+        """Return the statements for runner.queries.health, by name."""
+        ...
+
+    async def fetch(self, connection: Any, sql: str, arguments: Any) -> list[Any]:
+        """Execute a statement on the driver's own connection, and return its rows as tuples."""
+        ...
+
+    def along_indexes(self) -> sa.Executable | None:
+        """Return a statement that makes the planner keep to an index walk; None if not needed."""
+        ...
+
+    def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """Return a time in a form that can always be fetched, even for invalid values of foreign clients."""
+        ...
+
+
+def same_id(table: Any, batch: Any) -> sa.ColumnElement[bool]:
+    """The condition that a row of a batch has the id of a task."""
+    same: sa.ColumnElement[bool] = table.c.id == batch.c.id
+    return same
+
+
+def by_column(names: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> dict[str, Sequence[Any]]:
+    """Transpose rows, with one value per name, to the values of each name."""
+    columns = tuple(zip(*rows, strict=True))
+    return dict(zip(names, columns, strict=True)) if columns else dict.fromkeys(names, ())
+
+
+DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (SQLite(), PostgreSQL())}
+
+__all__ = ["DIALECTS", "Dialect", "by_column", "same_id"]

@@ -1,0 +1,123 @@
+"""PostgreSQL dialect: batches as arrays, lane walks with LATERAL, row locks.
+
+SQLAlchemy's own dialect is imported where it is used, since most processes need only one database.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.dialects import vitals
+from runner.db.schema import Tables
+from runner.db.schema.partitions import full_name
+from runner.db.types import EARLIEST, LATEST, NO_JOIN, ctid
+
+
+class PostgreSQL:
+    """PostgreSQL 13 and newer, over psycopg 3."""
+
+    name = "postgresql"
+    isolates_rows = True
+    partitions = True
+
+    def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
+        """A batch as one array per column: `unnest($1, $2, ...)`."""
+        arrays = [sa.bindparam(f"{name}_{column}", type_=_array(kind)) for column, kind in columns.items()]
+        values = [sa.column(column, kind) for column, kind in columns.items()]
+        return sa.func.unnest(*arrays).table_valued(*values).render_derived(name=name)
+
+    def parameters(self, name: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Send one list per column."""
+        return {f"{name}_{column}": list(items) for column, items in values.items()}
+
+    def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:  # noqa: ARG002 - the other database needs it
+        """Run the selection once for each outer row."""
+        found = inner.lateral("found")
+        return outer.join(found, sa.true()), found.c
+
+    def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Any) -> tuple[sa.FromClause, Any]:
+        """Look up the rows one by one, and address them by ctid."""
+        row = table.alias("held")
+        place = sa.select(ctid(row)).where(same(row, batch)).offset(NO_JOIN).lateral("place")
+        found = sa.select(place.c.ctid, *batch.c).select_from(batch.join(place, sa.true())).subquery("found")
+        return found, ctid(table) == found.c.ctid
+
+    def instant(self, value: Any) -> Any:
+        """Times need no conversion."""
+        return value
+
+    def announcing(self, insert: Any, tables: Tables) -> Any:
+        """NOTIFY in the same statement, in a CTE that runs once instead of once per row."""
+        new = insert.cte("inserted")
+        notice = (
+            sa.select(sa.func.pg_notify(channel(tables), "").label("sent")).cte("notice").prefix_with("MATERIALIZED")
+        )
+        return sa.select(new.c.id).select_from(new.join(notice, notice.c.sent.is_not(None)))
+
+    def insert(self, table: sa.Table) -> Any:
+        """The insert of this dialect."""
+        from sqlalchemy.dialects.postgresql import insert
+
+        return insert(table)
+
+    def one_of(self, column: sa.ColumnElement[Any], values: Sequence[int | str]) -> sa.ColumnElement[bool]:
+        """One array."""
+        kind = sa.Text if any(isinstance(value, str) for value in values) else sa.BigInteger
+        return column == sa.any_(sa.literal(list(values), _array(kind)))
+
+    def matches(self, column: sa.ColumnElement[str], pieces: Sequence[str]) -> sa.ColumnElement[bool]:
+        """LIKE with escaped wildcards."""
+        signs = str.maketrans({sign: f"/{sign}" for sign in "/%_"})
+        return column.like("%".join(piece.translate(signs) for piece in pieces), escape="/")
+
+    def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:
+        """The privileges of the login (column privileges suffice), the role of the server, and read-only settings.
+
+        The settings of the current transaction do not count, because it is always read-only.
+        """
+        task = sa.func.has_any_column_privilege(full_name(tables.task), "UPDATE")
+        audit = sa.func.has_any_column_privilege(full_name(tables.audit), "INSERT")
+        return {
+            "intervenes": sa.and_(task, audit),
+            "follows": sa.func.pg_is_in_recovery(),
+            "closed": sa.func.current_setting("default_transaction_read_only") == "on",
+            "reads_audit": sa.func.has_table_privilege(full_name(tables.audit), "SELECT"),
+        }
+
+    def staleness(self) -> sa.ColumnElement[Any]:
+        """Time since the commit of the last replayed transaction, by the clock of the primary."""
+        return sa.func.extract("epoch", sa.func.clock_timestamp() - sa.func.pg_last_xact_replay_timestamp())
+
+    def vitals(self, tables: Tables) -> Mapping[str, sa.Executable]:
+        """The statistics views, as far as the login may read them."""
+        return vitals.of_postgresql(tables)
+
+    async def fetch(self, connection: Any, sql: str, arguments: Any) -> list[Any]:
+        """All rows are at the client after the execution."""
+        cursor = await connection.execute(sql, arguments)
+        rows: list[Any] = await cursor.fetchall() if cursor.description else []
+        await cursor.close()
+        return rows
+
+    def along_indexes(self) -> sa.Executable | None:
+        """Disable bitmap and sequential scans until the transaction ends: they have no order.
+
+        With outdated statistics a planner would collect all rows and sort them for each page.
+        """
+        return sa.select(*(sa.func.set_config(f"enable_{scan}", "off", True) for scan in ("bitmapscan", "seqscan")))
+
+    def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """Return NULL for values that Python cannot represent: infinity and years beyond its range."""
+        return sa.case((moment.between(EARLIEST, LATEST), moment))
+
+
+def _array(kind: Any) -> Any:
+    from sqlalchemy.dialects.postgresql import ARRAY
+
+    return ARRAY(kind)
+
+
+def channel(tables: Tables) -> str:
+    """Return the name of the NOTIFY channel of an installation."""
+    return f"{tables.metadata.schema or ''}{tables.prefix}task"

@@ -1,0 +1,146 @@
+"""shells: SQL text for psql and sqlite3 that changes nothing unless a condition holds.
+
+psql aborts a transaction after an error, but sqlite3 continues with the next statement. The script for psql therefore
+raises an error, and in the script for sqlite3 each statement checks the condition.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+SEEN = "task_seen"
+"""A temporary table of the shell's connection."""
+
+BUSY = 10_000
+"""Milliseconds that the shell waits for other writers; its default is 0."""
+
+_HOLDS = f"EXISTS (SELECT 1 FROM {SEEN})"  # noqa: S608 - a constant name
+
+DIALECTS: dict[str, Any] = {
+    # With this parameter style no character needs to be doubled.
+    "postgresql": postgresql.dialect(paramstyle="named"),  # type: ignore[no-untyped-call]
+    "sqlite": sqlite.dialect(paramstyle="named"),
+}
+
+_PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
+"""A parameter in the text of a compiled statement; user input occurs only in the values."""
+
+
+class Whole(NamedTuple):
+    """A statement and the values of its parameters."""
+
+    statement: Any
+    values: Mapping[str, Any]
+
+    def text(self, dialect: str) -> str:
+        """Return the statement with all its values as literals.
+
+        Args:
+            dialect: name of the dialect.
+        """
+        compiled, given = self._compiled(DIALECTS[dialect])
+        literals = {name: _literal(compiled, name, value) for name, value in given.items()}
+        text = _PARAMETER.sub(lambda found: literals.get(found[1], found[0]), compiled.string)
+        return text.replace(" \n", "\n")
+
+    def parameters(self, dialect: str) -> list[Any]:
+        """Return all values."""
+        return list(self._compiled(DIALECTS[dialect])[1].values())
+
+    def _compiled(self, dialect: sa.Dialect) -> tuple[Any, dict[str, Any]]:
+        statement = self.statement
+        if isinstance(statement, sa.Insert):
+            statement = statement.inline()  # no RETURNING
+        compiled = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
+        return compiled, {**compiled.params, **self.values}
+
+
+def _literal(compiled: Any, name: str, value: Any) -> str:
+    """Return a value as SQL literal, with a cast where the database could not infer its type."""
+    if value is None:
+        return "NULL"
+    kind = compiled.binds[name].type if name in compiled.binds else sa.literal(value).type
+    if isinstance(kind, sa.ARRAY):
+        items = ["NULL" if item is None else _written(item, kind.item_type, compiled.dialect) for item in value]
+        return f"CAST(ARRAY[{', '.join(items)}] AS {kind.item_type.compile(compiled.dialect)}[])"
+    return _written(value, kind, compiled.dialect)
+
+
+def _written(value: Any, kind: Any, dialect: sa.Dialect) -> str:
+    return str(sa.literal(value, kind).compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+
+
+def in_psql(guard: sa.Select[Any], statements: Sequence[Whole], locks: sa.Table, why: str) -> list[str]:
+    """Return a transaction for psql that fails as a whole if the guard finds no row.
+
+    Args:
+        guard: selects the expected row and locks it.
+        statements: the statements in order.
+        locks: inserts into this table at the start only lock its rows. They precede the guard, which must see the
+            changes of earlier lock owners.
+        why: message if the guard finds no row.
+    """
+    first = len(list(takewhile(lambda whole: _inserts_into(whole.statement, locks), statements)))
+    found = Whole(guard.with_for_update(), {}).text("postgresql").replace("SELECT", "PERFORM", 1)
+    tag = "$seen$"
+    while tag in found:
+        tag = f"{tag[:-1]}_$"
+    message = _quoted(why, "postgresql")
+    body = f"BEGIN {found}; IF NOT FOUND THEN RAISE EXCEPTION USING MESSAGE = {message}; END IF; END"
+    ours = [whole.text("postgresql") for whole in statements]
+    return ["BEGIN", *ours[:first], f"DO {tag} {body} {tag}", *ours[first:], "COMMIT"]
+
+
+def _inserts_into(statement: Any, table: sa.Table) -> bool:
+    return isinstance(statement, sa.Insert) and statement.table is table
+
+
+def in_sqlite(guard: sa.Select[Any], statements: Sequence[Whole], why: str) -> list[str]:
+    """Return a transaction for sqlite3 whose statements do nothing if the guard finds no row.
+
+    Args:
+        guard: selects the expected row.
+        statements: the statements in order.
+        why: message if the guard finds no row.
+    """
+    return [
+        f"PRAGMA busy_timeout = {BUSY}",
+        f"DROP TABLE IF EXISTS temp.{SEEN}",
+        "BEGIN IMMEDIATE",
+        f"CREATE TEMP TABLE {SEEN} AS {Whole(guard, {}).text('sqlite')}",
+        *(Whole(_guarded(whole.statement), whole.values).text("sqlite") for whole in statements),
+        f"SELECT CASE WHEN {_HOLDS} THEN 'done' ELSE {_quoted(why, 'sqlite')} END",
+        "COMMIT",
+        f"DROP TABLE temp.{SEEN}",
+    ]
+
+
+def _quoted(text: str, dialect: str) -> str:
+    return _written(text, sa.Text(), DIALECTS[dialect])
+
+
+def _guarded(statement: Any) -> Any:
+    """Return the statement with the condition that the guard found a row."""
+    holds = sa.text(_HOLDS)
+    if not isinstance(statement, sa.Insert):
+        return statement.where(holds)
+    whole: Any = statement
+    if whole.select is not None:
+        # SQLAlchemy has no public access to the columns of INSERT ... SELECT.
+        return whole.from_select(whole._select_names, whole.select.where(holds))  # noqa: SLF001
+    values = whole._values  # noqa: SLF001 - nor to those of INSERT ... VALUES
+    names = [getattr(column, "name", column) for column in values]
+    given = [_typed(value, whole.table.c[name]) for name, value in zip(names, values.values(), strict=True)]
+    plain: Any = sa.insert(whole.table).from_select(names, sa.select(*given).where(holds))
+    plain._post_values_clause = whole._post_values_clause  # noqa: SLF001 - the ON CONFLICT clause
+    return plain
+
+
+def _typed(value: Any, column: sa.Column[Any]) -> Any:
+    """Return a value with the type of its column, which the database cannot infer in a SELECT."""
+    known = sa.literal(value.value, column.type) if isinstance(value, sa.BindParameter) else value
+    return known.label(column.name)

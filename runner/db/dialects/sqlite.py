@@ -1,0 +1,93 @@
+"""SQLite dialect: batches as JSON, lane walks with a correlated IN, one writer at a time.
+
+SQLAlchemy's own dialect is imported where it is used, since most processes need only one database.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.dialects import vitals
+from runner.db.schema import Tables
+from runner.db.types import instant_to_text
+
+
+class SQLite:
+    """SQLite 3.35 and newer, over aiosqlite."""
+
+    name = "sqlite"
+    isolates_rows = False
+    partitions = False
+
+    def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
+        """A batch as one JSON array of arrays: `json_each(?)`."""
+        each = sa.func.json_each(sa.bindparam(name, type_=sa.Text)).table_valued("key", "value", name=f"{name}_row")
+        values = [
+            sa.func.json_extract(each.c.value, f"$[{place}]", type_=kind).label(column)
+            for place, (column, kind) in enumerate(columns.items())
+        ]
+        return sa.select(*values).subquery(name)
+
+    def parameters(self, name: str, values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Write the rows as JSON."""
+        return {name: json.dumps(list(zip(*values.values(), strict=True)), default=self.instant)}
+
+    def for_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
+        """Find the ids for each outer row and look the rows up by id: SQLite has no LATERAL."""
+        found = row.alias("found")
+        return outer.join(found, found.c.id.in_(inner.with_only_columns(inner.selected_columns["id"]))), found.c
+
+    def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Any) -> tuple[sa.FromClause, Any]:
+        """Join them: SQLite always reads the batch first, because its size is unknown."""
+        return batch, same(table, batch)
+
+    def instant(self, value: Any) -> Any:
+        """Times are sent as the text in which they are stored."""
+        return instant_to_text(value) if isinstance(value, datetime) else value
+
+    def announcing(self, insert: Any, tables: Tables) -> Any:  # noqa: ARG002 - the other database needs them
+        """No change: runners notice that the file has changed."""
+        return insert
+
+    def insert(self, table: sa.Table) -> Any:
+        """The insert of this dialect."""
+        from sqlalchemy.dialects.sqlite import insert
+
+        return insert(table)
+
+    def one_of(self, column: sa.ColumnElement[Any], values: Sequence[int | str]) -> sa.ColumnElement[bool]:
+        """One JSON array."""
+        each = sa.func.json_each(sa.literal(json.dumps(list(values)))).table_valued("value")
+        return column.in_(sa.select(each.c.value))
+
+    def matches(self, column: sa.ColumnElement[str], pieces: Sequence[str]) -> sa.ColumnElement[bool]:
+        """GLOB with escaped wildcards; LIKE would ignore case."""
+        signs = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
+        return column.op("GLOB", is_comparison=True)("*".join(piece.translate(signs) for piece in pieces))
+
+    def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:  # noqa: ARG002 - the other database needs them
+        """SQLite has no logins and no standbys: write access to the file permits everything."""
+        return {"intervenes": sa.true(), "follows": sa.false(), "closed": sa.false(), "reads_audit": sa.true()}
+
+    def staleness(self) -> sa.ColumnElement[Any]:
+        """SQLite has no standbys."""
+        return sa.null()
+
+    def vitals(self, tables: Tables) -> Mapping[str, sa.Executable]:  # noqa: ARG002 - the other database needs them
+        """The size of the file."""
+        return vitals.of_sqlite()
+
+    async def fetch(self, connection: Any, sql: str, arguments: Any) -> list[Any]:
+        """Use a single call to the connection's thread: each call costs as much as a small statement."""
+        return list(await connection.execute_fetchall(sql, arguments))
+
+    def along_indexes(self) -> sa.Executable | None:
+        """Not needed: SQLite uses the index with the right order."""
+        return None
+
+    def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """Times are text, and any text can be fetched."""
+        return sa.type_coerce(moment, sa.Text)

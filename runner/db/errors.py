@@ -1,0 +1,102 @@
+"""Translation of driver errors: unavailable, refused, or transient."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError, ValueRejected
+
+AWAY_STATES = ("08", "25006", "53", "57P", "58", "XX")
+"""SQLSTATE classes of an unavailable server: connection, read-only standby, resources, shutdown, system, internal."""
+
+CONTENT_STATES = ("22", "23")
+"""SQLSTATE classes of rejected values: data, integrity."""
+
+AGAIN_STATES = ("40001", "40P01", "55P03")
+"""Serialization failure, deadlock, lock not available: a retry may succeed."""
+
+SQLITE_AGAIN = ("database is locked", "database table is locked")
+SQLITE_AWAY = ("disk", "unable to open", "readonly database", "database is locked")
+
+_DAMAGED = "Stop all programs that use the file, then restore a backup or recover the data: sqlite3 FILE .recover"
+
+ADVICE = {
+    "due to statement timeout": "Another transaction may hold a lock, or the query reads too much: retry or narrow it",
+    "permission denied for": "Run `runner migrate --roles` for the required roles",
+    "database disk image is malformed": _DAMAGED,
+    "file is not a database": _DAMAGED,
+    "disk is full": "Free space on its disk",
+    "No space left on device": "Free space on its disk",
+    "database is locked": "Another program is writing to it: wait until it has finished",
+}
+"""Advice by a part of the error message."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return True if the transaction lost against another one and a retry may succeed."""
+    original = _original(error)
+    state = _sqlstate(original)
+    return state in AGAIN_STATES if state else any(sign in str(original) for sign in SQLITE_AGAIN)
+
+
+def translate(error: BaseException, url: str) -> StoreError | None:
+    """Translate a driver's error.
+
+    Args:
+        error: an exception from SQLAlchemy or a driver.
+        url: the database URL without its password.
+
+    Returns:
+        DatabaseUnavailable if waiting may help, ValueRejected if a value is the cause, DatabaseRefused for other causes
+        (permissions, a missing table), None if the database did not raise the error.
+    """
+    if not isinstance(error, (sa.exc.SQLAlchemyError, OSError, TimeoutError)) and not _from_driver(error):
+        return None
+    original = _original(error)
+    why = " ".join(_text(original).split()).rstrip(" .?!") or type(original).__name__  # the message continues after it
+    if _is_away(error, original):
+        return DatabaseUnavailable(url=url, why=why)
+    return ValueRejected(why=why) if _is_content(original) else DatabaseRefused(why=why)
+
+
+def _text(original: BaseException) -> str:
+    """Return the message of the database without the rejected row or value, which may contain secrets."""
+    primary = getattr(getattr(original, "diag", None), "message_primary", None)
+    text = primary if primary and _is_content(original) else str(original)
+    advice = next((words for sign, words in ADVICE.items() if sign in text), "")
+    return f"{text.rstrip(' .')}. {advice}" if advice else text
+
+
+def _is_away(error: BaseException, original: BaseException) -> bool:
+    if isinstance(original, (OSError, TimeoutError, sa.exc.TimeoutError)):
+        return True
+    if isinstance(error, sa.exc.DBAPIError) and error.connection_invalidated:
+        return True
+    state = _sqlstate(original)
+    if state:
+        return state.startswith(AWAY_STATES)
+    if not _kinds(original) & {"OperationalError", "InterfaceError"}:
+        return False
+    return not type(original).__module__.startswith("sqlite") or any(sign in str(original) for sign in SQLITE_AWAY)
+
+
+def _is_content(original: BaseException) -> bool:
+    state = _sqlstate(original)
+    return state.startswith(CONTENT_STATES) if state else type(original).__name__ in ("IntegrityError", "DataError")
+
+
+def _original(error: BaseException) -> BaseException:
+    return getattr(error, "orig", None) or error
+
+
+def _sqlstate(error: BaseException) -> str:
+    return getattr(error, "sqlstate", None) or ""
+
+
+def _kinds(error: BaseException) -> set[str]:
+    """Return the names of the driver's error class and its bases: a connection timeout is an OperationalError."""
+    return {kind.__name__ for kind in type(error).__mro__} if _from_driver(error) else set()
+
+
+def _from_driver(error: Any) -> bool:
+    return type(error).__module__.split(".")[0] in ("psycopg", "sqlite3", "aiosqlite")

@@ -1,0 +1,101 @@
+"""filesystem: reject a SQLite file on a file system whose locks do not work, before it is opened."""
+
+import os
+import re
+from pathlib import Path
+
+from runner.errors import UnsafeFile
+
+MOUNTS = Path("/proc/self/mountinfo")
+MOUNT_POINT = 4
+"""Index of the mount point in a line."""
+
+NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "vboxsf"})
+NETWORK_FUSE = frozenset(
+    [
+        "curlftpfs",
+        "davfs",
+        "davfs2",
+        "gcsfuse",
+        "glusterfs",
+        "goofys",
+        "gvfsd-fuse",
+        "rclone",
+        "s3fs",
+        "smbnetfs",
+        "sshfs",
+        "vmhgfs-fuse",
+    ]
+)
+"""Programs behind FUSE that reach another machine; many others (overlays, encryption, NTFS) serve a local disk."""
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+def filesystem_of(path: str, mountinfo: str) -> str | None:
+    """Return the type of the file system of a path.
+
+    Args:
+        path: absolute path without symbolic links.
+        mountinfo: content of /proc/self/mountinfo, see proc_pid_mountinfo(5).
+
+    Returns:
+        The type, such as ext4, nfs4 or fuse.sshfs; None without a matching mount point.
+    """
+    longest, filesystem = "", None
+    for line in mountinfo.split("\n"):
+        mount, dash, source = line.partition(" - ")
+        fields = mount.split(" ")
+        if not dash or len(fields) <= MOUNT_POINT:
+            continue
+        point = _unescaped(fields[MOUNT_POINT])
+        # A later mount on the same point hides an earlier one.
+        if len(point) >= len(longest) and _is_below(path, point):
+            longest, filesystem = point, source.split(" ")[0]
+    return filesystem
+
+
+def is_remote(filesystem: str) -> bool:
+    """Return True for file systems on a network or outside a virtual machine."""
+    kind, _, program = filesystem.partition(".")
+    return filesystem in NETWORK or (kind == "fuse" and program in NETWORK_FUSE)
+
+
+def refuse_remote(file: str) -> None:
+    """Reject a file on a network mount. Without /proc no file is rejected.
+
+    Args:
+        file: path of the file, which need not exist.
+
+    Raises:
+        UnsafeFile: the file is on a network mount.
+    """
+    filesystem = filesystem_of(os.path.realpath(file), read_mounts())
+    if filesystem is not None and is_remote(filesystem):
+        raise UnsafeFile(path=file, filesystem=filesystem)
+
+
+def read_mounts() -> str:
+    """Return the mounts of this process; empty on systems without /proc."""
+    try:
+        return MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")  # as paths are decoded
+    except OSError:
+        return ""
+
+
+def _unescaped(field: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), field)
+
+
+def _is_below(path: str, point: str) -> bool:
+    return path == point or path.startswith(point.rstrip("/") + "/")
+
+
+def identity(path: str | Path) -> tuple[int, int]:
+    """Return the identity of the file at a path; a replaced file has another identity.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+    """
+    status = Path(path).stat()
+    return status.st_dev, status.st_ino

@@ -1,0 +1,110 @@
+"""Applying revisions: all pending ones in one transaction, in one process at a time."""
+
+from collections.abc import Sequence
+from io import StringIO
+
+import sqlalchemy as sa
+
+from runner.db.migrations.installation import Installation, MigrationTransaction
+from runner.db.migrations.revisions import REVISIONS, check, current_revision, pending, revision_in
+from runner.urls import DatabaseUrl, sync_url
+
+LOCK = 0x7461736B747569
+"""Key of the advisory lock for migrations in a PostgreSQL database ("tasktui")."""
+
+
+async def upgrade(database: Installation) -> list[str]:
+    """Create the tables of a database, or bring them up to date.
+
+    Several processes may call this concurrently: one migrates and the others wait for it.
+
+    Args:
+        database: the database; a missing PostgreSQL schema is created.
+
+    Returns:
+        The revisions applied, in order; [] if the database was up to date.
+
+    Raises:
+        SchemaTooNew: a later release created the tables; nothing was changed.
+        StoreError: the database cannot be reached or rejected a statement; nothing was changed.
+    """
+
+    async def verb(tx: MigrationTransaction) -> list[str]:
+        await _take_turn(tx)
+        revisions = pending(await revision_in(tx), database.url)
+        if revisions:
+            await _make_schema(tx)
+            await tx.connection.run_sync(_apply, tx.tables.prefix, tx.tables.metadata.schema, revisions)
+        return list(revisions)
+
+    return await database.write(verb)
+
+
+async def ensure(database: Installation) -> list[str]:
+    """Prepare a database at program start: migrate a SQLite file, and only check a PostgreSQL database.
+
+    On a database that is up to date this takes two small queries.
+
+    Args:
+        database: the database that the program uses.
+
+    Returns:
+        The revisions applied, in order.
+
+    Raises:
+        SchemaMissing: the PostgreSQL database has no task tables.
+        SchemaTooOld: the PostgreSQL database needs a migration.
+        SchemaTooNew: a later release created the tables.
+    """
+    if database.engine.dialect.name == "sqlite":
+        return await upgrade(database) if pending(await current_revision(database), database.url) else []
+    await check(database)
+    return []
+
+
+async def _take_turn(tx: MigrationTransaction) -> None:
+    """Wait until no other process migrates. On SQLite, the transaction's begin has already waited."""
+    if tx.connection.dialect.name == "postgresql":
+        await tx.connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
+
+
+async def _make_schema(tx: MigrationTransaction) -> None:
+    schema = tx.tables.metadata.schema
+    # IF NOT EXISTS would require the right to create schemas even if the schema exists.
+    if schema and not await tx.connection.run_sync(lambda connection: sa.inspect(connection).has_schema(schema)):
+        await tx.connection.execute(sa.schema.CreateSchema(schema))
+
+
+def _apply(connection: sa.Connection, prefix: str, schema: str | None, revisions: Sequence[str]) -> None:
+    from runner.db.migrations.context import context_for
+    from runner.db.migrations.table_operations import Operations
+
+    context = context_for(revisions, prefix, schema, connection=connection)
+    context.run_migrations(op=Operations(context, prefix, schema))
+
+
+def sql(url: str | DatabaseUrl, prefix: str = "", schema: str | None = None) -> str:
+    """Write the statements that create the tables in an empty database.
+
+    Args:
+        url: names the kind of database; no connection is made.
+        prefix: prefix of every table name.
+        schema: PostgreSQL schema of the tables; None for the search path.
+
+    Returns:
+        A script for psql or sqlite3: one transaction, which also stores the revision.
+
+    Raises:
+        InvalidUrl: the URL names an unsupported database.
+    """
+    from runner.db.migrations.context import context_for
+    from runner.db.migrations.table_operations import Operations
+
+    script, dialect = StringIO(), sync_url(url).get_dialect()()
+    target_schema = schema if dialect.name == "postgresql" else None
+    context = context_for(REVISIONS, prefix, target_schema, dialect=dialect, as_sql=True, output_buffer=script)
+    with context.begin_transaction():
+        if target_schema:
+            context.execute(sa.schema.CreateSchema(target_schema, if_not_exists=True))
+        context.run_migrations(op=Operations(context, prefix, target_schema))
+    return script.getvalue()

@@ -1,0 +1,149 @@
+-- Four roles for the tables of one installation in PostgreSQL: producer, runner, operator and reader.
+-- Run this as the owner of the tables, with the right to create roles, and again after each `runner migrate`. It first
+-- revokes all rights of the four roles on these tables. Then make each login a member of one role:
+--
+--     CREATE ROLE shop LOGIN IN ROLE {producer};
+--     GRANT {reader} TO ana;
+
+BEGIN;
+
+DO $$
+DECLARE
+    role_name name;
+BEGIN
+    FOREACH role_name IN ARRAY ARRAY['{producer}', '{runner}', '{operator}', '{reader}'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = role_name) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', role_name);
+        END IF;
+    END LOOP;
+END
+$$;
+
+{schema_usage}
+REVOKE ALL ON {every_table} FROM {producer}, {runner}, {operator}, {reader};
+
+-- The producer submits tasks, and reads the states of the tasks that hold a key or that a new task depends on.
+-- It cannot read payloads or change tasks.
+GRANT SELECT ON {task_schema}, {task_dependency} TO {producer};
+GRANT SELECT (id, handler, key, state) ON {task}, {task_history} TO {producer};
+GRANT INSERT ON {task_dependency} TO {producer};
+GRANT INSERT (
+    handler, payload, {option_columns},
+    state, blocked_by, parents
+) ON {task} TO {producer};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {task_unique} TO {producer};
+-- For on_duplicate="replace", the producer must be able to change tasks:
+--     GRANT SELECT, UPDATE ON {task} TO {producer};
+
+-- The runner claims, settles, rescues and prunes. It cannot insert or change audit rows.
+GRANT SELECT ON {every_table} TO {runner};
+GRANT INSERT, UPDATE, DELETE ON
+    {task}, {task_history}, {task_attempt}, {task_unique}, {task_dependency}, {task_queue}, {task_handler},
+    {task_runner}, {task_schedule}, {task_minute}
+TO {runner};
+GRANT DELETE ON {task_audit} TO {runner};
+
+-- The operator reads everything and changes the columns that operations change. Terminating and retrying move tasks
+-- between the live table and the history. Audit rows can be inserted, but not changed or deleted.
+GRANT SELECT ON {every_table} TO {operator};
+GRANT INSERT, DELETE ON {task}, {task_history} TO {operator};
+GRANT INSERT, UPDATE (satisfied_at, satisfied_by) ON {task_dependency} TO {operator};
+GRANT UPDATE (
+    run_at, max_attempts, priority, retry, timeout, payload, key, cancel_requested, runner_id, claimed_at, deadline_at,
+    started_at, state, blocked_by, parents, attempt, rescues, version -- the last ones also for undo
+) ON {task} TO {operator};
+GRANT UPDATE (version) ON {task_history} TO {operator}; -- allows row locks
+GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- a retried task takes its unique key back
+GRANT INSERT ON {task_queue}, {task_handler} TO {operator};
+GRANT UPDATE (paused_at, paused_until, paused_by, paused_why) ON {task_queue}, {task_handler} TO {operator};
+GRANT UPDATE (command) ON {task_runner} TO {operator};
+-- Only the database fills `login` and `at`.
+GRANT INSERT (operator, host, verb, task_id, target, reason, before, after, undo_of, batch) ON {task_audit} TO {operator};
+GRANT INSERT, UPDATE (submitted) ON {task_minute} TO {operator}; -- counts a task that is terminated before its first claim
+
+-- The reader reads everything and changes nothing.
+GRANT SELECT ON {every_table} TO {reader};
+
+-- Triggers also audit the changes that an operator makes through plain SQL: at the end of the transaction, every changed
+-- row without an audit row of the same transaction. They skip runners, the owner of the tables and superusers; that
+-- check costs less than half a microsecond per row. docs/operating.md explains the limits of this audit.
+SET LOCAL client_min_messages = warning;
+SET LOCAL lock_timeout = '10s'; -- creating a trigger waits for writers and blocks new ones: fail instead
+
+CREATE OR REPLACE FUNCTION {audit_function}() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- Arguments: audit table, task table, column with the task id or '', kind of another target (such as "queue"), column
+-- with its name, and columns to ignore.
+DECLARE
+    own_xid CONSTANT xid := pg_current_xact_id()::xid;
+    old_row CONSTANT jsonb := to_jsonb(OLD) - string_to_array(TG_ARGV[5], ' ');
+    new_row CONSTANT jsonb := to_jsonb(NEW) - string_to_array(TG_ARGV[5], ' ');
+    row_ CONSTANT jsonb := coalesce(new_row, old_row);
+    target_id CONSTANT bigint := row_ ->> nullif(TG_ARGV[2], '');
+    target_name CONSTANT text := TG_ARGV[3] || ' ' || (row_ ->> nullif(TG_ARGV[4], ''));
+    before_ jsonb;
+    after_ jsonb;
+    is_audited boolean;
+BEGIN
+    SELECT jsonb_object_agg(key, value) INTO before_ FROM jsonb_each(old_row)
+    WHERE CASE WHEN new_row IS NULL THEN value <> 'null' ELSE value IS DISTINCT FROM new_row -> key END;
+    SELECT jsonb_object_agg(key, value) INTO after_ FROM jsonb_each(new_row)
+    WHERE CASE WHEN old_row IS NULL THEN value <> 'null' ELSE value IS DISTINCT FROM old_row -> key END;
+    IF before_ IS NULL AND after_ IS NULL THEN
+        RETURN NULL;
+    END IF;
+    IF target_id IS NULL THEN
+        EXECUTE format(
+            'SELECT EXISTS (SELECT FROM (SELECT xmin, target, verb FROM %1$I.%2$I ORDER BY id DESC LIMIT 1000) latest '
+            'WHERE xmin = $1 AND target = $2 AND verb NOT LIKE ''SQL %%'')', TG_TABLE_SCHEMA, TG_ARGV[0]
+        ) INTO is_audited USING own_xid, target_name;
+    ELSE
+        -- A submit that takes a free unique key is not an operation.
+        EXECUTE format(
+            'SELECT EXISTS (SELECT FROM %1$I.%2$I WHERE task_id = $2 AND xmin = $1 AND verb NOT LIKE ''SQL %%'') '
+            'OR $3 AND EXISTS (SELECT FROM %1$I.%3$I WHERE id = $2 AND xmin = $1)',
+            TG_TABLE_SCHEMA, TG_ARGV[0], TG_ARGV[1]
+        ) INTO is_audited USING own_xid, target_id, TG_ARGV[5] <> '' AND TG_OP = 'UPDATE';
+    END IF;
+    IF NOT is_audited THEN
+        EXECUTE format(
+            'INSERT INTO %I.%I (operator, host, verb, task_id, target, before, after) VALUES ($1, $2, $3, $4, $5, $6, $7)',
+            TG_TABLE_SCHEMA, TG_ARGV[0]
+        ) USING session_user, concat(coalesce(host(inet_client_addr()), 'local'), ' ', current_setting('application_name')),
+            'SQL ' || TG_OP, target_id, target_name, coalesce(before_, '{{}}')::json, coalesce(after_, '{{}}')::json;
+    END IF;
+    RETURN NULL;
+END
+$$;
+REVOKE ALL ON FUNCTION {audit_function}() FROM PUBLIC;
+
+DO $$
+DECLARE
+    audited text[];
+BEGIN
+    FOREACH audited SLICE 1 IN ARRAY ARRAY[
+        -- table, statements, condition, task id column, kind of another target, its name column, columns to ignore
+        ['{task}', 'UPDATE OR DELETE', 'true', 'id', '', '', ''],
+        ['{task_history}', 'INSERT OR UPDATE OR DELETE', 'true', 'id', '', '', ''],
+        ['{task_dependency}', 'UPDATE OR DELETE', 'true', 'task_id', '', '', ''],
+        ['{task_unique}', 'UPDATE OR DELETE', 'OLD.task_id <> 0', 'task_id', '', '', 'duplicates duplicate_at'],
+        ['{task_queue}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'queue', 'name', ''],
+        ['{task_handler}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'handler', 'name', ''],
+        ['{task_runner}', 'UPDATE OR DELETE', 'true', '', 'runner', 'id', '']
+    ] LOOP
+        EXECUTE format('DROP TRIGGER IF EXISTS audited ON %s', audited[1]);
+        -- Oids instead of names: checking them costs runners almost nothing, and dropping a role breaks nothing. Another
+        -- cluster has other oids: run this script again there.
+        EXECUTE format(
+            'CREATE CONSTRAINT TRIGGER audited AFTER %s ON %s DEFERRABLE INITIALLY DEFERRED FOR EACH ROW '
+            'WHEN (NOT pg_has_role(session_user, %s::oid, ''MEMBER'') '
+            'AND pg_has_role(session_user, %s::oid, ''MEMBER'') AND %s) '
+            'EXECUTE FUNCTION {audit_function}(%L, %L, %L, %L, %L, %L)',
+            audited[2], audited[1], '{runner}'::regrole::oid, '{operator}'::regrole::oid, audited[3],
+            '{audit_name}', '{task_name}', audited[4], audited[5], audited[6], audited[7]
+        );
+    END LOOP;
+END
+$$;
+
+COMMIT;

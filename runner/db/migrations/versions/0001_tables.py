@@ -1,0 +1,368 @@
+"""The tables of the first release.
+
+Databases were created with these statements. Do not change them when the schema changes.
+"""
+
+import sqlalchemy as sa
+
+from runner.db.migrations.table_operations import Operations
+from runner.db.types import BigId, Instant, JsonText, Name, db_now, login, random_below
+
+revision = "0001"
+down_revision = None
+
+STORAGE = {
+    # Every claim writes a new row version: leave room for it on the page, and vacuum early and often.
+    "fillfactor": 70,
+    "autovacuum_vacuum_scale_factor": 0.02,
+    "autovacuum_vacuum_insert_scale_factor": 0.05,
+    "autovacuum_analyze_scale_factor": 0.05,
+    "autovacuum_vacuum_cost_delay": 0,
+}
+
+
+def upgrade(op: Operations) -> None:
+    _task(op)
+    _task_history(op)
+    _task_attempt(op)
+    _task_unique(op)
+    _task_dependency(op)
+    _task_queue(op)
+    _task_handler(op)
+    _task_runner(op)
+    _task_schedule(op)
+    _task_minute(op)
+    _task_audit(op)
+
+
+def _task(op: Operations) -> None:
+    op.create_table(
+        "task",
+        sa.Column("id", BigId, sa.Identity(), primary_key=True, autoincrement=True),
+        # Values from the submit.
+        sa.Column("queue", Name, nullable=False, server_default="default"),
+        sa.Column("handler", Name, nullable=False),
+        sa.Column("key", sa.Text),
+        sa.Column("payload", JsonText, nullable=False, server_default="{}"),
+        sa.Column("priority", sa.SmallInteger, nullable=False, server_default="1"),
+        sa.Column("run_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("max_attempts", sa.Integer),
+        sa.Column("retry", sa.Text),
+        sa.Column("timeout", sa.Float),
+        sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(1_000)),
+        sa.Column("route_key", sa.Text),
+        sa.Column("unique_key", sa.Text),
+        sa.Column("host_rule", sa.Text),
+        sa.Column("tags", JsonText),
+        sa.Column("trace", sa.Text),
+        sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("submitted_by", sa.Text),
+        # Present state.
+        sa.Column("state", sa.Text, nullable=False, server_default="waiting"),
+        sa.Column("blocked_by", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("deadline_at", Instant),
+        sa.Column("started_at", Instant),
+        sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("progress", sa.Float),
+        # Execution so far.
+        sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("fence", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("releases", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("rescues", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("runner_id", sa.BigInteger),
+        sa.Column("host", sa.Text),
+        sa.Column("claimed_at", Instant),
+        sa.Column("parents", JsonText),
+        sa.Column("checkpoint", JsonText),
+        sa.Column("error", sa.Text),
+        *_task_rules(),
+        postgresql_with=STORAGE,
+        sqlite_autoincrement=True,
+    )
+    op.create_index("task", "ready", "queue", "handler", "priority", "run_at", "id", where="state = 'waiting'")
+    op.create_index("task", "rescued", "run_at", "id", where="state = 'waiting' AND rescues > 0")
+    op.create_index("task", "running", "runner_id", where="state = 'running'")
+    op.create_index("task", "blocked", "id", where="state = 'blocked'")
+    op.create_index("task", "key", "key", "handler", "id", where='"key" IS NOT NULL')
+
+
+def _task_rules() -> list[sa.CheckConstraint]:
+    """Checks for rows inserted by hand, which must never break a claim, a list or a settle."""
+    return [
+        sa.CheckConstraint("state in ('waiting', 'blocked', 'running')", name="state"),
+        sa.CheckConstraint("priority between 1 and 9", name="priority"),
+        sa.CheckConstraint("max_attempts >= 1", name="max_attempts"),
+        sa.CheckConstraint("bucket between 0 and 999", name="bucket"),
+        sa.CheckConstraint("attempt between 0 and 1000000000", name="attempt"),
+        sa.CheckConstraint("rescues between 0 and 1000000000", name="rescues"),
+        sa.CheckConstraint("releases between 0 and 1000000000", name="releases"),
+        sa.CheckConstraint("fence between 0 and 1000000000000000000", name="fence"),
+        sa.CheckConstraint("version between 0 and 1000000000000000000", name="version"),
+        sa.CheckConstraint("timeout > 0 and timeout < 1e9", name="timeout"),
+        sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
+        sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
+        _on("postgresql", "run_at", "run_at >= '1970-01-01Z' and run_at < '9999-01-01Z'"),
+        _on("postgresql", "payload", "json_typeof(payload) = 'object'"),
+        _on(
+            # Adding 0 days changes dates that do not exist (30 February); text that is not a time gives NULL, which a
+            # check would accept.
+            "sqlite",
+            "run_at",
+            "coalesce(run_at in (strftime('%Y-%m-%d %H:%M:%f', run_at, '+0 days'), datetime(run_at, '+0 days')), 0)"
+            " and run_at >= '1970' and run_at < '9999'",
+        ),
+        _on("sqlite", "payload", "json_valid(payload) and json_type(payload) = 'object'"),
+        _on(
+            # SQLite would accept text in a number column and bytes in a text column.
+            "sqlite",
+            "types",
+            "typeof(priority + bucket + attempt + fence + version + rescues + releases) = 'integer'"
+            " and typeof(coalesce(max_attempts, 1)) = 'integer' and typeof(coalesce(timeout, 1.0)) = 'real'"
+            " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'",
+        ),
+    ]
+
+
+def _on(dialect: str, name: str, condition: str) -> sa.CheckConstraint:
+    return sa.CheckConstraint(condition, name=name).ddl_if(dialect=dialect)
+
+
+def _task_history(op: Operations) -> None:
+    op.create_table(
+        "task_history",
+        sa.Column("id", BigId, autoincrement=False, nullable=False),
+        sa.PrimaryKeyConstraint("id").ddl_if(dialect="sqlite"),
+        # Values from the submit.
+        sa.Column("queue", Name, nullable=False, server_default="default"),
+        sa.Column("handler", Name, nullable=False),
+        sa.Column("key", sa.Text),
+        sa.Column("payload", JsonText, nullable=False, server_default="{}"),
+        sa.Column("priority", sa.SmallInteger, nullable=False, server_default="1"),
+        sa.Column("run_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("max_attempts", sa.Integer),
+        sa.Column("retry", sa.Text),
+        sa.Column("timeout", sa.Float),
+        sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(1_000)),
+        sa.Column("route_key", sa.Text),
+        sa.Column("unique_key", sa.Text),
+        sa.Column("host_rule", sa.Text),
+        sa.Column("tags", JsonText),
+        sa.Column("trace", sa.Text),
+        sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("submitted_by", sa.Text),
+        # Final state.
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("finished_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("duration", sa.Float),
+        sa.Column("result", JsonText),
+        # Execution.
+        sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("fence", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("releases", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("rescues", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("runner_id", sa.BigInteger),
+        sa.Column("host", sa.Text),
+        sa.Column("claimed_at", Instant),
+        sa.Column("parents", JsonText),
+        sa.Column("checkpoint", JsonText),
+        sa.Column("error", sa.Text),
+        sa.CheckConstraint("state in ('succeeded', 'dead', 'cancelled')", name="state"),
+        postgresql_partition_by="LIST (state)",
+    )
+    op.create_index("task_history", "finished", "finished_at", "id")
+    op.create_index("task_history", "failed", "state", "queue", "id", where="state != 'succeeded'")
+    op.create_index("task_history", "rare", "state", "id", where="state != 'succeeded'")
+    op.create_index("task_history", "ended", "state", "finished_at", "id", where="state != 'succeeded'")
+    op.create_index("task_history", "key", "key", "handler", "id", where='"key" IS NOT NULL')
+    for part, of, values in (
+        ("others", "task_history", "(PRIMARY KEY (id)) FOR VALUES IN ('dead', 'cancelled')"),
+        (
+            "succeeded",
+            "task_history",
+            "(PRIMARY KEY (id)) FOR VALUES IN ('succeeded') PARTITION BY RANGE (id)",
+        ),
+        ("beyond", "task_history_succeeded", "DEFAULT"),
+        ("from_1", "task_history_succeeded", "FOR VALUES FROM (1) TO (5000001)"),
+    ):
+        name = op.full_name(f"task_history_{part}")
+        op.execute_on("postgresql", f"CREATE TABLE {name} PARTITION OF {op.full_name(of)} {values}")
+
+
+def _task_attempt(op: Operations) -> None:
+    op.create_table(
+        "task_attempt",
+        sa.Column("task_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("fence", BigId, primary_key=True, autoincrement=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("queue", Name, nullable=False),
+        sa.Column("handler", Name, nullable=False),
+        sa.Column("started_at", Instant),
+        sa.Column("ended_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("runner_id", sa.BigInteger),
+        sa.Column("host", sa.Text),
+        sa.Column("verb", sa.Text, nullable=False),
+        sa.Column("error_type", sa.Text, nullable=False),
+        sa.Column("message", sa.Text, nullable=False),
+        sa.Column("traceback", sa.Text),
+        sa.Column("fingerprint", sa.Text, nullable=False),
+        sa.Column("delay", sa.Float),
+    )
+    op.create_index("task_attempt", "fingerprint", "fingerprint", "ended_at")
+    op.create_index("task_attempt", "ended", "ended_at")
+
+
+def _task_unique(op: Operations) -> None:
+    op.create_table(
+        "task_unique",
+        sa.Column("handler", Name, primary_key=True),
+        sa.Column("unique_key", Name, primary_key=True),
+        # 0 for a row that was only created to be locked.
+        sa.Column("task_id", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("scope", sa.Text, nullable=False, server_default="until finished"),
+        sa.Column("expires_at", Instant),
+        sa.Column("duplicates", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("duplicate_at", Instant),
+        sa.CheckConstraint("scope in ('forever', 'until finished', 'for a time')", name="scope"),
+        sa.CheckConstraint("(scope = 'for a time') = (expires_at is not null)", name="expires_at"),
+        postgresql_with={"fillfactor": 90},
+    )
+    op.create_index("task_unique", "expires", "expires_at", where="expires_at IS NOT NULL")
+
+
+def _task_dependency(op: Operations) -> None:
+    op.create_table(
+        "task_dependency",
+        sa.Column("id", BigId, sa.Identity(), primary_key=True),
+        sa.Column("task_id", sa.BigInteger, nullable=False),
+        sa.Column("parent_id", sa.BigInteger),
+        sa.Column("parent_handler", Name),
+        sa.Column("parent_key", sa.Text),
+        sa.Column("on_failure", sa.Text, nullable=False, server_default="wait"),
+        sa.Column("parent_state", sa.Text),
+        sa.Column("satisfied_at", Instant),
+        sa.Column("satisfied_by", sa.Text),
+        sa.CheckConstraint("on_failure in ('wait', 'cancel', 'run')", name="on_failure"),
+        sa.CheckConstraint("parent_id is not null or parent_key is not null", name="parent"),
+        sa.CheckConstraint("(parent_handler is null) = (parent_key is null)", name="parent_key"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("task_dependency", "task_id", "task_id")
+    op.create_index("task_dependency", "parent_id", "parent_id")
+    op.create_index("task_dependency", "open", "id", where="satisfied_at IS NULL AND id > 0")
+    op.create_index(
+        "task_dependency",
+        "key",
+        "parent_key",
+        "parent_handler",
+        where="satisfied_at IS NULL AND parent_key IS NOT NULL",
+    )
+
+
+def _task_queue(op: Operations) -> None:
+    op.create_table(
+        "task_queue",
+        sa.Column("name", Name, primary_key=True),
+        *_pause(),
+        sa.Column("max_running", sa.Integer),
+    )
+
+
+def _task_handler(op: Operations) -> None:
+    op.create_table(
+        "task_handler",
+        sa.Column("name", Name, primary_key=True),
+        sa.Column("queue", Name),
+        *_pause(),
+        sa.Column("max_running", sa.Integer),
+        sa.Column("breaker", sa.Text),
+        sa.Column("breaker_until", Instant),
+        sa.Column("last_seen_at", Instant, nullable=False, server_default=db_now()),
+    )
+
+
+def _pause() -> list[sa.Column[object]]:
+    return [
+        sa.Column("paused_at", Instant),
+        sa.Column("paused_until", Instant),
+        sa.Column("paused_by", sa.Text),
+        sa.Column("paused_why", sa.Text),
+    ]
+
+
+def _task_runner(op: Operations) -> None:
+    op.create_table(
+        "task_runner",
+        sa.Column("id", BigId, sa.Identity(), primary_key=True),
+        sa.Column("host", sa.Text, nullable=False),
+        sa.Column("pid", sa.Integer, nullable=False),
+        sa.Column("version", sa.Text, nullable=False),
+        sa.Column("started_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("beat_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("lease_until", Instant, nullable=False),
+        sa.Column("handlers", JsonText, nullable=False, server_default="[]"),
+        sa.Column("queues", JsonText, nullable=False, server_default="[]"),
+        sa.Column("threaded", JsonText, nullable=False, server_default="[]"),
+        sa.Column("capacity", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("threads", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("running", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("command", sa.Text),
+        sqlite_autoincrement=True,
+    )
+
+
+def _task_schedule(op: Operations) -> None:
+    op.create_table(
+        "task_schedule",
+        sa.Column("name", Name, primary_key=True),
+        sa.Column("handler", Name, nullable=False),
+        sa.Column("rule", sa.Text, nullable=False),
+        sa.Column("payload", JsonText, nullable=False, server_default="{}"),
+        sa.Column("next_tick", Instant),
+        sa.Column("last_tick", Instant),
+        sa.Column("misfire", sa.Text),
+        sa.Column("overlap", sa.Text),
+        *_pause(),
+    )
+
+
+def _task_minute(op: Operations) -> None:
+    op.create_table(
+        "task_minute",
+        sa.Column("minute", Instant, primary_key=True),
+        sa.Column("queue", Name, primary_key=True),
+        sa.Column("handler", Name, primary_key=True),
+        sa.Column("runner_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("submitted", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("succeeded", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("first_try", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("second_try", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("retried", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("died", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("cancelled", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("rescued", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("durations", JsonText, nullable=False, server_default="[]"),
+    )
+
+
+def _task_audit(op: Operations) -> None:
+    op.create_table(
+        "task_audit",
+        sa.Column("id", BigId, sa.Identity(), primary_key=True),
+        sa.Column("at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("operator", sa.Text, nullable=False),
+        sa.Column("host", sa.Text, nullable=False),
+        sa.Column("verb", sa.Text, nullable=False),
+        sa.Column("task_id", sa.BigInteger),
+        sa.Column("target", sa.Text),
+        sa.Column("reason", sa.Text),
+        sa.Column("before", JsonText),
+        sa.Column("after", JsonText),
+        sa.Column("undo_of", sa.BigInteger),
+        sa.Column("batch", sa.Text),
+        sa.Column("login", sa.Text, server_default=login()),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("task_audit", "task_id", "task_id")
+    op.create_index("task_audit", "batch", "batch", "id", where="batch IS NOT NULL")

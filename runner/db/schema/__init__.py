@@ -1,0 +1,54 @@
+"""The tables and their checks, as data. `storage` adds the indexes, `runner.db.migrations` creates them."""
+
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.schema import records, registries
+from runner.db.schema import task as tasks
+from runner.db.schema.records import GONE, MINUTE_COUNTS, SETTLED_COUNTS
+from runner.db.schema.states import is_state, state_literal
+
+NAMING = {
+    "ix": "%(table_name)s_%(column_0_N_name)s",
+    "uq": "%(table_name)s_%(column_0_N_name)s_key",
+    "ck": "%(table_name)s_%(constraint_name)s",
+    "pk": "%(table_name)s_pkey",
+}
+
+
+class Tables:
+    """The tables of one installation, as statements use them.
+
+    Args:
+        prefix: prefix of every table name.
+        schema: PostgreSQL schema of the tables; None for the search path.
+    """
+
+    def __init__(self, prefix: str = "", schema: str | None = None) -> None:
+        self.prefix = prefix
+        self.metadata = sa.MetaData(schema=schema, naming_convention=NAMING)
+        self.task = self._table("task", *tasks.identity(), *tasks.live())
+        self.history = self._table("task_history", *tasks.finished_identity(), *tasks.finished())
+        self.attempt = self._table("task_attempt", *records.attempt())
+        self.unique = self._table("task_unique", *records.unique())
+        self.dependency = self._table("task_dependency", *records.dependency())
+        self.queue = self._table("task_queue", *registries.queue())
+        self.handler = self._table("task_handler", *registries.handler())
+        self.runner = self._table("task_runner", *registries.runner())
+        self.schedule = self._table("task_schedule", *registries.schedule())
+        self.minute = self._table("task_minute", *records.minute())
+        self.audit = self._table("task_audit", *records.audit())
+
+    def _table(self, name: str, *items: Any) -> sa.Table:
+        return sa.Table(f"{self.prefix}{name}", self.metadata, *items)
+
+
+@lru_cache
+def tables(prefix: str = "", schema: str | None = None) -> Tables:
+    """Return the tables for a prefix and a schema: one object per installation, so that statements can be cached."""
+    return Tables(prefix, schema)
+
+
+__all__ = ["GONE", "MINUTE_COUNTS", "SETTLED_COUNTS", "Tables", "is_state", "state_literal", "tables"]

@@ -1,0 +1,122 @@
+"""Columns of the records about tasks: attempts, minutes, the audit, unique keys and dependencies."""
+
+from typing import Any, get_args
+
+import sqlalchemy as sa
+
+from runner.db.types import BigId, Instant, JsonText, Name, db_now, login
+from runner.model.task import OnFailure, Scope
+
+
+def attempt() -> list[sa.Column[Any]]:
+    """One row per failed or rescued attempt."""
+    return [
+        sa.Column("task_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("fence", BigId, primary_key=True, autoincrement=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("queue", Name, nullable=False),
+        sa.Column("handler", Name, nullable=False),
+        sa.Column("started_at", Instant),
+        sa.Column("ended_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("runner_id", sa.BigInteger),
+        sa.Column("host", sa.Text),
+        sa.Column("verb", sa.Text, nullable=False),
+        sa.Column("error_type", sa.Text, nullable=False),
+        sa.Column("message", sa.Text, nullable=False),
+        sa.Column("traceback", sa.Text),
+        sa.Column("fingerprint", sa.Text, nullable=False),
+        sa.Column("delay", sa.Float),
+    ]
+
+
+def minute() -> list[sa.Column[Any]]:
+    """Counts per minute, queue and handler."""
+    return [
+        sa.Column("minute", Instant, primary_key=True),
+        sa.Column("queue", Name, primary_key=True),
+        sa.Column("handler", Name, primary_key=True),
+        # Each runner writes its own rows, and readers add them up, so that writers never wait for each other.
+        sa.Column("runner_id", BigId, primary_key=True, autoincrement=False),
+        *(sa.Column(name, sa.Integer, nullable=False, server_default="0") for name in MINUTE_COUNTS),
+        sa.Column("durations", JsonText, nullable=False, server_default="[]"),
+    ]
+
+
+SETTLED_COUNTS = ("succeeded", "first_try", "second_try", "retried", "died", "cancelled", "rescued")
+"""Counts of events, in the minute in which they happen; each runner has its own row per minute."""
+
+MINUTE_COUNTS = ("submitted", *SETTLED_COUNTS)
+"""`submitted` is counted at the first claim, or at a cancel before it, in the minute of the task's submitted_at.
+
+Counting at the submit would make all producers wait for one row, and would miss plain INSERTs. Tasks that were never
+claimed are in the live table with fence 0."""
+
+
+def audit() -> list[sa.Column[Any]]:
+    """One row per change by an operator."""
+    return [
+        sa.Column("id", BigId, sa.Identity(), primary_key=True),
+        sa.Column("at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("operator", sa.Text, nullable=False),
+        sa.Column("host", sa.Text, nullable=False),
+        sa.Column("verb", sa.Text, nullable=False),
+        sa.Column("task_id", sa.BigInteger, index=True),
+        sa.Column("target", sa.Text),
+        sa.Column("reason", sa.Text),
+        sa.Column("before", JsonText),
+        sa.Column("after", JsonText),
+        sa.Column("undo_of", sa.BigInteger),
+        # Id of the change group.
+        sa.Column("batch", sa.Text),
+        # Database login of the client; the roles grant no client the right to write it.
+        sa.Column("login", sa.Text, server_default=login()),
+    ]
+
+
+def unique() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """The task that holds a unique key, or held it last."""
+    scopes = ", ".join(f"'{scope.value}'" for scope in Scope)
+    return [
+        sa.Column("handler", Name, primary_key=True),
+        sa.Column("unique_key", Name, primary_key=True),
+        # 0 for a row that was only created to be locked.
+        sa.Column("task_id", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("scope", sa.Text, nullable=False, server_default=Scope.UNTIL_FINISHED.value),
+        sa.Column("expires_at", Instant),
+        sa.Column("duplicates", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("duplicate_at", Instant),
+        sa.CheckConstraint(f"scope in ({scopes})", name="scope"),
+        sa.CheckConstraint(f"(scope = '{Scope.FOR_A_TIME.value}') = (expires_at is not null)", name="expires_at"),
+    ]
+
+
+def dependency() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """Dependencies: one row per task and parent.
+
+    A row without `satisfied_at` is open, and keeps its task blocked.
+    """
+    rules = ", ".join(repr(rule) for rule in get_args(OnFailure))
+    return [
+        sa.Column("id", BigId, sa.Identity(), primary_key=True),
+        # The task that waits.
+        sa.Column("task_id", sa.BigInteger, nullable=False, index=True),
+        # The parent. For a parent named by handler and key: null until it finishes, then the id of the task found.
+        sa.Column("parent_id", sa.BigInteger, index=True),
+        sa.Column("parent_handler", Name),
+        sa.Column("parent_key", sa.Text),
+        sa.Column("on_failure", sa.Text, nullable=False, server_default="wait"),
+        # The parent's last known final state, or GONE; null before. An open row has one if the parent is dead, because
+        # it may be retried.
+        sa.Column("parent_state", sa.Text),
+        # When the dependency stopped blocking its task.
+        sa.Column("satisfied_at", Instant),
+        # The operator who unblocked it; null if it was resolved automatically.
+        sa.Column("satisfied_by", sa.Text),
+        sa.CheckConstraint(f"on_failure in ({rules})", name="on_failure"),
+        sa.CheckConstraint("parent_id is not null or parent_key is not null", name="parent"),
+        sa.CheckConstraint("(parent_handler is null) = (parent_key is null)", name="parent_key"),
+    ]
+
+
+GONE = "gone"
+"""`parent_state` of a parent that is neither in the live table nor in the history."""

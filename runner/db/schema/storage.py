@@ -1,0 +1,97 @@
+"""Storage of the tables, as data: indexes, partitions and options of each database.
+
+Only creating and comparing tables needs it. Statements do not, and naming database options makes SQLAlchemy load that
+database's dialect, so it is a module of its own.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.schema import Tables, partitions
+from runner.db.schema.states import is_state, state_literal
+from runner.model.task import State
+
+LIVE = {
+    # Every claim writes a new row version: leave room for it on the page, and vacuum early and often.
+    "fillfactor": 70,
+    "autovacuum_vacuum_scale_factor": 0.02,
+    "autovacuum_vacuum_insert_scale_factor": 0.05,
+    "autovacuum_analyze_scale_factor": 0.05,
+    "autovacuum_vacuum_cost_delay": 0,
+}
+"""PostgreSQL's storage parameters of the live table."""
+
+
+def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData:
+    """Return the tables of an installation with their storage.
+
+    Args:
+        prefix: prefix of every table name.
+        schema: PostgreSQL schema of the tables; None for the search path.
+    """
+    tables = Tables(prefix, schema)
+    tables.task.dialect_options["postgresql"]["with"] = LIVE
+    tables.unique.dialect_options["postgresql"]["with"] = {"fillfactor": 90}
+    tables.history.dialect_options["postgresql"]["partition_by"] = partitions.PARTITION_BY
+    for table in (tables.task, tables.dependency, tables.runner, tables.audit):
+        table.dialect_options["sqlite"]["autoincrement"] = True
+    partitions.create_with(tables.history)
+    _index_live(tables.task)
+    _index_past(tables.history, tables.attempt)
+    _index_open(tables.dependency)
+    _index_rest(tables.unique, tables.audit)
+    return tables.metadata
+
+
+def _index(table: sa.Table, name: str, *columns: Any, where: sa.ColumnElement[bool] | None = None) -> None:
+    sa.Index(f"{table.name}_{name}", *columns, postgresql_where=where, sqlite_where=where)
+
+
+def _index_live(table: sa.Table) -> None:
+    task = table.c
+    waiting, running = is_state(task.state, State.WAITING), is_state(task.state, State.RUNNING)
+    # A lane is a (queue, handler, priority). This index finds the lanes and reads each in order, so that a claim never
+    # reads tasks of other handlers, of paused queues or of the future.
+    _index(table, "ready", task.queue, task.handler, task.priority, task.run_at, task.id, where=waiting)
+    # The few rescued tasks, which run apart from others.
+    _index(table, "rescued", task.run_at, task.id, where=waiting & (task.rescues > sa.literal_column("0")))
+    _index(table, "running", task.runner_id, where=running)
+    _index(table, "blocked", task.id, where=is_state(task.state, State.BLOCKED))
+    _index(table, "key", task.key, task.handler, task.id, where=task.key.is_not(None))
+
+
+def _index_open(dependency: sa.Table) -> None:
+    column = dependency.c
+    is_open = column.satisfied_at.is_(None)
+    # The second condition holds for every row. A query that does not repeat it cannot use this index, which a planner
+    # would wrongly prefer for a single dependency because it is small.
+    _index(dependency, "open", column.id, where=is_open & (column.id > sa.literal_column("0")))
+    _index(dependency, "key", column.parent_key, column.parent_handler, where=is_open & column.parent_key.is_not(None))
+
+
+def _index_past(history: sa.Table, attempt: sa.Table) -> None:
+    task, failure = history.c, attempt.c
+    # Most rows are successes, which need lookups by id and by time only. The rare other states have their own indexes.
+    _index(history, "finished", task.finished_at, task.id)
+    rare = task.state != state_literal(State.SUCCEEDED)
+    _index(history, "failed", task.state, task.queue, task.id, where=rare)
+    # By id and by finish time, so that no page of a list or bulk operation has to sort.
+    _index(history, "rare", task.state, task.id, where=rare)
+    _index(history, "ended", task.state, task.finished_at, task.id, where=rare)
+    _index(
+        history,
+        "key",
+        task.key,
+        task.handler,
+        task.id,
+        where=task.key.is_not(None),
+    )
+    _index(attempt, "fingerprint", failure.fingerprint, failure.ended_at)
+    _index(attempt, "ended", failure.ended_at)
+
+
+def _index_rest(unique: sa.Table, audit: sa.Table) -> None:
+    expires_at, change_group = unique.c.expires_at, audit.c.batch
+    _index(unique, "expires", expires_at, where=expires_at.is_not(None))
+    _index(audit, "batch", change_group, audit.c.id, where=change_group.is_not(None))

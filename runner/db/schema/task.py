@@ -1,0 +1,143 @@
+"""Columns of a task: shared by live and finished tasks, and specific to each."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.schema.states import state_list
+from runner.db.types import BigId, Instant, JsonText, Name, db_now, random_below
+from runner.model.task import BUCKETS, FINAL, LIVE, Priority, State
+
+
+def identity() -> list[sa.Column[Any]]:
+    """The id of a live task."""
+    return [sa.Column("id", BigId, sa.Identity(), primary_key=True, autoincrement=True)]
+
+
+def finished_identity() -> list[sa.Column[Any] | sa.Constraint]:
+    """The id of a finished task, which it keeps. On PostgreSQL each partition has the primary key."""
+    return [
+        sa.Column("id", BigId, autoincrement=False, nullable=False),
+        sa.PrimaryKeyConstraint("id").ddl_if(dialect="sqlite"),
+    ]
+
+
+def _plan() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """Values from the submit, for live and finished tasks."""
+    return [
+        sa.Column("queue", Name, nullable=False, server_default="default"),
+        sa.Column("handler", Name, nullable=False),
+        sa.Column("key", sa.Text),
+        sa.Column("payload", JsonText, nullable=False, server_default="{}"),
+        sa.Column("priority", sa.SmallInteger, nullable=False, server_default=str(Priority.DEFAULT)),
+        sa.Column("run_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("max_attempts", sa.Integer),
+        sa.Column("retry", sa.Text),
+        sa.Column("timeout", sa.Float),
+        sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(BUCKETS)),
+        sa.Column("route_key", sa.Text),
+        sa.Column("unique_key", sa.Text),
+        sa.Column("host_rule", sa.Text),
+        sa.Column("tags", JsonText),
+        sa.Column("trace", sa.Text),
+        sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("submitted_by", sa.Text),
+    ]
+
+
+def _trail() -> list[sa.Column[Any]]:
+    """The execution so far."""
+    return [
+        sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("fence", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("releases", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("rescues", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("runner_id", sa.BigInteger),
+        sa.Column("host", sa.Text),
+        sa.Column("claimed_at", Instant),
+        # Number of its parents by final state; null while it is blocked, and without dependencies.
+        sa.Column("parents", JsonText),
+        sa.Column("checkpoint", JsonText),
+        sa.Column("error", sa.Text),
+    ]
+
+
+def live() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """Columns of a live task."""
+    return [
+        *_plan(),
+        sa.Column("state", sa.Text, nullable=False, server_default=State.WAITING.value),
+        sa.Column("blocked_by", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("deadline_at", Instant),
+        # Null while a runner is not known to have started it: its attempt does not count if the runner is lost.
+        sa.Column("started_at", Instant),
+        sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("progress", sa.Float),
+        *_trail(),
+        *_live_rules(),
+    ]
+
+
+def finished() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """Columns of a finished task."""
+    return [
+        *_plan(),
+        sa.Column("state", sa.Text, nullable=False),
+        sa.Column("finished_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("duration", sa.Float),
+        sa.Column("result", JsonText),
+        *_trail(),
+        _one_of("state", FINAL),
+    ]
+
+
+def _live_rules() -> list[sa.CheckConstraint]:
+    """Checks for rows inserted by hand, which must never break a claim, a list or a settle."""
+    return [
+        _one_of("state", LIVE),
+        sa.CheckConstraint("priority between 1 and 9", name="priority"),
+        sa.CheckConstraint("max_attempts >= 1", name="max_attempts"),
+        sa.CheckConstraint(f"bucket between 0 and {BUCKETS - 1}", name="bucket"),
+        sa.CheckConstraint("attempt between 0 and 1000000000", name="attempt"),
+        sa.CheckConstraint("rescues between 0 and 1000000000", name="rescues"),
+        sa.CheckConstraint("releases between 0 and 1000000000", name="releases"),
+        sa.CheckConstraint("fence between 0 and 1000000000000000000", name="fence"),
+        sa.CheckConstraint("version between 0 and 1000000000000000000", name="version"),
+        sa.CheckConstraint("timeout > 0 and timeout < 1e9", name="timeout"),
+        sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
+        sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
+        *_on_postgresql(
+            sa.CheckConstraint("run_at >= '1970-01-01Z' and run_at < '9999-01-01Z'", name="run_at"),
+            sa.CheckConstraint("json_typeof(payload) = 'object'", name="payload"),
+        ),
+        *_on_sqlite(
+            sa.CheckConstraint(
+                # Adding 0 days changes dates that do not exist (30 February); text that is not a time gives NULL, which
+                # a check would accept.
+                "coalesce(run_at in (strftime('%Y-%m-%d %H:%M:%f', run_at, '+0 days'), datetime(run_at, '+0 days')), 0)"
+                " and run_at >= '1970' and run_at < '9999'",
+                name="run_at",
+            ),
+            sa.CheckConstraint("json_valid(payload) and json_type(payload) = 'object'", name="payload"),
+            # SQLite would accept text in a number column and bytes in a text column.
+            sa.CheckConstraint(
+                "typeof(priority + bucket + attempt + fence + version + rescues + releases) = 'integer'"
+                " and typeof(coalesce(max_attempts, 1)) = 'integer' and typeof(coalesce(timeout, 1.0)) = 'real'"
+                " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'",
+                name="types",
+            ),
+        ),
+    ]
+
+
+def _one_of(column: str, states: tuple[State, ...]) -> sa.CheckConstraint:
+    return sa.CheckConstraint(f"{column} in ({state_list(*states)})", name=column)
+
+
+def _on_postgresql(*checks: sa.CheckConstraint) -> list[sa.CheckConstraint]:
+    return [check.ddl_if(dialect="postgresql") for check in checks]
+
+
+def _on_sqlite(*checks: sa.CheckConstraint) -> list[sa.CheckConstraint]:
+    return [check.ddl_if(dialect="sqlite") for check in checks]

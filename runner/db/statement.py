@@ -1,0 +1,113 @@
+"""Prepared statements: built and compiled once per installation, executed on the driver's own connection."""
+
+import re
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import sqlalchemy as sa
+
+from runner.db.dialects import Dialect
+from runner.db.schema import Tables
+
+ARRAY = re.compile(r"%\((\w+)\)s(?=::[A-Z ]+\[\])")
+"""A parameter that psycopg sends as an array."""
+
+
+_KINDS: dict[Any, sa.Dialect] = {}
+
+
+def compiled_for(dialect: sa.Dialect) -> sa.Dialect:
+    """Return one shared dialect per kind, so that engines share compiled statements.
+
+    Args:
+        dialect: the dialect of a connection, which has read the server's version.
+    """
+    facts = (getattr(dialect, name, None) for name in ("server_version_info", "_backslash_escapes"))
+    return _KINDS.setdefault((type(dialect), *facts), dialect)
+
+
+class Prepared:
+    """A compiled statement as text for one driver, with the order of its parameters.
+
+    Compiling costs more than executing a batch of tasks, so it happens once; literals such as states are included.
+    """
+
+    def __init__(self, statement: sa.ClauseElement, dialect: sa.Dialect) -> None:
+        self.statement = statement
+        compiled = statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
+        # For psycopg, binary arrays cost a tenth of text arrays.
+        self.sql = ARRAY.sub(r"%(\1)b", str(compiled)) if dialect.driver == "psycopg" else str(compiled)
+        self._order: list[str] | None = getattr(compiled, "positiontup", None)
+        self._constants = {name: value for name, value in compiled.params.items() if value is not None}
+
+    def arguments(self, parameters: dict[str, Any]) -> Any:
+        """Return the parameters in the form of the driver: by name, or as a tuple in order of appearance."""
+        values = self._constants | parameters
+        return tuple(values[name] for name in self._order) if self._order is not None else values
+
+
+T = TypeVar("T")
+
+
+class Step(NamedTuple):
+    """One statement to execute.
+
+    Args:
+        prepared: the statement.
+        parameters: parameters by name.
+    """
+
+    prepared: Prepared
+    parameters: dict[str, Any]
+
+
+Steps: TypeAlias = Generator[Step, list[Any], T]
+"""Yields statements, receives the rows of each as tuples, and returns the result of the verb."""
+
+
+class Frame(Protocol):
+    """The properties for building statements; Transaction and other connections implement them."""
+
+    @property
+    def tables(self) -> Tables:
+        """The tables of the installation."""
+        ...
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect of the database."""
+        ...
+
+    @property
+    def driver(self) -> sa.Dialect:
+        """The dialect for compiling statements."""
+        ...
+
+
+def follow(steps: Steps[T], execute: Callable[[Step], list[Any]]) -> T:
+    """Execute the steps of a verb and return its result.
+
+    Args:
+        steps: the steps.
+        execute: executes one statement and returns its rows; its exceptions end the verb.
+    """
+    rows: list[Any] | None = None
+    while True:
+        try:
+            step = steps.send(rows) if rows is not None else next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        rows = execute(step)
+
+
+async def follow_async(steps: Steps[T], execute: Callable[[Step], Awaitable[list[Any]]]) -> T:
+    """Execute the steps of a verb on an asynchronous connection; see `follow`."""
+    rows: list[Any] | None = None
+    while True:
+        try:
+            step = steps.send(rows) if rows is not None else next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        rows = await execute(step)

@@ -1,0 +1,107 @@
+"""Transaction: the first parameter of every verb of the store."""
+
+from collections.abc import Coroutine, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from runner.db.dialects import Dialect
+from runner.db.schema import Tables
+from runner.db.statement import Prepared, Step, Steps, compiled_for, follow, follow_async
+from runner.db.types import db_now
+
+T = TypeVar("T")
+
+
+class BlockingTransaction:
+    """An open transaction on a blocking connection; the synchronous counterpart of Transaction.
+
+    Args:
+        connection: a connection with an open transaction, which the caller ends.
+        tables: the tables of the installation.
+        dialect: the dialect of the database.
+    """
+
+    def __init__(self, connection: sa.Connection, tables: Tables, dialect: Dialect) -> None:
+        self.connection = connection
+        self.tables = tables
+        self.dialect = dialect
+
+    @property
+    def driver(self) -> sa.Dialect:
+        """The dialect for compiling statements."""
+        return compiled_for(self.connection.dialect)
+
+    def follow(self, steps: Steps[T]) -> T:
+        """Execute the steps of a verb and return its result."""
+        return follow(steps, self._execute)
+
+    def _execute(self, step: Step) -> list[Any]:
+        driver: Any = self.connection.connection.driver_connection
+        cursor = driver.execute(step.prepared.sql, step.prepared.arguments(step.parameters))
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+
+class Transaction:
+    """An open transaction on one connection, with the tables and the dialect for its statements.
+
+    Args:
+        connection: a connection with an open transaction, which the caller ends.
+        tables: the tables of the installation.
+        dialect: the dialect of the database.
+        driver: the driver's own connection, if known.
+    """
+
+    __slots__ = ("_driver", "connection", "dialect", "tables")
+
+    def __init__(self, connection: AsyncConnection, tables: Tables, dialect: Dialect, driver: Any = None) -> None:
+        self.connection = connection
+        self.tables = tables
+        self.dialect = dialect
+        self._driver = driver
+
+    @property
+    def driver(self) -> sa.Dialect:
+        """The dialect for compiling statements."""
+        return compiled_for(self.connection.dialect)
+
+    async def execute(self, statement: sa.Executable, parameters: Parameters | None = None) -> sa.CursorResult[Any]:
+        """Execute a statement and buffer its rows."""
+        return await self.connection.execute(statement, parameters)
+
+    async def rows(
+        self, statement: sa.Executable, parameters: Parameters | None = None
+    ) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+        """Execute a statement and return all its rows."""
+        return (await self.connection.execute(statement, parameters)).all()
+
+    async def scalar(self, statement: sa.Executable, parameters: Mapping[str, Any] | None = None) -> Any:
+        """Execute a statement and return the first column of its first row, or None."""
+        return await self.connection.scalar(statement, parameters)
+
+    # `run` and `follow` return the coroutine instead of awaiting it: a frame less around every statement.
+
+    def run(self, prepared: Prepared, parameters: dict[str, Any]) -> Coroutine[Any, Any, list[Any]]:
+        """Execute a prepared statement on the driver's connection and return its rows as plain tuples."""
+        if self._driver is None:
+            connection: Any = self.connection.sync_connection
+            self._driver = connection.connection.driver_connection
+        return self.dialect.fetch(self._driver, prepared.sql, prepared.arguments(parameters))
+
+    def follow(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
+        """Execute the steps of a verb and return its result."""
+        return follow_async(steps, self._execute_step)
+
+    def _execute_step(self, step: Step) -> Coroutine[Any, Any, list[Any]]:
+        return self.run(step.prepared, step.parameters)
+
+
+async def clock(tx: Transaction) -> datetime:
+    """Return the database's time, the reference for all ages."""
+    now: datetime = await tx.scalar(sa.select(db_now()))
+    return now

@@ -1,0 +1,267 @@
+"""Claimer: scans for due tasks and claims as many as fit."""
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from runner.db.database import Database
+from runner.db.types import EARLIEST
+from runner.engine.slots import InFlight, Slots, width_of
+from runner.errors import DatabaseUnavailable, StoreError
+from runner.handlers.registry import Handler
+from runner.model.task import Claimed
+from runner.policy.lanes import Lane, LanePosition, Lanes
+from runner.policy.polling import BackOff, Pace
+from runner.policy.retry import parse_plan
+from runner.policy.suspicion import Ask, Proof, Suspect, first, more
+from runner.settings import Settings
+from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect
+from runner.store.lanes import survey
+
+log = logging.getLogger("runner.claim")
+
+LINGER = 0.005
+"""Seconds to wait for more free slots before a claim when only a few are free."""
+
+
+class Claimer:
+    """Claims tasks for one runner.
+
+    Args:
+        database: the database to claim from.
+        handlers: handlers that this runner executes, by name.
+        defaults: max_attempts and timeout for tasks without their own, by handler name.
+        queues: queues to claim from; empty for all.
+        in_flight: claimed tasks of this runner, and its slots.
+        batch: maximum number of tasks per claim.
+        proof: time that a suspect runs before the next one may start.
+        on_claimed: called with the tasks of each claim.
+        may_claim: returns True while this runner may claim.
+        on_start: called with the slots for which tasks were claimed.
+        on_duplicate: called with a task that was claimed while an earlier claim of it is still in flight.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of a runner
+        self,
+        database: Database,
+        handlers: Mapping[str, Handler],
+        defaults: Mapping[str, HandlerDefaults],
+        queues: frozenset[str],
+        in_flight: InFlight,
+        batch: int,
+        proof: Proof,
+        *,
+        on_claimed: Callable[[list[Claimed]], None],
+        may_claim: Callable[[], bool],
+        on_start: Callable[[Slots], None],
+        on_duplicate: Callable[[Claimed], None],
+    ) -> None:
+        self._database = database
+        self._handlers = handlers
+        self._defaults = defaults
+        self._queues = queues
+        self._in_flight = in_flight
+        self._batch = batch
+        self._proof = proof
+        self._on_claimed = on_claimed
+        self._may_claim = may_claim
+        self._on_start = on_start
+        self._on_duplicate = on_duplicate
+        self.lanes = Lanes(self._accepts, LanePosition(database.dialect.instant(EARLIEST), 0))
+        self._pace = Pace()
+        self._back_off = BackOff()
+        self._retry_at = 0.0
+        self._scan_done = asyncio.Event()
+        self._scan_done.set()
+        self._claim_done = asyncio.Event()
+        self._claim_done.set()
+        self._scan_pending = False
+        self._rescan_timer: asyncio.TimerHandle | None = None
+        self._context = contextvars.copy_context()
+        """The context of the runner: a scan that starts when a task ends must not inherit the context of that task."""
+        self._submitted = False
+        self.work_left = False
+        """True if due tasks may remain because slots were full or a scan failed; the next chance triggers a scan."""
+        self._suspects = 0
+        """Unproven suspects after the last scan; more may be due."""
+        self.open = False
+        """False before the runner is registered and while it drains."""
+        self.claimant = Claimant(0, "")
+
+    async def scan(self, submitted: bool = False) -> None:
+        """Claim due tasks until none are due or no slot is free.
+
+        Args:
+            submitted: True after a submit: claim from the recently due lanes before reading all lanes.
+        """
+        self._scan_pending = True
+        self._submitted |= submitted
+        if not self._scan_done.is_set():
+            return  # the current scan runs once more
+        self._scan_done.clear()
+        try:
+            while self._scan_pending and self._allowed():
+                self._scan_pending = False
+                await self._scan()
+                self._back_off.reset()
+        except Exception as error:  # a bug must not stop all claiming
+            if not isinstance(error, StoreError):
+                log.exception("scan failed")
+            self._scan_pending = True
+            wait = self._back_off.record_failure(random.random())  # noqa: S311 - spreads runners, guards nothing
+            self._retry_at = time.monotonic() + wait
+            problem = "database unavailable" if isinstance(error, DatabaseUnavailable) else "claim failed"
+            log.warning("%s: retrying in %.1f s: %s", problem, wait, error)
+        finally:
+            self.work_left |= self._scan_pending
+            self._scan_done.set()
+
+    def rescan(self) -> None:
+        """Schedule a scan if due tasks may remain. Call it when a slot is free or the database is back."""
+        needed = self.work_left or (self._suspects and len(self._unproven()) < self._suspects)
+        if not needed or self._rescan_timer is not None or not self._scan_done.is_set() or not self._allowed():
+            return
+        loop = asyncio.get_running_loop()
+        # One claim per finished task costs more than the task: wait briefly for more free slots.
+        wait = 0.0 if self._enough_room() else LINGER
+        self._rescan_timer = loop.call_later(wait, self._scan_again, context=self._context)
+
+    def _scan_again(self) -> None:
+        self._rescan_timer = None
+        self.work_left = False
+        self._background = asyncio.ensure_future(self.scan())
+
+    async def close(self, limit: float) -> None:
+        """Stop claiming and wait for the current scan.
+
+        Args:
+            limit: maximum wait in seconds.
+        """
+        self.open = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._scan_done.wait()
+
+    async def claim_done(self) -> None:
+        """Wait until the current claim has ended and its tasks are in flight."""
+        await self._claim_done.wait()
+
+    @property
+    def idle(self) -> bool:
+        """True if no scan is running and the last one claimed all due tasks."""
+        return self._scan_done.is_set() and not self.work_left
+
+    def _enough_room(self) -> bool:
+        """True if the slots of a due lane have room for a claim of reasonable size."""
+        pools = {self._slots(lane) for lane in self.lanes.places}
+        return not pools or any(slots.room() >= min(self._batch, max(1, slots.size // 4)) for slots in pools)
+
+    async def _scan(self) -> None:
+        self.work_left = False
+        if self._submitted:
+            self.lanes.recall()
+        surveyed = not self.lanes or (self._pace.is_due(time.monotonic()) and not self._submitted)
+        if surveyed:
+            await self._survey()
+        self._submitted = False
+        while self.lanes and self._allowed():
+            taken = await self._claim_round()
+            if taken is None:
+                self.work_left = True
+                break
+            if surveyed and not taken and not self.lanes:
+                break  # a survey also returns tasks that a claim skips, e.g. suspects: do not loop
+            surveyed = not self.lanes or self._pace.is_due(time.monotonic())
+            if surveyed:
+                await self._survey()
+            await asyncio.sleep(0)
+        await self._claim_suspects()
+
+    def _allowed(self) -> bool:
+        return self.open and self._may_claim() and time.monotonic() >= self._retry_at
+
+    async def _survey(self) -> None:
+        started = time.monotonic()
+        self.lanes.survey(await self._database.ask(survey))
+        self._pace.record(started, time.monotonic())
+
+    async def _claim_round(self) -> int | None:
+        """Claim once per pool of slots and return the number of tasks; None if no due lane has a free slot."""
+        taken = None
+        for slots in (self._in_flight.on_loop, self._in_flight.in_threads):
+            lanes = {lane: place for lane, place in self.lanes.places.items() if self._slots(lane) is slots}
+            limit = min(slots.room(), self._batch)
+            if not lanes or limit <= 0:
+                continue
+            starts = limit <= slots.free_count
+            with self._claim_pending():
+                claimed = await self._database.state(claim, self.claimant, lanes, self._defaults, limit, starts)
+                self.lanes.advance(lanes, claimed, limit)
+                self._take(claimed, slots, prefetched=not starts)
+            taken = (taken or 0) + len(claimed)
+        return taken
+
+    async def _claim_suspects(self) -> None:
+        while claimed := await self._claim_group(first(self._unproven(), self._suspect_room())):
+            await self._claim_group(more(self._unproven(), width_of(claimed[0]), self._suspect_room()))
+        self._suspects = len(self._unproven())
+
+    async def _claim_group(self, ask: Ask) -> list[Claimed]:
+        lanes = {lane: place for lane, place in self.lanes.known.items() if self._slots(lane).free}
+        if not lanes or ask.limit <= 0 or not self._allowed():
+            return []
+        with self._claim_pending():
+            claimed = await self._database.state(claim_suspect, self.claimant, lanes, self._defaults, ask)
+            for task in claimed:
+                self._take([task], self._slots(Lane(task.queue, task.handler, task.priority)))
+        return claimed
+
+    def _unproven(self) -> list[Suspect]:
+        return self._proof.unproven(self._in_flight.suspects())
+
+    def _suspect_room(self) -> int:
+        """The smallest number of free slots among the pools that have one, at most the batch size."""
+        pools = [slots for slots in (self._in_flight.on_loop, self._in_flight.in_threads) if slots.free]
+        return min([self._batch, *(slots.size - slots.in_use for slots in pools)])
+
+    @contextlib.contextmanager
+    def _claim_pending(self) -> Iterator[None]:
+        """Mark that the database may have claimed tasks that are not in flight yet. Claims never overlap."""
+        self._claim_done.clear()
+        try:
+            yield
+        finally:
+            self._claim_done.set()
+
+    def _take(self, claimed: list[Claimed], slots: Slots, prefetched: bool = False) -> None:
+        self._on_claimed(claimed)
+        for task in claimed:
+            if self._in_flight.add(task, self._handlers[task.handler], prefetched) is None:
+                log.warning("task %d was claimed again while in flight: its lease must have expired", task.id)
+                self._on_duplicate(task)
+        if self.open:
+            self._on_start(slots)
+
+    def _slots(self, lane: Lane) -> Slots:
+        return self._in_flight.slots_of(self._handlers[lane.handler])
+
+    def _accepts(self, lane: Lane) -> bool:
+        return lane.handler in self._handlers and (not self._queues or lane.queue in self._queues)
+
+
+def handler_defaults(handler: Handler, settings: Settings) -> HandlerDefaults:
+    """Return max_attempts and timeout for the tasks of a handler.
+
+    Raises:
+        InvalidRetryPlan: the retry plan in force is invalid. The check runs here, not at the first failure.
+    """
+    options = handler.defaults
+    default = settings.timeout.total_seconds() if settings.timeout else None
+    parse_plan(options.retry or settings.retry)
+    return HandlerDefaults(
+        options.max_attempts or settings.max_attempts, options.timeout if options.timeout is not None else default
+    )

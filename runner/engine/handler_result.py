@@ -1,0 +1,90 @@
+"""Handler results as JSON text that both databases accept."""
+
+import json
+import re
+import traceback
+from dataclasses import replace
+from typing import Any
+
+from pydantic_core import to_json
+
+from runner.model.outcome import RESULT_NOT_KEPT, Dead, Done, Failure, Outcome, Retry
+from runner.text.redact import MASK, secrets
+
+
+def done(result: Any, limit: int) -> Done:
+    """Return the outcome of a handler that returned normally.
+
+    Args:
+        result: the return value of the handler.
+        limit: maximum size of the JSON text in bytes.
+
+    Returns:
+        An outcome with the result as JSON text, or with the reason why the result is not stored.
+    """
+    if result is None:
+        return Done()
+    try:
+        text = to_json(result, inf_nan_mode="constants").decode()
+        if "NaN" in text or "Infinity" in text:
+            json.loads(text, parse_constant=_reject_constant)
+    except BaseException:  # methods of the result may raise anything, even SystemExit
+        return _not_kept("it cannot be serialized as JSON")
+    if "\\u0000" in text:
+        return _not_kept("it contains the character NUL, which PostgreSQL cannot store")
+    if len(text) * 4 > limit and (size := len(text.encode())) > limit:
+        return _not_kept(f"{size:,} bytes exceed the result_limit of {limit:,}")
+    return Done(text)
+
+
+def _not_kept(why: str) -> Done:
+    return Done(why=f"{RESULT_NOT_KEPT}: {why}")
+
+
+def _reject_constant(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def redact_outcome(outcome: Outcome, payload: str) -> Outcome:
+    """Mask the values of secret payload fields in the reason and the failure of an outcome.
+
+    Args:
+        outcome: the outcome of an attempt.
+        payload: the payload of the task as JSON text.
+    """
+    if not isinstance(outcome, (Retry, Dead)):
+        return outcome
+    values = secrets(payload)
+    if not values:
+        return outcome
+    redacted = replace(outcome, why=_redact(outcome.why, values))
+    return replace(redacted, failure=_redact_failure(outcome.failure, values)) if outcome.failure else redacted
+
+
+def _redact_failure(failure: Failure, values: list[str]) -> Failure:
+    return Failure(failure.type, _redact(failure.message, values), _redact(failure.traceback, values))
+
+
+def _redact(text: str, values: list[str]) -> str:
+    for secret in values:
+        text = text.replace(secret, MASK)
+    return text
+
+
+_RAISED = re.compile(r"\braise\s+(?:\w+\.)*(Retry|Dead|Snooze)\b")
+"""Outcomes are not exceptions; Python rejects `raise Retry(...)` with an unrelated message."""
+
+_PYTHON_MESSAGE = "exceptions must derive from BaseException"
+
+
+def advice(error: BaseException) -> str:
+    """Return a hint for a handler that raised an outcome, to append to a message; empty for other errors.
+
+    Args:
+        error: the exception from the handler.
+    """
+    if type(error) is not TypeError or error.args != (_PYTHON_MESSAGE,):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__, limit=-1)
+    match = _RAISED.search(frames[-1].line or "") if frames else None
+    return f"; return the outcome instead of raising it: return {match[1]}(...)" if match else ""

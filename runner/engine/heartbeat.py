@@ -1,0 +1,156 @@
+"""Lease: the time until which a runner counts as alive, and its renewal by heartbeats."""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from runner.db.database import Database
+from runner.engine.slots import InFlight
+from runner.errors import StoreError
+from runner.handlers.registry import Handler
+from runner.store.heartbeat import HeartbeatReply, Identity, acknowledge, heartbeat, leave, register
+from runner.store.rescue import Rescuer
+
+log = logging.getLogger("runner.lease")
+
+STEADY = 0.6
+"""The fraction of a lease between two heartbeats above which the database counts as unavailable in between.
+
+A runner that renews every fifth of its lease has a lease that is at most one fifth old when such an outage starts. When
+the outage ends, another fifth remains, which is time for one more heartbeat.
+"""
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""The clock of the lease. The monotonic clock of Linux stops while the machine is suspended; the lease does not."""
+
+MARGIN = 0.8
+"""The fraction of its lease after which a runner stops trusting it. It allows for clock differences."""
+
+
+def elapsed() -> float:
+    """Seconds on the clock of the lease, which administrators cannot set."""
+    return time.clock_gettime(CLOCK)
+
+
+class Lease:
+    """The lease of one runner process.
+
+    Args:
+        database: the database that stores the lease.
+        seconds: length of the lease.
+        identity: host, process and capabilities of the runner.
+        period: seconds between heartbeats; default: a fifth of the lease.
+    """
+
+    def __init__(self, database: Database, seconds: float, identity: Identity, period: float | None = None) -> None:
+        self._database = database
+        self._seconds = seconds
+        self._gap = max(STEADY * seconds, 1.5 * (seconds / 5 if period is None else period))
+        self.identity = identity
+        self.id = 0
+        self._renewed = 0.0
+        self._trusts_from = 0.0
+        self.declared_lost = False
+        """True after a rescue declared this runner lost; it must register again."""
+
+    @property
+    def is_valid(self) -> bool:
+        """True while other runners consider this one alive."""
+        return self.id != 0 and not self.declared_lost and elapsed() - self._renewed < self._seconds * MARGIN
+
+    @property
+    def may_rescue(self) -> bool:
+        """True while this runner may declare others lost.
+
+        During a database outage no runner can renew, and every lease may expire. A runner rescues others only after it
+        has renewed its own lease without a gap for one whole lease: every other runner then had the same time to renew.
+        This period starts with the registration and after every gap.
+        """
+        return self.is_valid and elapsed() >= self._trusts_from
+
+    @property
+    def rescuer(self) -> Rescuer:
+        """This runner as a rescuer; the database checks with its own clock how long it has been registered."""
+        return Rescuer(self.id, self._seconds)
+
+    def distrust(self) -> None:
+        """Give all other runners one lease to renew before any of them counts as lost."""
+        self._trusts_from = elapsed() + self._seconds
+
+    async def register(self) -> None:
+        """Register as a new runner."""
+        started = elapsed()
+        self.id = await self._database.write(register, self.identity, self._seconds)
+        self._renewed = started
+        self.distrust()
+        self.declared_lost = False
+
+    async def renew(self, running: int, on_reply: Callable[[HeartbeatReply], None]) -> None:
+        """Send a heartbeat.
+
+        Args:
+            running: number of tasks in flight.
+            on_reply: called with the reply.
+        """
+        started, own = elapsed(), self.id
+        try:
+            reply = await self._database.state(heartbeat, own, self._seconds, running, self._gap)
+        except StoreError as error:
+            log.warning("could not renew the lease: %s", error)
+            return
+        if self.id != own:
+            return  # deregistered while the statement ran
+        if reply.alive:
+            if reply.late or not self.is_valid:
+                self.distrust()
+            self._renewed = started
+        else:
+            self.declared_lost = True
+        on_reply(reply)
+
+    def note_renewal(self, own: int, started: float, alive: bool, late: bool) -> None:
+        """Record a renewal from another thread. The next heartbeat cancels the tasks if the runner was declared lost.
+
+        Args:
+            own: the id that was renewed.
+            started: start of the renewal in monotonic seconds.
+            alive: False if the runner was declared lost.
+            late: True if the lease had expired.
+        """
+        if self.id != own:
+            return
+        if not alive:
+            self._renewed = 0.0  # claim nothing until a heartbeat confirms it
+        else:
+            if late or not self.is_valid:
+                self.distrust()
+            self._renewed = max(self._renewed, started)
+
+    async def acknowledge(self, command: str, capacity: int, threads: int) -> None:
+        """Store that a command was executed, with the new capacity."""
+        self.identity = self.identity._replace(capacity=capacity, threads=threads)
+        await self._database.write(acknowledge, self.id, command, capacity, threads)
+
+    async def deregister(self) -> None:
+        """Deregister. No tasks may be in flight."""
+        await self._database.write(leave, self.id)
+        self.id = 0
+
+
+def identity(handlers: Mapping[str, Handler], queues: Iterable[str], in_flight: InFlight) -> Identity:
+    """Return the identity of a runner in this process."""
+    threaded = [name for name, handler in handlers.items() if not handler.is_async]
+    names, queue_names, threads = sorted(handlers), sorted(queues), in_flight.in_threads.size
+    return Identity(
+        socket.gethostname(), os.getpid(), release(), names, in_flight.capacity, queue_names, threads, sorted(threaded)
+    )
+
+
+def release() -> str:
+    """The version of this program."""
+    try:
+        return version("tasktui")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,125 @@
+"""Runner process: one runner with signal handling."""
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from runner.client.client import connect
+from runner.engine.forced_end import ForcedEnd, exit_now
+from runner.engine.runner import LAST_WRITES, Runner
+from runner.engine.worker import INTERRUPT, log_unfinished
+from runner.handlers.registry import Handler
+from runner.settings import Settings
+from runner.text.sanitize import count_noun
+
+log = logging.getLogger("runner")
+
+INTERRUPTED_TWICE = 130
+"""The exit code after a second signal."""
+
+UNWRITTEN = 1
+"""The exit code if tasks did not end or outcomes were not written."""
+
+SLACK = 2.0
+"""Extra seconds for the exit of a drained process, beyond the limits of its parts."""
+
+
+async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idle: bool = False) -> int:
+    """Run a runner until a signal or, with `until_idle`, until no work is left.
+
+    The first SIGTERM or SIGINT drains. The second ends the process immediately; other runners rescue its tasks when the
+    lease expires. After the drain timeout the process ends even if a handler is still running.
+
+    Args:
+        settings: the settings of the runner.
+        handlers: the handlers, by name.
+        until_idle: stop when nothing is due or will be retried.
+
+    Returns:
+        The exit code: 0 or UNWRITTEN.
+    """
+    connect(settings)  # handlers submit tasks to this database
+    runner = Runner(settings, handlers)
+    longest = settings.drain_timeout.total_seconds() + INTERRUPT + 2 * LAST_WRITES + SLACK
+    forced = ForcedEnd(longest, lambda: _report(runner), UNWRITTEN)
+    try:
+        with _signals(runner, forced):
+            collect_rarely()
+            arming = asyncio.ensure_future(_arm_on_stop(runner, forced))
+            clean = await runner.run(until_idle=until_idle)
+            arming.cancel()
+            if runner.scheduled_count:
+                log.info("idle: %s left for later", count_noun(runner.scheduled_count, "scheduled task"))
+            forced.code = 0 if clean else UNWRITTEN
+            if runner.worker.executor.stuck:
+                stuck = count_noun(runner.worker.executor.stuck, "abandoned thread")
+                log.warning("exiting although %s did not end", stuck)
+                exit_now(forced.code)
+            if not clean or not await _cancel_leftovers():
+                exit_now(forced.code)  # a coroutine that ignores its cancellation would block the loop's shutdown
+            return forced.code
+    finally:
+        forced.disarm()
+
+
+async def _arm_on_stop(runner: Runner, forced: ForcedEnd) -> None:
+    """Start the countdown when the runner stops for any reason."""
+    await runner.stop_requested()
+    forced.arm()
+
+
+async def _cancel_leftovers() -> bool:
+    """Cancel the coroutines that handlers tasks behind; return False if some do not end."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    return not tasks or not (await asyncio.wait(tasks, timeout=INTERRUPT))[1]
+
+
+def _report(runner: Runner) -> None:
+    for running in runner.worker.in_flight.started():
+        log_unfinished(running)
+    log.error("drain timeout exceeded: exiting with unfinished tasks")
+
+
+@contextmanager
+def _signals(runner: Runner, forced: ForcedEnd) -> Iterator[None]:
+    """Stop on signals inside the block. Signal handlers also run while the event loop is blocked."""
+    loop = asyncio.get_running_loop()
+    received = 0
+
+    def receive(_: int, __: FrameType | None) -> None:
+        nonlocal received
+        received += 1
+        if received == 1:
+            forced.arm()
+        else:
+            forced.exit_soon(INTERRUPTED_TWICE)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_stop, runner)
+
+    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(runner: Runner) -> None:
+    if runner.stopping:
+        log.warning("exiting immediately: %s will be rescued", count_noun(len(runner.worker.in_flight), "task"))
+        exit_now(INTERRUPTED_TWICE)
+    log.info("draining; press ctrl-c again to exit immediately")
+    runner.stop()
+
+
+def collect_rarely() -> None:
+    """Run the garbage collector less often: a runner creates many objects and hardly any cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)

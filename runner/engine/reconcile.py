@@ -1,0 +1,102 @@
+"""Reconciler: releases tasks that the database assigns to this runner but this process does not have."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from runner.db.database import Database
+from runner.engine.claimer import Claimer
+from runner.engine.slots import Claim, InFlight
+from runner.errors import StoreError
+from runner.model.outcome import Release
+from runner.store.heartbeat import HeartbeatReply
+from runner.store.settle import Settlement, settle
+from runner.text.sanitize import count_noun
+
+log = logging.getLogger("runner.reconcile")
+
+CHUNK = 500
+"""Tasks released in one transaction."""
+
+LOST_ANSWER = "the result of the claim never reached the runner"
+
+
+class Reconciler:
+    """Releases strangers: running tasks of this runner in the database that never arrived in this process.
+
+    A stranger comes from a claim whose result was lost: the server restarted, the connection broke, or the process ran
+    out of memory while reading the rows. The runner is alive, so no rescue applies to such a task.
+
+    A heartbeat reads the running tasks while claims arrive and tasks end. A task in its reply is a stranger only if the
+    process did not have it before the statement, and no claim delivered it before the current claim ended.
+
+    Args:
+        database: the database with the tasks.
+        in_flight: the tasks of this process.
+        claimer: the claimer whose current claim is awaited.
+        on_release: called after tasks were released.
+    """
+
+    def __init__(
+        self, database: Database, in_flight: InFlight, claimer: Claimer, on_release: Callable[[], object]
+    ) -> None:
+        self._database = database
+        self._in_flight = in_flight
+        self._claimer = claimer
+        self._on_release = on_release
+        self._known_claims: set[Claim] = set()
+        self._comparison: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Record the claims of this process. Call it before the heartbeat."""
+        if self._comparison is None:
+            self._known_claims = self._in_flight.watch()
+
+    def compare(self, runner_id: int, reply: HeartbeatReply) -> None:
+        """Release the strangers in a reply, in the background; comparisons never overlap.
+
+        Args:
+            runner_id: id of the runner.
+            reply: reply of the heartbeat after `begin`.
+        """
+        if self._comparison is not None:
+            return
+        if reply.running <= self._known_claims:
+            self._in_flight.unwatch()
+            return
+        self._comparison = asyncio.ensure_future(self._compare(runner_id, reply.running))
+        self._comparison.add_done_callback(self._done)
+
+    async def close(self, limit: float) -> None:
+        """Wait for the current comparison, then cancel it.
+
+        Args:
+            limit: maximum wait in seconds.
+        """
+        if self._comparison is not None:
+            await asyncio.wait([self._comparison], timeout=limit)
+        if self._comparison is not None:
+            self._comparison.cancel()
+
+    async def _compare(self, runner_id: int, running: frozenset[Claim]) -> None:
+        await self._claimer.claim_done()
+        strangers = sorted(running - self._known_claims)
+        for first in range(0, len(strangers), CHUNK):
+            await self._release(runner_id, strangers[first : first + CHUNK])
+
+    async def _release(self, runner_id: int, strangers: list[Claim]) -> None:
+        settlements = [Settlement(task_id, fence, Release(LOST_ANSWER)) for task_id, fence in strangers]
+        try:
+            settled = await self._database.write(settle, runner_id, settlements)
+        except StoreError as error:
+            log.warning("could not release %s: %s", count_noun(len(strangers), "task"), error)
+            return
+        if settled.verbs:
+            log.warning("released %s: %s", count_noun(len(settled.verbs), "task"), LOST_ANSWER)
+            self._on_release()
+
+    def _done(self, comparison: "asyncio.Task[None]") -> None:
+        self._comparison = None
+        self._in_flight.unwatch()
+        if not comparison.cancelled() and (error := comparison.exception()) is not None:
+            log.error("could not reconcile tasks with the database", exc_info=error)

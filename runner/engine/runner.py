@@ -1,0 +1,350 @@
+"""Runner: the process that claims, executes and settles tasks, with its start and shutdown."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any
+
+from runner.db.database import Database
+from runner.db.migrations.apply import ensure
+from runner.engine.claimer import Claimer, handler_defaults
+from runner.engine.commands import CommandReceiver
+from runner.engine.dependency_resolver import DependencyResolver
+from runner.engine.heartbeat import Lease, identity
+from runner.engine.maintenance import Maintenance, SchemaWatch
+from runner.engine.metrics import Metrics
+from runner.engine.notifier import listen, watch
+from runner.engine.reconcile import Reconciler
+from runner.engine.ticks import Tick, Ticks
+from runner.engine.watchdog import Watchdog
+from runner.engine.worker import Worker
+from runner.errors import DatabaseUnavailable, StoreError
+from runner.handlers.registry import Handler
+from runner.model.task import MOVES
+from runner.policy.polling import BackOff, Pace
+from runner.policy.suspicion import Proof
+from runner.settings import Settings
+from runner.store.claim import Claimant
+from runner.store.dependencies import FinishedParent
+from runner.store.heartbeat import HeartbeatReply
+from runner.store.lanes import pending
+from runner.store.metrics import write_statistics
+from runner.store.rescue import any_lost, rescue
+from runner.text.sanitize import count_noun
+
+log = logging.getLogger("runner")
+
+RESCUE_EVERY = 1.0
+SWEEP_EVERY = 2.0
+STATISTICS_EVERY = 2.0
+PRUNE_EVERY = 60.0
+SCHEMA_EVERY = 30.0
+IDLE_EVERY = 0.1
+"""Intervals in seconds of the ticks without a setting."""
+
+MAX_RESCUE_PAUSE = 2.0
+"""Maximum pause between two searches for lost tasks in seconds; rescues have a deadline."""
+
+LAST_WRITES = 1.0
+"""Minimum time in seconds for the last settles, however long draining took."""
+
+LAST_RUNS = 10.0
+"""Seconds that the last run of a tick may take."""
+
+MAX_SLOT_WAIT = 2.0
+"""Seconds that a task may wait for a slot before the next heartbeat releases it."""
+
+
+class Runner:
+    """One runner. Its constructor connects all parts of the engine.
+
+    Args:
+        settings: the settings of the runner.
+        handlers: the handlers, by name.
+    """
+
+    def __init__(self, settings: Settings, handlers: Mapping[str, Handler]) -> None:
+        self.settings = settings
+        self.handlers = handlers
+        self.database = Database.of(settings)
+        self.worker = Worker(
+            settings,
+            self.database,
+            may_start=lambda: self.lease.is_valid,
+            on_room=lambda: self.claimer.rescan(),  # noqa: PLW0108 - created below
+            on_final=lambda task: self.dependency_resolver.add(task),  # noqa: PLW0108 - created below
+        )
+        self.dependency_resolver = DependencyResolver(self.database, settings.notify, self.metrics, self._on_submit)
+        in_flight = self.worker.in_flight
+        own_identity = identity(handlers, settings.queues, in_flight)
+        self.lease = Lease(
+            self.database,
+            settings.lease_timeout.total_seconds(),
+            own_identity,
+            settings.heartbeat_interval.total_seconds(),
+        )
+        self.watchdog = Watchdog(settings, self.database, self.lease, in_flight.tasks.values)
+        self.claimer = Claimer(
+            self.database,
+            handlers,
+            {name: handler_defaults(handler, settings) for name, handler in handlers.items()},
+            frozenset(settings.queues),
+            in_flight,
+            settings.claim_batch_size,
+            Proof(group=settings.heartbeat_interval.total_seconds(), alone=settings.lease_timeout.total_seconds()),
+            may_claim=lambda: self.lease.is_valid and not self.worker.buffer.stalled and not self.worker.buffer.full,
+            on_claimed=self.metrics.count_arrivals,
+            on_start=self.worker.start,
+            on_duplicate=lambda task: self.worker.snooze_duplicate(task, handlers[task.handler]),
+        )
+        self.reconciler = Reconciler(self.database, in_flight, self.claimer, self._scan_soon)
+        self.scheduled_count = 0
+        """Scheduled tasks that remain when the runner stops because it is idle."""
+        self._stop = asyncio.Event()
+        self.commands = CommandReceiver(self.lease, self.worker, self.stop, self._scan_soon)
+        self._rescue_pace = Pace(every=0.0, most=MAX_RESCUE_PAUSE)
+        self._maintenance = Maintenance(self.database, settings, self._stop.is_set)
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, *, until_idle: bool = False) -> bool:
+        """Claim and execute tasks until `stop`.
+
+        Args:
+            until_idle: stop when nothing runs, is due or will be retried.
+
+        Returns:
+            True if every started task has ended and every outcome is written.
+
+        Raises:
+            StoreError: the database refuses this runner permanently, e.g. because its schema is too new.
+        """
+        self.watchdog.start()
+        try:
+            if not await self._start():
+                return True
+            async with self._background():
+                ticks = Ticks(self._ticks(until_idle))
+                ticks.start()
+                asyncio.get_running_loop().call_later(self.settings.initial_delay.total_seconds(), self._open_claims)
+                await self._stop.wait()
+                ticks.stop("claim", "rescue", "prune", "idle")
+                clean = await self._shut_down()
+                await ticks.shutdown(LAST_RUNS)
+                return clean
+        finally:
+            self.watchdog.stop()
+            self.worker.executor.close()
+            await self.database.dispose()
+
+    @property
+    def metrics(self) -> Metrics:
+        """The counters since the start."""
+        return self.worker.metrics
+
+    def stop(self) -> None:
+        """Drain: claim nothing more, let running tasks finish, and exit."""
+        self._stop.set()
+
+    async def stop_requested(self) -> None:
+        """Wait until `stop` is called."""
+        await self._stop.wait()
+
+    @property
+    def stopping(self) -> bool:
+        """True after `stop` was called."""
+        return self._stop.is_set()
+
+    @contextlib.asynccontextmanager
+    async def _background(self) -> AsyncIterator[None]:
+        """Run the permanent coroutines during the block."""
+        async with asyncio.TaskGroup() as group:
+            parts = (self.worker.buffer.run(), self.dependency_resolver.run(), self._notifier())
+            tasks = [group.create_task(self._guard(part)) for part in parts]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    async def _guard(self, part: Coroutine[Any, Any, None]) -> None:
+        """Drain if a part fails by a bug: without it the runner cannot work."""
+        try:
+            await part
+        except Exception:
+            log.exception("a part of the runner failed: draining")
+            self.stop()
+
+    def _ticks(self, until_idle: bool) -> list[Tick]:
+        settings = self.settings
+        every, first = settings.poll_interval.total_seconds(), settings.initial_delay.total_seconds()
+        table = [
+            # At a fixed rate, a scan that takes longer than the interval must not delay the next tick.
+            Tick(
+                "claim",
+                self._scan_soon if settings.poll_mode == "fixed-rate" else self._scan,
+                every,
+                settings.poll_mode,
+                first,
+            ),
+            Tick(
+                "heartbeat",
+                self._heartbeat,
+                settings.heartbeat_interval.total_seconds(),
+                "fixed-rate",
+                settings.heartbeat_interval.total_seconds(),
+            ),
+            # At a fixed rate these are due at the same moment; wakeups are most of the cost of an idle runner.
+            Tick("rescue", self._rescue, RESCUE_EVERY, "fixed-rate"),
+            Tick("dependencies", self.dependency_resolver.sweep, SWEEP_EVERY, "fixed-rate"),
+            Tick("statistics", self._write_statistics, STATISTICS_EVERY, "fixed-rate", STATISTICS_EVERY),
+            Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
+            Tick("schema", SchemaWatch(self.database).check_schema, SCHEMA_EVERY, first=SCHEMA_EVERY),
+        ]
+        return [*table, Tick("idle", self._end_if_idle, IDLE_EVERY, first=first + IDLE_EVERY)] if until_idle else table
+
+    async def _start(self) -> bool:
+        """Register once the database is available; return False if `stop` comes first."""
+        back_off = BackOff()
+        while not self._stop.is_set():
+            try:
+                await ensure(self.database)
+                await self._register()
+            except DatabaseUnavailable as error:
+                wait = back_off.record_failure(random.random())  # noqa: S311 - spreads runners, guards nothing
+                log.warning("database unavailable: retrying in %.1f s: %s", wait, error)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stop.wait(), wait)
+            else:
+                return True
+        return False
+
+    async def _register(self) -> None:
+        await self.lease.register()
+        self.metrics.forget_minutes()
+        self.worker.buffer.runner_id = self.lease.id
+        self.claimer.claimant = Claimant(self.lease.id, self.lease.identity.host)
+        handlers = count_noun(len(self.handlers), "handler")
+        log.info("runner %d started on %s with %s", self.lease.id, self.database.url, handlers)
+
+    async def _notifier(self) -> None:
+        if self.database.dialect.isolates_rows:
+            if self.settings.notify:
+                await listen(self.database, self._on_submit)
+        else:
+            path = self.database.engine.url.database or ""
+            await watch(path, self.settings.sqlite_poll_interval.total_seconds(), self._on_submit)
+
+    def _open_claims(self) -> None:
+        """Allow claims after the initial delay; notifications have no effect before."""
+        self.claimer.open = not self.stopping
+        self._scan_soon()
+
+    def _scan_soon(self) -> None:
+        """Start a scan without waiting for its end."""
+        if self.claimer.open:
+            self._scan_task = asyncio.ensure_future(self._scan())
+
+    def _on_submit(self) -> None:
+        """Scan after a submit."""
+        if self.claimer.open:
+            self._scan_task = asyncio.ensure_future(self._scan(submitted=True))
+
+    async def _scan(self, submitted: bool = False) -> None:
+        await self.claimer.scan(submitted)
+        due = self.claimer.lanes.next_due
+        if due is not None and due < self.settings.poll_interval.total_seconds():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(due, self._scan_soon)
+
+    async def _heartbeat(self) -> None:
+        await self._renew()
+        await self.commands.execute()
+        if self.lease.declared_lost and not self.stopping:
+            await self._register()
+        if self.lease.is_valid:
+            self.worker.start_waiting()
+            self.worker.hand_back(MAX_SLOT_WAIT)
+            self.worker.buffer.retry_now()
+        self.claimer.rescan()
+
+    async def _renew(self) -> None:
+        """Renew the lease and compare the tasks in flight with the table."""
+        self.worker.settle_abandoned()
+        self.reconciler.begin()
+        await self.lease.renew(len(self.worker.in_flight), self._handle_reply)
+
+    def _handle_reply(self, reply: HeartbeatReply) -> None:
+        if not reply.alive:
+            log.warning("runner %d was declared lost: cancelling its tasks", self.lease.id)
+            self.worker.drop_waiting()
+            self.worker.cancel(list(self.worker.in_flight.tasks))
+        self.worker.cancel(reply.cancelled)
+        self.commands.pending = reply.command
+        self.reconciler.compare(self.lease.id, reply)
+
+    async def _rescue(self) -> None:
+        started, grace = time.monotonic(), self.settings.lease_timeout.total_seconds()
+        if not self.lease.may_rescue or not self._rescue_pace.is_due(started):
+            return
+        with contextlib.suppress(DatabaseUnavailable):  # claims and heartbeats already log this
+            lost = await self.database.ask(any_lost, self.lease.rescuer, grace)
+            self._rescue_pace.record(started, time.monotonic())
+            rescued = await self.database.write(rescue, self.lease.rescuer, grace) if lost else {}
+            for task_id, task in rescued.items():
+                self.metrics.add(task.verb, task.queue, task.handler, task.attempt, None)
+                if MOVES[task.verb].target.final:
+                    self.dependency_resolver.add(FinishedParent(task_id, task.handler, task.key))
+                log.warning("task %d (%s) %s", task_id, task.handler, _RESCUES[task.verb])
+            if rescued:
+                self._scan_soon()
+
+    async def _write_statistics(self) -> None:
+        minutes, arrivals = self.metrics.take_minutes(), self.metrics.take_arrivals()
+        try:
+            if minutes or arrivals:
+                await self.database.write(write_statistics, self.lease.id, minutes, arrivals)
+        except StoreError:
+            self.metrics.restore(minutes, arrivals)
+
+    async def _end_if_idle(self) -> None:
+        if len(self.worker.in_flight) or not (self.claimer.idle and self.dependency_resolver.idle):
+            return
+        with contextlib.suppress(DatabaseUnavailable):
+            counts = await self.database.read(pending, list(self.handlers), self.settings.queues)
+            if not counts.running and not counts.returning and await self.dependency_resolver.resolve_all():
+                self.scheduled_count = counts.later
+                self.stop()
+
+    async def _shut_down(self) -> bool:
+        """End all tasks in flight, write their outcomes and deregister, within the drain timeout."""
+        limit = self.settings.drain_timeout.total_seconds()
+        end = time.monotonic() + limit
+        await self.claimer.close(limit)
+        ended = await self.worker.finish(max(0.0, end - time.monotonic()))
+        written = await self.worker.buffer.drain(max(LAST_WRITES, end - time.monotonic()))
+        await self.dependency_resolver.drain(LAST_WRITES)
+        if not (ended and written):
+            log.error("%s unfinished: other runners will rescue them", count_noun(len(self.worker.in_flight), "task"))
+            return False
+        try:
+            await self._renew()  # reconciles tasks whose claim result was lost; a rescue would count an attempt
+            await self.reconciler.close(LAST_WRITES)
+            await self._write_statistics()
+            await self.lease.deregister()
+        except StoreError as error:
+            log.warning("could not deregister, the lease will expire: %s", error)
+        log.info(
+            "stopped: %s", ", ".join(f"{verb} {count}" for verb, count in self.metrics.verbs.items()) or "no tasks"
+        )
+        return True
+
+
+_RESCUES = {
+    "rescue": "rescued from a lost runner",
+    "bury": "is dead: its runner was lost on its last attempt",
+    "cancel": "cancelled: its runner was lost after a terminate request",
+}

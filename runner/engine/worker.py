@@ -1,0 +1,265 @@
+"""Worker: executes claimed tasks, from the slot to the settlement."""
+
+import asyncio
+import contextvars
+import logging
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any
+
+from runner.db.database import Database
+from runner.engine.executor import INTERRUPTED, Executor, failure_of
+from runner.engine.handler_result import done
+from runner.engine.metrics import Metrics
+from runner.engine.own_transaction import HandlerTransaction
+from runner.engine.settle_buffer import SettleBuffer, Settling
+from runner.engine.slots import InFlight, Running, Slots
+from runner.engine.starts import Starts
+from runner.handlers.registry import Handler
+from runner.model.outcome import Cancelled, Outcome, Release, Retry, Snooze
+from runner.model.task import MOVES, Claimed
+from runner.settings import Settings
+from runner.store.dependencies import FinishedParent
+from runner.store.settle import Settled, Settlement
+from runner.text.sanitize import count_noun
+
+log = logging.getLogger("runner")
+
+DUPLICATE_DELAY = 1.0
+"""Seconds by which a task is delayed that is still in flight from an earlier claim."""
+
+INTERRUPT = 1.0
+"""Seconds that an interrupted handler has to clean up."""
+
+
+class Worker:
+    """Starts tasks as slots become free, executes them, and queues their outcomes.
+
+    Args:
+        settings: the settings of the runner.
+        database: the database that receives the outcomes.
+        may_start: True while the lease is valid; otherwise other runners may have the tasks.
+        on_room: called when a slot is free and no task waits for it.
+        on_final: called with each task that reached a final state.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        may_start: Callable[[], bool],
+        on_room: Callable[[], None],
+        on_final: Callable[[FinishedParent], None],
+    ) -> None:
+        self._database = database
+        self._on_final = on_final
+        self._retry = settings.retry
+        self._may_start = may_start
+        self._on_room = on_room
+        self._starting = False
+        self._context = contextvars.copy_context()
+        """The context of the runner: a task that starts when another ends must not inherit the context of that task."""
+        timeout = settings.timeout.total_seconds() if settings.timeout else None
+        self.metrics = Metrics()
+        self.in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch)
+        limit = int(settings.result_limit)
+        self._done = partial(done, limit=limit)
+        self.executor = Executor(settings.threads, timeout, limit, self._own_transaction)
+        linger = settings.settle_interval.total_seconds()
+        self._starts = Starts(database, lambda: self.buffer.runner_id)
+        self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled)
+
+    def start(self, slots: Slots) -> None:
+        """Start the tasks that have a slot. A body that ends immediately frees its slot inside this loop."""
+        if self._starting:
+            return
+        self._starting = True
+        try:
+            while self._may_start() and (running := slots.next()) is not None:
+                running.job = _create_task(self._execute(running), self._context.copy())
+        finally:
+            self._starting = False
+
+    def start_waiting(self) -> None:
+        """Start the waiting tasks of both pools, as far as slots are free."""
+        for slots in (self.in_flight.on_loop, self.in_flight.in_threads):
+            self.start(slots)
+
+    def resize(self, slots: int | None, threads: int | None) -> None:
+        """Change the number of slots and start waiting tasks; None keeps the current number."""
+        self.in_flight.resize(slots, threads)
+        if threads is not None:
+            self.executor.resize(threads)
+        self.start_waiting()
+
+    def cancel(self, ids: Iterable[int]) -> None:
+        """Cancel tasks in flight, after terminate requests or the loss of the lease."""
+        for task_id in ids:
+            running = self.in_flight.tasks.get(task_id)
+            if running is not None and not running.cancel_requested:
+                running.cancel()
+
+    def snooze_duplicate(self, task: Claimed, handler: Handler) -> None:
+        """Return a task to the queue whose earlier claim is still in flight here, so that other runners can take it."""
+        running = Running(task, handler, self.in_flight.slots_of(handler))
+        self.in_flight.add_claim(task)
+        self._settle(running, Snooze(DUPLICATE_DELAY, "an earlier attempt is still running in the same runner"), None)
+
+    def hand_back(self, max_wait: float) -> None:
+        """Release the tasks that have waited too long for a slot, so that other runners can take them.
+
+        Args:
+            max_wait: maximum wait in seconds.
+        """
+        self._hand_back(self.in_flight.unstarted(time.monotonic() - max_wait), "its runner had no free slot")
+
+    def drop_waiting(self) -> None:
+        """Release the tasks that have not started, because their runner was declared lost."""
+        self._hand_back(self.in_flight.unstarted(), "its runner was declared lost before the task started")
+
+    async def finish(self, limit: float) -> bool:
+        """Release the tasks that have not started and wait for the others.
+
+        Args:
+            limit: maximum wait in seconds; then running tasks are interrupted.
+
+        Returns:
+            False if some tasks are still running.
+        """
+        self._hand_back(self.in_flight.unstarted(), "its runner stopped before the task started")
+        self.settle_abandoned()
+        try:
+            return await self._finished(limit)
+        finally:
+            self.settle_abandoned()
+            await self._starts.close(INTERRUPT)
+
+    async def _finished(self, limit: float) -> bool:
+        jobs = {running.job: running for running in self.in_flight.started() if running.job is not None}
+        if not jobs:
+            return True
+        log.info("draining: %s running, waiting up to %.0f s", count_noun(len(jobs), "task"), limit)
+        _, unfinished = await asyncio.wait(jobs, timeout=limit)
+        if unfinished:
+            log.warning("interrupting %s that did not end in time", count_noun(len(unfinished), "task"))
+            for job in unfinished:
+                job.cancel()
+            _, unfinished = await asyncio.wait(unfinished, timeout=INTERRUPT)
+            for job in unfinished:
+                log_unfinished(jobs[job])
+        return not unfinished
+
+    def settle_abandoned(self) -> None:
+        """Settle each task whose job ended without an outcome as a failed attempt, and release its slot.
+
+        This happens only through a bug here or in a library. Without this the task would occupy its slot, and stay
+        running in the table, until its runner ends.
+        """
+        for running in self.in_flight.abandoned():
+            error = _exception_of(running)
+            log.error("task %d (%s) ended without an outcome", running.task.id, running.task.handler, exc_info=error)
+            failure = INTERRUPTED if error is None else failure_of(error)
+            if running.done_in_tx:
+                self._finish_in_tx(running, Retry(failure=failure), time.monotonic() - running.started)
+            else:
+                self._settle(running, Retry(failure=failure), None)
+            if not running.slot_released and running.body is None:
+                self._release_slot(running)
+
+    def _hand_back(self, unstarted: Iterable[Running], why: str) -> None:
+        for running in unstarted:
+            self._settle(running, Release(why), None)
+
+    async def _execute(self, running: Running) -> None:
+        if not (running.cancel_requested or self._may_start()):  # the process was frozen after the task got its slot
+            running.slots.put_back(running)
+            return
+        running.started = time.monotonic()
+        if running.prefetched:
+            self._starts.add(running)
+        outcome: Outcome
+        if running.cancel_requested:
+            outcome = Cancelled("terminated before it started")
+            self._release_slot(running)
+        else:
+            outcome = await self.executor.execute(running, lambda: self._release_slot(running))
+        took = time.monotonic() - running.started
+        if running.done_in_tx:
+            self._finish_in_tx(running, outcome, took)
+        else:
+            self._settle(running, outcome, took)
+
+    def _own_transaction(self, running: Running) -> HandlerTransaction:
+        return HandlerTransaction(self._database, self.buffer.runner_id, running, self._done)
+
+    def _finish_in_tx(self, running: Running, outcome: Outcome, took: float) -> None:
+        """Remove a task that its handler completed in its own transaction; a later failure changes nothing."""
+        task = running.task
+        running.settled = True
+        self.in_flight.remove(running)
+        self.metrics.add("succeed", task.queue, task.handler, task.attempt, took)
+        self._on_final(FinishedParent(task.id, task.handler, task.key))
+        failure = getattr(outcome, "failure", None)
+        if failure is not None:
+            why = " ".join(failure.reason[:300].split())
+            log.warning("task %d (%s) succeeded in its own transaction, then failed: %s", task.id, task.handler, why)
+        self._on_room()
+
+    def _release_slot(self, running: Running) -> None:
+        running.slot_released = True
+        running.slots.release()
+        if running.slots.waiting:
+            self.start(running.slots)
+        self._on_room()
+
+    def _settle(self, running: Running, outcome: Outcome, duration: float | None) -> None:
+        task = running.task
+        plan = running.handler.defaults.retry or self._retry
+        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan))
+        running.settled = True  # it may be claimed again before the result of the settle arrives
+
+    def _settled(self, batch: list[Settling], settled: Settled) -> None:
+        for running, settlement in batch:
+            task = running.task
+            self.in_flight.remove(running)
+            verb = settled.verbs.get(task.id)
+            if verb is None:
+                self.metrics.verbs["fenced"] += 1
+                log.warning("task %d (%s) was fenced out: its outcome is discarded", task.id, task.handler)
+                continue
+            self.metrics.add(verb, task.queue, task.handler, task.attempt, settlement.duration)
+            if MOVES[verb].target.final:
+                self._on_final(FinishedParent(task.id, task.handler, task.key))
+            if verb != "succeed":
+                _log_failure(running, settlement, verb)
+        self._on_room()
+
+
+def log_unfinished(running: Running) -> None:
+    """Log a task that did not end when interrupted, without its payload."""
+    task = running.task
+    log.error("task %d (%s) ignored its interrupt: it ends with the process", task.id, task.handler)
+
+
+def _create_task(work: Coroutine[Any, Any, None], context: contextvars.Context) -> "asyncio.Task[None]":
+    """Start a coroutine eagerly where Python can (3.12): most bodies then need no turn of the loop."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(work, loop=loop, eager_start=True, context=context)
+    return loop.create_task(work, context=context)
+
+
+def _exception_of(running: Running) -> BaseException | None:
+    """Return the exception that ended a job; None if it was cancelled before its first step or never started."""
+    job = running.job
+    return None if job is None or job.cancelled() else job.exception()
+
+
+def _log_failure(running: Running, settlement: Settlement, verb: str) -> None:
+    """Log an attempt that did not succeed, without its payload."""
+    task, failure = running.task, getattr(settlement.outcome, "failure", None)
+    why = failure.reason if failure else getattr(settlement.outcome, "why", "")
+    attempt = f"attempt {task.attempt}/{task.max_attempts}"
+    log.info("task %d (%s) %s: %s: %s", task.id, task.handler, attempt, verb, " ".join(why[:300].split()))

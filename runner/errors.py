@@ -1,0 +1,317 @@
+"""The root of all errors, and the errors outside its main branches."""
+
+from inspect import cleandoc
+from typing import Any, ClassVar
+
+
+class RunnerError(Exception):
+    """Something went wrong."""
+
+    exit_code: ClassVar[int] = 1
+    """Exit code of a command that fails with this error."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+        super().__init__(_sentence(" ".join(cleandoc(type(self).__doc__ or "").split()).format(**fields)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (type(self), self.fields)
+
+
+def _sentence(text: str) -> str:
+    """Remove the full stop after a message that already ends with one or with a question mark."""
+    return text[:-1] if text.endswith(("..", "?.")) and not text.endswith("...") else text
+
+
+def _revive(kind: type[RunnerError], fields: dict[str, Any]) -> RunnerError:
+    return kind(**fields)
+
+
+class CountChanged(RunnerError):
+    """{found} tasks would change now, not {confirmed}; nothing was changed. Check the tasks again with --dry-run."""
+
+    exit_code = 6
+
+
+class BenchFailed(RunnerError):
+    """The benchmark failed: {why}."""
+
+
+class ConfigurationError(RunnerError):
+    """Invalid configuration: {why}."""
+
+    exit_code = 3
+
+
+class InvalidSettings(ConfigurationError):
+    """Invalid setting ({where}): {why}."""
+
+
+class InvalidUrl(ConfigurationError):
+    """Invalid database URL {url}: {why}. Use sqlite:///file.db or postgresql://host/database."""
+
+
+class PasswordInArguments(ConfigurationError):
+    """
+    The URL on the command line contains a password, which every user of this machine can read in the process
+    list. Set the URL in the environment variable RUNNER_URL, put the password into PGPASSWORD or ~/.pgpass, or
+    add a profile with password_command to the configuration file.
+    """
+
+
+class UnknownProfile(ConfigurationError):
+    """Unknown profile {name!r}. The configuration file defines: {known}."""
+
+
+class DuplicateHandler(ConfigurationError):
+    """Two handlers have the name {name!r}: {first} and {second}. Rename one of them."""
+
+
+class InvalidHandler(ConfigurationError):
+    """Handler {name!r} cannot be registered: {why}."""
+
+
+class UnknownHandler(ConfigurationError):
+    """Unknown handler {name!r}. Loaded handlers: {known}. Load the module that defines it with -H package.module."""
+
+
+class WouldBlock(ConfigurationError):
+    """{call}() would block the running event loop. Use this instead: await {instead}(...)."""
+
+
+class UnknownConnection(ConfigurationError):
+    """
+    A {kind} cannot be used as tx. Pass a SQLAlchemy connection or session, or a psycopg, psycopg2, asyncpg,
+    sqlite3 or aiosqlite connection. With Django, pass connection.connection.
+    """
+
+
+class AutocommitConnection(ConfigurationError):
+    """
+    The {kind} passed as tx commits every statement: the task would be stored even if your own changes are rolled
+    back. {remedy}.
+    """
+
+
+class SyncAsyncMismatch(ConfigurationError):
+    """The {kind} passed as tx {why}. Use {form} with it."""
+
+
+class HandlersNotFound(ConfigurationError):
+    """Cannot load the handlers of module {module!r}: {why}."""
+
+
+class InvalidInput(RunnerError):
+    """Invalid input: {why}."""
+
+    exit_code = 2
+
+
+class InvalidDuration(InvalidInput):
+    """{text!r} is not a duration: {why}. Examples: 30s, 5m, 1h30m, 2d."""
+
+
+class InvalidMoment(InvalidInput):
+    """{text!r} is not a point in time: {why}. Examples: now, +15m, 14:30, tomorrow 9:00, 2026-11-20T14:30+01:00."""
+
+
+class InvalidRetryPlan(InvalidInput):
+    """{plan!r} is not a retry plan: {why}. Examples: 1m,5m,20m or exp:10s*2<1h or sidekiq or 30s or never."""
+
+
+class InvalidFilter(InvalidInput):
+    """Invalid filter {text!r} at character {position}: {why}."""
+
+
+class InvalidSort(InvalidInput):
+    """Cannot sort tasks by {sort}: {why}."""
+
+
+class NoSqlEquivalent(InvalidInput):
+    """This change cannot be written as SQL: {why}."""
+
+
+class InvalidPayload(InvalidInput):
+    """Invalid payload for handler {handler!r}: {why}."""
+
+
+class PayloadTooLarge(InvalidInput):
+    """
+    The payload for handler {handler!r} has {size} bytes; the limit is {limit}. Store the data outside the task
+    and submit a reference to it, or raise the setting payload_limit.
+    """
+
+
+class InvalidTask(InvalidInput):
+    """Invalid value {value!r} for `{field}`: {why}."""
+
+
+class InvalidEdit(InvalidInput):
+    """Cannot set {field} to {value!r}: {why}."""
+
+
+class NoResult(RunnerError):
+    """Task {id} has no result."""
+
+
+class TaskFailed(NoResult):
+    """Task {id} of handler {handler!r} is dead after attempt {attempts}: {reason}."""
+
+    exit_code = 8
+
+    @property
+    def attempts(self) -> int:
+        """Number of attempts."""
+        return int(self.fields["attempts"])
+
+    @property
+    def error_type(self) -> str:
+        """Class of the handler's exception, or a word such as Timeout."""
+        return str(self.fields["error_type"])
+
+    @property
+    def message(self) -> str:
+        """Message of the handler's exception."""
+        return str(self.fields["message"])
+
+    @property
+    def traceback(self) -> str:
+        """Traceback from the handler's own frame on, shortened as it was stored."""
+        return str(self.fields["traceback"])
+
+
+class TaskCancelled(NoResult):
+    """Task {id} of handler {handler!r} was cancelled: {reason}."""
+
+    exit_code = 8
+
+
+class TimedOut(NoResult):
+    """Task {id} did not finish within {waited}. It continues: wait again, or check it with: runner why {id}."""
+
+    exit_code = 9
+
+
+class ResultNotKept(NoResult):
+    """Task {id} of handler {handler!r} succeeded, but {reason}."""
+
+
+class InvalidResult(NoResult):
+    """
+    Task {id} of handler {handler!r} succeeded, but its result does not match the handler's return annotation:
+    {why}.
+    """
+
+
+class StoreError(RunnerError):
+    """Database error: {why}."""
+
+    exit_code = 4
+
+
+class DatabaseUnavailable(StoreError):
+    """The database {url} cannot be reached: {why}. Check that it is running and that the URL is correct."""
+
+
+class DatabaseRefused(StoreError):
+    """The database rejected the statement: {why}."""
+
+
+class ValueRejected(DatabaseRefused):
+    """The database rejected a value: {why}."""
+
+
+class SchemaMissing(StoreError):
+    """The database {url} has no task tables (this program needs schema {needed}). Create them with: runner migrate."""
+
+
+class SchemaTooOld(StoreError):
+    """The database {url} is at schema {found}, but this program needs {needed}. Upgrade it with: runner migrate."""
+
+
+class SchemaTooNew(StoreError):
+    """
+    The database {url} is at schema {found}, which this program (schema {needed}) does not support. Install the
+    release that created it.
+    """
+
+
+class SchemaVersionMissing(StoreError):
+    """
+    The table {table} exists, but {version} does not record its schema version: the table belongs to another
+    application, or was restored without {version}. Restore that table too, or set table_prefix or table_schema to
+    use separate tables.
+    """
+
+
+class TaskNotFound(StoreError):
+    """Task {id} does not exist: it was never submitted, its transaction has not committed yet, or it was pruned."""
+
+    exit_code = 5
+
+
+class VersionConflict(StoreError):
+    """
+    Task {id} has changed since you loaded version {seen}: it is {state} at version {found} now. Load it again and
+    retry.
+    """
+
+    exit_code = 6
+
+
+class FencedOut(StoreError):
+    """
+    This runner no longer holds task {id} (fence {fence} is out of date): the attempt outlasted its timeout or the
+    runner's lease, or an operator terminated the task. This transaction is rolled back.
+    """
+
+
+class AlreadyDone(StoreError):
+    """
+    An earlier ctx.transaction() already completed task {id}; an attempt can complete its task once. Write
+    everything in one transaction.
+    """
+
+
+class TransactionOpen(StoreError):
+    """
+    Task {id} already has an open ctx.transaction(), and only one can complete the task. Write everything in that
+    one.
+    """
+
+
+class TransactionUnavailable(StoreError):
+    """Task {id} waited {waited} for its ctx.transaction() and got none: {why}. This attempt is not counted."""
+
+
+class TransactionEnded(StoreError):
+    """
+    The transaction of task {id} ended inside its ctx.transaction() block. Remove commit() and rollback(): the
+    block commits when it ends, and an exception rolls it back.
+    """
+
+
+class NoTransaction(StoreError):
+    """Task {id} is not executed by a runner, so ctx.transaction() is not available."""
+
+
+class DuplicateTask(StoreError):
+    """
+    The unique key {key!r} of handler {handler!r} is held by {holder}; nothing was submitted. To get the id of
+    that task instead, set on_duplicate to skip or replace.
+    """
+
+    exit_code = 6
+
+    @property
+    def id(self) -> int | None:
+        """Id of the task that holds the key; None if it is part of the same submit."""
+        id: int | None = self.fields["id"]
+        return id
+
+
+class UnsafeFile(StoreError):
+    """
+    The SQLite file {path} is on {filesystem}, where file locks do not work and the database would be corrupted.
+    Move it to a local disk.
+    """

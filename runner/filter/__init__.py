@@ -1,0 +1,1 @@
+"""The filter language of lists: parse, fields, sort, saved views."""

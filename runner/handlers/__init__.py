@@ -1,0 +1,1 @@
+"""Handlers: the functions that execute tasks, and the options of the tasks they get."""

@@ -1,0 +1,134 @@
+"""Dependencies as applications write them, converted to the form that the store takes."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypeAlias, get_args
+
+from runner.errors import InvalidInput, InvalidTask
+from runner.model.task import DependsOn, OnFailure
+from runner.model.text_limits import LONGEST_KEY, require_name, require_storable
+
+FAILURE_RULES = get_args(OnFailure)
+MOST_PARENTS = 100_000
+
+
+class NamedHandler(Protocol):
+    """A handler, in place of its name."""
+
+    name: str
+
+
+Parent: TypeAlias = int | tuple[str | NamedHandler, str] | DependsOn
+"""A task to depend on: its id, its handler and business key, or a DependsOn with the effect of its failure."""
+
+
+def dependencies(after: Parent | Iterable[Parent] | None) -> tuple[DependsOn, ...]:
+    """Convert dependencies.
+
+    Args:
+        after: one parent, several, or None.
+
+    Returns:
+        One DependsOn per parent; the first one wins if a parent is listed twice.
+
+    Raises:
+        InvalidTask: an item is not a parent.
+    """
+    if after is None:
+        return ()
+    is_single = isinstance(after, (int, DependsOn)) or _is_name(after)
+    parents = [after] if is_single else after
+    items = [_to_dependency(parent) for parent in parents]  # type: ignore[union-attr] # checked above
+    return tuple({item.parent: item for item in reversed(items)}.values())[::-1]
+
+
+def _to_dependency(parent: Any) -> DependsOn:
+    match parent:
+        case DependsOn(inner, on_failure):
+            return _to_dependency(inner)._replace(on_failure=on_failure)
+        case bool():
+            pass
+        case int():
+            return DependsOn(int(parent))  # a plain id, even if the caller passed a task handle
+        case (handler, str() as key) if _is_name(parent):
+            return DependsOn((getattr(handler, "name", handler), key))
+    why = 'expected a task id, or a handler and a key such as ("orders.pay", "order-17")'
+    raise InvalidTask(field="after", value=parent, why=why)
+
+
+def _is_name(parent: Any) -> bool:
+    """True for a pair of a handler and a key, False for a pair of parents."""
+    return (
+        isinstance(parent, tuple)
+        and not isinstance(parent, DependsOn)
+        and len(parent) == 2  # noqa: PLR2004 - a handler and a key
+        and isinstance(getattr(parent[0], "name", parent[0]), str)
+        and isinstance(parent[1], str)
+    )
+
+
+def parse_parents(value: Any) -> tuple[DependsOn, ...] | None:
+    """Parse the parents of a task from JSON.
+
+    Args:
+        value: a list or a single parent: an id, [handler, key], or an object with id or handler and key, and
+            on_failure.
+
+    Raises:
+        InvalidInput: the value has another form.
+    """
+    single = not isinstance(value, (list, tuple)) or _is_json_name(value)
+    return tuple(dict.fromkeys(_parse_parent(item) for item in ([value] if single else value))) or None
+
+
+def _parse_parent(item: Any) -> DependsOn:
+    if isinstance(item, DependsOn):
+        return item
+    if isinstance(item, Mapping):
+        fields = dict(item)
+        on_failure = fields.pop("on_failure", "wait")
+        if on_failure not in FAILURE_RULES:
+            raise InvalidInput(
+                why=f"on_failure must be {', '.join(FAILURE_RULES[:-1])} or {FAILURE_RULES[-1]}, not {on_failure!r}"
+            )
+        if fields.keys() == {"id"}:
+            return _parse_parent(fields["id"])._replace(on_failure=on_failure)
+        if fields.keys() == {"handler", "key"}:
+            return _parse_parent([fields["handler"], fields["key"]])._replace(on_failure=on_failure)
+    elif isinstance(item, int) and not isinstance(item, bool):
+        return DependsOn(item)
+    elif _is_json_name(item):
+        return DependsOn((item[0], item[1]))
+    raise InvalidInput(
+        why=f'after expects task ids, ["handler", "key"], or {{"id": 17, "on_failure": "run"}}, not {item!r}'
+    )
+
+
+def _is_json_name(item: Any) -> bool:
+    """True for a handler with a key, false for a list of parents."""
+    return (
+        isinstance(item, list) and len(item) == 2 and all(isinstance(part, str) for part in item)  # noqa: PLR2004 - a handler and a key
+    )
+
+
+def check_parents(after: tuple[DependsOn, ...]) -> None:
+    """Reject dependencies that a row cannot hold.
+
+    Raises:
+        InvalidTask: there are none or too many, or one is not valid.
+    """
+    if not after:
+        raise InvalidTask(field="after", value="nothing", why="omit it for a task without dependencies")
+    if len(after) > MOST_PARENTS:
+        raise InvalidTask(
+            field="after", value=f"{len(after)} tasks", why=f"a task can have at most {MOST_PARENTS} parents"
+        )
+    for parent, on_failure in after:
+        if on_failure not in FAILURE_RULES:
+            raise InvalidTask(
+                field="after", value=on_failure, why=f"on_failure must be one of {', '.join(FAILURE_RULES)}"
+            )
+        if isinstance(parent, tuple):
+            require_name("after", parent[0])
+            require_storable("after", parent[1], LONGEST_KEY)
+        elif isinstance(parent, int) and not 1 <= parent < 2**63:
+            raise InvalidTask(field="after", value=parent, why="it is not a task id")

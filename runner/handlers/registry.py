@@ -1,0 +1,196 @@
+"""Handlers: registered functions, known by name, and the Context that they can receive."""
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Literal, TypeAlias
+
+from runner.errors import DuplicateHandler, HandlersNotFound, InvalidHandler, InvalidTask, RunnerError, UnknownHandler
+from runner.handlers.context import Context
+from runner.handlers.options import TASK_OPTIONS
+from runner.handlers.rules import NO_RULES, Rules
+from runner.handlers.signature import Returned, Signature
+from runner.model.outcome import Dead, Done, Outcome, Retry, Snooze
+
+ENTRY_POINTS = "runner.handlers"
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
+
+OnError: TypeAlias = (
+    Literal["retry", "dead"] | type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], Outcome | None]
+)
+"""How to treat exceptions: always retry, always give up, give up for these classes, or let a function decide.
+
+The function returns an outcome, or None to retry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Defaults of a handler for its tasks.
+
+    Args:
+        queue: queue name.
+        retry: retry plan as text; None for the runner's.
+        timeout: seconds allowed for one attempt; None for no limit.
+        max_attempts: maximum number of attempts; None for the runner's.
+        priority: 1 to 9; None for the table's.
+        on_error: how to treat exceptions.
+        rules: values derived from a call's arguments, such as its unique key and bucket.
+    """
+
+    queue: str | None = None
+    retry: str | None = None
+    timeout: float | None = None
+    max_attempts: int | None = None
+    priority: int | None = None
+    on_error: OnError = "retry"
+    rules: Rules = NO_RULES
+
+    def at_submit(self) -> dict[str, Any]:
+        """The defaults that a submit writes into the row; a claim takes the others."""
+        return {option.name: getattr(self, option.name) for option in TASK_OPTIONS if option.default == "submit"}
+
+
+class Handler:
+    """A function that executes tasks.
+
+    Args:
+        name: unique name. Tasks store it, so renaming a handler orphans its tasks.
+        function: async function, or plain function, which runs in a thread.
+        defaults: defaults for its tasks.
+
+    Raises:
+        InvalidHandler: the name or a default is not valid, or the function has positional-only parameters.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], defaults: Options | None = None) -> None:
+        if not NAME.fullmatch(name):
+            why = "a name has 1 to 200 letters, digits and _ . : / - and starts with a letter, a digit or _"
+            raise InvalidHandler(name=name, why=why)
+        self.name = name
+        self.function = function
+        _check_defaults(name, defaults or Options())
+        self.defaults = defaults or Options()
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.context = _context_parameter(function)
+        self.signature = Signature(name, function, self.context)
+        self.result_type = Returned(function)
+        self.defaults.rules.require(self.signature)
+
+    @property
+    def location(self) -> str:
+        """Module and qualified name of the function, for messages."""
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    def bind(self, payload: str, context: Callable[[], Context]) -> dict[str, Any]:
+        """Return the keyword arguments for the function.
+
+        Raises:
+            InvalidPayload: the payload does not match the signature.
+        """
+        arguments = self.signature.decode(payload)
+        if self.context is not None:
+            arguments[self.context] = context()
+        return arguments
+
+    def judge(self, error: Exception) -> Outcome:
+        """Decide the outcome of an exception; the engine adds the failure."""
+        rule = self.defaults.on_error
+        match rule:
+            case str():
+                return Retry() if rule == "retry" else Dead()
+            case type() | tuple():
+                return Dead() if isinstance(error, rule) else Retry()
+        outcome = rule(error)
+        return outcome if isinstance(outcome, (Done, Retry, Dead, Snooze)) else Retry()
+
+
+def _check_defaults(name: str, options: Options) -> None:
+    """Reject values that a row cannot hold: they would fail every claim of these tasks."""
+    for option in TASK_OPTIONS:
+        if option.default in ("submit", "claim") and option.check is not None:
+            value = getattr(options, option.name)
+            try:
+                if value is not None:
+                    option.check(option.name, value)
+            except InvalidTask as error:
+                raise InvalidHandler(name=name, why=f"{option.name} is {value!r}: {error.fields['why']}") from None
+
+
+def _context_parameter(function: Callable[..., Any]) -> str | None:
+    for item in inspect.signature(function).parameters.values():
+        if item.annotation is Context or item.annotation in ("Context", "runner.Context"):
+            return item.name
+        if item.name == "ctx" and item.annotation is inspect.Parameter.empty:
+            return item.name
+    return None
+
+
+class Registry(Mapping[str, Handler]):
+    """Handlers by name; names are unique."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Handler] = {}
+
+    def add(self, handler: Handler) -> None:
+        """Register a handler. The same function again, from a reloaded module, replaces itself.
+
+        Raises:
+            DuplicateHandler: another function has this name.
+        """
+        existing = self._handlers.get(handler.name)
+        if existing is not None and existing.location != handler.location:
+            raise DuplicateHandler(name=handler.name, first=existing.location, second=handler.location)
+        self._handlers[handler.name] = handler
+
+    def find(self, name: str) -> Handler:
+        """Return the handler of a name.
+
+        Raises:
+            UnknownHandler: no handler has this name.
+        """
+        try:
+            return self._handlers[name]
+        except KeyError:
+            names = ", ".join(sorted(self._handlers)) or "none"
+            raise UnknownHandler(name=name, known=names) from None
+
+    def __getitem__(self, name: str) -> Handler:
+        return self._handlers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._handlers)
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+
+REGISTRY = Registry()
+"""The registry that @handler adds to."""
+
+
+def discover(modules: Iterable[str] = (), *, installed: bool = True) -> Registry:
+    """Import modules, which registers their handlers.
+
+    Args:
+        modules: dotted names.
+        installed: also import the modules that installed packages list in the entry-point group `runner.handlers`.
+
+    Raises:
+        HandlersNotFound: a module cannot be imported.
+        DuplicateHandler: two handlers have the same name.
+        InvalidHandler: an argument of a handler cannot be read from JSON.
+    """
+    entries = [entry.value.partition(":")[0] for entry in entry_points(group=ENTRY_POINTS)] if installed else []
+    for module in (*modules, *entries):
+        try:
+            importlib.import_module(module)
+        except RunnerError:
+            raise
+        except Exception as error:
+            raise HandlersNotFound(module=module, why=f"{type(error).__name__}: {error}") from error
+    for handler in REGISTRY.values():
+        handler.signature.require_types()  # fail here, not in the attempts of its tasks
+    return REGISTRY

@@ -1,0 +1,73 @@
+"""Rules: the options of a handler from which each call derives its unique key and its bucket."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, NamedTuple, Self
+
+from runner.handlers.derived import Bucket, bucket_of, require_names
+from runner.handlers.signature import Signature
+from runner.handlers.unique import Unique, UniqueKey
+from runner.model.task import NewTask
+
+
+class Rules(NamedTuple):
+    """Options that derive values from the arguments of a call.
+
+    Args:
+        once: unique key options; None without deduplication.
+        bucket: bucket option; None for a random bucket.
+    """
+
+    once: Unique | None = None
+    bucket: Bucket | None = None
+
+    @classmethod
+    def read(
+        cls,
+        unique_key: UniqueKey | None = None,
+        unique: str | None = None,
+        on_duplicate: str | None = None,
+        bucket: Bucket | None = None,
+    ) -> Self:
+        """Parse the options.
+
+        Raises:
+            InvalidTask: an option is not valid.
+        """
+        no_key = unique_key is None and unique is None and on_duplicate is None
+        return cls(None if no_key else Unique.read(unique_key, unique, on_duplicate), bucket)
+
+    def over(self, general: "Rules") -> "Rules":
+        """Return these rules, completed from more general ones."""
+        once = self.once.over(general.once) if self.once and general.once else self.once or general.once
+        return Rules(once, general.bucket if self.bucket is None else self.bucket)
+
+    def require(self, signature: Signature) -> None:
+        """Reject rules that do not fit a handler.
+
+        Raises:
+            InvalidHandler: a function takes arguments that the handler does not have.
+            InvalidTask: unique_key is missing.
+        """
+        if self.once:
+            self.once.require(signature)
+        if callable(self.bucket):
+            require_names("bucket", self.bucket, signature)
+
+    def applied(self, task: NewTask, arguments: Callable[[], Mapping[str, Any]]) -> NewTask:
+        """Return a task with its derived values.
+
+        Args:
+            task: the task, with its payload.
+            arguments: returns the call's arguments, including defaults; called at most once.
+
+        Raises:
+            InvalidPayload: a function failed or returned an invalid value.
+        """
+        cached_arguments = cache(arguments)
+        unique = self.once.of(task.handler, cached_arguments) if self.once else None
+        return task._replace(unique=unique, bucket=bucket_of(self.bucket, task.handler, cached_arguments))
+
+
+NO_RULES = Rules()
+"""No derived values."""

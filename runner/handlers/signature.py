@@ -1,0 +1,266 @@
+"""Signature: converts the arguments of a handler to JSON and back, validated by its annotations."""
+
+import inspect
+import json
+import math
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cached_property
+from typing import Any, NotRequired, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic.errors import PydanticUserError
+from typing_extensions import TypedDict
+
+from runner.errors import InvalidHandler, InvalidPayload
+from runner.model.outcome import Dead, Retry, Snooze
+
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+
+
+class Signature:
+    """The parameters of a handler.
+
+    Args:
+        name: handler name, for messages.
+        function: the handler; its annotations validate the arguments.
+        context: name of the parameter that receives the Context; None without one.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any], context: str | None) -> None:
+        self.name = name
+        self._function = function
+        parameters = [item for item in inspect.signature(function).parameters.values() if item.name != context]
+        for item in parameters:
+            if item.kind in POSITIONAL:
+                raise InvalidHandler(name=name, why=f"a payload has only named arguments, so {item} cannot be passed")
+        self._calling = inspect.Signature(parameters)
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Validate the arguments of a call and write them as a JSON object.
+
+        Raises:
+            InvalidPayload: arguments do not match; the message names them without their values.
+        """
+        try:
+            values = self._adapter.validator.validate_python(self._bound(args, kwargs) if args else kwargs)
+        except ValidationError as error:
+            raise self._invalid(error) from None
+        return self._to_json(values)
+
+    def encode_each(self, calls: Iterable[Mapping[str, Any]]) -> list[str]:
+        """Encode many calls.
+
+        Args:
+            calls: named arguments of each call.
+
+        Raises:
+            InvalidPayload: as for `encode`, with the index of the first call that does not match.
+        """
+        payloads: list[str] = []
+        try:
+            for call in calls:
+                payloads.append(self.encode((), call))
+        except InvalidPayload as error:
+            raise InvalidPayload(handler=self.name, why=f"call {len(payloads)}: {error.fields['why']}") from None
+        return payloads
+
+    def check(self, payload: str) -> str:
+        """Validate a payload from another source and rewrite it as `encode` does.
+
+        Raises:
+            InvalidPayload: as for `encode`.
+        """
+        return self._to_json(self.decode(payload))
+
+    def decode(self, payload: str) -> dict[str, Any]:
+        """Read a payload into keyword arguments.
+
+        Raises:
+            InvalidPayload: as for `encode`.
+        """
+        try:
+            values: dict[str, Any] = self._adapter.validator.validate_json(payload)
+        except ValidationError as error:
+            raise self._invalid(error) from None
+        return values
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Bind positional arguments to their names."""
+        try:
+            bound = self._calling.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidPayload(handler=self.name, why=str(error)) from None
+        extra: dict[str, Any] = bound.get(self._extra, {})
+        return {name: value for name, value in bound.items() if name != self._extra} | extra
+
+    def require_types(self) -> None:
+        """Check that every annotation can be read from JSON. Call it once all annotated types are defined.
+
+        Raises:
+            InvalidHandler: an annotation cannot be read from JSON.
+        """
+        _ = self._adapter
+
+    def takes(self, name: str) -> bool:
+        """True if a call may pass an argument of this name."""
+        return bool(self._extra) or name in self._calling.parameters
+
+    def arguments(self, payload: str) -> dict[str, Any]:
+        """Read a payload into all arguments that the function sees, including defaults.
+
+        Raises:
+            InvalidPayload: as for `encode`.
+        """
+        return self._defaults | self.decode(payload)
+
+    @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        parameters = self._calling.parameters.values()
+        return {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}
+
+    @cached_property
+    def _extra(self) -> str:
+        """Name of the `**` parameter, or ""."""
+        names = (item.name for item in self._calling.parameters.values() if item.kind is inspect.Parameter.VAR_KEYWORD)
+        return next(names, "")
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[dict[str, Any]]:
+        """Built at first use, because annotations may name types defined after the handler.
+
+        Raises:
+            InvalidHandler: an annotation cannot be read from JSON.
+        """
+        make: Any = TypedDict  # type checkers do not accept fields that are computed at run time
+        try:
+            hints = get_type_hints(self._function, include_extras=True)
+        except (NameError, TypeError) as error:
+            why = f"its annotations cannot be read: {error}. Import the types outside `if TYPE_CHECKING`"
+            raise InvalidHandler(name=self.name, why=why) from None
+        annotated: dict[str, Any] = {}
+        for item in self._calling.parameters.values():
+            if item.name != self._extra:
+                hint = hints.get(item.name, Any)
+                annotated[item.name] = hint if item.default is inspect.Parameter.empty else NotRequired[hint]
+        shape = make("Arguments", annotated)
+        extra: Any = "allow" if self._extra else "forbid"
+        rules = ConfigDict(extra=extra, allow_inf_nan=False, ser_json_inf_nan="constants")
+        try:
+            return TypeAdapter(with_config(rules)(shape))
+        except PydanticUserError as error:
+            raise InvalidHandler(
+                name=self.name, why=_unreadable_type({name: hints.get(name, Any) for name in annotated}, error)
+            ) from None
+
+    def _to_json(self, values: dict[str, Any]) -> str:
+        try:
+            # The adapter's own methods look up configuration first, which takes as long as the serialization.
+            text = self._adapter.serializer.to_json(values).decode()
+            if "NaN" in text or "Infinity" in text:
+                json.loads(text, parse_constant=_reject_constant)
+            if "null" in text:
+                _require_finite(values)
+        except ValueError as error:  # includes pydantic's errors
+            raise InvalidPayload(handler=self.name, why=f"it cannot be written as JSON: {error}") from None
+        return text
+
+    def _invalid(self, error: ValidationError) -> InvalidPayload:
+        return InvalidPayload(handler=self.name, why=_reasons(error))
+
+
+def _unreadable_type(hints: Mapping[str, Any], error: PydanticUserError) -> str:
+    """Name the argument whose type cannot be read from JSON."""
+    for name, hint in hints.items():
+        try:
+            TypeAdapter(hint)
+        except PydanticUserError:
+            type_name = hint.__qualname__ if isinstance(hint, type) else hint
+            return (
+                f"its argument {name} has the type {type_name}, which JSON cannot hold: "
+                "use an id, a data class or a pydantic model"
+            )
+    return error.message.partition("\n")[0]
+
+
+def _require_finite(value: Any) -> None:
+    """Reject NaN and infinity, which pydantic writes as null unless an annotation forbids them."""
+    match value:
+        case float():
+            if not math.isfinite(value):
+                _reject_constant(str(value))
+        case dict():
+            _require_finite([*value.values()])
+        case list() | tuple() | set() | frozenset():
+            for item in value:
+                _require_finite(item)
+        case BaseModel():
+            _require_finite(vars(value))
+        case _ if is_dataclass(value):
+            _require_finite([getattr(value, field.name) for field in fields(value)])
+
+
+def _reject_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _reasons(error: ValidationError) -> str:
+    """All errors in one line, without the values, which may be secret."""
+    errors = error.errors(include_input=False, include_url=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'payload'}: {item['msg']}" for item in errors)
+
+
+OUTCOMES = (Retry, Dead, Snooze)
+"""Return values that are outcomes, not results."""
+
+
+class Returned:
+    """The return type of a handler.
+
+    Args:
+        function: the handler. Without a return annotation, or with one that pydantic does not support, a result is
+            plain JSON.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def read(self, result: str | None) -> Any:
+        """Convert a stored result.
+
+        Args:
+            result: JSON text; None if the handler returned nothing.
+
+        Raises:
+            ValueError: it does not match the annotation. The message omits the value.
+        """
+        text = "null" if result is None else result
+        if self._adapter is None:
+            return json.loads(text)
+        try:
+            return self._adapter.validate_json(text)
+        except ValidationError as error:
+            if result is None:
+                raise ValueError("there is none; inside ctx.transaction(), set its result") from None
+            errors = error.errors(include_input=False, include_url=False, include_context=False)
+            why = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'result'}: {item['msg']}" for item in errors)
+            raise ValueError(why) from None
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any] | None:
+        """Built at first use, because the annotation may name a type defined after the handler."""
+        try:
+            annotation = get_type_hints(self._function, include_extras=True)["return"]
+            return TypeAdapter(_result_of(annotation))
+        except (KeyError, NameError, TypeError, PydanticUserError):
+            return None
+
+
+def _result_of(annotation: Any) -> Any:
+    """The annotation without outcome classes."""
+    if annotation in OUTCOMES:
+        return None
+    if get_origin(annotation) not in (Union, types.UnionType):
+        return annotation
+    return Union[tuple(kind for kind in get_args(annotation) if kind not in OUTCOMES) or (None,)]  # noqa: UP007 - built at run time

@@ -1,0 +1,152 @@
+"""Unique tasks: the options that deduplicate a handler's tasks, and the unique key of a call."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
+
+from runner.errors import InvalidDuration, InvalidPayload, InvalidTask
+from runner.handlers.derived import derive, require_names
+from runner.handlers.signature import Signature
+from runner.model.duration import LONGEST_SECONDS, parse_duration
+from runner.model.task import OnDuplicate, Scope, UniqueSpec
+from runner.model.text_limits import LONGEST_KEY, require_storable, require_text
+
+UniqueKey: TypeAlias = str | Callable[..., str | None]
+"""A key, or a function that computes it from the call's arguments.
+
+The function takes the arguments that it needs by name. It returns None for a call that need not be unique."""
+
+Duplicate: TypeAlias = Literal["skip", "replace", "error"]
+
+SCOPES = "use forever, until finished, or for and a duration: for 1h"
+
+
+class UniqueFor(NamedTuple):
+    """How long a task holds its unique key.
+
+    Args:
+        scope: kind of limit.
+        seconds: duration for Scope.FOR_A_TIME; None for the other scopes.
+    """
+
+    scope: Scope
+    seconds: float | None = None
+
+
+class Unique(NamedTuple):
+    """The options that make tasks unique; None leaves an option to more general ones.
+
+    Args:
+        key: the key, or the function that computes it.
+        lasting: how long a task holds it; until the task is finished by default.
+        on_duplicate: how to treat a duplicate; skip it by default.
+    """
+
+    key: UniqueKey | None = None
+    lasting: UniqueFor | None = None
+    on_duplicate: OnDuplicate | None = None
+
+    @classmethod
+    def read(cls, key: UniqueKey | None, unique: str | None, on_duplicate: str | None) -> Self:
+        """Parse the options.
+
+        Raises:
+            InvalidTask: the key, the scope or on_duplicate is not valid.
+        """
+        if key is not None and not callable(key):
+            require_text("unique_key", key)
+        return cls(
+            key,
+            None if unique is None else parse_scope(unique),
+            None if on_duplicate is None else parse_on_duplicate(on_duplicate),
+        )
+
+    def over(self, general: "Unique") -> "Unique":
+        """Return these options, completed from more general ones."""
+        return Unique(
+            general.key if self.key is None else self.key,
+            self.lasting or general.lasting,
+            self.on_duplicate or general.on_duplicate,
+        )
+
+    def require(self, signature: Signature) -> None:
+        """Reject a key function that does not fit the handler, and options without a key.
+
+        Raises:
+            InvalidHandler: the function takes arguments that the handler does not have.
+            InvalidTask: unique_key is missing.
+        """
+        if callable(self.key):
+            require_names("unique_key", self.key, signature)
+        self.require_key()
+
+    def require_key(self) -> None:
+        """Reject a scope or on_duplicate without a key.
+
+        Raises:
+            InvalidTask: unique_key is missing.
+        """
+        if self.key is None:
+            raise InvalidTask(field="unique_key", value=None, why="unique and on_duplicate need a unique_key")
+
+    def of(self, handler: str, arguments: Callable[[], Mapping[str, Any]]) -> UniqueSpec | None:
+        """Return the unique key of a call; None without one.
+
+        Args:
+            handler: handler name.
+            arguments: returns the call's arguments, including defaults.
+
+        Raises:
+            InvalidPayload: the function failed or did not return a key.
+        """
+        key = derive("unique_key", self.key, handler, arguments()) if callable(self.key) else self.key
+        if key is None:
+            return None
+        if not isinstance(key, str):
+            why = f"its unique_key function returned {type(key).__name__}, not text or None"
+            raise InvalidPayload(handler=handler, why=why)
+        lasting = self.lasting or UniqueFor(Scope.UNTIL_FINISHED)
+        return UniqueSpec(key, *lasting, self.on_duplicate or OnDuplicate.SKIP)
+
+
+def parse_scope(text: str) -> UniqueFor:
+    """Parse a scope: `forever`, `until finished`, `for 1h`.
+
+    Raises:
+        InvalidTask: the text is not a scope.
+    """
+    match text.split():
+        case ["forever"]:
+            return UniqueFor(Scope.FOREVER)
+        case ["until", "finished"]:
+            return UniqueFor(Scope.UNTIL_FINISHED)
+        case ["for", *length] if length:
+            with contextlib.suppress(InvalidDuration):
+                return UniqueFor(Scope.FOR_A_TIME, parse_duration(" ".join(length)).total_seconds())
+    raise InvalidTask(field="unique", value=text, why=SCOPES)
+
+
+def parse_on_duplicate(text: str) -> OnDuplicate:
+    """Parse on_duplicate.
+
+    Raises:
+        InvalidTask: the text is not `skip`, `replace` or `error`.
+    """
+    try:
+        return OnDuplicate(text)
+    except ValueError:
+        raise InvalidTask(field="on_duplicate", value=text, why="use skip, replace or error") from None
+
+
+def check_unique(unique: UniqueSpec) -> None:
+    """Reject a unique key that a row cannot hold, and a duration out of bounds.
+
+    Raises:
+        InvalidTask: a value is not valid.
+    """
+    if not unique.key:
+        raise InvalidTask(field="unique_key", value="", why="it must not be empty")
+    require_storable("unique_key", unique.key, LONGEST_KEY)
+    if unique.scope is Scope.FOR_A_TIME and not 0 < (unique.seconds or 0) < LONGEST_SECONDS:
+        why = f"it must be a number of seconds, more than 0 and below {LONGEST_SECONDS:.0e}"
+        raise InvalidTask(field="unique", value=unique.seconds, why=why)

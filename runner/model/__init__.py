@@ -1,0 +1,1 @@
+"""The model: a task, its states, and the outcome of an attempt."""

@@ -1,0 +1,271 @@
+"""Tasks: their states, the moves between states, and the records for submitting and claiming them."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal, NamedTuple, TypeAlias
+
+
+class State(StrEnum):
+    """The stored state of a task. The first three are live, the last three final."""
+
+    description: str
+    """The meaning of the state, in one sentence."""
+
+    def __new__(cls, value: str, description: str = "") -> "State":
+        """Make a member that compares equal to its value and carries its description."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.description = description
+        return member
+
+    WAITING = "waiting", "The task runs once its time has come and a runner has a free slot."
+    BLOCKED = "blocked", "The task waits for other tasks to finish."
+    RUNNING = "running", "A runner has claimed the task and holds a lease on it."
+    SUCCEEDED = "succeeded", "The handler finished, and its result is stored."
+    DEAD = "dead", "The task failed for good: its attempts are used up, or its handler gave up."
+    CANCELLED = "cancelled", "An operator terminated the task, or a task that it depends on failed."
+
+    @property
+    def final(self) -> bool:
+        """True if the task has finished and is in the history."""
+        return self in FINAL
+
+
+LIVE = (State.WAITING, State.BLOCKED, State.RUNNING)
+FINAL = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
+
+
+class Shown(StrEnum):
+    """The displayed state of a task: a stored state, or one derived from it and the database's clock."""
+
+    description: str
+    """The meaning of the state, in one sentence."""
+
+    def __new__(cls, value: str, description: str = "") -> "Shown":
+        """Make a member that compares equal to its value and carries its description."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.description = description
+        return member
+
+    READY = "ready", "Waiting and due: the next free runner claims it."
+    SCHEDULED = "scheduled", "Waiting for its time to come; never attempted yet."
+    RETRYING = "retrying", "Waiting for its next attempt after an earlier one."
+    BLOCKED = State.BLOCKED.value, State.BLOCKED.description
+    RUNNING = State.RUNNING.value, State.RUNNING.description
+    LOST = "lost", "Running on a runner whose lease has expired; another runner rescues it."
+    SUCCEEDED = State.SUCCEEDED.value, State.SUCCEEDED.description
+    DEAD = State.DEAD.value, State.DEAD.description
+    CANCELLED = State.CANCELLED.value, State.CANCELLED.description
+
+
+class Move(NamedTuple):
+    """A legal transition from any of `sources` to `target`.
+
+    Args:
+        sources: states that the move starts from; None for a task that does not exist yet.
+        target: state after the move.
+        description: the event that causes the move, in one sentence.
+    """
+
+    sources: tuple[State | None, ...]
+    target: State
+    description: str
+
+
+MOVES: dict[str, Move] = {
+    "submit": Move((None,), State.WAITING, "An application submits the task."),
+    "block": Move(
+        (None,), State.BLOCKED, "An application submits the task, and a task that it depends on is unfinished."
+    ),
+    "claim": Move((State.WAITING,), State.RUNNING, "A runner claims the task; the attempt and the fence go up."),
+    "succeed": Move((State.RUNNING,), State.SUCCEEDED, "The handler returned a result."),
+    "retry": Move((State.RUNNING,), State.WAITING, "The attempt failed; the retry plan sets the time of the next one."),
+    "bury": Move((State.RUNNING,), State.DEAD, "The attempt failed and was the last one, or the handler gave up."),
+    "snooze": Move((State.RUNNING,), State.WAITING, "The handler postponed the task; the attempt does not count."),
+    "release": Move(
+        (State.RUNNING,), State.WAITING, "The runner returned the task before executing it; the attempt does not count."
+    ),
+    "rescue": Move(
+        (State.RUNNING,),
+        State.WAITING,
+        "The lease of the task's runner expired; the attempt counts if the task had started.",
+    ),
+    "cancel": Move(
+        (State.WAITING, State.BLOCKED, State.RUNNING),
+        State.CANCELLED,
+        "An operator terminated the task or undid its retry, or a task that it depends on failed.",
+    ),
+    "requeue": Move((State.DEAD, State.CANCELLED), State.WAITING, "An operator runs the finished task again."),
+    "unblock": Move((State.BLOCKED,), State.WAITING, "The last dependency finished, or an operator removed it."),
+    "restore": Move((State.CANCELLED,), State.WAITING, "An operator undid a termination."),
+    "rebury": Move((State.WAITING,), State.DEAD, "An operator undid a retry of a dead task."),
+    "reblock": Move(
+        (State.WAITING, State.CANCELLED),
+        State.BLOCKED,
+        "An operator undid an unblock, or the termination of a blocked task.",
+    ),
+}
+"""Every legal transition by its verb. All code that changes a state takes the source and the target from here."""
+
+
+class Priority:
+    """The bounds of a priority: 9 runs first, 1 is the default."""
+
+    LOWEST, HIGHEST, DEFAULT = 1, 9, 1
+
+
+class Claimed(NamedTuple):
+    """A claimed task, with the columns that its execution needs."""
+
+    id: int
+    queue: str
+    handler: str
+    key: str | None
+    payload: str
+    """JSON text as submitted."""
+    priority: int
+    run_at: object
+    """The time in the database's own form. With `id` it is the task's position in its lane."""
+    attempt: int
+    """Number of this attempt, from 1."""
+    max_attempts: int
+    fence: int
+    timeout: float | None
+    """Seconds; None for the handler's timeout."""
+    rescues: int
+    checkpoint: str | None
+    submitted: float | None = None
+    """Minutes from 1970 to its submission; None if the row has no time."""
+    parents: str | None = None
+    """Outcomes of the tasks that it depended on, as JSON text; None without dependencies."""
+
+
+BUCKETS = 1_000
+"""The bucket of a task is 0 to BUCKETS - 1."""
+
+
+class Scope(StrEnum):
+    """How long a task holds its unique key."""
+
+    FOREVER = "forever"
+    UNTIL_FINISHED = "until finished"
+    FOR_A_TIME = "for a time"
+
+
+class OnDuplicate(StrEnum):
+    """How a submit treats a task whose unique key another task holds."""
+
+    SKIP = "skip"
+    """Submit nothing and return the id of the other task."""
+    REPLACE = "replace"
+    """Give the new values to the other task if it is waiting; otherwise do nothing."""
+    ERROR = "error"
+    """Reject the task and all tasks of the same submit."""
+
+
+class UniqueSpec(NamedTuple):
+    """A unique key, and how it deduplicates tasks of one handler.
+
+    Args:
+        key: the unique key.
+        scope: how long this task holds the key.
+        seconds: duration for Scope.FOR_A_TIME, from the submit; None for the other scopes.
+        on_duplicate: how to treat the task if another one holds the key, in the database or in the same submit.
+    """
+
+    key: str
+    scope: Scope = Scope.UNTIL_FINISHED
+    seconds: float | None = None
+    on_duplicate: OnDuplicate = OnDuplicate.SKIP
+
+
+OnFailure: TypeAlias = Literal["wait", "cancel", "run"]
+"""The effect of a dead or cancelled parent on the task that waits for it.
+
+"wait": the task stays blocked until the parent is retried and succeeds, or an operator unblocks the task.
+"cancel": the task is cancelled too. "run": the task runs anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchMember:
+    """A parent in the same submit; it precedes the task that depends on it.
+
+    Args:
+        place: index of the parent in the submit.
+    """
+
+    place: int
+
+
+class DependsOn(NamedTuple):
+    """A dependency on another task.
+
+    Args:
+        parent: the parent's id; or its handler and key, which mean the latest task submitted with them, now or later;
+            or a BatchMember of the same submit.
+        on_failure: effect of a dead or cancelled parent.
+    """
+
+    parent: int | tuple[str, str] | BatchMember
+    on_failure: OnFailure = "wait"
+
+
+class NewTask(NamedTuple):
+    """A task to submit. None leaves a value to the table's or the handler's default.
+
+    Args:
+        handler: name of the handler.
+        payload: arguments, as the text of a JSON object.
+        queue: name of the queue.
+        key: business key to search by.
+        priority: 1 to 9; 9 runs first.
+        run_at: earliest time of execution.
+        delay: seconds from now by the database's clock; excludes run_at.
+        max_attempts: maximum number of attempts, at least 1.
+        retry: retry plan as text.
+        timeout: seconds allowed for one attempt.
+        tags: JSON array of strings, as text.
+        trace: W3C traceparent.
+        submitted_by: name of the submitter.
+        bucket: 0 to BUCKETS - 1; None for a random one.
+        unique: unique key; None without deduplication.
+        after: dependencies; None without any.
+    """
+
+    handler: str
+    payload: str = "{}"
+    queue: str | None = None
+    key: str | None = None
+    priority: int | None = None
+    run_at: datetime | None = None
+    delay: float | None = None
+    max_attempts: int | None = None
+    retry: str | None = None
+    timeout: float | None = None
+    tags: str | None = None
+    trace: str | None = None
+    submitted_by: str | None = None
+    bucket: int | None = None
+    unique: UniqueSpec | None = None
+    after: tuple[DependsOn, ...] | None = None
+
+    @property
+    def independent(self) -> bool:
+        """True if its submit reads no other task: it is one statement and never waits for another transaction."""
+        return self.unique is None and self.after is None
+
+
+class SubmitResult(NamedTuple):
+    """The result of a submit.
+
+    Args:
+        ids: one id per submitted task, in order; for a duplicate, the id of the existing task.
+        duplicates: indexes of the duplicates, which created no task.
+        replaced: indexes of the duplicates whose values replaced those of the existing task.
+    """
+
+    ids: list[int]
+    duplicates: frozenset[int] = frozenset()
+    replaced: frozenset[int] = frozenset()

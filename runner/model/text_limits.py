@@ -1,0 +1,126 @@
+"""Text limits: making text storable in both databases, and rejecting text that is not."""
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from runner.errors import InvalidTask
+
+LONGEST_NAME = 200
+"""Characters of the name of a handler or a queue."""
+
+LONGEST_KEY = 400
+"""Characters of a key. With the handler's name it must fit into an index of PostgreSQL, which takes 2,700 bytes."""
+
+UNBOUNDED = 2**31
+
+MARK = "... [cut: {lost} more bytes] ..."
+"""Replaces the middle of a long text."""
+
+
+def to_storable(text: str, limit: int) -> str:
+    """Make a text storable, so that it cannot fail a settle.
+
+    NUL and lone surrogates, which PostgreSQL rejects, become visible escapes. A long text keeps its start and its
+    end, because a traceback names the exception at its end.
+
+    Args:
+        text: any text.
+        limit: maximum size in bytes of UTF-8, at least 200.
+
+    Returns:
+        A text of at most `limit` bytes.
+    """
+    clean = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace")
+    if len(clean) <= limit:
+        return clean.decode()
+    keep = (limit - len(MARK) - 12) // 2
+    mark = MARK.format(lost=len(clean) - 2 * keep)
+    return f"{clean[:keep].decode(errors='ignore')}{mark}{clean[-keep:].decode(errors='ignore')}"
+
+
+def require_storable(field: str, text: str, limit: int = 10_000) -> str:
+    """Reject a text that a database cannot store.
+
+    Args:
+        field: name of the value, for the message.
+        text: the value.
+        limit: maximum number of characters.
+
+    Returns:
+        The same text.
+
+    Raises:
+        InvalidTask: the text is too long or has characters that PostgreSQL cannot store.
+    """
+    require_text(field, text)
+    if "\0" in text:
+        raise InvalidTask(
+            field=field, value=text[:80], why="it contains the character NUL, which PostgreSQL cannot store"
+        )
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise InvalidTask(field=field, value=text[:80], why="it contains half of a surrogate pair, which is not text")
+    if len(text) > limit:
+        raise InvalidTask(field=field, value=text[:80] + "...", why=f"it is longer than {limit} characters")
+    return text
+
+
+def require_text(field: str, text: Any) -> None:
+    """Reject a value that is not a string, such as a number or a UUID.
+
+    Raises:
+        InvalidTask: the value has another type.
+    """
+    if not isinstance(text, str):
+        raise InvalidTask(field=field, value=text, why=f"expected text, got {type(text).__name__}")
+
+
+@lru_cache(maxsize=1024)
+def require_name(field: str, text: str) -> None:
+    """Reject a name of a handler or a queue that is empty, too long or not printable.
+
+    Raises:
+        InvalidTask: the name is not valid.
+    """
+    if not 1 <= len(text) <= LONGEST_NAME:
+        raise InvalidTask(field=field, value=text[:80], why=f"it must have 1 to {LONGEST_NAME} characters")
+    if not (text.isascii() and text.isprintable()):
+        require_storable(field, text)
+        if not text.isprintable():
+            raise InvalidTask(field=field, value=text[:80], why="it contains unprintable characters")
+
+
+def require_json(field: str, text: str) -> Any:
+    """Parse JSON as strictly as the databases do.
+
+    Returns:
+        The value. Its whole numbers stay text: Python rejects very long ones, which both databases keep.
+
+    Raises:
+        InvalidTask: the text is not JSON, or has characters that PostgreSQL cannot store.
+    """
+
+    def reject(why: str) -> Any:
+        raise InvalidTask(field=field, value=text[:80], why=why)
+
+    try:
+        value = json.loads(text, parse_int=str, parse_constant=lambda name: reject(f"JSON does not allow {name}"))
+        _require_storable_inside(field, value)
+    except ValueError as error:
+        reject(f"it is not valid JSON: {error}")
+    except RecursionError:
+        reject("it is nested too deeply")
+    return value
+
+
+def _require_storable_inside(field: str, value: Any) -> None:
+    match value:
+        case str():
+            require_storable(field, value, UNBOUNDED)
+        case list():
+            for item in value:
+                _require_storable_inside(field, item)
+        case dict():
+            for name, item in value.items():
+                _require_storable_inside(field, name)
+                _require_storable_inside(field, item)

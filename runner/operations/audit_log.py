@@ -1,0 +1,78 @@
+"""record: write audit entries in the transaction of the change."""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction
+from runner.model.text_limits import to_storable
+from runner.operations.results import Actor
+from runner.queries.audit import REVEAL
+
+NAME_LIMIT = 1_000
+REASON_LIMIT = 4_000
+"""The most bytes that are stored."""
+
+
+class AuditEntry(NamedTuple):
+    """One change.
+
+    Args:
+        verb: the operation.
+        before: the values before the change.
+        after: the values after the change.
+        task_id: the changed task; None if the change was not to a task.
+        target: the changed queue, handler or runner.
+        undo_of: the entry that this change undoes.
+    """
+
+    verb: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    task_id: int | None = None
+    target: str | None = None
+    undo_of: int | None = None
+
+
+async def record(tx: Transaction, by: Actor, entries: Iterable[AuditEntry]) -> None:
+    """Write audit entries, in the transaction of their changes."""
+    rows = [_values(by, entry) for entry in entries]
+    if rows:
+        await tx.execute(sa.insert(tx.tables.audit), rows)
+
+
+def _values(by: Actor, entry: AuditEntry) -> dict[str, Any]:
+    return {
+        "operator": to_storable(by.operator, NAME_LIMIT),
+        "host": to_storable(by.host, NAME_LIMIT),
+        "reason": None if by.reason is None else to_storable(by.reason, REASON_LIMIT),
+        "verb": entry.verb,
+        "task_id": entry.task_id,
+        "target": entry.target,
+        "before": _encode(entry.before),
+        "after": _encode(entry.after),
+        "undo_of": entry.undo_of,
+        "batch": by.batch,
+    }
+
+
+def _encode(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, default=_moment)
+
+
+def _moment(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+async def reveal(tx: Transaction, task_id: int, by: Actor) -> None:
+    """Record that secrets of a task are shown to an operator; the task does not change.
+
+    Args:
+        tx: a writing transaction; commit it before the secrets are shown.
+        task_id: the task's id.
+        by: the author and the reason.
+    """
+    await record(tx, by, [AuditEntry(REVEAL, {}, {}, task_id)])

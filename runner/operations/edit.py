@@ -1,0 +1,129 @@
+"""edit: set values of one task."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.db.transaction import Transaction
+from runner.operations.audit_log import AuditEntry, record
+from runner.operations.edit_values import PAYLOAD_LIMIT, Changes, check_against, check_values
+from runner.operations.lock import LockedTask, change, lock_targets, partition_targets, read_tasks
+from runner.operations.results import Actor, Result, Skipped, Target
+from runner.operations.retry import requeue_with
+
+SAME = "it already has these values"
+
+
+@dataclass(frozen=True, slots=True)
+class EditPreview:
+    """The preview of an edit.
+
+    Args:
+        answer: the result that the edit would return.
+        before: the current values of the fields that would change.
+        after: the new values of these fields.
+    """
+
+    answer: Result
+    before: dict[str, Any] = field(default_factory=dict)
+    after: dict[str, Any] = field(default_factory=dict)
+
+
+async def edit(
+    tx: Transaction,
+    id: int,
+    seen: int | None,
+    changes: Changes,
+    by: Actor,
+    *,
+    requeue: bool = False,
+    payload_limit: int = PAYLOAD_LIMIT,
+) -> Result:
+    """Set values of a live task; if it is running, its settle uses the new values.
+
+    With `requeue` the task is a dead or cancelled one: it is requeued with all its attempts, and runners see it only
+    with the new values. This is one change, and one undo.
+
+    Args:
+        tx: a writing transaction.
+        id: the task's id.
+        seen: the expected version; None to edit any version.
+        changes: the new values.
+        by: the author.
+        requeue: requeue a dead or cancelled task.
+        payload_limit: the most bytes of a payload.
+
+    Returns:
+        The result; a task that already has the values is skipped.
+
+    Raises:
+        InvalidEdit: a value is not allowed, or not in the current state of the task; nothing was changed.
+        InvalidRetryPlan: the retry plan is invalid.
+        PayloadTooLarge: the payload exceeds the limit.
+    """
+    values = check_values(changes, payload_limit)
+    if requeue:
+        return await requeue_with(tx, Target(id, seen), values, by)
+    preview = _editing(values, *await lock_targets(tx, "edit", [Target(id, seen)]))
+    if preview.after:
+        await change(tx, [id], **preview.after)
+        await record(tx, by, [AuditEntry("edit", preview.before, preview.after, id)])
+    return preview.answer
+
+
+async def preview_edit(
+    tx: Transaction,
+    id: int,
+    seen: int | None,
+    changes: Changes,
+    *,
+    requeue: bool = False,
+    payload_limit: int = PAYLOAD_LIMIT,
+) -> EditPreview:
+    """Preview an edit.
+
+    Args:
+        tx: an open transaction.
+        id: the task's id.
+        seen: the expected version; None for any version.
+        changes: the new values.
+        requeue: as in `edit`.
+        payload_limit: the most bytes of a payload.
+
+    Raises:
+        InvalidEdit: as in `edit`.
+        InvalidRetryPlan: as in `edit`.
+        PayloadTooLarge: as in `edit`.
+    """
+    values = check_values(changes, payload_limit)
+    verb = "requeue" if requeue else "edit"
+    tasks, answer = partition_targets(verb, [Target(id, seen)], await read_tasks(tx, [id], locked=False))
+    return _editing(values, [task._replace(attempt=0) for task in tasks] if requeue else tasks, answer)
+
+
+def _editing(values: dict[str, Any], tasks: list[LockedTask], answer: Result) -> EditPreview:
+    """The changes to the task, if it is eligible."""
+    for task in tasks:
+        check_against(values, task)
+        new = {name: value for name, value in values.items() if getattr(task, name) != value}
+        if new:
+            answer.changed.append(task.id)
+            return EditPreview(answer, {name: getattr(task, name) for name in new}, new)
+        answer.skipped.append(Skipped(task.id, SAME))
+    return EditPreview(answer)
+
+
+async def edit_each(
+    tx: Transaction,
+    targets: Iterable[Target],
+    changes: Changes,
+    by: Actor,
+    *,
+    requeue: bool = False,
+    payload_limit: int = PAYLOAD_LIMIT,
+) -> Result:
+    """Set the same values of several tasks; see `edit`."""
+    result = Result()
+    for target in targets:
+        result.add(await edit(tx, target.id, target.version, changes, by, requeue=requeue, payload_limit=payload_limit))
+    return result

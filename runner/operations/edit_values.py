@@ -1,0 +1,127 @@
+"""The fields that an edit can set, and their validation."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from enum import Enum, auto
+from typing import Any, Final, Literal
+
+from runner.errors import InvalidEdit, InvalidTask, PayloadTooLarge
+from runner.model.task import NewTask, State
+from runner.operations.lock import LockedTask
+from runner.policy.claim_conditions import used_up
+from runner.store.validation import check
+
+PAYLOAD_LIMIT = 256 * 1024
+"""The default limit of a payload, in bytes."""
+
+
+class Keep(Enum):
+    """The marker of an unchanged field, where None is a value."""
+
+    KEEP = auto()
+
+
+KEEP: Final = Keep.KEEP
+Unset = Literal[Keep.KEEP]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """New values for a task; unset fields stay unchanged.
+
+    Args:
+        run_at: the due time, aware.
+        max_attempts: the attempts allowed; None for the handler's limit.
+        priority: 1 to 9.
+        retry: the retry plan as text; None for the handler's plan.
+        timeout: seconds that an attempt may take; None for the handler's timeout.
+        payload: the arguments, a JSON object as text.
+        key: the business key; None for none.
+    """
+
+    run_at: datetime | Unset = KEEP
+    max_attempts: int | Unset | None = KEEP
+    priority: int | Unset = KEEP
+    retry: str | Unset | None = KEEP
+    timeout: float | Unset | None = KEEP
+    payload: str | Unset = KEEP
+    key: str | Unset | None = KEEP
+
+    def given(self) -> dict[str, Any]:
+        """The values that are set, by column."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not KEEP}
+
+
+FIELDS = frozenset(field.name for field in fields(Changes))
+"""The columns that an edit can set."""
+
+
+def check_values(changes: Changes, payload_limit: int = PAYLOAD_LIMIT) -> dict[str, Any]:
+    """Validate the values by the rules of submit.
+
+    Args:
+        changes: the values to set.
+        payload_limit: the most bytes of a payload.
+
+    Returns:
+        The values by column.
+
+    Raises:
+        InvalidEdit: a value is not allowed; the message names it.
+        InvalidRetryPlan: the retry plan is invalid.
+        PayloadTooLarge: the payload exceeds the limit.
+    """
+    values = changes.given()
+    if not values:
+        raise InvalidEdit(field="a task", value="nothing", why="name at least one change")
+    for name in ("run_at", "priority", "payload"):
+        if name in values and values[name] is None:
+            raise InvalidEdit(field=name, value=None, why="the field cannot be empty")
+    if "payload" in values:
+        _check_payload(values["payload"], payload_limit)
+    try:
+        check(NewTask("edited", **values))
+    except InvalidTask as error:
+        raise InvalidEdit(**error.fields) from error
+    if "run_at" in values:
+        values["run_at"] = _to_milliseconds(values["run_at"])
+    return values
+
+
+def check_against(values: Mapping[str, Any], task: LockedTask) -> None:
+    """Validate values against the current state of the task.
+
+    Raises:
+        InvalidEdit: the change would have no effect, or the task could never run again.
+    """
+    if task.state is State.RUNNING:
+        if "run_at" in values:
+            why = "the task is running; its retry plan determines when it runs again"
+            raise InvalidEdit(field="run_at", value=str(values["run_at"]), why=why)
+    elif "max_attempts" in values and used_up(task.attempt, values["max_attempts"]):
+        why = f"the task has used {task.attempt} attempts and could never run again; allow more, or terminate it"
+        raise InvalidEdit(field="max_attempts", value=values["max_attempts"], why=why)
+
+
+def _to_milliseconds(moment: datetime) -> datetime:
+    """Round to the precision of SQLite, so that the audit log has the stored value."""
+    return moment.astimezone(UTC).replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def _check_payload(payload: str, limit: int) -> None:
+    size = len(payload.encode("utf-8", "surrogatepass"))
+    if size > limit:
+        raise PayloadTooLarge(handler="the task's", size=size, limit=limit)
+    try:
+        value = json.loads(payload, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise InvalidEdit(field="payload", value=payload[:80], why=f"it is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidEdit(field="payload", value=payload[:80], why="it must be a JSON object")
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a JSON number")

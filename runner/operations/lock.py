@@ -1,0 +1,158 @@
+"""Lock the tasks of an operation, separate conflicts and skipped tasks, and change the others."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.dialects import by_column, same_id
+from runner.db.transaction import Transaction
+from runner.db.types import Instant
+from runner.model.task import State
+from runner.operations.eligibility import objection
+from runner.operations.results import Conflict, Result, Skipped, Target
+from runner.queries.rows import moment, number, readable, text, whole, words
+
+DUE_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "run_at": Instant}
+
+MISSING = "it does not exist; it may have been pruned"
+
+
+class LockedTask(NamedTuple):
+    """A task as read for an operation, usually locked until the transaction ends."""
+
+    id: int
+    state: State
+    version: int
+    fence: int
+    handler: str
+    attempt: int
+    max_attempts: int | None
+    cancel_requested: bool
+    run_at: datetime | None
+    priority: int
+    retry: str | None
+    timeout: float | None
+    payload: str
+    key: str | None
+    unique_key: str | None
+    error: str | None
+    rescues: int
+    progress: float | None
+    blocked_by: int
+
+
+async def lock_targets(tx: Transaction, verb: str, targets: Iterable[Target]) -> tuple[list[LockedTask], Result]:
+    """Lock tasks and separate the ones that have changed or that the operation does not apply to.
+
+    Args:
+        tx: a writing transaction.
+        verb: a key of eligibility.VERBS.
+        targets: the tasks, with the versions that the operator saw; the first target of an id counts.
+
+    Returns:
+        The tasks to change, by id; and a result with only the conflicts and skipped tasks.
+    """
+    target_list = list(targets)
+    return partition_targets(
+        verb, target_list, await read_tasks(tx, sorted({target.id for target in target_list}), locked=True)
+    )
+
+
+def partition_targets(
+    verb: str, targets: Iterable[Target], tasks: Mapping[int, LockedTask]
+) -> tuple[list[LockedTask], Result]:
+    """Separate the tasks that have changed or that the operation does not apply to, as `lock_targets` does.
+
+    Args:
+        verb: a key of eligibility.VERBS.
+        targets: the tasks, with the versions that the operator saw; the first target of an id counts.
+        tasks: the current tasks by id.
+    """
+    versions: dict[int, int | None] = {}
+    for target in targets:
+        versions.setdefault(target.id, target.version)
+    answer, eligible = Result(), []
+    for id in sorted(versions):
+        task = tasks.get(id)
+        if task is None:
+            answer.skipped.append(Skipped(id, MISSING))
+        elif versions[id] not in (None, task.version):
+            answer.conflicts.append(Conflict(id, task.state, task.version))
+        elif why := objection(verb, task):
+            answer.skipped.append(Skipped(id, why))
+        else:
+            eligible.append(task)
+    return eligible, answer
+
+
+async def read_tasks(tx: Transaction, ids: Sequence[int], *, locked: bool) -> dict[int, LockedTask]:
+    """Read tasks from the live table and the history.
+
+    The live table is read twice, because a task can move between the tables during the reads.
+
+    Args:
+        tx: an open transaction; a writing one if `locked`.
+        ids: the ids in ascending order, the locking order that avoids deadlocks between operators.
+        locked: True to lock the rows until the transaction ends.
+    """
+    tasks: dict[int, LockedTask] = {}
+    for table in (tx.tables.task, tx.tables.history, tx.tables.task):
+        missing = [id for id in ids if id not in tasks]
+        if missing:
+            statement = sa.select(*readable(tx, _columns(table))).where(tx.dialect.one_of(table.c.id, missing))
+            rows = await tx.execute(statement.order_by(table.c.id).with_for_update() if locked else statement)
+            tasks |= {row["id"]: _held(row) for row in rows.mappings()}
+    return tasks
+
+
+def _columns(table: sa.Table) -> list[Any]:
+    return [table.c[name] for name in LockedTask._fields if name in table.c]
+
+
+def _held(row: sa.RowMapping) -> LockedTask:
+    return LockedTask(
+        id=row["id"],
+        state=State(row["state"]),
+        version=whole(row["version"]),
+        fence=whole(row["fence"]),
+        handler=words(row["handler"]),
+        attempt=whole(row["attempt"]),
+        max_attempts=None if row["max_attempts"] is None else whole(row["max_attempts"]),
+        cancel_requested=row.get("cancel_requested") in (1, True),
+        run_at=moment(row["run_at"]),
+        priority=whole(row["priority"]),
+        retry=text(row["retry"]),
+        timeout=number(row["timeout"]),
+        payload=words(row["payload"]),
+        key=text(row["key"]),
+        unique_key=text(row["unique_key"]),
+        error=text(row["error"]),
+        rescues=whole(row["rescues"]),
+        progress=number(row.get("progress")),
+        blocked_by=whole(row.get("blocked_by")),
+    )
+
+
+async def change(tx: Transaction, ids: Sequence[int], **values: Any) -> None:
+    """Set columns of locked live tasks, and raise their versions."""
+    task = tx.tables.task
+    statement = sa.update(task).where(tx.dialect.one_of(task.c.id, ids))
+    await tx.execute(statement.values(version=task.c.version + 1, **values))
+
+
+async def reschedule(tx: Transaction, times: Mapping[int, datetime], **others: Any) -> dict[int, datetime | None]:
+    """Set the due times of locked live tasks, and other columns, and raise their versions.
+
+    Returns:
+        The stored times, by id.
+    """
+    if not times:
+        return {}
+    task = tx.tables.task
+    due, match = tx.dialect.one_by_one(tx.dialect.rows("due", DUE_COLUMNS), task, same_id)
+    values = {"run_at": due.c.run_at, "version": task.c.version + 1} | others
+    statement = sa.update(task).where(match).values(values).returning(task.c.id, task.c.run_at)
+    rows = await tx.rows(statement, tx.dialect.parameters("due", by_column(DUE_COLUMNS, times.items())))
+    return {id: moment(run_at) for id, run_at in rows}

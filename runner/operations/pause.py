@@ -1,0 +1,188 @@
+"""pause: pause and resume queues and handlers."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction, clock
+from runner.db.types import EARLIEST, bounded
+from runner.errors import InvalidEdit, InvalidTask
+from runner.filter.fields import Operator, suggestion
+from runner.filter.parse import Filter, Term
+from runner.model.task import NewTask
+from runner.model.text_limits import to_storable
+from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
+from runner.operations.results import Actor
+from runner.policy.claim_order import PAUSED
+from runner.queries.pauses import registered
+from runner.queries.rows import moment, readable, text
+from runner.queries.task_list.search import find
+from runner.store.validation import check
+
+
+class PauseKind(StrEnum):
+    """The kinds of objects that can be paused."""
+
+    QUEUE = "queue"
+    HANDLER = "handler"
+
+
+class PauseTarget(NamedTuple):
+    """A queue or handler, by name."""
+
+    kind: PauseKind
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+class Paused(NamedTuple):
+    """A pause in force.
+
+    Args:
+        until: when it ends automatically; None for never.
+        why: its reason; None if none was given.
+        again: True if it replaced a pause, whose end and reason it keeps unless new ones were given.
+    """
+
+    until: datetime | None
+    why: str | None
+    again: bool
+
+
+PAUSE = ("paused_at", "paused_until", "paused_by", "paused_why")
+
+
+async def pause(tx: Transaction, place: PauseTarget, by: Actor, until: datetime | None = None) -> Paused:
+    """Stop handing out tasks of a queue or handler; running tasks continue.
+
+    Args:
+        tx: a writing transaction.
+        place: the queue or handler; it need not have tasks yet.
+        by: the author and the reason.
+        until: when the pause ends automatically, aware; None to keep the current end, or for never.
+
+    Returns:
+        The pause in force, with the end and reason of the previous one where none are given.
+
+    Raises:
+        InvalidEdit: the name is invalid, or the end is in the past.
+    """
+    now = await _check(tx, place, until)
+    before = await pause_of(tx, place)
+    paused = _paused(before, by, until)
+    values = {
+        "paused_at": now,
+        "paused_until": paused.until,
+        "paused_by": to_storable(by.operator, NAME_LIMIT),
+        "paused_why": paused.why,
+    }
+    await _enter(tx, place, values)
+    await record(tx, by, [AuditEntry("pause", before, values, target=str(place))])
+    return paused
+
+
+async def preview_pause(tx: Transaction, place: PauseTarget, by: Actor, until: datetime | None = None) -> Paused:
+    """Preview a pause; see `pause`.
+
+    Args:
+        tx: an open transaction.
+        place: the queue or handler.
+        by: the author and the reason.
+        until: when the pause would end automatically, aware; None to keep the current end, or for never.
+
+    Raises:
+        InvalidEdit: as in `pause`.
+    """
+    await _check(tx, place, until)
+    return _paused(await pause_of(tx, place, locked=False), by, until)
+
+
+def _paused(before: Mapping[str, Any], by: Actor, until: datetime | None) -> Paused:
+    why = before.get("paused_why") if by.reason is None else to_storable(by.reason, REASON_LIMIT)
+    return Paused(until or before.get("paused_until"), why, bool(before))
+
+
+async def _check(tx: Transaction, place: PauseTarget, until: datetime | None) -> datetime:
+    """Validate the pause and return the database's time."""
+    _check_name(place)
+    now = await clock(tx)
+    if until is not None and not (until.tzinfo and now < until and bounded(until)):
+        raise InvalidEdit(field="the end of the pause", value=str(until), why="it must be in the future")
+    return now
+
+
+async def resume(tx: Transaction, place: PauseTarget, by: Actor) -> bool:
+    """Hand out tasks of a queue or handler again.
+
+    Args:
+        tx: a writing transaction.
+        place: the queue or handler.
+        by: the author.
+
+    Returns:
+        False if it was not paused, and nothing was changed.
+    """
+    before = await pause_of(tx, place)
+    if before:
+        await pause_set(tx, place, {})
+        await record(tx, by, [AuditEntry("resume", before, {}, target=str(place))])
+    return bool(before)
+
+
+def _check_name(place: PauseTarget) -> None:
+    try:
+        check(NewTask(place.name))
+    except InvalidTask as error:
+        raise InvalidEdit(**error.fields | {"field": f"the name of a {place.kind}"}) from error
+
+
+def registry_of(tx: Transaction, place: PauseTarget) -> sa.Table:
+    """The registry table of a queue or handler."""
+    return tx.tables.queue if place.kind is PauseKind.QUEUE else tx.tables.handler
+
+
+async def pause_set(tx: Transaction, place: PauseTarget, values: Mapping[str, Any]) -> None:
+    """Set the pause of a registered queue or handler; empty values remove it."""
+    registry = registry_of(tx, place)
+    statement = sa.update(registry).where(registry.c.name == place.name)
+    await tx.execute(statement.values(dict.fromkeys(PAUSE) | dict(values)))
+
+
+async def pause_of(tx: Transaction, place: PauseTarget, *, locked: bool = True) -> dict[str, Any]:
+    """The pause in force; empty if there is none."""
+    registry = registry_of(tx, place)
+    columns = readable(tx, [registry.c[name] for name in PAUSE])
+    statement = sa.select(*columns).where(registry.c.name == place.name, PAUSED.is_paused(registry))
+    row = (await tx.execute(statement.with_for_update() if locked else statement)).mappings().one_or_none()
+    times = ("paused_at", "paused_until")
+    return {name: (moment if name in times else text)(row[name]) for name in PAUSE} if row else {}
+
+
+async def _enter(tx: Transaction, place: PauseTarget, values: dict[str, Any]) -> None:
+    registry = registry_of(tx, place)
+    # No runner has ever had a handler whose entry was created by a pause.
+    unseen = {"last_seen_at": EARLIEST} if place.kind is PauseKind.HANDLER else {}
+    insert = tx.dialect.insert(registry)
+    insert = insert.values(name=place.name, **values, **unseen)
+    await tx.execute(insert.on_conflict_do_update(index_elements=registry.primary_key, set_=values))
+
+
+async def name_warning(tx: Transaction, place: PauseTarget) -> str:
+    """Warn about a new name, with a similar known one.
+
+    Args:
+        tx: an open transaction.
+        place: the queue or handler.
+
+    Returns:
+        A clause; empty if a task, runner or pause has used the name.
+    """
+    entries = await registered(tx, registry_of(tx, place))
+    if place.name in entries or (await find(tx, Filter((Term(place.kind, Operator.EQ, place.name),)), 1)).ids:
+        return ""
+    return f"{place} has never been used{suggestion(place.name, tuple(entries))}"

@@ -1,0 +1,133 @@
+"""preview: the tasks that an operation on a filter would change and skip."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
+from runner.model.task import Shown, State
+from runner.operations.eligibility import is_last, objection
+from runner.operations.unique_keys import ANOTHER, key_conflicts
+from runner.queries.counting import Count
+from runner.queries.rows import whole, words
+from runner.queries.task_list.row import STORED, TaskRow, displayed_state, task_rows
+from runner.queries.task_list.search import find
+
+CAP = 10_000
+MAX_SEARCHES = 50
+"""The most searches, each up to the scan limit, before the preview is incomplete."""
+
+SAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The preview of an operation.
+
+    Args:
+        verb: the operation.
+        total: the number of matching tasks.
+        groups: their number by state and queue, largest first.
+        eligible: the number of tasks that would change.
+        skipped: the number of tasks that would be skipped, by reason.
+        samples: the newest tasks that would change.
+        newest: the highest matching id; None if no task matches.
+        last: the number of eligible tasks with one attempt left.
+    """
+
+    verb: str
+    total: Count
+    groups: Mapping[tuple[Shown, str], int]
+    eligible: int
+    skipped: Mapping[str, int]
+    samples: list[TaskRow]
+    newest: int | None = None
+    last: int = 0
+
+
+async def preview(tx: Transaction, task_filter: Filter, verb: str, cap: int = CAP) -> Preview:
+    """Preview an operation.
+
+    Args:
+        tx: an open transaction.
+        task_filter: the filter.
+        verb: a key of eligibility.VERBS.
+        cap: the most tasks to read.
+    """
+    ids, more = await matching_ids(tx, task_filter, cap)
+    outlines = await _outlines(tx, ids)
+    objections = {outline.id: objection(verb, outline) for outline in outlines}
+    returning = [outline.id for outline in outlines if outline.state.final and objections[outline.id] is None]
+    objections |= dict.fromkeys(await key_conflicts(tx, returning), ANOTHER)
+    eligible = [id for id in ids if id in objections and objections[id] is None]
+    return Preview(
+        verb=verb,
+        total=Count(len(outlines), more),
+        groups=dict(Counter((outline.shown, outline.queue) for outline in outlines).most_common()),
+        eligible=len(eligible),
+        skipped=dict(Counter(why for why in objections.values() if why).most_common()),
+        samples=await task_rows(tx, eligible[:SAMPLES]),
+        newest=ids[0] if ids else None,
+        last=sum(objections[outline.id] is None and is_last(verb, outline) for outline in outlines),
+    )
+
+
+def bounded(task_filter: Filter, newest: int | None) -> Filter:
+    """The filter, restricted to the tasks that existed at the time of the preview."""
+    return task_filter if newest is None else Filter((*task_filter.terms, Term("id", Operator.LE, newest)))
+
+
+class Outline(NamedTuple):
+    """The columns that objections depend on."""
+
+    id: int
+    shown: Shown
+    queue: str
+    attempt: int
+    max_attempts: int | None
+    cancel_requested: bool
+
+    @property
+    def state(self) -> State:
+        """The stored state."""
+        return STORED[self.shown]
+
+
+async def matching_ids(tx: Transaction, task_filter: Filter, cap: int = CAP) -> tuple[list[int], bool]:
+    """The ids of all matching tasks, highest first, up to a cap; and whether there may be more."""
+    ids: list[int] = []
+    after = None
+    for _ in range(MAX_SEARCHES):
+        page = await find(tx, task_filter, cap - len(ids), after)
+        ids += page.ids
+        after = page.next
+        if after is None or len(ids) >= cap:
+            break
+    return ids, after is not None
+
+
+async def _outlines(tx: Transaction, ids: Sequence[int]) -> list[Outline]:
+    outlines = []
+    for table in (tx.tables.task, tx.tables.history):
+        names = [name for name in Outline._fields if name in table.c]
+        columns: list[Any] = [sa.type_coerce(table.c[name], sa.types.NullType()).label(name) for name in names]
+        columns.append(displayed_state(tx.tables, table).label("shown"))
+        rows = await tx.execute(sa.select(*columns).where(tx.dialect.one_of(table.c.id, ids)))
+        outlines += [_outline(row) for row in rows.mappings()]
+    return outlines
+
+
+def _outline(row: sa.RowMapping) -> Outline:
+    return Outline(
+        id=row["id"],
+        shown=Shown(row["shown"]),
+        queue=words(row["queue"]),
+        attempt=whole(row["attempt"]),
+        max_attempts=None if row["max_attempts"] is None else whole(row["max_attempts"]),
+        cancel_requested=row.get("cancel_requested") in (1, True),
+    )

@@ -1,0 +1,246 @@
+"""script: the SQL of an operation, to paste into psql or sqlite3.
+
+The operation runs in a savepoint, its statements are recorded, and the savepoint is rolled back, so that there is no
+second implementation. The SQL has one transaction per task, which does nothing if the task has changed.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+
+from runner.db.dialects.shells import Whole, in_psql, in_sqlite
+from runner.db.recorder import Recording
+from runner.db.transaction import Transaction
+from runner.errors import NoSqlEquivalent
+from runner.operations.bulk import Operation
+from runner.operations.lock import LockedTask, read_tasks
+from runner.operations.pause import PauseTarget, pause_of, registry_of
+from runner.operations.results import Actor, Result, Target
+from runner.operations.runner_command import send_command
+from runner.operations.undo import undo
+from runner.policy.claim_order import PAUSED
+from runner.queries.audit import AuditRecord
+from runner.store.unique import is_key_held
+from runner.text.redact import decode, decode_audit, mask
+from runner.text.sanitize import clean, one_line
+
+T = TypeVar("T")
+
+MOST_SCRIPTED = 100
+"""The most tasks in one script."""
+
+SECRET = "it would show secrets, which are masked here; execute it with runner instead"  # noqa: S105 - a message
+UNSAFE = "it would contain control characters; execute it with runner instead"
+
+
+class Part(NamedTuple):
+    """An operation on one task, with all arguments bound."""
+
+    target: Target
+    operation: Callable[[Transaction], Awaitable[Result]]
+
+
+class Guard(NamedTuple):
+    """The condition under which a script changes anything.
+
+    Args:
+        select: returns a row if the condition is true.
+        condition: the condition in words, for a comment.
+        failure: the reason to print if the condition is false.
+    """
+
+    select: sa.Select[Any]
+    condition: str
+    failure: str
+
+
+async def script(tx: Transaction, operation: Operation, targets: Sequence[Target]) -> str:
+    """Write the SQL of an operation, without executing it.
+
+    Args:
+        tx: a writing transaction; all changes in it are rolled back.
+        operation: the operation.
+        targets: the tasks, with the versions that the operator saw; without a version the current one counts.
+
+    Returns:
+        One transaction per task, and a comment per skipped task.
+
+    Raises:
+        NoSqlEquivalent: there are too many tasks, none would change, or the SQL would show masked secrets.
+    """
+    if len(targets) > MOST_SCRIPTED:
+        raise NoSqlEquivalent(why=f"a script is limited to {MOST_SCRIPTED} tasks, and this one has {len(targets):,}")
+    return await sql_of(tx, [Part(target, _bind(operation, target)) for target in targets])
+
+
+async def undo_script(tx: Transaction, entry: AuditRecord, by: Actor) -> str:
+    """Write the SQL of an undo; see `script`.
+
+    Args:
+        tx: a writing transaction; all changes in it are rolled back.
+        entry: the change.
+        by: the author of the undo.
+
+    Raises:
+        NoSqlEquivalent: the change is not to a task, cannot be undone, or the SQL would show masked secrets.
+    """
+    if entry.task_id is None:
+        raise NoSqlEquivalent(why=f"change {entry.id} is not a change of a task; use runner undo")
+    return await sql_of(tx, [Part(Target(entry.task_id), partial(undo, entries=[entry.id], by=by))])
+
+
+def _bind(operation: Operation, target: Target) -> Callable[[Transaction], Awaitable[Result]]:
+    async def bound(tx: Transaction) -> Result:
+        return await operation(tx, [target])
+
+    return bound
+
+
+async def sql_of(tx: Transaction, parts: Iterable[Part]) -> str:
+    """Write the SQL of operations on tasks; see `script`."""
+    texts, is_changed = [], False
+    for part in parts:
+        tasks = await read_tasks(tx, [part.target.id], locked=True)
+        result, statements = await dry_run(tx, part.operation)
+        if result.changed:
+            is_changed = True
+            texts.append(transaction(tx, _guard(tx, tasks[part.target.id]), statements))
+        else:
+            texts += [f"-- {one_line(why)}" for why in result.reasons()]
+    text = "\n\n".join(texts)
+    if not is_changed:
+        raise NoSqlEquivalent(why="; ".join(line.removeprefix("-- ") for line in texts) or "nothing would change")
+    return pasteable(text)
+
+
+async def dry_run(tx: Transaction, operation: Callable[[Transaction], Awaitable[T]]) -> tuple[T, list[Whole]]:
+    """Run an operation, record its statements, and roll it back.
+
+    Returns:
+        The result of the operation, and the statements.
+    """
+    recording = Recording(tx)
+    savepoint = await tx.connection.begin_nested()
+    result = await operation(recording)
+    await savepoint.rollback()
+    return result, [whole for executed in recording.executed if executed.writes for whole in executed.complete()]
+
+
+def transaction(tx: Transaction, guard: Guard, statements: Sequence[Whole]) -> str:
+    """Write statements as one transaction.
+
+    Raises:
+        NoSqlEquivalent: the SQL would show masked secrets.
+    """
+    if any(_shows_secrets(value) for whole in statements for value in whole.parameters(tx.dialect.name)):
+        raise NoSqlEquivalent(why=SECRET)
+    failure = f"nothing was changed: {guard.failure}"
+    if tx.dialect.isolates_rows:
+        lines = in_psql(guard.select, statements, tx.tables.unique, failure)
+    else:
+        lines = in_sqlite(guard.select, statements, failure)
+    return "\n".join([f"-- {one_line(guard.condition)}", *(f"{line};" for line in lines)])
+
+
+def pasteable(text: str) -> str:
+    """A script that is safe to paste into a terminal.
+
+    Raises:
+        NoSqlEquivalent: the script contains control characters.
+    """
+    if clean(text, newlines=True) != text:
+        raise NoSqlEquivalent(why=UNSAFE)
+    return f"{text}\n"
+
+
+def _guard(tx: Transaction, task: LockedTask) -> Guard:
+    select = _as_seen(tx, task)
+    condition = f"task {task.id}, if it is still {task.state} at version {task.version}"
+    return Guard(select, condition, f"task {task.id} has changed since version {task.version}")
+
+
+def _as_seen(tx: Transaction, task: LockedTask) -> sa.Select[Any]:
+    """Select the task if it is unchanged and no other task holds its unique key."""
+    live, unique = tx.tables.task, tx.tables.unique
+    table = tx.tables.history if task.state.final else live
+    conditions = [table.c.id == task.id, table.c.version == task.version, table.c.state == task.state.value]
+    if task.state.final and task.unique_key is not None:
+        same_key = (unique.c.handler == task.handler) & (unique.c.unique_key == task.unique_key)
+        conditions.append(~sa.exists().where(same_key, unique.c.task_id != task.id, is_key_held(unique, live)))
+    if not task.state.final:
+        conditions.append(live.c.blocked_by == task.blocked_by)
+    return sa.select(table.c.id).where(*conditions)
+
+
+def _shows_secrets(value: Any) -> bool:
+    """True if a value contains text that is masked in displays."""
+    if isinstance(value, (list, tuple)):
+        return any(map(_shows_secrets, value))
+    if not isinstance(value, str):
+        return False
+    if mask(value) != value:
+        return True
+    try:
+        json.loads(value)
+    except (ValueError, RecursionError):
+        return False
+    return decode(value) != decode(value, reveal=True) or decode_audit(value) != decode_audit(value, reveal=True)
+
+
+ONE: sa.ColumnElement[int] = sa.literal_column("1")
+
+
+async def pause_script(
+    tx: Transaction, place: PauseTarget, operation: Callable[[Transaction], Awaitable[object]]
+) -> str:
+    """Write the SQL of a pause or resume; it does nothing if the pause has changed by then.
+
+    Args:
+        tx: a writing transaction; all changes in it are rolled back.
+        place: the queue or handler.
+        operation: pauses or resumes it.
+
+    Raises:
+        NoSqlEquivalent: nothing would change, or the SQL cannot be pasted safely.
+    """
+    guard = await _same_pause(tx, place)
+    _, statements = await dry_run(tx, operation)
+    if not statements:
+        raise NoSqlEquivalent(why=f"{place} is not paused")
+    return pasteable(transaction(tx, guard, statements))
+
+
+async def _same_pause(tx: Transaction, place: PauseTarget) -> Guard:
+    registry, before = registry_of(tx, place), await pause_of(tx, place)
+    is_place, failure = registry.c.name == place.name, f"{place} has been paused or resumed since"
+    if before:
+        same = sa.select(registry.c.name).where(is_place, registry.c.paused_at == before["paused_at"])
+        return Guard(same, f"{place}, if its pause has not changed", failure)
+    not_paused = sa.select(ONE).where(~sa.exists().where(is_place, PAUSED.is_paused(registry)))
+    return Guard(not_paused, f"{place}, if it is still not paused", failure)
+
+
+async def command_script(tx: Transaction, runner_id: int, command: str, by: Actor) -> str:
+    """Write the SQL of a runner command; it does nothing if the command has changed by then.
+
+    Args:
+        tx: a writing transaction; all changes in it are rolled back.
+        runner_id: the runner's id.
+        command: a command in the format of runner.policy.runner_command.
+        by: the author.
+
+    Raises:
+        NoSqlEquivalent: the runner does not exist, or the SQL cannot be pasted safely.
+    """
+    runner = tx.tables.runner
+    current = await tx.scalar(sa.select(runner.c.command).where(runner.c.id == runner_id))
+    exists, statements = await dry_run(tx, partial(send_command, runner_id=runner_id, command=command, by=by))
+    if not exists:
+        raise NoSqlEquivalent(why=f"runner {runner_id} does not exist")
+    same = sa.select(runner.c.id).where(runner.c.id == runner_id, runner.c.command.is_not_distinct_from(current))
+    condition = f"runner {runner_id}, if its command has not changed"
+    guard = Guard(same, condition, f"runner {runner_id} does not exist, or its command has changed")
+    return pasteable(transaction(tx, guard, statements))

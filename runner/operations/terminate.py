@@ -1,0 +1,65 @@
+"""terminate: cancel live tasks."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction
+from runner.model.task import MOVES, State
+from runner.model.text_limits import to_storable
+from runner.operations.audit_log import REASON_LIMIT, AuditEntry, record
+from runner.operations.lock import LockedTask, change, lock_targets
+from runner.operations.results import Actor, Result, Target
+from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, finish
+from runner.store.metrics import count_unclaimed
+
+
+async def terminate(tx: Transaction, targets: Iterable[Target], by: Actor) -> Result:
+    """Cancel tasks: waiting and blocked ones immediately, running ones through their runners.
+
+    A running task is cancelled when its runner settles it, unless it has succeeded by then.
+
+    Args:
+        tx: a writing transaction.
+        targets: the tasks, with the versions that the operator saw.
+        by: the author.
+
+    Returns:
+        The result; for a running task "changed" means that termination was requested.
+    """
+    tasks, answer = await lock_targets(tx, "terminate", targets)
+    running = [task for task in tasks if task.state is State.RUNNING]
+    idle = [task for task in tasks if task.state is not State.RUNNING]
+    if running:
+        await change(tx, [task.id for task in running], cancel_requested=sa.true())
+    if idle:
+        # A foreign client may have left a runner's id in a row that is not running.
+        await change(tx, [task.id for task in idle], **UNASSIGNED)
+        await count_unclaimed(tx, [task.id for task in idle])
+        await finish(tx, "cancel", NO_RUNNER, [FinishedTask(task.id, task.fence, error=_why(by)) for task in idle])
+    await record(tx, by, [_entry(task) for task in tasks])
+    answer.changed = [task.id for task in tasks]
+    return answer
+
+
+def _why(by: Actor) -> str:
+    reason = f": {by.reason}" if by.reason else ""
+    return to_storable(f"terminated by {by.operator}{reason}", REASON_LIMIT)
+
+
+def _entry(task: LockedTask) -> AuditEntry:
+    if task.state is State.RUNNING:
+        attempt = {"fence": task.fence}
+        return AuditEntry(
+            "terminate", {"cancel_requested": False} | attempt, {"cancel_requested": True} | attempt, task.id
+        )
+    before: dict[str, Any] = {"state": task.state, "version": task.version}
+    # The history has no column for the progress, and its error column holds the reason for the end.
+    before |= {name: value for name in ("progress", "error") if (value := getattr(task, name)) is not None}
+    after = {"state": MOVES["cancel"].target, "version": task.version + VERSION_STEPS}
+    return AuditEntry("terminate", before, after, task.id)
+
+
+VERSION_STEPS = 2
+"""The version rises by this number: once to release the task, and once to move it."""

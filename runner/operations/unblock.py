@@ -1,0 +1,92 @@
+"""unblock: remove open dependencies of blocked tasks."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction
+from runner.db.types import db_now
+from runner.model.task import MOVES, State
+from runner.model.text_limits import to_storable
+from runner.operations.audit_log import NAME_LIMIT, AuditEntry, record
+from runner.operations.lock import LockedTask, change, lock_targets
+from runner.operations.results import Actor, Result, Skipped, Target
+from runner.queries.rows import words
+from runner.store.dependencies.parents import is_open
+from runner.store.dependencies.resolve import unblock_dependents
+
+
+class Closed(NamedTuple):
+    """A removed dependency: the name of its parent, and its id."""
+
+    parent: str
+    id: int
+
+
+async def unblock(
+    tx: Transaction, targets: Iterable[Target], by: Actor, dependency_id: int | None = None, *, notify: bool = True
+) -> Result:
+    """Resolve the dependencies of blocked tasks as if the parents had succeeded.
+
+    Args:
+        tx: a writing transaction.
+        targets: the tasks, with the versions that the operator saw.
+        by: the author; the dependency stores the name too.
+        dependency_id: the id of the only dependency to remove, which must belong to one of the tasks; None for all.
+        notify: wake runners that listen (PostgreSQL).
+
+    Returns:
+        The result; a task that still has open dependencies counts as changed and stays blocked.
+    """
+    tasks, answer = await lock_targets(tx, "unblock", targets)
+    closed = await _close(tx, [task.id for task in tasks], by, dependency_id)
+    changed = [task.id for task in tasks if dependency_id is None or task.id in closed]
+    answer.skipped += [
+        Skipped(task.id, f"it has no open dependency {dependency_id}") for task in tasks if task.id not in changed
+    ]
+    released = set(await unblock_dependents(tx, {id: len(closed[id]) for id in changed}, notify=notify))
+    await change(tx, [id for id in changed if id not in released])
+    await record(
+        tx, by, [_entry(task, closed[task.id], unblocked=task.id in released) for task in tasks if task.id in changed]
+    )
+    answer.changed = changed
+    return answer
+
+
+async def _close(tx: Transaction, ids: Sequence[int], by: Actor, dependency_id: int | None) -> dict[int, list[Closed]]:
+    """Close open dependencies, and return them by task."""
+    dependency = tx.tables.dependency
+    of_tasks = tx.dialect.one_of(dependency.c.task_id, ids) & is_open(dependency.c)
+    condition = of_tasks if dependency_id is None else of_tasks & (dependency.c.id == dependency_id)
+    update = (
+        sa.update(dependency)
+        .where(condition)
+        .values(satisfied_at=db_now(), satisfied_by=to_storable(by.operator, NAME_LIMIT))
+    )
+    columns = (
+        dependency.c.task_id,
+        dependency.c.id,
+        dependency.c.parent_id,
+        dependency.c.parent_handler,
+        dependency.c.parent_key,
+    )
+    closed: dict[int, list[Closed]] = defaultdict(list)
+    for task_id, id, parent_id, handler, key in await tx.rows(update.returning(*columns)):
+        parent = f"task {parent_id}" if key is None else f"{words(handler)} {words(key)}"
+        closed[task_id].append(Closed(parent, id))
+    return closed
+
+
+def _entry(task: LockedTask, closed: Sequence[Closed], *, unblocked: bool) -> AuditEntry:
+    parents = sorted(dependency.parent for dependency in closed)
+    names = parents[:MAX_NAMES] + ([f"and {len(parents) - MAX_NAMES} more"] * (len(parents) > MAX_NAMES))
+    ids = sorted(dependency.id for dependency in closed)
+    before = {"state": State.BLOCKED, "waited_for": names, "dependencies": ids, "fence": task.fence}
+    after = {"state": MOVES["unblock"].target if unblocked else State.BLOCKED, "waited_for": [], "fence": task.fence}
+    return AuditEntry("unblock", before, after, task.id)
+
+
+MAX_NAMES = 20
+"""The most parents in an audit entry."""

@@ -1,0 +1,148 @@
+"""Audit entries, and the kind of undo that each one needs."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction
+from runner.operations.edit_values import FIELDS
+from runner.operations.eligibility import REQUEUED
+from runner.queries.rows import moment, readable, text, words
+
+COLUMNS = ("id", "task_id", "target", "verb", "at", "before", "after")
+
+
+class ChangeKind(Enum):
+    """The undo that a change needs."""
+
+    VALUES = "restore values"
+    TERMINATE = "restore a task that was terminated before it ran"
+    REQUEST = "withdraw the termination of a running task"
+    REQUEUE = "return a requeued task to the history"
+    UNBLOCK = "reopen removed dependencies"
+    PAUSE = "restore a pause"
+    COMMAND = "withdraw a runner command that was not received"
+
+
+KINDS = {
+    "unblock": ChangeKind.UNBLOCK,
+    "pause": ChangeKind.PAUSE,
+    "resume": ChangeKind.PAUSE,
+    "command": ChangeKind.COMMAND,
+}
+"""The kind of the verbs that have only one."""
+
+
+class UndoableChange(NamedTuple):
+    """An audit entry to undo.
+
+    Args:
+        id: the entry's id.
+        task_id: the changed task; None if the change was not to a task.
+        target: the changed queue, handler or runner.
+        verb: the operation.
+        at: the time.
+        before: the values before.
+        after: the values after.
+        undone_by: the entry that has undone it.
+    """
+
+    id: int
+    task_id: int | None
+    target: str | None
+    verb: str
+    at: datetime | None
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    undone_by: int | None = None
+
+    @property
+    def kind(self) -> ChangeKind | None:
+        """The kind of undo; None if the change cannot be undone."""
+        match self.verb:
+            case "terminate" if "cancel_requested" in self.before:
+                return ChangeKind.REQUEST
+            case "terminate" if "state" in self.before:
+                return ChangeKind.TERMINATE
+            case "retry_now" | "requeue" if self.before.get("state") in REQUEUED:
+                return ChangeKind.REQUEUE
+            case verb if verb in KINDS:
+                return KINDS[verb]
+        values = self.task_id is not None and bool(self.before) and FIELDS.issuperset(self.before)
+        return ChangeKind.VALUES if values and FIELDS.issuperset(self.after) else None
+
+    @property
+    def subject(self) -> int:
+        """The id in results: the task's, or the entry's if the change was not to a task."""
+        return self.id if self.task_id is None else self.task_id
+
+
+def edited_columns(change: UndoableChange) -> set[str]:
+    """The columns that were edited together with a requeue."""
+    return {name for name in FIELDS.intersection(change.after) if name != "run_at"}
+
+
+async def changes_of(tx: Transaction, entries: Iterable[int]) -> list[UndoableChange]:
+    """Read audit entries, latest first; unknown ids are left out."""
+    audit = tx.tables.audit
+    statement = sa.select(*readable(tx, [audit.c[name] for name in COLUMNS]))
+    rows = await tx.execute(statement.where(tx.dialect.one_of(audit.c.id, list(entries))).order_by(audit.c.id.desc()))
+    changes = [_change(row) for row in rows.mappings()]
+    undone = await _undone(tx, [change.task_id for change in changes if change.task_id is not None])
+    return [change._replace(undone_by=undone.get(change.id)) for change in changes]
+
+
+async def in_batch(tx: Transaction, batch: str, limit: int, before: int | None = None) -> list[int]:
+    """Find the audit entries of a change group, latest first.
+
+    Args:
+        tx: an open transaction.
+        batch: the id of the change group.
+        limit: the most entries.
+        before: the id of the last entry of the previous call; None to begin.
+    """
+    audit = tx.tables.audit
+    condition = audit.c.batch == batch
+    if before is not None:
+        condition &= audit.c.id < before
+    rows = await tx.rows(sa.select(audit.c.id).where(condition).order_by(audit.c.id.desc()).limit(limit))
+    return [row.id for row in rows]
+
+
+async def _undone(tx: Transaction, tasks: Sequence[int]) -> dict[int, int]:
+    """The undo entries of these tasks, by the entries that they undo."""
+    audit = tx.tables.audit
+    is_undo = tx.dialect.one_of(audit.c.task_id, tasks) & audit.c.undo_of.is_not(None)
+    rows = await tx.rows(sa.select(audit.c.undo_of, audit.c.id).where(is_undo))
+    return {row.undo_of: row.id for row in rows}
+
+
+def _change(row: sa.RowMapping) -> UndoableChange:
+    return UndoableChange(
+        id=row["id"],
+        task_id=row["task_id"],
+        target=text(row["target"]),
+        verb=words(row["verb"]),
+        at=moment(row["at"]),
+        before=_values(row["before"]),
+        after=_values(row["after"]),
+    )
+
+
+def _values(value: Any) -> Mapping[str, Any]:
+    """The values of an entry; empty if unreadable."""
+    try:
+        values = json.loads(words(value) or "{}")
+        if not isinstance(values, dict):
+            return {}
+        if isinstance(values.get("run_at"), str):
+            values["run_at"] = datetime.fromisoformat(values["run_at"]).astimezone(UTC)
+    except (ValueError, OverflowError, RecursionError):
+        return {}
+    if isinstance(values.get("payload"), dict):  # the trigger that records plain SQL stores the payload as JSON
+        values["payload"] = json.dumps(values["payload"])
+    return values

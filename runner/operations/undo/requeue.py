@@ -1,0 +1,63 @@
+"""Return requeued tasks that have not started to the history."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.dialects import by_column, same_id
+from runner.db.transaction import Transaction
+from runner.model.task import MOVES
+from runner.operations.audit_log import AuditEntry, record
+from runner.operations.edit_values import Changes, check_values
+from runner.operations.lock import LockedTask, change
+from runner.operations.results import Actor, Result
+from runner.operations.undo.entries import UndoableChange, edited_columns
+from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, delete_stale_history, finish
+
+TRAIL_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "attempt": sa.Integer, "rescues": sa.Integer}
+
+VERBS = {MOVES[verb].target: verb for verb in ("rebury", "cancel")}
+"""The move to each state that a task can be requeued from."""
+
+
+async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
+    """Make requeued tasks dead or cancelled again, as before; their unique keys become free.
+
+    Args:
+        tx: a writing transaction.
+        pairs: the changes that can be undone, and their locked tasks.
+        by: the author.
+    """
+    await _restore_attempts(tx, [retry for retry, _ in pairs])
+    for retry, task in pairs:
+        if values := {name: retry.before[name] for name in edited_columns(retry)}:
+            await change(tx, [task.id], **check_values(Changes(**values)))
+    await delete_stale_history(tx, [task.id for _, task in pairs])
+    for state, verb in VERBS.items():
+        endings = [FinishedTask(task.id, task.fence) for retry, task in pairs if retry.before["state"] == state]
+        if endings:
+            await finish(tx, verb, NO_RUNNER, endings)
+    await record(tx, by, [_entry(retry, task) for retry, task in pairs])
+    return Result([task.id for _, task in pairs])
+
+
+async def _restore_attempts(tx: Transaction, changes: Sequence[UndoableChange]) -> None:
+    """Restore the attempts and rescues that the requeue reset."""
+    rows = [(change.subject, *(_count(change, name) for name in ("attempt", "rescues"))) for change in changes]
+    task = tx.tables.task
+    counts, match = tx.dialect.one_by_one(tx.dialect.rows("trail", TRAIL_COLUMNS), task, same_id)
+    values = {"attempt": counts.c.attempt, "rescues": counts.c.rescues} | UNASSIGNED
+    statement = sa.update(task).where(match).values(values)
+    await tx.execute(statement, tx.dialect.parameters("trail", by_column(TRAIL_COLUMNS, rows)))
+
+
+def _count(change: UndoableChange, name: str) -> int:
+    value = change.before.get(name)
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _entry(change: UndoableChange, task: LockedTask) -> AuditEntry:
+    state = change.before["state"]
+    verb = next(verb for target, verb in VERBS.items() if target == state)
+    return AuditEntry(verb, {"state": task.state}, {"state": state}, task.id, undo_of=change.id)

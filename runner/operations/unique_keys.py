@@ -1,0 +1,97 @@
+"""Tasks that run again hold their unique keys again, unless another task holds them."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.schema import is_state
+from runner.db.transaction import Transaction
+from runner.model.task import Scope
+from runner.operations.eligibility import REQUEUED
+from runner.operations.lock import LockedTask
+from runner.operations.results import Conflict, Result, Skipped
+from runner.policy.uniqueness import Key, KeyChange, blocked
+from runner.queries.rows import readable, words
+from runner.store.unique import delete_keys, key_holders, lock_unique_keys, save_keys
+
+ANOTHER = "another task has its unique key"
+
+
+class Locked(NamedTuple):
+    """Unique keys that stay locked until the transaction ends.
+
+    Args:
+        keys: the keys by the ids of their finished tasks.
+        fresh: the keys that had no row before the lock.
+    """
+
+    keys: Mapping[int, Key]
+    fresh: Collection[Key]
+
+
+async def key_conflicts(tx: Transaction, ids: Sequence[int]) -> Collection[int]:
+    """The finished tasks that cannot run again because another task holds their unique key.
+
+    Args:
+        tx: an open transaction.
+        ids: the ids of finished tasks.
+    """
+    keys = await _keys(tx, ids)
+    return blocked(keys, await tx.follow(key_holders(tx, set(keys.values())))).keys()
+
+
+async def lock_keys(tx: Transaction, ids: Sequence[int]) -> Locked:
+    """Lock the unique keys of tasks that may run again, before the tasks themselves, in the order of submit.
+
+    Args:
+        tx: a writing transaction.
+        ids: the ids of any tasks.
+    """
+    keys = await _keys(tx, ids)
+    return Locked(keys, await tx.follow(lock_unique_keys(tx, set(keys.values()))))
+
+
+async def assign_keys(
+    tx: Transaction, locked_keys: Locked, tasks: Iterable[LockedTask], answer: Result
+) -> list[LockedTask]:
+    """Assign unique keys to the tasks that run again, and skip tasks whose key another task holds.
+
+    Args:
+        tx: a writing transaction.
+        locked_keys: the keys of the tasks.
+        tasks: the locked tasks.
+        answer: receives the skipped tasks and conflicts.
+
+    Returns:
+        The tasks that can run again, and the live ones.
+    """
+    keys, fresh = locked_keys
+    holders = await tx.follow(key_holders(tx, set(keys.values())))
+    own_keys = {task.id: keys[task.id] for task in tasks if task.state.final and task.id in keys}
+    conflicts = blocked(own_keys, holders)
+    eligible = []
+    for task in tasks:
+        if task.id in conflicts:
+            answer.skipped.append(Skipped(task.id, f"task {conflicts[task.id]} has its unique key"))
+        elif task.state.final and task.unique_key is not None and task.id not in keys:
+            # It ended after the keys were locked, so its key is not locked.
+            answer.conflicts.append(Conflict(task.id, task.state, task.version))
+        else:
+            eligible.append(task)
+    assigned = {own_keys[task.id]: task.id for task in eligible if task.id in own_keys}
+    reassigned = {key: KeyChange(id, Scope.UNTIL_FINISHED) for key, id in assigned.items() if holders.get(key) != id}
+    await tx.follow(save_keys(tx, reassigned))
+    await tx.follow(delete_keys(tx, set(fresh) - assigned.keys()))
+    return eligible
+
+
+async def _keys(tx: Transaction, ids: Sequence[int]) -> dict[int, Key]:
+    """The unique keys of the tasks in a state that can run again."""
+    history = tx.tables.history
+    if not ids:
+        return {}
+    columns: list[Any] = readable(tx, [history.c.id, history.c.handler, history.c.unique_key])
+    requeuable = tx.dialect.one_of(history.c.id, ids) & is_state(history.c.state, *REQUEUED)
+    rows = await tx.execute(sa.select(*columns).where(requeuable, history.c.unique_key.is_not(None)))
+    return {row["id"]: (words(row["handler"]), words(row["unique_key"])) for row in rows.mappings()}

@@ -1,0 +1,330 @@
+"""claim conditions: the reasons why a claim skips a task, each with its SQL, its sentence and the change that lifts it.
+
+A new condition is one class here, and one entry in CLAIM_POLICY (runner.policy.claim_order).
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from shlex import quote
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import sqlalchemy as sa
+
+from runner.db.schema import Tables, is_state
+from runner.db.schema.states import Condition
+from runner.db.types import db_now
+from runner.model.task import State
+from runner.policy.suspicion import ALONE, FIRST, WIDTHS
+from runner.policy.suspicion import width as width_of
+from runner.text.format import reason, sentence_of, since, when
+from runner.text.sanitize import count_noun, one_line
+
+
+class Explanation(NamedTuple):
+    """Why a condition keeps a task from running.
+
+    Args:
+        kind: a name for programs, such as due or paused.
+        text: a sentence; values from the database in it are safe to print.
+        advice: the next step; empty if there is none.
+        view: where to see more: one task by its id, or the audit log of an object.
+    """
+
+    kind: str
+    text: str
+    advice: str = ""
+    view: tuple[Literal["task", "audit"], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemedyStep:
+    """One change an operator can make.
+
+    Args:
+        kind: a name for programs: unblock, attempts, due, resume, runner, slots, threads or priority.
+        text: the condition, as the continuation of "if".
+        command: the shell command that makes the change.
+    """
+
+    kind: str
+    text: str
+    command: str
+
+
+class _Task(Protocol):
+    @property
+    def id(self) -> int: ...
+    @property
+    def run_at(self) -> datetime | None: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def max_attempts(self) -> int | None: ...
+    @property
+    def rescues(self) -> int: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def handler(self) -> str: ...
+
+
+class _Pause(Protocol):
+    @property
+    def since(self) -> datetime | None: ...
+    @property
+    def until(self) -> datetime | None: ...
+    @property
+    def by(self) -> str | None: ...
+    @property
+    def why(self) -> str | None: ...
+
+
+class _Entry(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def pause(self) -> _Pause | None: ...
+
+
+class _Slots(Protocol):
+    @property
+    def running(self) -> Mapping[str, int]: ...
+
+
+class ClaimFacts(Protocol):
+    """The facts about a live task that explanations use."""
+
+    @property
+    def task(self) -> _Task:
+        """The task."""
+
+    @property
+    def at(self) -> datetime:
+        """The database's time."""
+
+    @property
+    def refused(self) -> Collection[str]:
+        """The names of the conditions whose SQL about the task is not true."""
+
+    @property
+    def later(self) -> bool:
+        """True if its due time is in the future."""
+
+    @property
+    def queue(self) -> _Entry | None:
+        """The registry entry of its queue; None if there is none."""
+
+    @property
+    def handler(self) -> _Entry | None:
+        """The registry entry of its handler; None if there is none."""
+
+    @property
+    def takers(self) -> Sequence[_Slots]:
+        """The live runners that claim such tasks, each with its running tasks by handler."""
+
+
+class ClaimScope(NamedTuple):
+    """The other names that the SQL of a condition may use.
+
+    Args:
+        tables: the tables of the installation.
+        runner_id: the claiming runner, as SQL; None outside of a claim, e.g. for a position in the queue.
+    """
+
+    tables: Tables
+    runner_id: sa.ColumnElement[int] | None = None
+
+
+class ClaimCondition:
+    """A condition that a task must meet to be claimed."""
+
+    name: ClassVar[str]
+
+    def of_lane(self, _lane: Any, _scope: ClaimScope) -> Sequence[Condition]:
+        """The SQL about a lane: a claim checks it once per lane, given by its columns queue and handler."""
+        return ()
+
+    def of_task(self, _task: Any, _scope: ClaimScope) -> Sequence[Condition]:
+        """The SQL about a task, given by its columns: a claim checks it row by row."""
+        return ()
+
+    def explain(self, _facts: ClaimFacts, _zone: tzinfo) -> Iterator[Explanation]:
+        """Explain why a waiting task does not meet this condition; nothing if it does."""
+        yield from ()
+
+    def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep] | None:
+        """The changes that make a task meet this condition; None if it does not, and no change is certain to help."""
+        return None if any(True for _ in self.explain(facts, UTC)) else ()
+
+
+def used_up(attempt: int, max_attempts: int | None) -> bool:
+    """True if a task has no attempts left; AttemptsLeft has the same rule in SQL.
+
+    Args:
+        attempt: the attempts that count.
+        max_attempts: the maximum; None for no limit.
+    """
+    return max_attempts is not None and attempt >= max_attempts
+
+
+class AttemptsLeft(ClaimCondition):
+    """A task is not claimed after its last attempt."""
+
+    name = "attempts"
+
+    def of_task(self, task: Any, _scope: ClaimScope) -> Sequence[Condition]:
+        """The SQL of `not used_up`."""
+        return (task.max_attempts.is_(None) | (task.attempt < task.max_attempts),)
+
+    def explain(self, facts: ClaimFacts, _zone: tzinfo) -> Iterator[Explanation]:
+        """Name the attempts that it has used."""
+        task = facts.task
+        if self.name in facts.refused:
+            limit = count_noun(task.max_attempts or 0, "attempt")
+            text = f"It has used {task.attempt} of {limit} and will not be retried."
+            yield Explanation(self.name, text, self._command(task))
+
+    def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
+        """Allow one more attempt."""
+        if self.name not in facts.refused:
+            return ()
+        limit = count_noun(facts.task.attempt + 1, "attempt")
+        return (RemedyStep(self.name, f"it were allowed {limit}", self._command(facts.task)),)
+
+    def _command(self, task: _Task) -> str:
+        return f"runner edit {task.id} --max-attempts {task.attempt + 1}"
+
+
+class Due(ClaimCondition):
+    """A task is not claimed before its time."""
+
+    name = "due"
+
+    def of_task(self, task: Any, _scope: ClaimScope) -> Sequence[Condition]:
+        """The SQL that a task waits, and that its time has come."""
+        return (sa.and_(is_state(task.state, State.WAITING), task.run_at <= db_now()),)
+
+    def explain(self, facts: ClaimFacts, zone: tzinfo) -> Iterator[Explanation]:
+        """Name its time, and the failure that caused the delay."""
+        task = facts.task
+        if self.name in facts.refused:
+            is_retry = bool(task.attempt and task.error)
+            failed = f", because attempt {task.attempt} failed: {reason(task.error)}" if is_retry else ""
+            text = f"It is due {when(task.run_at, facts.at, zone)}{failed}."
+            yield Explanation(self.name, text, f"runner retry {task.id}", ("task", str(task.id)) if is_retry else None)
+
+    def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
+        """Make it due."""
+        return (RemedyStep(self.name, "it were due now", f"runner retry {facts.task.id}"),) if facts.later else ()
+
+
+class NotPaused(ClaimCondition):
+    """No task of a paused queue or handler is claimed."""
+
+    name = "paused"
+
+    @staticmethod
+    def is_paused(registry: sa.Table) -> Condition:
+        """The SQL that a queue or a handler is paused now; false where the registry has no row."""
+        still = registry.c.paused_until.is_(None) | (registry.c.paused_until > db_now())
+        return registry.c.paused_at.is_not(None) & still
+
+    def pauses_of(self, lane: Any, tables: Tables) -> tuple[Condition, Condition]:
+        """The SQL that the queue, and that the handler, of a task or a lane is paused."""
+        queue = sa.exists().where(tables.queue.c.name == lane.queue, self.is_paused(tables.queue))
+        return queue, sa.exists().where(tables.handler.c.name == lane.handler, self.is_paused(tables.handler))
+
+    def of_lane(self, lane: Any, scope: ClaimScope) -> Sequence[Condition]:
+        """The SQL that neither the queue nor the handler is paused."""
+        return [~pause for pause in self.pauses_of(lane, scope.tables)]
+
+    def explain(self, facts: ClaimFacts, zone: tzinfo) -> Iterator[Explanation]:
+        """Name each pause that lasts until the task is due, with its operator, reason and end."""
+        run_at = facts.task.run_at
+        for kind, entry, pause, command in _pauses(facts):
+            if pause.until is not None and run_at is not None and pause.until <= run_at:
+                continue
+            end = f"resumes {when(pause.until, facts.at, zone)}" if pause.until else "stays paused until it is resumed"
+            operator = one_line(pause.by or "an unknown operator")
+            start = f"by {operator} {since(pause.since, facts.at)} ago"
+            name = one_line(entry.name)
+            text = f"{kind.capitalize()} {name} was paused {start}: {sentence_of(pause.why)} It {end}."
+            yield Explanation(self.name, text, command, ("audit", f"{kind} {name}"))
+
+    def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
+        """Resume the queue and the handler."""
+        return [
+            RemedyStep("resume", f"{kind} {one_line(entry.name)} were not paused", command)
+            for kind, entry, _, command in _pauses(facts)
+        ]
+
+
+def _pauses(facts: ClaimFacts) -> Iterator[tuple[str, _Entry, _Pause, str]]:
+    """The pauses in force, each with the command that ends it."""
+    for kind, option, entry in (("queue", "", facts.queue), ("handler", "--handler ", facts.handler)):
+        if entry is not None and entry.pause is not None:
+            yield kind, entry, entry.pause, f"runner resume {option}{quote(one_line(entry.name))}"
+
+
+class Isolation(ClaimCondition):
+    """A suspect is claimed by a statement of its own, the least suspicious first; see runner.policy.suspicion."""
+
+    name = "apart"
+
+    def of_task(self, task: Any, _scope: ClaimScope) -> Sequence[Condition]:
+        """The SQL that a task is not a suspect."""
+        return (~self.is_suspect(task),)
+
+    @staticmethod
+    def is_suspect(task: Any) -> Condition:
+        """The SQL of runner.policy.suspicion.is_suspect."""
+        twice = task.rescues >= sa.literal_column(str(FIRST))
+        last = task.attempt + sa.literal_column("1") >= task.max_attempts
+        # False and not unknown without a maximum: both claims would skip such a row.
+        # A rescue that counted no attempt found no sign that the task had started: only a second one makes a suspect.
+        counted = task.attempt > sa.literal_column("0")
+        once: Condition = (task.rescues == sa.literal_column("1")) & counted & task.max_attempts.is_not(None) & last
+        return sa.or_(twice, once)
+
+    @staticmethod
+    def width(task: Any) -> sa.ColumnElement[int]:
+        """The SQL of runner.policy.suspicion.width."""
+        left = task.max_attempts - task.attempt
+        last = len(WIDTHS) - 1
+        steps: list[Any] = [
+            (
+                (task.rescues >= sa.literal_column(str(FIRST + level)))
+                | (left <= sa.literal_column(str(last + 1 - level))),
+                sa.literal_column(str(WIDTHS[level])),
+            )
+            for level in range(last, 0, -1)
+        ]
+        return sa.case(*steps, else_=sa.literal_column(str(WIDTHS[0])))
+
+    def suspects(self, task: Any) -> Sequence[Condition]:
+        """The SQL that selects suspects along the index `rescued`."""
+        return task.rescues > sa.literal_column("0"), self.is_suspect(task)
+
+    def order_by(self, task: Any) -> Sequence[Any]:
+        """The order in which suspects are claimed."""
+        return self.width(task).desc(), task.run_at, task.id
+
+    def before(self, task: Any, width: Any, position: Any) -> Condition:
+        """The SQL that a suspect is claimed before one of a given width and (run_at, id)."""
+        same = (self.width(task) == width) & (sa.tuple_(task.run_at, task.id) < position)
+        return sa.or_(self.width(task) > width, same)
+
+    def explain(self, facts: ClaimFacts, _zone: tzinfo) -> Iterator[Explanation]:
+        """Name the runners that it lost, and how many suspects run together."""
+        task = facts.task
+        if self.name in facts.refused:
+            lost = "1 runner before its last attempt" if task.rescues == 1 else f"{task.rescues} runners"
+            left = None if task.max_attempts is None else task.max_attempts - task.attempt
+            most = width_of(task.rescues, left)
+            group = "alone" if most == ALONE else f"in groups of {most}"
+            text = (
+                f"It lost {lost}, and is suspected of killing them: a runner runs such tasks {group}."
+                f" `runner retry {task.id}` clears it."
+            )
+            yield Explanation(self.name, text, f"runner retry {task.id}", ("task", str(task.id)))

@@ -1,0 +1,173 @@
+"""claim order: which tasks a claim takes, in which order, and why it skips a task.
+
+The claim, the position in the queue, the list in claim order and `why` use the same CLAIM_POLICY.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from runner.db.schema import is_state
+from runner.db.schema.states import Condition
+from runner.model.task import State
+from runner.policy.claim_conditions import (
+    AttemptsLeft,
+    ClaimCondition,
+    ClaimFacts,
+    ClaimScope,
+    Due,
+    Explanation,
+    Isolation,
+    NotPaused,
+    RemedyStep,
+)
+
+
+class ClaimOrder(Protocol):
+    """The order of tasks within a lane, and over lanes; the index `ready` has the order within a lane."""
+
+    def within_lane(self, task: Any, forward: bool = True) -> Sequence[Any]:
+        """The ORDER BY columns within a lane; reversed unless `forward`."""
+        ...
+
+    def of_lanes(self, task: Any, forward: bool = True) -> Sequence[Any]:
+        """The ORDER BY columns that precede these over all lanes."""
+        ...
+
+    def position(self, task: Any) -> sa.Tuple:
+        """The SQL of a task's position in its lane; the next one is greater."""
+        ...
+
+    def before(self, task: Any, id: int, run_at: Any) -> Sequence[Condition]:
+        """The waiting tasks of a lane before a position, as conditions of one index walk each."""
+        ...
+
+    def rank(self, priority: int) -> int:
+        """The place of a lane; lower ones are claimed first, and equal ones together."""
+        ...
+
+    def sort_key(self, task: Any) -> Any:
+        """The sort key of a claimed task, over all lanes."""
+        ...
+
+
+class StrictOrder:
+    """Higher priority first, then the earlier time, then the lower id."""
+
+    def within_lane(self, task: Any, forward: bool = True) -> Sequence[Any]:
+        """By time and id."""
+        return (task.run_at, task.id) if forward else (task.run_at.desc(), task.id.desc())
+
+    def of_lanes(self, task: Any, forward: bool = True) -> Sequence[Any]:
+        """By priority."""
+        return (task.priority.desc() if forward else task.priority,)
+
+    def position(self, task: Any) -> sa.Tuple:
+        """The time and the id."""
+        return sa.tuple_(task.run_at, task.id)
+
+    def before(self, task: Any, id: int, run_at: Any) -> Sequence[Condition]:
+        """The tasks of an earlier time, and those of the same time with a lower id.
+
+        As one comparison of (run_at, id), SQLite would search by the time alone, which a bulk submit shares.
+        """
+        waiting = is_state(task.state, State.WAITING)
+        return waiting & (task.run_at < run_at), waiting & (task.run_at == run_at) & (task.id < id)
+
+    def rank(self, priority: int) -> int:
+        """The negative priority."""
+        return -priority
+
+    def sort_key(self, task: Any) -> Any:
+        """By priority, time and id."""
+        return self.rank(task.priority), task.run_at, task.id
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimPolicy:
+    """An order, and the conditions that a task must meet.
+
+    Args:
+        order: the order in which due tasks are claimed.
+        due: the condition about the time, which the index serves.
+        conditions: all conditions but isolation, in the order in which `why` explains them.
+        isolation: the condition that divides the tasks between the two claims.
+    """
+
+    order: ClaimOrder
+    due: Due
+    conditions: Sequence[ClaimCondition]
+    isolation: Isolation
+
+    def of_lane(self, lane: Any, scope: ClaimScope) -> list[Condition]:
+        """The SQL that a lane's tasks may be claimed, given by the lane's columns."""
+        return [part for condition in self.conditions for part in condition.of_lane(lane, scope)]
+
+    def of_task(self, task: Any, scope: ClaimScope) -> list[Condition]:
+        """The SQL that a claim checks row by row, without the due time and isolation."""
+        others = (condition for condition in self.conditions if condition is not self.due)
+        return [part for condition in others for part in condition.of_task(task, scope)]
+
+    def is_due(self, task: Any, scope: ClaimScope) -> Condition:
+        """The SQL that a task waits, and that its time has come."""
+        return sa.and_(*self.due.of_task(task, scope))
+
+    def order_by(self, task: Any, forward: bool = True) -> list[Any]:
+        """The ORDER BY columns over all lanes."""
+        return [*self.order.of_lanes(task, forward), *self.order.within_lane(task, forward)]
+
+    def walk(self, row: sa.FromClause, lane: Any, scope: ClaimScope) -> sa.Select[Any]:
+        """The tasks that a claim takes from a lane, after its position, in order: a walk along the index `ready`.
+
+        Args:
+            row: the task table, or an alias.
+            lane: the queue, handler and priority, and the position (since, since_id).
+            scope: the other names.
+        """
+        task = row.c
+        return (
+            sa.select(task.id, task.priority, task.run_at)
+            .where(
+                self.is_due(task, scope),
+                task.queue == lane.queue,
+                task.handler == lane.handler,
+                task.priority == lane.priority,
+                self.order.position(task) > sa.tuple_(lane.since, lane.since_id),
+                *self.of_task(task, scope),
+                *self.isolation.of_task(task, scope),
+            )
+            .order_by(*self.order.within_lane(task))
+        )
+
+    def suspects(self, task: Any, scope: ClaimScope) -> list[Condition]:
+        """The SQL that a task is a suspect that may be claimed: a walk along the index `rescued`."""
+        return [self.is_due(task, scope), *self.isolation.suspects(task), *self.of_task(task, scope)]
+
+    def met(self, task: Any, scope: ClaimScope) -> dict[str, Condition]:
+        """The SQL of each condition about a task, by the condition's name."""
+        parts = {each.name: each.of_task(task, scope) for each in (*self.conditions, self.isolation)}
+        return {name: sa.and_(*part) for name, part in parts.items() if part}
+
+    def explain(self, facts: ClaimFacts, zone: tzinfo) -> Iterator[Explanation]:
+        """Explain why the claim skips a waiting task, without isolation."""
+        for condition in self.conditions:
+            yield from condition.explain(facts, zone)
+
+    def remedies(self, facts: ClaimFacts) -> list[RemedyStep] | None:
+        """The changes that make a task meet all conditions; None if no change is certain to help."""
+        steps: list[RemedyStep] = []
+        for condition in (*self.conditions, self.isolation):
+            changes = condition.remedies(facts)
+            if changes is None:
+                return None
+            steps += changes
+        return steps
+
+
+DUE, PAUSED, ISOLATION = Due(), NotPaused(), Isolation()
+
+CLAIM_POLICY = ClaimPolicy(StrictOrder(), DUE, (AttemptsLeft(), DUE, PAUSED), ISOLATION)
+"""The policy of this project; a new condition is registered here."""

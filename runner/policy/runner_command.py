@@ -1,0 +1,59 @@
+"""Runner commands: requests of operators to a runner, stored as text in its row.
+
+drain            claim no more tasks, finish the running ones, and exit
+concurrency=50         run this many async handlers concurrently
+threads=4        run this many plain functions concurrently
+concurrency=50 threads=4
+"""
+
+import re
+from dataclasses import dataclass
+
+from runner.errors import InvalidEdit
+
+MOST_SLOTS = 1_000_000
+KINDS = ("concurrency", "threads")
+_RESIZE = re.compile(r"(concurrency|threads)=([0-9]{1,7})")
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerCommand:
+    """A runner command. `str(command)` parses back to an equal command.
+
+    Args:
+        drain: claim no more tasks, and exit.
+        concurrency: number of concurrent async handlers; None to keep it.
+        threads: number of concurrent plain functions; None to keep it.
+    """
+
+    drain: bool = False
+    concurrency: int | None = None
+    threads: int | None = None
+
+    def __str__(self) -> str:
+        sizes = [f"{name}={getattr(self, name)}" for name in KINDS if getattr(self, name) is not None]
+        return " ".join(["drain"] * self.drain + sizes)
+
+
+def parse_runner_command(text: str) -> RunnerCommand:
+    """Parse a runner command.
+
+    Raises:
+        InvalidEdit: the text is not a runner command.
+    """
+    if text == "drain":
+        return RunnerCommand(drain=True)
+    sizes = {}
+    for word in text.split():
+        part = _RESIZE.fullmatch(word)
+        if not part or part[1] in sizes or not 1 <= int(part[2]) <= MOST_SLOTS:
+            raise _invalid(text)
+        sizes[part[1]] = int(part[2])
+    if not sizes:
+        raise _invalid(text)
+    return RunnerCommand(concurrency=sizes.get("concurrency"), threads=sizes.get("threads"))
+
+
+def _invalid(text: str) -> InvalidEdit:
+    why = f"use drain, concurrency=N or threads=N, with N from 1 to {MOST_SLOTS:,}"
+    return InvalidEdit(field="the runner command", value=text, why=why)

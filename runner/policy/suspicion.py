@@ -1,0 +1,162 @@
+"""suspicion: how many tasks that may have killed their runner run together, and how long that takes.
+
+A task that was running when its runner was lost is innocent most of the time. A suspect is a task that lost two
+runners, or one before its last attempt. Suspects run in groups of a width that narrows with each lost runner: 16, then
+4, then 1. A group that loses its runner costs each of its members one attempt, and its members run in narrower groups.
+A suspect that has run for the proof time makes room for the next one, and a suspect that a living runner settles is
+cleared.
+
+The bound. n innocents and c killers become suspects of one runner with k slots. A killer takes at most 15 innocents
+along in a group of 16, at most 3 in a group of 4, and none alone. So there are at most
+
+    R = (ceil(n / w1) + 2c) + (ceil(w1 * c / w2) + c) + (w2 - 1 + a) * c    with w1 = min(16, k) and w2 = min(4, k)
+
+rounds, where a is the number of attempts of a killer. A round that loses no runner takes at most the proof time, or the
+time of its slowest task where that is less.
+A round that loses its runner takes in addition the time until its tasks are rescued. An innocent that runs no longer
+than the proof time loses at most four attempts to a killer: two before it is a suspect, one in a group of 16, one in a
+group of 4; its last attempt is run alone.
+
+The limit. A task that kills its runner after the proof time can take suspects along that started beside it later. The
+proof time of a task that runs alone is therefore one whole lease, and that of a group is one heartbeat interval.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import ceil
+from typing import NamedTuple
+
+WIDTHS = (16, 4, 1)
+"""How many suspects run together in one runner, from the least suspicious to the most suspicious."""
+
+ALONE = WIDTHS[-1]
+
+FIRST = 2
+"""Lost runners that make a suspect of a task that has attempts left after the next one."""
+
+
+def is_suspect(rescues: int, left: int | None, used: int) -> bool:
+    """True if a task lost two runners, or one before its last attempt.
+
+    A rescue that counted no attempt found no sign that the task had started: only a second one makes a suspect.
+
+    Args:
+        rescues: runners that it lost.
+        left: attempts that it has left; None when it has no maximum.
+        used: attempts that it has used.
+    """
+    return rescues >= FIRST or (rescues > 0 and used > 0 and left is not None and left <= 1)
+
+
+def width(rescues: int, left: int | None) -> int:
+    """How many suspects may run together, with this one among them.
+
+    The last attempt is run alone, and so is a task that lost a runner in a group of 4.
+
+    Args:
+        rescues: runners that it lost.
+        left: attempts that it has left; None when it has no maximum.
+    """
+    last = len(WIDTHS) - 1
+    level = max(0, rescues - FIRST)
+    return WIDTHS[min(last, level if left is None else max(level, last + 1 - left))]
+
+
+class Suspect(NamedTuple):
+    """A suspect that a runner executes.
+
+    Args:
+        width: as `width` returns it.
+        ran: seconds since its body started; 0 when it waits for a slot.
+    """
+
+    width: int
+    ran: float
+
+
+class Ask(NamedTuple):
+    """Which suspects to claim next.
+
+    Args:
+        limit: the most tasks.
+        width: the least width that they must have.
+    """
+
+    limit: int
+    width: int
+
+
+class Proof(NamedTuple):
+    """How long a suspect runs before it makes room for the next one, in seconds.
+
+    Args:
+        group: in a group, e.g. one heartbeat interval.
+        alone: alone, e.g. one lease.
+    """
+
+    group: float
+    alone: float
+
+    def of(self, width: int) -> float:
+        """The proof time of a suspect."""
+        return self.alone if width == ALONE else self.group
+
+    def unproven(self, suspects: Iterable[Suspect]) -> list[Suspect]:
+        """The suspects that keep their place."""
+        return [suspect for suspect in suspects if suspect.ran < self.of(suspect.width)]
+
+
+def first(unproven: Iterable[Suspect], room: int) -> Ask:
+    """The next suspect to claim: one that may run beside the unproven ones.
+
+    Args:
+        unproven: suspects that keep their place.
+        room: free slots.
+
+    Returns:
+        A limit of 0 when no suspect has room.
+    """
+    widths = [suspect.width for suspect in unproven]
+    free = min([WIDTHS[0], *widths]) - len(widths)
+    return Ask(min(1, room, max(0, free)), len(widths) + 1)
+
+
+def more(unproven: Iterable[Suspect], width: int, room: int) -> Ask:
+    """The suspects to claim beside one that was claimed just now.
+
+    Args:
+        unproven: suspects that keep their place, with that one.
+        width: of that one; there are none of a greater width.
+        room: free slots.
+    """
+    widths = [suspect.width for suspect in unproven]
+    return Ask(max(0, min(room, min([width, *widths]) - len(widths))), width)
+
+
+def rounds(innocents: int, killers: int = 0, slots: int = WIDTHS[0], attempts: int = 5) -> int:
+    """The most rounds in which one runner gets through its suspects.
+
+    Args:
+        innocents: tasks that end well, none of them before its last attempt.
+        killers: tasks that kill their runner each time.
+        slots: of the runner.
+        attempts: that a killer has.
+    """
+    wide, narrow = min(WIDTHS[0], slots), min(WIDTHS[1], slots)
+    return (
+        (ceil(innocents / wide) + 2 * killers)
+        + (ceil(wide * killers / narrow) + killers)
+        + (narrow - 1 + attempts) * killers
+    )
+
+
+def seconds(suspects: Mapping[int, int], slots: int, proof: Proof, longest: float) -> float:
+    """The longest time in which one runner has started all of its suspects when no more runners are lost.
+
+    Args:
+        suspects: how many there are of each width.
+        slots: of the runner; a slot is free again after `longest`.
+        proof: the times after which suspects make room.
+        longest: seconds that the slowest of them runs.
+    """
+    groups = sum(ceil(n / min(width, slots)) * min(longest, proof.of(width)) for width, n in suspects.items() if n)
+    return groups + ceil(sum(suspects.values()) / slots) * longest

@@ -1,1 +1,0 @@
-"""What applications call: @handler, submitting, and the way to a result."""

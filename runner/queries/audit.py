@@ -1,0 +1,218 @@
+"""audit: the operations of operators, with who, when and why."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.schema.states import Condition
+from runner.db.transaction import Transaction
+from runner.queries.counting import Count, capped
+from runner.queries.rows import moment, readable, text, words
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """An audit entry: one change by an operator.
+
+    Args:
+        id: the entry's id.
+        task_id: the changed task; None if the change was not to a task.
+        target: the changed queue, handler or runner, e.g. "queue mail".
+        undo_of: the entry that this one undoes.
+        at: the time.
+        operator: the operator's name.
+        host: the operator's host.
+        verb: the operation.
+        reason: the operator's reason.
+        before: the values before, JSON text.
+        after: the values after, JSON text.
+        batch: the id of the change group; None for a single change.
+        login: the database login that wrote the entry; None if the database has no logins.
+    """
+
+    id: int
+    task_id: int | None
+    target: str | None
+    undo_of: int | None
+    at: datetime | None
+    operator: str
+    host: str
+    verb: str
+    reason: str | None
+    before: str | None
+    after: str | None
+    batch: str | None = None
+    login: str | None = None
+
+
+REVEAL = "reveal"
+"""The verb of an entry that records a reveal of secrets; it changed nothing, and undo does not apply."""
+
+SCAN_LIMIT = 100_000
+"""The most entries that a search without an index reads."""
+
+
+async def audit(
+    tx: Transaction,
+    task_id: int | None = None,
+    after: int | None = None,
+    limit: int = 50,
+    *,
+    operator: str | None = None,
+    since: datetime | None = None,
+    batch: str | None = None,
+    target: str | None = None,
+) -> list[AuditRecord]:
+    """List the changes by operators, latest first.
+
+    Args:
+        tx: an open transaction.
+        task_id: only changes of this task.
+        after: the id of the last entry of the previous page; None to begin.
+        limit: the most entries.
+        operator: only changes by this operator; without a task the search reads at most SCAN_LIMIT entries.
+        since: only changes at or after this time, aware; the same bound applies.
+        batch: only the changes of this change group.
+        target: only changes of this target, e.g. "queue mail"; the same bound applies.
+    """
+    table = tx.tables.audit.c
+    conditions = [table.task_id == task_id] if task_id is not None else []
+    if batch is not None:
+        conditions.append(table.batch == batch)
+    if after is not None:
+        conditions.append(table.id < after)
+    columns = ((table.operator, operator), (table.target, target))
+    unindexed = [column == value for column, value in columns if value is not None]
+    if since is not None:
+        unindexed.append(table.at >= since)
+    if task_id is not None:
+        return await entries(tx, [*conditions, *unindexed], [], limit)
+    return await entries(tx, conditions, unindexed, limit)
+
+
+async def entries(
+    tx: Transaction, indexed: Sequence[Condition], unindexed: Sequence[Condition], limit: int
+) -> list[AuditRecord]:
+    """List entries, latest first.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        indexed: conditions with an index.
+        unindexed: conditions without an index; with any of them the search reads at most SCAN_LIMIT entries.
+        limit: the most entries.
+    """
+    table, conditions = tx.tables.audit.c, [*indexed, *unindexed]
+    if unindexed:
+        oldest = sa.select(table.id).where(*indexed).order_by(table.id.desc()).offset(SCAN_LIMIT - 1).limit(1)
+        conditions.append(table.id >= sa.func.coalesce(oldest.scalar_subquery(), 0))
+    statement = sa.select(*readable(tx, table)).where(*conditions).order_by(table.id.desc()).limit(limit)
+    return [audited_row(row) for row in (await tx.execute(statement)).mappings().all()]
+
+
+async def audited(tx: Transaction, entry: int) -> AuditRecord | None:
+    """Read one entry; None if there is none with this id."""
+    table = tx.tables.audit
+    row = (await tx.execute(sa.select(*readable(tx, table.c)).where(table.c.id == entry))).mappings().one_or_none()
+    return audited_row(row) if row else None
+
+
+def undoable(entries: Sequence[AuditRecord]) -> AuditRecord | None:
+    """The latest change that has not been undone and is not an undo itself; None if there is none.
+
+    Args:
+        entries: audit entries, latest first.
+    """
+    undone = {entry.undo_of for entry in entries}
+    changes = (entry for entry in entries if entry.undo_of is None and entry.verb != REVEAL)
+    return next((entry for entry in changes if entry.id not in undone), None)
+
+
+def audited_row(row: sa.RowMapping) -> AuditRecord:
+    """An entry from a row of `legible` columns."""
+    return AuditRecord(
+        id=row["id"],
+        task_id=row["task_id"],
+        target=text(row["target"]),
+        undo_of=row["undo_of"],
+        at=moment(row["at"]),
+        operator=words(row["operator"]),
+        host=words(row["host"]),
+        verb=words(row["verb"]),
+        reason=text(row["reason"]),
+        before=text(row["before"]),
+        after=text(row["after"]),
+        batch=text(row["batch"]),
+        login=text(row["login"]),
+    )
+
+
+CAP = 10_000
+"""The most changes of one operation that are counted."""
+
+
+class ChangeGroup(NamedTuple):
+    """One operation.
+
+    Args:
+        entry: the audit entry; the latest of a change group.
+        number: the changes in the group; 1 for a single change.
+    """
+
+    entry: AuditRecord
+    number: Count
+
+
+async def change_groups(tx: Transaction, limit: int = 50, batch: str | None = None) -> list[ChangeGroup]:
+    """List operations, latest first.
+
+    Args:
+        tx: an open transaction; one statement per page of entries, and one that counts.
+        limit: the most operations.
+        batch: a change group, whose changes are then listed one by one.
+    """
+    if batch is not None:
+        return [ChangeGroup(entry, Count(1)) for entry in await audit(tx, limit=limit, batch=batch)]
+    entries = await _latest(tx, limit)
+    numbers = await _numbers(tx, [entry.id for entry in entries if entry.batch])
+    return [ChangeGroup(entry, numbers.get(entry.id, Count(1))) for entry in entries]
+
+
+async def _latest(tx: Transaction, limit: int) -> list[AuditRecord]:
+    """The latest entry of each operation.
+
+    A page skips the change groups of earlier pages, so the search reads each entry about once, however large the
+    groups are.
+    """
+    latest: list[AuditRecord] = []
+    groups: set[str] = set()
+    last: int | None = None
+    while len(latest) < limit:
+        page = await _page(tx, limit, last, groups)
+        for entry in page:
+            if entry.batch is None or entry.batch not in groups:
+                latest.append(entry)
+                groups.update([entry.batch] if entry.batch else [])
+        if len(page) < limit:
+            break
+        last = page[-1].id
+    return latest[:limit]
+
+
+async def _page(tx: Transaction, limit: int, last: int | None, groups: Collection[str]) -> list[AuditRecord]:
+    table = tx.tables.audit.c
+    others = table.batch.is_(None) | ~tx.dialect.one_of(table.batch, sorted(groups))
+    after = [table.id < last] if last is not None else []
+    return await entries(tx, after, [others] if groups else [], limit)
+
+
+async def _numbers(tx: Transaction, entries: Sequence[int]) -> Mapping[int, Count]:
+    if not entries:
+        return {}
+    table, other = tx.tables.audit, tx.tables.audit.alias("together")
+    window = sa.select(other.c.id).where(other.c.batch == table.c.batch).limit(CAP + 1).correlate(table).subquery()
+    number = sa.select(sa.func.count()).select_from(window).correlate(table).scalar_subquery()
+    rows = await tx.rows(sa.select(table.c.id, number).where(tx.dialect.one_of(table.c.id, entries)))
+    return {id: capped(count, CAP) for id, count in rows}

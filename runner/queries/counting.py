@@ -1,0 +1,149 @@
+"""Bounded counts of tasks, along indexes."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.dialects import by_column
+from runner.db.schema import is_state
+from runner.db.schema.states import Condition, ended
+from runner.db.transaction import Transaction
+from runner.db.types import db_now
+from runner.model.task import Shown, State
+from runner.policy.lanes import Lane
+from runner.queries.rows import words
+from runner.queries.task_list.sources import live_states
+
+LANE_COLUMNS: dict[str, Any] = {"queue": sa.Text, "handler": sa.Text, "priority": sa.SmallInteger}
+
+
+class Count(NamedTuple):
+    """A count with an upper bound.
+
+    Args:
+        number: the number of rows counted.
+        more: True if there may be more.
+    """
+
+    number: int = 0
+    more: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.number:,}{'+' if self.more else ''}"
+
+    def of(self, noun: str) -> str:
+        """The count with its noun: `1 task`, `10,000+ tasks`."""
+        return f"{self} {noun}{'' if self == Count(1) else 's'}"
+
+
+def capped(number: int, cap: int) -> Count:
+    """A count from a query that read at most `cap` + 1 rows."""
+    return Count(min(number, cap), number > cap)
+
+
+class WaitingCounts(NamedTuple):
+    """The waiting tasks of one queue."""
+
+    ready: Count = Count()
+    scheduled: Count = Count()
+    retrying: Count = Count()
+
+
+class RunningCounts(NamedTuple):
+    """The running tasks of one queue: on live runners, and on lost ones."""
+
+    running: Count = Count()
+    lost: Count = Count()
+
+
+async def waiting(tx: Transaction, lanes: Sequence[Lane], cap: int) -> dict[str, WaitingCounts]:
+    """Count the waiting tasks of each queue, with one walk per lane along the index `ready`.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        lanes: the lanes that exist, from a survey.
+        cap: the most tasks to count for each number.
+    """
+    lane_rows = sa.select(tx.dialect.rows("lane", LANE_COLUMNS)).cte("lane")
+    queue, lane = sa.select(lane_rows.c.queue).distinct().subquery("queue"), lane_rows.alias("mine")
+    task = tx.tables.task.alias("walked")
+    due, future = task.c.run_at <= db_now(), task.c.run_at > db_now()
+    # Due tasks are counted from the index alone; only future tasks need their rows, for the attempts.
+    ready = _walk(lane, queue, task, due, task.c.run_at, cap + 1)
+    ahead = _walk(lane, queue, task, future, task.c.attempt, cap + 1)
+    statement = sa.select(queue.c.queue, _size(ready), _sizes(ahead))
+    rows = await tx.rows(statement, tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes)))
+    return {queue: _waiting(ready, sizes, cap) for queue, ready, sizes in rows}
+
+
+def _waiting(ready: int, sizes: str, cap: int) -> WaitingCounts:
+    ahead, attempted = map(int, sizes.split())
+    # Beyond the cap the split into scheduled and retrying is unknown, so neither number is complete.
+    more = ahead > cap
+    return WaitingCounts(capped(ready, cap), Count(min(ahead - attempted, cap), more), Count(min(attempted, cap), more))
+
+
+def _walk(lane: sa.CTE, queue: sa.Subquery, task: Any, condition: Condition, column: Any, limit: int) -> sa.Subquery:
+    """A column of the first waiting tasks of a queue that match a condition, over all of its lanes."""
+    matches = [task.c[name] == lane.c[name] for name in LANE_COLUMNS]
+    rows = sa.select(column).select_from(lane.join(task, sa.and_(*matches)))
+    due = rows.where(lane.c.queue == queue.c.queue, is_state(task.c.state, State.WAITING), condition)
+    return due.limit(limit).correlate(queue).subquery()
+
+
+def _size(rows: sa.Subquery) -> sa.ScalarSelect[int]:
+    return sa.select(sa.func.count()).select_from(rows).scalar_subquery()
+
+
+def _sizes(rows: sa.Subquery) -> sa.ScalarSelect[str]:
+    """The number of rows and of those with attempts, as one text: a scalar subquery returns one value."""
+    attempted = sa.func.coalesce(sa.func.sum(sa.case((rows.c.attempt > 0, 1), else_=0)), 0)
+    sizes = sa.cast(sa.func.count(), sa.Text) + " " + sa.cast(attempted, sa.Text)
+    return sa.select(sizes).select_from(rows).scalar_subquery()
+
+
+async def running(tx: Transaction, cap: int) -> dict[str, RunningCounts]:
+    """Count the running tasks of each queue; the cap applies to all queues together."""
+    task = tx.tables.task
+    lost = sa.case((live_states(tx.tables)[Shown.LOST], 1), else_=0).label("lost")
+    running = is_state(task.c.state, State.RUNNING)
+    window = sa.select(task.c.queue, lost).where(running).limit(cap + 1).subquery()
+    numbers = (sa.func.count(), sa.func.sum(window.c.lost))
+    rows = await tx.rows(sa.select(window.c.queue, *numbers).group_by(window.c.queue))
+    more = sum(row[1] for row in rows) > cap
+    return {
+        words(queue): RunningCounts(Count(total - lost_count, more), Count(lost_count, more))
+        for queue, total, lost_count in rows
+    }
+
+
+async def blocked(tx: Transaction, cap: int) -> dict[str, Count]:
+    """Count the blocked tasks of each queue; the cap applies to all queues together."""
+    task = tx.tables.task.c
+    window = sa.select(task.queue).where(is_state(task.state, State.BLOCKED)).limit(cap + 1).subquery()
+    rows = await tx.rows(sa.select(window.c.queue, sa.func.count()).group_by(window.c.queue))
+    more = sum(row[1] for row in rows) > cap
+    return {words(queue): Count(number, more) for queue, number in rows}
+
+
+async def dead(tx: Transaction, cap: int) -> dict[str, Count]:
+    """Count the dead tasks of each queue, each up to the cap.
+
+    The statement skips from queue to queue along the index `failed`; a DISTINCT would read the whole index.
+    """
+    history = tx.tables.history
+    earliest, beyond, dead_rows = (history.alias(name) for name in ("earliest", "beyond", "counted"))
+    head = sa.select(_first_queue(earliest, sa.true()).label("queue")).cte("head", recursive=True)
+    step = _first_queue(beyond, beyond.c.queue > head.c.queue).correlate(head)
+    heads = head.union_all(sa.select(step).where(head.c.queue.is_not(None)))
+    is_dead = ended(dead_rows.c.state, State.DEAD) & (dead_rows.c.queue == heads.c.queue)
+    window = sa.select(dead_rows.c.id).where(is_dead).limit(cap + 1).correlate(heads).subquery()
+    statement = sa.select(heads.c.queue, _size(window)).where(heads.c.queue.is_not(None))
+    return {words(queue): capped(number, cap) for queue, number in await tx.rows(statement)}
+
+
+def _first_queue(history: Any, condition: Condition) -> sa.ScalarSelect[str]:
+    queue = history.c.queue
+    first = sa.select(queue).where(ended(history.c.state, State.DEAD), condition).order_by(queue)
+    return first.limit(sa.literal_column("1")).scalar_subquery()

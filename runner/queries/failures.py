@@ -1,0 +1,155 @@
+"""failures: failed attempts, grouped by cause."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.schema import Tables
+from runner.db.schema.states import Condition
+from runner.db.transaction import Transaction
+from runner.db.types import db_later, db_now
+from runner.filter.parse import Filter
+from runner.model.task import MOVES, State
+from runner.queries.counting import Count
+from runner.queries.rows import moment, readable, text, words
+from runner.queries.task_list.compile import conditions
+from runner.queries.task_list.sources import attempts
+
+WINDOW = 20_000
+"""The most attempts that one list of failure groups reads, latest first."""
+
+LATELY = 600.0
+"""The period, in seconds, of the current rate."""
+
+DEAD_VERBS = [verb for verb, move in MOVES.items() if move.target is State.DEAD]
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """A failure group: failed attempts with the same cause.
+
+    Args:
+        fingerprint: the id of the cause: handler, error type and message, with numbers and ids masked.
+        count: the number of attempts.
+        dead: the attempts after which the task was dead.
+        tasks: the number of tasks.
+        recent: the attempts that ended in the last LATELY seconds.
+        first: when the first one ended.
+        last: when the last one ended.
+        handler: the handler of the tasks.
+        error_type: the error type of the last one.
+        message: the message of the last one.
+        traceback: the traceback of the last one; None if there is none.
+        task_id: the task of the last one.
+    """
+
+    fingerprint: str
+    count: Count
+    dead: int
+    tasks: int
+    recent: int
+    first: datetime | None
+    last: datetime | None
+    handler: str
+    error_type: str
+    message: str
+    traceback: str | None
+    task_id: int
+
+    @property
+    def rate(self) -> float:
+        """Attempts per minute in the last LATELY seconds."""
+        return self.recent / (LATELY / 60)
+
+
+async def failures(
+    tx: Transaction,
+    task_filter: Filter | None = None,
+    since: datetime | None = None,
+    limit: int = 50,
+    window: int = WINDOW,
+) -> list[Failures]:
+    """Group failed attempts by fingerprint, largest group first.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        task_filter: a filter on the fields of an attempt.
+        since: include only attempts that ended at or after this time, aware.
+        limit: the most groups.
+        window: the most attempts to read; beyond it, the counts cover the latest ones.
+
+    Returns:
+        The groups, each with its last attempt as the example.
+
+    Raises:
+        InvalidFilter: attempts do not have one of the fields.
+    """
+    recent, oldest = _recent(tx, task_filter or Filter(), since, window)
+    statement = _with_examples(tx, _grouped(tx.tables, recent, limit), recent, oldest)
+    return [_failures(row) for row in (await tx.execute(statement)).mappings().all()]
+
+
+def _recent(tx: Transaction, task_filter: Filter, since: datetime | None, window: int) -> tuple[sa.CTE, Any]:
+    """The latest attempts that match the filter, numbered from the last, and the end of the window, if reached.
+
+    The window counts all attempts of the period, so that a filter with few matches does not read all attempts.
+    """
+    attempt, ended_at = tx.tables.attempt.c, tx.tables.attempt.c.ended_at
+    within = _bounds(tx, task_filter) + ([ended_at >= since] if since else [])
+    last = sa.select(ended_at).where(*within).order_by(ended_at.desc()).offset(window - 1).limit(1)
+    oldest = last.scalar_subquery()
+    rank = sa.func.row_number().over(order_by=(ended_at.desc(), attempt.task_id.desc(), attempt.fence.desc()))
+    columns = (attempt.task_id, attempt.fence, attempt.fingerprint, attempt.verb, ended_at, rank.label("place"))
+    matches = conditions(task_filter, attempts(tx.tables), tx.dialect) or []
+    inside = sa.or_(oldest.is_(None), ended_at >= oldest)
+    return sa.select(*columns).where(*within, *matches, inside).cte("recent"), oldest
+
+
+def _bounds(tx: Transaction, task_filter: Filter) -> list[Condition]:
+    times = Filter(tuple(term for term in task_filter.terms if term.field in ("since", "until")))
+    return conditions(times, attempts(tx.tables), tx.dialect) or []
+
+
+def _grouped(tables: Tables, recent: sa.CTE, limit: int) -> sa.Subquery:
+    count, rank = sa.func.count(), sa.func.min(recent.c.place)
+    columns = (
+        recent.c.fingerprint,
+        count.label("count"),
+        sa.func.sum(sa.case((recent.c.verb.in_(DEAD_VERBS), 1), else_=0)).label("deaths"),
+        sa.func.count(recent.c.task_id.distinct()).label("tasks"),
+        sa.func.sum(sa.case((recent.c.ended_at >= db_later(db_now(), -LATELY), 1), else_=0)).label("recent"),
+        sa.func.min(recent.c.ended_at, type_=tables.attempt.c.ended_at.type).label("first"),
+        rank.label("place"),
+    )
+    grouped = sa.select(*columns).group_by(recent.c.fingerprint)
+    return grouped.order_by(count.desc(), rank).limit(limit).subquery("grouped")
+
+
+def _with_examples(tx: Transaction, grouped: sa.Subquery, recent: sa.CTE, oldest: Any) -> sa.Select[Any]:
+    attempt = tx.tables.attempt
+    last = grouped.join(recent, recent.c.place == grouped.c.place)
+    example = last.join(attempt, (attempt.c.task_id == recent.c.task_id) & (attempt.c.fence == recent.c.fence))
+    names = ("fingerprint", "ended_at", "handler", "error_type", "message", "traceback", "task_id")
+    numbers = [grouped.c[name] for name in ("count", "deaths", "tasks", "recent")]
+    first = tx.dialect.legible(grouped.c.first).label("first")
+    columns = [*readable(tx, [attempt.c[name] for name in names]), *numbers, first, oldest.is_not(None).label("more")]
+    return sa.select(*columns).select_from(example).order_by(grouped.c["count"].desc(), grouped.c.place)
+
+
+def _failures(row: Any) -> Failures:
+    return Failures(
+        fingerprint=words(row["fingerprint"]),
+        count=Count(row["count"], bool(row["more"])),
+        dead=int(row["deaths"]),
+        tasks=row["tasks"],
+        recent=int(row["recent"]),
+        first=moment(row["first"]),
+        last=moment(row["ended_at"]),
+        handler=words(row["handler"]),
+        error_type=words(row["error_type"]),
+        message=words(row["message"]),
+        traceback=text(row["traceback"]),
+        task_id=row["task_id"],
+    )

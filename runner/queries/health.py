@@ -1,0 +1,196 @@
+"""health: the state of the database, as far as this login may see it, and its problems."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from runner.db.transaction import Transaction, clock
+from runner.queries.permissions import staleness
+from runner.queries.rows import number, text, whole, words
+from runner.text import format
+from runner.text.operator import now
+from runner.text.sanitize import one_line
+
+OLD = 300.0
+"""Seconds after which an open transaction is reported: vacuum cannot remove rows that died since it began."""
+
+MANY_DEAD = 100_000
+"""Dead rows of a table that are reported if they also outnumber the live ones."""
+
+LARGE_WAL = 256 * 1024 * 1024
+"""Bytes of a write-ahead log that are reported: a long-running reader has blocked checkpoints."""
+
+NEARLY_ALL = 0.9
+"""The share of the allowed connections that is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """The oldest open transaction.
+
+    Args:
+        age: seconds since it began.
+        pid: the process id of its connection on the server.
+        program: the application name of the connection.
+        state: the current state of the connection.
+    """
+
+    age: float
+    pid: int
+    program: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRows:
+    """The dead rows of a table, which take space until a vacuum.
+
+    Args:
+        table: the name of the table.
+        live: the estimated number of live rows.
+        dead: the estimated number of dead rows.
+        vacuumed: seconds since the last vacuum; None for never.
+    """
+
+    table: str
+    live: int
+    dead: int
+    vacuumed: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The state of a database; fields that it does not have, or this login may not see, are None.
+
+    Args:
+        at: the database's time.
+        kind: the dialect.
+        version: the version of the server or library.
+        size: bytes of our tables, or of the file.
+        free: unused bytes of the file.
+        wal: bytes of the write-ahead log of the file.
+        connections: open and allowed connections.
+        hidden: connections whose activity this login may not see.
+        oldest: the oldest open transaction.
+        dead: the tables with their dead rows.
+        stale: seconds since the newest change that a standby shows; None if it is not a standby.
+    """
+
+    at: datetime
+    kind: str
+    version: str
+    size: int | None = None
+    free: int | None = None
+    wal: int | None = None
+    connections: tuple[int, int] | None = None
+    hidden: int = 0
+    oldest: OpenTransaction | None = None
+    dead: tuple[DeadRows, ...] = ()
+    stale: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HealthIssue:
+    """A problem of a database.
+
+    Args:
+        text: a sentence, safe to print.
+        advice: the next step.
+    """
+
+    text: str
+    advice: str
+
+
+async def health(tx: Transaction) -> Health:
+    """Read the state of the database.
+
+    Args:
+        tx: an open transaction; a few statements are executed, none of which reads our tables.
+    """
+    vitals = {name: await tx.rows(statement) for name, statement in tx.dialect.vitals(tx.tables).items()}
+    size, free, file = vitals["size"][0] if vitals.get("size") else (None, None, None)
+    used, most, hidden = vitals["connections"][0] if vitals.get("connections") else (None, 0, 0)
+    dead = (DeadRows(words(row[0]), whole(row[1]), whole(row[2]), number(row[3])) for row in vitals.get("bloat", ()))
+    oldest = (OpenTransaction(row[0], row[1], words(row[2]), words(row[3])) for row in vitals.get("oldest", ()))
+    return Health(
+        at=await clock(tx),
+        kind=tx.dialect.name,
+        version=words(vitals["version"][0][0]),
+        size=size,
+        free=free,
+        wal=_wal(text(file)),
+        connections=None if used is None else (used, most),
+        hidden=hidden,
+        oldest=next(iter(oldest), None),
+        dead=tuple(dead),
+        stale=await staleness(tx),
+    )
+
+
+def health_issues(health: Health) -> Iterator[HealthIssue]:
+    """Find the problems, most urgent first."""
+    if health.oldest is not None and health.oldest.age > OLD:
+        program = one_line(health.oldest.program) or "an unnamed program"
+        connection = f"{program} (connection {health.oldest.pid}, {health.oldest.state})"
+        age = format.age(health.oldest.age)
+        yield HealthIssue(
+            f"a transaction of {connection} has been open for {age}: dead rows accumulate until it ends",
+            f"End it if it is not needed: SELECT pg_terminate_backend({health.oldest.pid})",
+        )
+    for table in health.dead:
+        if table.dead > max(MANY_DEAD, table.live):
+            last_vacuum = f"{format.age(table.vacuumed)} ago" if table.vacuumed is not None else "never"
+            yield HealthIssue(
+                f"{table.table} has {table.dead:,} dead and {table.live:,} live rows, last vacuum: {last_vacuum}",
+                f"Find old transactions, then run: VACUUM {table.table}",
+            )
+    if health.connections is not None and health.connections[0] >= NEARLY_ALL * health.connections[1]:
+        used, most = health.connections
+        yield HealthIssue(
+            f"{used} of {most} connections are in use", "Raise max_connections, or open fewer connections."
+        )
+    if health.wal is not None and health.wal > LARGE_WAL:
+        yield HealthIssue(
+            f"the write-ahead log has grown to {format.size(health.wal)}",
+            "A reader blocks checkpoints: find the program that keeps a transaction open.",
+        )
+
+
+def _wal(file: str | None) -> int | None:
+    """The size of the write-ahead log beside a SQLite file."""
+    try:
+        return Path(f"{file}-wal").stat().st_size if file else None
+    except (OSError, ValueError):
+        return None
+
+
+class Ping(NamedTuple):
+    """The quickest of several answers.
+
+    Args:
+        took: seconds.
+        skew: how far the database's clock is ahead of this host's, within half of `took`.
+    """
+
+    took: float
+    skew: timedelta
+
+
+async def ping(ask: Callable[[], Awaitable[datetime]], times: int = 1) -> Ping:
+    """Measure the latency and the clock skew.
+
+    Args:
+        ask: reads the database's time.
+        times: the number of measurements; the quickest is the most accurate.
+    """
+    answers = []
+    for _ in range(times):
+        start, here = time.perf_counter(), now()
+        there = await ask()
+        took = time.perf_counter() - start
+        answers.append(Ping(took, there - here - timedelta(seconds=took / 2)))
+    return min(answers)

@@ -1,0 +1,224 @@
+"""counts: the number of tasks of each queue by state, and its rates."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import inf
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction, clock
+from runner.policy.lanes import Head, Lane
+from runner.queries import counting
+from runner.queries.counting import Count, RunningCounts, WaitingCounts
+from runner.queries.pauses import Pause, registered
+from runner.queries.reports import Flow, flows
+from runner.queries.rows import words
+from runner.store.lanes import survey
+
+STEPS = (1_000, 10_000)
+"""The number of newest tasks to read; the second step runs only if all tasks of the first are newer than the period."""
+
+
+class Unclaimed(NamedTuple):
+    """Tasks that no runner has claimed yet.
+
+    Args:
+        places: their number by (queue, handler).
+        more: True if there may be more.
+    """
+
+    places: Mapping[tuple[str, str], int]
+    more: bool
+
+    def of(self, queue: str) -> int:
+        """Their number in one queue."""
+        return sum(number for place, number in self.places.items() if place[0] == queue)
+
+
+async def unclaimed(tx: Transaction, since: datetime, until: datetime, steps: tuple[int, ...] = STEPS) -> Unclaimed:
+    """Count the unclaimed tasks that were submitted in a period.
+
+    Ids grow with the time of the submit, so a walk backwards along the ids finds the tasks and stops at the first one
+    that is older than the period.
+
+    Args:
+        tx: an open transaction; each step executes one statement.
+        since: the start of the period, aware.
+        until: the end of the period (exclusive), aware.
+        steps: the most tasks to read, first and last.
+    """
+    for limit in steps:
+        rows = await tx.rows(_newest(tx, since, until, limit))
+        more = sum(row[3] for row in rows) >= limit and not any(row[4] for row in rows)
+        if not more:
+            break
+    return Unclaimed({(words(row[0]), words(row[1])): int(row[2]) for row in rows if row[2]}, more)
+
+
+def _newest(tx: Transaction, since: datetime, until: datetime, limit: int) -> sa.Select[Any]:
+    """By queue and handler: unclaimed tasks of the period, all tasks, and whether one is older than the period."""
+    task = tx.tables.task.c
+    columns = (task.queue, task.handler, task.fence, task.submitted_at)
+    window = sa.select(*columns).order_by(task.id.desc()).limit(limit).subquery()
+    inside = (window.c.submitted_at >= since) & (window.c.submitted_at < until) & (window.c.fence == 0)
+    count, older = sa.case((inside, 1), else_=0), sa.case((window.c.submitted_at < since, 1), else_=0)
+    groups = (window.c.queue, window.c.handler)
+    return sa.select(*groups, sa.func.sum(count), sa.func.count(), sa.func.max(older)).group_by(*groups)
+
+
+CAP = 10_000
+
+MINUTE = 60.0
+ONE_MINUTE = timedelta(minutes=1)
+SOON = 10.0
+"""A backlog that is processed within this many seconds counts as none."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCounts:
+    """The numbers of one queue.
+
+    Args:
+        queue: the name of the queue.
+        ready: due tasks.
+        scheduled: future tasks that were never attempted.
+        retrying: future tasks that were attempted before.
+        blocked: tasks that wait for dependencies.
+        running: tasks on live runners.
+        lost: tasks on runners whose lease has expired.
+        dead: tasks that failed permanently.
+        oldest: seconds since the first ready task became due; None if none is ready.
+        arrived: tasks submitted in the last full minute.
+        minute: the flow of the last full minute.
+        hour: the flow of the last hour.
+        limit: the most tasks that may run concurrently; None for no limit.
+        paused: the pause in force; None if the queue is not paused.
+    """
+
+    queue: str
+    ready: Count
+    scheduled: Count
+    retrying: Count
+    blocked: Count
+    running: Count
+    lost: Count
+    dead: Count
+    oldest: float | None
+    arrived: Count
+    minute: Flow
+    hour: Flow
+    limit: int | None
+    paused: Pause | None
+
+    @property
+    def is_capped(self) -> bool:
+        """True if there may be more waiting tasks than were counted."""
+        return self.ready.more or self.scheduled.more or self.retrying.more
+
+    @property
+    def empty_in(self) -> float | None:
+        """Seconds until no task is ready, at the rates of the last full minute.
+
+        Infinite if the backlog does not shrink; None if no task is ready or the queue is paused.
+        """
+        return None if self.paused else time_until_empty(self.ready.number, self.arrived.number, self.minute.ended)
+
+    @property
+    def falls_behind(self) -> bool:
+        """True if more tasks arrive than end, and the backlog is worth more than a minute of work."""
+        late = self.oldest is not None and self.oldest > MINUTE
+        return late and not self.paused and self.ready.number > self.minute.ended < self.arrived.number
+
+
+def time_until_empty(ready: int, arrived: int, ended: int) -> float | None:
+    """Estimate the time until a backlog is processed.
+
+    Args:
+        ready: the tasks in the backlog.
+        arrived: tasks that arrive per minute.
+        ended: tasks that end per minute.
+
+    Returns:
+        Seconds; infinite if the backlog does not shrink; None if there is no backlog.
+    """
+    if not ready:
+        return None
+    # A queue that starts everything within seconds is not behind, even if more tasks arrived by chance in this minute.
+    if ended and ready * MINUTE / ended <= SOON:
+        return ready * MINUTE / ended
+    return ready * MINUTE / (ended - arrived) if ended > arrived else inf
+
+
+async def counts(tx: Transaction, cap: int = CAP, depth: int | None = None) -> list[QueueCounts]:
+    """Count the tasks of each queue by state, with the queue's rates.
+
+    Every count walks along an index and stops at the cap: the cost grows with the number of queues, handlers and
+    priorities in use, not with the number of tasks.
+
+    Args:
+        tx: an open transaction; nine or ten statements are executed.
+        cap: the most tasks to count per number; for running and blocked tasks, over all queues.
+        depth: the most waiting tasks to count, the slowest part on a large backlog; None for `cap`.
+
+    Returns:
+        Every queue that has tasks, is registered, or was active in the last hour, by name.
+    """
+    heads = [head for head in await survey(tx) if isinstance(head.lane.queue, str)]
+    waiting_counts = await counting.waiting(tx, _lanes(heads), depth or cap)
+    oldest = _oldest(heads)
+    in_hand = await counting.running(tx, cap)
+    blocked = await counting.blocked(tx, cap)
+    dead = await counting.dead(tx, cap)
+    minute, hour = await flows(tx)
+    this_minute = (await clock(tx)).replace(second=0, microsecond=0)
+    unclaimed_counts = await unclaimed(tx, this_minute - ONE_MINUTE, this_minute)
+    registry = await registered(tx, tx.tables.queue)
+    queues = []
+    for name in sorted({*waiting_counts, *in_hand, *blocked, *dead, *hour, *registry}):
+        ready, scheduled, retrying = waiting_counts.get(name, WaitingCounts())
+        running, lost = in_hand.get(name, RunningCounts())
+        entry, flow = registry.get(name), minute.get(name, Flow())
+        queues.append(
+            QueueCounts(
+                queue=name,
+                ready=ready,
+                scheduled=scheduled,
+                retrying=retrying,
+                blocked=blocked.get(name, Count()),
+                running=running,
+                lost=lost,
+                dead=dead.get(name, Count()),
+                oldest=oldest.get(name),
+                arrived=Count(flow.submitted + unclaimed_counts.of(name), unclaimed_counts.more),
+                minute=flow,
+                hour=hour.get(name, Flow()),
+                limit=entry.limit if entry else None,
+                paused=entry.pause if entry else None,
+            )
+        )
+    return queues
+
+
+async def waiting(tx: Transaction, cap: int = CAP) -> dict[str, WaitingCounts]:
+    """Count the waiting tasks of each queue: the slowest part of `counts` on a large backlog.
+
+    Args:
+        tx: an open transaction; two statements are executed.
+        cap: the most tasks to count per number.
+    """
+    return await counting.waiting(tx, _lanes(await survey(tx)), cap)
+
+
+def _lanes(heads: Iterable[Head]) -> list[Lane]:
+    """The lanes whose names are text; SQLite also stores other types."""
+    return [head.lane for head in heads if isinstance(head.lane.queue, str) and isinstance(head.lane.handler, str)]
+
+
+def _oldest(heads: Iterable[Head]) -> dict[str, float]:
+    ages: dict[str, float] = {}
+    for head in heads:
+        if head.wait <= 0:
+            ages[head.lane.queue] = max(ages.get(head.lane.queue, 0.0), -head.wait)
+    return ages

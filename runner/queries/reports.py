@@ -1,0 +1,227 @@
+"""reports: task counts and durations, from the statistics that runners write per minute."""
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.schema import MINUTE_COUNTS
+from runner.db.transaction import Transaction
+from runner.db.types import db_later, db_now, minute_number
+from runner.policy.histogram import merged, percentile
+from runner.queries.rows import moment, words
+
+MOST_ROWS = 200_000
+"""The most rows of statistics whose durations one report reads: a day of a hundred handlers on one runner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Task counts of a period; see MINUTE_COUNTS.
+
+    Args:
+        submitted: submitted tasks that have been claimed or have ended.
+        succeeded: succeeded tasks.
+        first_try: of these, on the first attempt.
+        second_try: of these, on the second attempt.
+        retried: failed attempts that were followed by another one.
+        died: tasks that became dead.
+        cancelled: tasks that were cancelled while running.
+        rescued: tasks that were rescued from lost runners.
+    """
+
+    submitted: int = 0
+    succeeded: int = 0
+    first_try: int = 0
+    second_try: int = 0
+    retried: int = 0
+    died: int = 0
+    cancelled: int = 0
+    rescued: int = 0
+
+    @property
+    def ended(self) -> int:
+        """Tasks that ended."""
+        return self.succeeded + self.died + self.cancelled
+
+    @property
+    def failed(self) -> int:
+        """Failed attempts."""
+        return self.retried + self.died
+
+    @property
+    def success_rate(self) -> float | None:
+        """The share of succeeded tasks among succeeded and dead ones; None if there are none."""
+        return self.share_of(self.succeeded)
+
+    def share_of(self, number: int) -> float | None:
+        """The share of a number among succeeded and dead tasks; None if there are none."""
+        finished = self.succeeded + self.died
+        return number / finished if finished else None
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The results of one handler in one queue.
+
+    Args:
+        queue: the name of the queue.
+        handler: the name of the handler.
+        flow: the counts.
+        durations: a histogram, see runner.policy.histogram; empty if the period has too many rows.
+        p50: the median duration of attempts in seconds; None if unknown.
+        p95: the 95th percentile in seconds; None if unknown.
+    """
+
+    queue: str
+    handler: str
+    flow: Flow
+    durations: tuple[int, ...]
+    p50: float | None
+    p95: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteFlow:
+    """The counts of one minute or step, for plots.
+
+    Args:
+        minute: its start.
+        flow: the counts.
+    """
+
+    minute: datetime
+    flow: Flow
+
+
+async def flows(tx: Transaction) -> tuple[dict[str, Flow], dict[str, Flow]]:
+    """Sum up by queue.
+
+    Returns:
+        The last full minute, and the last sixty minutes including the current one.
+    """
+    minute = tx.tables.minute.c
+    last = (minute.minute > db_later(db_now(), -120)) & (minute.minute <= db_later(db_now(), -60))
+    in_last = [sa.func.sum(sa.case((last, minute[name]), else_=0)) for name in MINUTE_COUNTS]
+    statement = sa.select(minute.queue, *_sums(tx), *in_last).group_by(minute.queue)
+    rows = await tx.rows(statement.where(minute.minute > db_later(db_now(), -3600)))
+    half = 1 + len(MINUTE_COUNTS)
+    return {words(row[0]): _flow(row[half:]) for row in rows}, {words(row[0]): _flow(row[1:half]) for row in rows}
+
+
+async def pulses(tx: Transaction, since: datetime) -> dict[str, list[MinuteFlow]]:
+    """Sum up by queue and minute, in order; minutes without activity are left out.
+
+    Args:
+        tx: an open transaction.
+        since: the first minute, aware.
+    """
+    minute = tx.tables.minute.c
+    groups = (minute.queue, minute.minute)
+    statement = sa.select(*groups, *_sums(tx)).where(minute.minute >= since).group_by(*groups).order_by(*groups)
+    minutes: dict[str, list[MinuteFlow]] = defaultdict(list)
+    for row in await tx.rows(statement):
+        if beginning := moment(row[1]):
+            minutes[words(row[0])].append(MinuteFlow(beginning, _flow(row[2:])))
+    return dict(minutes)
+
+
+async def totals(
+    tx: Transaction, since: datetime, until: datetime, queue: str | None = None, handler: str | None = None
+) -> list[Total]:
+    """Sum up by queue and handler.
+
+    Args:
+        tx: an open transaction.
+        since: the first minute, aware.
+        until: the end, aware and exclusive.
+        queue: only this queue.
+        handler: only this handler.
+
+    Returns:
+        The totals, most successes first.
+    """
+    minute = tx.tables.minute.c
+    conditions = _conditions(tx, since, until, queue, handler)
+    groups = (minute.queue, minute.handler)
+    rows = await tx.rows(sa.select(*groups, *_sums(tx)).where(*conditions).group_by(*groups))
+    durations = await _durations(tx, conditions)
+    result = [_total(row, durations.get((row[0], row[1]), [])) for row in rows]
+    return sorted(result, key=lambda total: (-total.flow.succeeded, total.queue, total.handler))
+
+
+async def per_minute(
+    tx: Transaction,
+    since: datetime,
+    until: datetime,
+    queue: str | None = None,
+    handler: str | None = None,
+    step: int = 1,
+) -> list[MinuteFlow]:
+    """Sum up by minute, or by several minutes, in order; steps without activity are left out.
+
+    Args:
+        tx: an open transaction.
+        since: the first minute, aware.
+        until: the end, aware and exclusive.
+        queue: only this queue.
+        handler: only this handler.
+        step: minutes per entry, aligned to 1970-01-01.
+    """
+    # Integers, because databases agree on integer division.
+    number = sa.cast(minute_number(tx.tables.minute.c.minute), sa.BigInteger)
+    span = (number // sa.literal_column(str(step))).label("span")
+    statement = sa.select(span, *_sums(tx)).where(*_conditions(tx, since, until, queue, handler))
+    rows = await tx.rows(statement.group_by(span).order_by(span))
+    return [MinuteFlow(datetime.fromtimestamp(row[0] * step * 60, UTC), _flow(row[1:])) for row in rows]
+
+
+def _conditions(
+    tx: Transaction, since: datetime, until: datetime, queue: str | None, handler: str | None
+) -> list[sa.ColumnElement[bool]]:
+    minute = tx.tables.minute.c
+    conditions = [minute.minute >= since, minute.minute < until]
+    if queue is not None:
+        conditions.append(minute.queue == queue)
+    if handler is not None:
+        conditions.append(minute.handler == handler)
+    return conditions
+
+
+def _sums(tx: Transaction) -> list[sa.ColumnElement[Any]]:
+    return [sa.func.sum(tx.tables.minute.c[name]) for name in MINUTE_COUNTS]
+
+
+def _flow(sums: Sequence[Any]) -> Flow:
+    return Flow(**{name: int(number) for name, number in zip(MINUTE_COUNTS, sums, strict=True)})
+
+
+async def _durations(tx: Transaction, conditions: list[sa.ColumnElement[bool]]) -> dict[tuple[str, str], list[int]]:
+    """Histograms by queue and handler; none beyond MOST_ROWS, because a partial one would mislead."""
+    minute = tx.tables.minute.c
+    columns = (minute.queue, minute.handler, sa.cast(minute.durations, sa.Text), sa.func.count())
+    # Equal histograms, most of them of a single task, are read only once.
+    statement = sa.select(*columns).where(*conditions).group_by(*columns[:3]).limit(MOST_ROWS + 1)
+    rows = await tx.rows(statement)
+    by_place: dict[tuple[str, str], list[list[int]]] = defaultdict(list)
+    for queue, handler, histogram, repeats in rows if len(rows) <= MOST_ROWS else ():
+        by_place[queue, handler].append([count * repeats for count in _histogram(histogram)])
+    return {place: merged(histograms) for place, histograms in by_place.items()}
+
+
+def _histogram(text: Any) -> list[int]:
+    try:
+        counts = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return []
+    valid = isinstance(counts, list) and all(isinstance(count, int) and count >= 0 for count in counts)
+    return counts if valid else []
+
+
+def _total(row: Sequence[Any], durations: list[int]) -> Total:
+    p50, p95 = (percentile(durations, q) for q in (0.5, 0.95))
+    return Total(words(row[0]), words(row[1]), _flow(row[2:]), tuple(durations), p50, p95)

@@ -1,0 +1,75 @@
+"""Tolerant reading of rows, so that no value from a foreign client breaks a list.
+
+SQLite stores any type in any column; PostgreSQL stores times outside of Python's range. An unreadable value becomes
+None, zero or a replacement character.
+"""
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction
+from runner.db.types import Instant, instant_from_text
+
+
+def readable(tx: Transaction, columns: Iterable[Any]) -> list[sa.ColumnElement[Any]]:
+    """The columns in a form that the driver can always fetch, under their own names."""
+    return [_fetchable(tx, column).label(column.name) for column in columns]
+
+
+def _fetchable(tx: Transaction, column: Any) -> sa.ColumnElement[Any]:
+    match column.type:
+        case Instant():
+            return tx.dialect.legible(column)
+        case sa.Boolean() | sa.Float():
+            return sa.type_coerce(column, sa.types.NullType())
+        case _:
+            coerced: sa.ColumnElement[Any] = column
+            return coerced
+
+
+def moment(value: Any) -> datetime | None:
+    """A time; None if unreadable."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    try:
+        return instant_from_text(value) if isinstance(value, str) else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def text(value: Any) -> str | None:
+    """A text; bytes, which SQLite may return, are decoded with replacement characters."""
+    match value:
+        case None | str():
+            return value
+        case bytes():
+            return value.decode(errors="replace")
+    return str(value)
+
+
+def words(value: Any) -> str:
+    """A text from a column without NULL."""
+    return text(value) or ""
+
+
+def whole(value: Any) -> int:
+    """An integer; zero for any other value."""
+    return value if isinstance(value, int) else 0
+
+
+def number(value: Any) -> float | None:
+    """A number; None for any other value."""
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """The texts in a JSON array; none for any other value."""
+    try:
+        items = json.loads(words(value) or "[]")
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(item for item in items if isinstance(item, str)) if isinstance(items, list) else ()

@@ -1,0 +1,166 @@
+"""runners: the registered runners, and the handlers that no live runner has."""
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+
+from runner.db.schema import is_state
+from runner.db.transaction import Transaction
+from runner.db.types import db_now, seconds_until
+from runner.model.task import State
+from runner.queries.pauses import registered
+from runner.queries.rows import moment, readable, text, texts, whole, words
+from runner.store.lanes import survey
+
+MOST = 1_000
+"""The most runners in a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerRow:
+    """A runner process.
+
+    Args:
+        id: the runner's id, which changes with every start.
+        host: the host of the process.
+        pid: the process id on that host.
+        version: the version of the program.
+        started_at: when it registered.
+        heartbeat_age: seconds since its last heartbeat.
+        lease: seconds until its lease expires; negative if its tasks may be rescued.
+        handlers: the names of its handlers.
+        queues: the queues that it claims from; empty for all.
+        threaded: the handlers that run in threads.
+        capacity: its slots, threads included.
+        threads: its threads.
+        running: the tasks that it reported with its last heartbeat.
+        running_tasks: the running tasks of this runner in the task table.
+        command: the runner command that an operator stored for it.
+    """
+
+    id: int
+    host: str
+    pid: int
+    version: str
+    started_at: datetime | None
+    heartbeat_age: float
+    lease: float
+    handlers: tuple[str, ...]
+    queues: tuple[str, ...]
+    threaded: tuple[str, ...]
+    capacity: int
+    threads: int
+    running: int
+    running_tasks: int
+    command: str | None
+
+    @property
+    def alive(self) -> bool:
+        """True until its lease expires."""
+        return self.lease >= 0
+
+    def takes(self, queue: str, handler: str) -> bool:
+        """True if it claims such tasks."""
+        return takes(self.handlers, self.queues, queue, handler)
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerWithoutRunner:
+    """A handler with waiting tasks that no live runner claims.
+
+    Args:
+        handler: the handler's name.
+        queues: the queues with its unclaimed tasks.
+        due: seconds since its first task became due; negative if it is not due yet.
+        seen: when a runner last had the handler; None for never.
+    """
+
+    handler: str
+    queues: tuple[str, ...]
+    due: float
+    seen: datetime | None
+
+
+async def runners(tx: Transaction) -> list[RunnerRow]:
+    """List the registered runners, lost ones included, by host and id."""
+    return await _runners(tx, sa.true())
+
+
+async def runner_of(tx: Transaction, runner_id: int | None) -> RunnerRow | None:
+    """Find one runner; None if it is not registered."""
+    if runner_id is None:
+        return None
+    rows = await _runners(tx, tx.tables.runner.c.id == runner_id)
+    return rows[0] if rows else None
+
+
+async def _runners(tx: Transaction, condition: sa.ColumnElement[bool]) -> list[RunnerRow]:
+    runner, task = tx.tables.runner, tx.tables.task.c
+    running = sa.select(sa.func.count()).where(task.runner_id == runner.c.id, is_state(task.state, State.RUNNING))
+    columns = [
+        *readable(tx, runner.c),
+        seconds_until(runner.c.beat_at).label("beat"),
+        seconds_until(runner.c.lease_until).label("lease"),
+        running.correlate(runner).scalar_subquery().label("running_tasks"),
+    ]
+    statement = sa.select(*columns).where(condition).order_by(runner.c.host, runner.c.id).limit(MOST)
+    return [_runner(row) for row in (await tx.execute(statement)).mappings().all()]
+
+
+def _runner(row: sa.RowMapping) -> RunnerRow:
+    return RunnerRow(
+        id=row["id"],
+        host=words(row["host"]),
+        pid=whole(row["pid"]),
+        version=words(row["version"]),
+        started_at=moment(row["started_at"]),
+        heartbeat_age=-(row["beat"] or 0.0),
+        lease=row["lease"] or 0.0,
+        handlers=texts(row["handlers"]),
+        queues=texts(row["queues"]),
+        threaded=texts(row["threaded"]),
+        capacity=whole(row["capacity"]),
+        threads=whole(row["threads"]),
+        running=whole(row["running"]),
+        running_tasks=row["running_tasks"],
+        command=text(row["command"]),
+    )
+
+
+async def unknown_handlers(tx: Transaction) -> list[HandlerWithoutRunner]:
+    """Find the handlers with waiting tasks that no live runner claims, longest due first."""
+    lanes: dict[str, dict[str, float]] = defaultdict(dict)
+    for head in await survey(tx):
+        queues = lanes[words(head.lane.handler)]
+        queue = words(head.lane.queue)
+        queues[queue] = min(queues.get(queue, head.wait), head.wait)
+    runner = tx.tables.runner.c
+    rows = await tx.rows(sa.select(runner.handlers, runner.queues).where(runner.lease_until >= db_now()))
+    claimants = [(texts(row[0]), texts(row[1])) for row in rows]
+    registry = await registered(tx, tx.tables.handler)
+    result = []
+    for handler, queues in lanes.items():
+        unclaimed = {
+            queue: wait
+            for queue, wait in queues.items()
+            if not any(takes(*claimant, queue, handler) for claimant in claimants)
+        }
+        if unclaimed:
+            seen = registry[handler].seen if handler in registry else None
+            result.append(HandlerWithoutRunner(handler, tuple(sorted(unclaimed)), -min(unclaimed.values()), seen))
+    return sorted(result, key=lambda row: (-row.due, row.handler))
+
+
+def takes(handlers: Collection[str], queues: Collection[str], queue: str, handler: str) -> bool:
+    """True if a runner claims the tasks of a queue and a handler.
+
+    Args:
+        handlers: the runner's handlers.
+        queues: the queues that the runner claims from; empty for all.
+        queue: the queue of the tasks.
+        handler: the handler of the tasks.
+    """
+    return handler in handlers and (not queues or queue in queues)

@@ -1,0 +1,1 @@
+"""One task: detail, attempts, timeline, dependency tree, result."""

@@ -1,0 +1,82 @@
+"""The failed attempts of a task."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction
+from runner.queries.rows import moment, number, readable, text, whole, words
+
+MOST_ATTEMPTS = 1_000
+"""Attempts that are read: the last ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A failed attempt.
+
+    Args:
+        attempt: its number, from 1.
+        fence: the fence of its claim.
+        started_at: when the runner claimed it.
+        ended_at: when it ended.
+        runner_id: the runner that executed it.
+        host: the host of that runner.
+        verb: the resulting move.
+        error_type: the class of the exception.
+        message: the message of the exception.
+        traceback: the traceback; None if there is none.
+        fingerprint: see Failures.
+        delay: the delay until the next attempt; None if there was none.
+    """
+
+    attempt: int
+    fence: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    runner_id: int | None
+    host: str | None
+    verb: str
+    error_type: str
+    message: str
+    traceback: str | None
+    fingerprint: str
+    delay: timedelta | None
+
+    @property
+    def duration(self) -> timedelta | None:
+        """The time from its claim to its end."""
+        return self.ended_at - self.started_at if self.started_at and self.ended_at else None
+
+
+async def attempts_of(tx: Transaction, id: int) -> list[Attempt]:
+    """Read the failed attempts of a task, oldest first."""
+    attempt = tx.tables.attempt
+    statement = sa.select(*readable(tx, attempt.c)).where(attempt.c.task_id == id).order_by(attempt.c.fence.desc())
+    rows = (await tx.execute(statement.limit(MOST_ATTEMPTS))).mappings().all()
+    return [_attempt(row) for row in reversed(rows)]
+
+
+def _attempt(row: sa.RowMapping) -> Attempt:
+    return Attempt(
+        attempt=whole(row["attempt"]),
+        fence=row["fence"],
+        started_at=moment(row["started_at"]),
+        ended_at=moment(row["ended_at"]),
+        runner_id=row["runner_id"],
+        host=text(row["host"]),
+        verb=words(row["verb"]),
+        error_type=words(row["error_type"]),
+        message=words(row["message"]),
+        traceback=text(row["traceback"]),
+        fingerprint=words(row["fingerprint"]),
+        delay=_span(number(row["delay"])),
+    )
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    try:
+        return None if seconds is None else timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        return None

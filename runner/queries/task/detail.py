@@ -1,0 +1,221 @@
+"""All details of one task, live or finished."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime, tzinfo
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction, clock
+from runner.errors import InvalidRetryPlan, TaskNotFound
+from runner.handlers.options import TASK_OPTIONS
+from runner.model.task import State
+from runner.policy.claim_conditions import used_up
+from runner.policy.retry import next_runs, parse_plan
+from runner.queries.audit import AuditRecord, audit
+from runner.queries.pauses import Pause, pauses
+from runner.queries.permissions import reads_audit
+from runner.queries.rows import moment, number, readable, text, texts, whole, words
+from runner.queries.runners import RunnerRow, runner_of
+from runner.queries.task.attempts import MOST_ATTEMPTS, Attempt, attempts_of
+from runner.queries.task.dependency_tree import DependencyTree, dependency_tree
+from runner.queries.task.unique_key import UniqueKey, unique_key
+from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row
+from runner.text import format
+from runner.text.sanitize import count_noun
+
+ALONE = DependencyTree()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDetail:
+    """All details of one task.
+
+    Args:
+        task: the task as a list shows it.
+        error: the full text of the last error.
+        payload: its arguments, JSON text.
+        result: its result, JSON text; None if there is none.
+        checkpoint: its last checkpoint, JSON text.
+        retry: its retry plan as text; None for the handler's plan.
+        timeout: seconds that an attempt may take; None for the handler's timeout.
+        tags: its tags.
+        trace: the W3C traceparent of its submit.
+        bucket: its bucket, from 0 to 999.
+        unique: its unique key and the key's holder; None if it has no unique key.
+        submitted_by: the submitter.
+        deadline_at: when the current attempt times out.
+        started_at: when the current attempt started; None while no start is recorded.
+        attempts: its failed attempts, in order.
+        audit: the operations on it, in order.
+        audit_seen: False if this login may not read the audit log.
+        next_runs: when it runs again if every attempt fails immediately; empty if its plan or its maximum of attempts
+            comes from a handler that is unknown here.
+        runner: the runner that executes it; None if it is not running, or the runner is no longer registered.
+        queue_pause: the pause of its queue; None if the queue is not paused.
+        handler_pause: the pause of its handler; None if the handler is not paused.
+        at: the database's time.
+        dependencies: its dependencies and dependents.
+        options: the task options without a field here or in `task`, by column.
+    """
+
+    task: TaskRow
+    error: str | None
+    payload: str
+    result: str | None
+    checkpoint: str | None
+    retry: str | None
+    timeout: float | None
+    tags: tuple[str, ...]
+    trace: str | None
+    submitted_by: str | None
+    deadline_at: datetime | None
+    attempts: tuple[Attempt, ...]
+    audit: tuple[AuditRecord, ...]
+    next_runs: tuple[datetime, ...]
+    runner: RunnerRow | None
+    at: datetime
+    bucket: int = 0
+    unique: UniqueKey | None = None
+    queue_pause: Pause | None = None
+    handler_pause: Pause | None = None
+    dependencies: DependencyTree = ALONE
+    started_at: datetime | None = None
+    audit_seen: bool = True
+    options: Mapping[str, str | None] = field(default_factory=dict)
+
+
+_NAMED = {item.name for kind in (TaskDetail, TaskRow) for item in fields(kind)} | {"unique_key"}
+OTHER_OPTIONS = tuple(option.column for option in TASK_OPTIONS if option.column and option.column not in _NAMED)
+"""Columns of the task options that have no field in TaskDetail or TaskRow."""
+
+
+async def task_detail(tx: Transaction, id: int, default_retry: str | None = None) -> TaskDetail:
+    """Read all details of a task.
+
+    Args:
+        tx: an open transaction.
+        id: the task's id.
+        default_retry: the handler's retry plan, for a task without its own; None if unknown.
+
+    Raises:
+        TaskNotFound: neither the live table nor the history has a task with this id.
+    """
+    row = await _row(tx, id)
+    task, now = task_row(row), await clock(tx)
+    retry = text(row["retry"])
+    all_pauses = await pauses(tx)
+    reads_log = await reads_audit(tx)
+    return TaskDetail(
+        task=task,
+        error=text(row["error"]),
+        payload=words(row["payload"]),
+        result=text(row.get("result")),
+        checkpoint=text(row["checkpoint"]),
+        retry=retry,
+        timeout=number(row["timeout"]),
+        tags=texts(row["tags"]),
+        trace=text(row["trace"]),
+        submitted_by=text(row["submitted_by"]),
+        deadline_at=moment(row.get("deadline_at")),
+        started_at=moment(row.get("started_at")),
+        attempts=tuple(await attempts_of(tx, id)),
+        audit=tuple(reversed(await audit(tx, task_id=id, limit=MOST_ATTEMPTS))) if reads_log else (),
+        next_runs=forecast(task, retry or default_retry, now),
+        runner=await runner_of(tx, task.runner_id) if task.state is State.RUNNING else None,
+        at=now,
+        bucket=whole(row["bucket"]),
+        unique=await unique_key(tx, id, task.handler, key) if (key := text(row["unique_key"])) is not None else None,
+        queue_pause=all_pauses.queues.get(task.queue),
+        handler_pause=all_pauses.handlers.get(task.handler),
+        dependencies=await dependency_tree(tx, task),
+        audit_seen=reads_log,
+        options={name: text(row[name]) for name in OTHER_OPTIONS},
+    )
+
+
+def forecast(task: TaskRow, retry: str | None, now: datetime) -> tuple[datetime, ...]:
+    """Predict when a task runs again if every attempt fails immediately.
+
+    Args:
+        task: any task.
+        retry: the effective plan, as text; None if unknown.
+        now: the database's time.
+
+    Returns:
+        The times of all remaining attempts: from the next one for a waiting task, from the one after the current for a
+        running task. Empty if the task has ended, or the times cannot be predicted.
+    """
+    if task.state.final or task.state is State.BLOCKED or task.max_attempts is None:
+        return ()
+    if task.state is State.RUNNING:
+        return _runs(retry, task.attempt, task.max_attempts, now)
+    if used_up(task.attempt, task.max_attempts):
+        return ()
+    start = max(task.run_at or now, now)
+    return (start, *_runs(retry, task.attempt + 1, task.max_attempts, start))
+
+
+def _runs(retry: str | None, attempt: int, max_attempts: int, start: datetime) -> tuple[datetime, ...]:
+    if retry is None:
+        return ()
+    try:
+        return tuple(next_runs(parse_plan(retry), attempt, max_attempts, start))
+    except InvalidRetryPlan:
+        return ()
+
+
+async def _row(tx: Transaction, id: int) -> sa.RowMapping:
+    for table in (tx.tables.task, tx.tables.history):
+        shown = displayed_state(tx.tables, table).label("shown")
+        statement = one_task(tx, table, id, [*readable(tx, table.c), shown])
+        row = (await tx.execute(statement)).mappings().one_or_none()
+        if row is not None:
+            return row
+    raise TaskNotFound(id=id)
+
+
+def task_fields(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
+    """List the fields of a task; empty ones are left out.
+
+    Args:
+        detail: the details of the task.
+        zone: the time zone of times.
+
+    Yields:
+        A label and a text; the text is not sanitized.
+    """
+    task = detail.task
+    yield "task", f"{task.id}   version {task.version}"
+    yield "state", format.state(task.shown) + ("   termination requested" if task.cancel_requested else "")
+    yield "handler", f"{task.handler}   in queue {task.queue}, priority {task.priority}"
+    rescued = f"   rescued {count_noun(task.rescues, 'time')}" if task.rescues else ""
+    yield "attempts", f"{format.attempts(task.attempt, task.max_attempts)}{rescued}"
+    times = {"run at": task.run_at, "submitted": task.submitted_at, "claimed": task.claimed_at}
+    times |= {"started": detail.started_at, "deadline": detail.deadline_at, "finished": task.finished_at}
+    yield from ((name, format.exact(moment, detail.at, zone)) for name, moment in times.items() if moment)
+    yield from ((name, str(value)) for name, value in _rest(detail) if value not in (None, ""))
+
+
+def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
+    task, runner = detail.task, detail.runner
+    yield "key", task.key
+    yield "unique key", detail.unique and detail.unique.key
+    yield "key status", detail.unique and detail.unique.describe(task.id, detail.at)
+    yield "parents", detail.dependencies.progress
+    yield "submitted by", detail.submitted_by
+    yield "handler time", format.duration(task.duration) if task.duration is not None else None
+    yield "progress", f"{task.progress:.0%}" if task.progress is not None else None
+    yield (
+        "runner",
+        f"{runner.id} on {runner.host}, last heartbeat {format.age(runner.heartbeat_age)} ago"
+        if runner
+        else task.runner_id,
+    )
+    yield "host", None if runner else task.host
+    yield "retry plan", detail.retry
+    yield "timeout", format.age(detail.timeout) if detail.timeout is not None else None
+    yield "tags", ", ".join(detail.tags)
+    yield "bucket", detail.bucket
+    yield "trace", detail.trace
+    yield from detail.options.items()

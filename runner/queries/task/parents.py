@@ -1,0 +1,87 @@
+"""parents: the tasks that a task depends on, open and resolved."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.schema import is_state
+from runner.db.transaction import Transaction
+from runner.model.task import State
+from runner.queries.rows import text, words
+from runner.queries.task_list.row import TaskRow, task_rows
+from runner.store.dependencies.parents import is_open, parent_of
+
+MOST = 20
+"""The most parents to read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """One dependency of a task.
+
+    Args:
+        task: the parent; None if it is not submitted yet, or no longer exists.
+        id: the parent's id, if known.
+        handler: the parent's handler, if the dependency names a business key.
+        key: the parent's business key.
+        on_failure: the effect of a failed parent: wait, cancel or run.
+        dependency_id: the id of the dependency, as an operator unblocks it.
+        child: the id of the dependent task.
+        open: True while the task waits for the parent.
+        satisfied_by: the operator who removed the dependency; None if no operator did.
+    """
+
+    task: TaskRow | None
+    id: int | None
+    handler: str | None
+    key: str | None
+    on_failure: str
+    dependency_id: int = 0
+    child: int = 0
+    open: bool = True
+    satisfied_by: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of a parent without a row."""
+        return f"task {self.id}" if self.key is None else f"{self.handler} {self.key}"
+
+
+async def parents(tx: Transaction, *children: int, closed: bool = False, limit: int = MOST) -> tuple[Parent, ...]:
+    """Find the dependencies of tasks, in submit order.
+
+    Args:
+        tx: an open transaction.
+        children: the ids of the dependent tasks.
+        closed: include resolved dependencies, after the open ones.
+        limit: the most dependencies.
+    """
+    dependency = tx.tables.dependency
+    of_children = tx.dialect.one_of(dependency.c.task_id, children)
+    condition = of_children if closed else of_children & is_open(dependency.c)
+    # A business key can name a newer task by now; for a resolved dependency the recorded parent counts.
+    current_id = sa.func.coalesce(parent_of(tx.tables, dependency), dependency.c.parent_id)
+    parent_id = sa.case((is_open(dependency.c), current_id), else_=dependency.c.parent_id).label("parent")
+    names = ("id", "task_id", "parent_handler", "parent_key", "on_failure", "satisfied_by")
+    columns = [*(dependency.c[name] for name in names), is_open(dependency.c).label("open"), parent_id]
+    # Open dependencies first, then parents that did not succeed, then the rest.
+    succeeded = sa.func.coalesce(is_state(dependency.c.parent_state, State.SUCCEEDED), sa.false())
+    order = (sa.case((is_open(dependency.c), 0), (~succeeded, 1), else_=2), dependency.c.id)
+    rows = await tx.rows(sa.select(*columns).where(condition).order_by(*order).limit(limit))
+    tasks = {task.id: task for task in await task_rows(tx, [row.parent for row in rows if row.parent is not None])}
+    return tuple(_parent(row, tasks.get(row.parent)) for row in rows)
+
+
+def _parent(row: Any, task: TaskRow | None) -> Parent:
+    return Parent(
+        task=task,
+        id=row.parent,
+        handler=text(row.parent_handler),
+        key=text(row.parent_key),
+        on_failure=words(row.on_failure),
+        dependency_id=row.id,
+        child=row.task_id,
+        open=bool(row.open),
+        satisfied_by=text(row.satisfied_by),
+    )

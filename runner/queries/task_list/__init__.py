@@ -1,0 +1,1 @@
+"""The task list: search, pages, sorting, cursors."""

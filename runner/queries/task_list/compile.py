@@ -1,0 +1,156 @@
+"""Translate a filter into SQL conditions, with bound parameters and a fixed set of columns."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.dialects import Dialect
+from runner.db.schema.states import Condition
+from runner.db.types import db_later, db_now
+from runner.errors import InvalidFilter
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
+from runner.model.task import Shown, State
+from runner.queries.task_list.sources import Source
+
+INDEXED_STATES = frozenset({State.BLOCKED, State.RUNNING, Shown.LOST, State.DEAD, State.CANCELLED})
+"""The states that have an index."""
+
+COMPARISONS: dict[Operator, Callable[..., Any]] = {
+    Operator.EQ: lambda column, value: column == value,
+    Operator.LT: lambda column, value: column < value,
+    Operator.LE: lambda column, value: column <= value,
+    Operator.GT: lambda column, value: column > value,
+    Operator.GE: lambda column, value: column >= value,
+    Operator.RANGE: lambda column, low, high: column.between(low, high),
+    Operator.CONTAINS: lambda column, value: column.icontains(value, autoescape=True),
+}
+
+REVERSED = {Operator.LT: Operator.GT, Operator.GT: Operator.LT, Operator.LE: Operator.GE, Operator.GE: Operator.LE}
+"""The comparison of times for each comparison of ages: an older task was submitted earlier."""
+
+
+def conditions(task_filter: Filter, subject: Source, dialect: Dialect) -> list[Condition] | None:
+    """Translate a filter into conditions.
+
+    Args:
+        task_filter: a filter from `parse_filter`.
+        subject: the table that the filter applies to.
+        dialect: the dialect of the database.
+
+    Returns:
+        Conditions that must all hold; None if no row of the table can match.
+
+    Raises:
+        InvalidFilter: the table does not have one of the fields.
+    """
+    result = []
+    for term in task_filter.terms:
+        condition = _CONDITIONS.get(term.field, _plain)(term, subject, dialect)
+        if isinstance(condition, sa.False_) and not term.negated:
+            return None
+        # The negation also matches rows that have no value for the field.
+        result.append(sa.not_(sa.func.coalesce(condition, sa.false())) if term.negated else condition)
+    return result
+
+
+def indexed(task_filter: Filter) -> bool:
+    """True if an index serves the filter, so that a search reads only matching rows."""
+    return not task_filter.terms or bool(path(task_filter).terms)
+
+
+def path(task_filter: Filter) -> Filter:
+    """The part of a filter that an index serves; an empty filter if a search must read all rows."""
+    return Filter(tuple(term for term in task_filter.terms if _is_served(term)))
+
+
+def _is_served(term: Term) -> bool:
+    match term.field:
+        case "id":
+            return not term.negated
+        case "key" | "failure":
+            return not term.negated and term.operator in (Operator.EQ, Operator.IN)
+        case "state":
+            return not term.negated and INDEXED_STATES.issuperset(_values(term))
+    return False
+
+
+def _values(term: Term) -> tuple[Any, ...]:
+    return term.value if isinstance(term.value, tuple) else (term.value,)
+
+
+def _plain(term: Term, subject: Source, dialect: Dialect) -> Condition:
+    column = _column(term, subject)
+    match term.operator:
+        case Operator.IN:
+            return dialect.one_of(column, _values(term))
+        case Operator.GLOB:
+            return dialect.matches(column, _values(term))
+    return _compared(column, term.operator, *_values(term))
+
+
+def _column(term: Term, subject: Source) -> Any:
+    if term.field not in subject.columns:
+        fields = ", ".join(subject.columns)
+        raise InvalidFilter(text=str(term), position=1, why=f"unknown field {term.field}; known fields: {fields}")
+    return subject.columns[term.field]
+
+
+def _compared(column: Any, operator: Operator, *values: Any) -> Condition:
+    condition: Condition = COMPARISONS[operator](column, *values)
+    return condition
+
+
+def _text(term: Term, subject: Source, _dialect: Dialect) -> Condition:
+    columns = [subject.columns[name] for name in ("error", "key", "handler") if name in subject.columns]
+    return sa.or_(*(_compared(column, Operator.CONTAINS, term.value) for column in columns))
+
+
+def _state(term: Term, subject: Source, dialect: Dialect) -> Condition:
+    if not subject.states:
+        return _plain(term, subject, dialect)
+    possible = [subject.states[word] for word in _values(term) if word in subject.states]
+    return sa.or_(*possible) if possible else sa.false()
+
+
+def _due(term: Term, subject: Source, _dialect: Dialect) -> Condition:
+    column = _column(term, subject)
+    if State.WAITING not in subject.states:
+        return sa.false()
+    threshold = db_later(db_now(), _values(term)[0].total_seconds())
+    return subject.states[State.WAITING] & _compared(column, term.operator, threshold)
+
+
+def _age(term: Term, subject: Source, _dialect: Dialect) -> Condition:
+    moment = db_later(db_now(), -_values(term)[0].total_seconds())
+    return _compared(_column(term, subject), REVERSED[term.operator], moment)
+
+
+def _failure(term: Term, subject: Source, dialect: Dialect) -> Condition:
+    """Search the failed attempts, along the index of their fingerprints."""
+    if subject.failures is None:
+        return _plain(term, subject, dialect)
+    attempt = subject.failures.c
+    matches = dialect.one_of(attempt.fingerprint, _values(term))
+    return subject.table.c.id.in_(sa.select(attempt.task_id).where(matches))
+
+
+def _tag(term: Term, subject: Source, _dialect: Dialect) -> Condition:
+    return sa.or_(*(_has_tag(_column(term, subject), tag) for tag in _values(term)))
+
+
+def _has_tag(tags: Any, tag: str) -> Condition:
+    """Search for a tag in the text of the JSON array; parsing it would fail on rows with other JSON.
+
+    Escaped quotes are rewritten first, so that every remaining quote starts or ends a string. The tag is present if
+    removing it changes the text. Unlike LIKE, this is case-sensitive on both databases.
+    """
+    text = sa.func.replace(sa.cast(tags, sa.Text), r"\"", r"\u0022")
+    needles = {json.dumps(tag, ensure_ascii=plain).replace(r"\"", r"\u0022") for plain in (True, False)}
+    return sa.or_(*(text != sa.func.replace(text, needle, "") for needle in sorted(needles)))
+
+
+_CONDITIONS = {"text": _text, "state": _state, "due": _due, "failure": _failure, "age": _age, "tag": _tag}
+"""The fields that need more than a comparison of one column."""

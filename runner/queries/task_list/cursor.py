@@ -1,0 +1,102 @@
+"""The cursor of a paged list, between the last row of a page and the first of the next."""
+
+import json
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple, TypeAlias
+
+from runner.errors import InvalidInput
+from runner.filter.sort import Sort, SortField
+
+Value: TypeAlias = str | int
+"""A sort value: a number, or a time in the database's text form, which keeps all digits."""
+
+BY_ID = (SortField.ID, SortField.AGE)
+
+HIGHEST_ID = 2**63 - 1
+LONGEST_ID = 20
+"""The largest id of both databases, and its length with a sign."""
+
+
+class Cursor(NamedTuple):
+    """The position of a task in a list.
+
+    Args:
+        id: the task's id.
+        values: its sort values without the id; empty if the list is sorted by id.
+    """
+
+    id: int
+    values: tuple[Value, ...] = ()
+
+
+def written(cursor: Cursor, sort: Sort) -> str:
+    """The text of a cursor: the id if the list is sorted by id, otherwise an opaque word."""
+    if sort.by in BY_ID:
+        return str(cursor.id)
+    text = json.dumps([cursor.id, *cursor.values], separators=(",", ":")).encode()
+    packed = zlib.crc32(text).to_bytes(4, "big") + text
+    return f"{sort.by}.{urlsafe_b64encode(packed).decode().rstrip('=')}"
+
+
+def parse_cursor(text: str, sort: Sort) -> Cursor:
+    """Parse the text of a cursor for a list in the same order, or its reverse.
+
+    Raises:
+        InvalidInput: the text is not a cursor of this list.
+    """
+    by, dot, encoded = text.partition(".")
+    try:
+        if dot and sort.by == by:
+            return _unpacked(urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)))
+        if not dot and sort.by in BY_ID and len(text) <= LONGEST_ID and abs(int(text)) <= HIGHEST_ID:
+            return Cursor(int(text))
+    except (ValueError, TypeError):
+        pass
+    raise InvalidInput(
+        why=f"{text[:60]!r} is not a cursor of a list sorted by {sort.by}; use the one that the previous page printed"
+    )
+
+
+def _unpacked(packed: bytes) -> Cursor:
+    check, text = packed[:4], packed[4:]
+    if zlib.crc32(text).to_bytes(4, "big") != check:
+        raise ValueError(check)
+    id, *values = json.loads(text)
+    return Cursor(id, tuple(values))
+
+
+SCAN_LIMIT = 20_000
+"""The most rows that one search reads where no index serves the filter."""
+
+
+class AccessPath(Enum):
+    """How a search read the tables."""
+
+    INDEX = auto()
+    """Along an index that serves the whole filter."""
+
+    FILTERED = auto()
+    """Along an index, with the rest of the filter checked row by row."""
+
+    SORTED = auto()
+    """The newest rows, up to the scan limit, were read and sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The ids that one search returned.
+
+    Args:
+        ids: the ids, in order.
+        next: the cursor of the next search; None at the end.
+        capped: True if the search stopped at the scan limit; a sorted result then covers only the newest tasks.
+        access_path: how the search read the tables.
+    """
+
+    ids: list[int]
+    next: Cursor | None
+    capped: bool
+    access_path: AccessPath = AccessPath.INDEX

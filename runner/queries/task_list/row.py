@@ -1,0 +1,171 @@
+"""One row of a list per task, live or finished."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.schema import Tables
+from runner.db.transaction import Transaction
+from runner.model.task import Shown, State
+from runner.queries.rows import moment, number, readable, text, whole, words
+from runner.queries.task_list.sources import live_states
+from runner.text.sanitize import count_noun
+
+SHORT = 500
+"""The most characters of a long text in a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task as a list shows it: long texts are cut to SHORT characters, unreadable values are None.
+
+    Args:
+        id: the task's id.
+        shown: its displayed state, by the database's clock.
+        version: the version that an operation must present.
+        queue: its queue.
+        handler: its handler's name.
+        key: its business key.
+        priority: 1 to 9.
+        attempt: the attempts used.
+        max_attempts: the attempts allowed; None for the handler's limit.
+        rescues: the times that it was rescued from a lost runner.
+        run_at: its due time.
+        submitted_at: when it was submitted.
+        claimed_at: when its last attempt began.
+        finished_at: when it ended.
+        duration: seconds that the last attempt took.
+        progress: from 0 to 1, if its handler reports it.
+        runner_id: the runner of its last attempt.
+        host: the host of that runner.
+        cancel_requested: True if termination was requested while it runs.
+        error: the last error.
+        blocked_by: the number of its open dependencies.
+    """
+
+    id: int
+    shown: Shown
+    version: int
+    queue: str
+    handler: str
+    key: str | None
+    priority: int
+    attempt: int
+    max_attempts: int | None
+    rescues: int
+    run_at: datetime | None
+    submitted_at: datetime | None
+    claimed_at: datetime | None
+    finished_at: datetime | None
+    duration: float | None
+    progress: float | None
+    runner_id: int | None
+    host: str | None
+    cancel_requested: bool
+    error: str | None
+    blocked_by: int = 0
+
+    @property
+    def remark(self) -> str | None:
+        """The text of a list's last column: the open dependencies, or the last error."""
+        if self.state is State.BLOCKED:
+            return f"waits for {count_noun(self.blocked_by, 'task')}" if self.blocked_by else None
+        return self.error
+
+    @property
+    def state(self) -> State:
+        """The stored state."""
+        return STORED[self.shown]
+
+    @property
+    def relevant_time(self) -> datetime | None:
+        """The most relevant time: its end, the start of its attempt, or its due time."""
+        if self.state.final:
+            return self.finished_at
+        return self.claimed_at if self.state is State.RUNNING else self.run_at
+
+
+STORED = {shown: State(shown.value) for shown in Shown if shown.value in tuple(State)} | {
+    Shown.READY: State.WAITING,
+    Shown.SCHEDULED: State.WAITING,
+    Shown.RETRYING: State.WAITING,
+    Shown.LOST: State.RUNNING,
+}
+
+
+async def task_rows(tx: Transaction, ids: Sequence[int]) -> list[TaskRow]:
+    """Read tasks by id.
+
+    Args:
+        tx: an open transaction.
+        ids: the ids of one page.
+
+    Returns:
+        The existing tasks, in the order of `ids`.
+    """
+    tasks = {
+        row["id"]: task_row(row) for table in (tx.tables.task, tx.tables.history) for row in await _read(tx, table, ids)
+    }
+    return [tasks[id] for id in ids if id in tasks]
+
+
+async def _read(tx: Transaction, table: sa.Table, ids: Sequence[int]) -> Sequence[sa.RowMapping]:
+    columns = readable(tx, [column for column in table.c if column.name in TaskRow.__slots__])
+    short_columns = [sa.func.substr(table.c[name], 1, SHORT).label(name) for name in ("key", "error")]
+    full_columns = [column for column in columns if column.name not in ("key", "error")]
+    shown = displayed_state(tx.tables, table).label("shown")
+    statement = sa.select(*full_columns, *short_columns, shown).where(tx.dialect.one_of(table.c.id, ids))
+    return (await tx.execute(statement)).mappings().all()
+
+
+def one_task(tx: Transaction, table: sa.Table, id: int, columns: Sequence[Any]) -> sa.Select[Any]:
+    """Select columns of one task, from the live table or the history.
+
+    Every partition of the history has its own primary key, so two rows can have the same id if a client copied a dead
+    task back and it succeeded. The last row counts.
+    """
+    statement = sa.select(*columns).where(table.c.id == id)
+    if table is tx.tables.history and tx.dialect.partitions:
+        # As an expression, so that the planner does not walk along an index in this order instead of by id.
+        return statement.order_by(tx.dialect.legible(table.c.finished_at).desc().nulls_last()).limit(1)
+    return statement
+
+
+def displayed_state(tables: Tables, table: sa.Table) -> sa.ColumnElement[str]:
+    """The displayed state, as an expression."""
+    if table is tables.history:
+        return sa.type_coerce(table.c.state, sa.Text)
+    states = live_states(tables)
+    order = (Shown.LOST, Shown.RUNNING, Shown.BLOCKED, Shown.READY, Shown.RETRYING)
+    cases = [(states[shown], sa.literal_column(f"'{shown.value}'", sa.Text)) for shown in order]
+    return sa.case(*cases, else_=sa.literal_column(f"'{Shown.SCHEDULED.value}'", sa.Text))
+
+
+def task_row(row: sa.RowMapping) -> TaskRow:
+    """A list row from a row of `legible` columns."""
+    return TaskRow(
+        id=row["id"],
+        shown=Shown(row["shown"]),
+        version=whole(row["version"]),
+        queue=words(row["queue"]),
+        handler=words(row["handler"]),
+        key=text(row["key"]),
+        priority=whole(row["priority"]),
+        attempt=whole(row["attempt"]),
+        max_attempts=None if row["max_attempts"] is None else whole(row["max_attempts"]),
+        rescues=whole(row["rescues"]),
+        run_at=moment(row["run_at"]),
+        submitted_at=moment(row["submitted_at"]),
+        claimed_at=moment(row["claimed_at"]),
+        finished_at=moment(row.get("finished_at")),
+        duration=number(row.get("duration")),
+        progress=number(row.get("progress")),
+        runner_id=row["runner_id"],
+        host=text(row["host"]),
+        cancel_requested=row.get("cancel_requested") in (1, True),
+        error=text(row["error"]),
+        blocked_by=whole(row.get("blocked_by")),
+    )

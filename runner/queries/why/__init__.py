@@ -1,0 +1,1 @@
+"""Why a task is not running: facts, blockers, remedies."""

@@ -1,0 +1,93 @@
+"""ahead: the tasks that are claimed before a given one, and the rate at which such tasks end."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.dialects import by_column
+from runner.db.schema import Tables
+from runner.db.transaction import Transaction
+from runner.db.types import db_later, db_now, seconds_until
+from runner.policy.claim_conditions import ClaimScope
+from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.lanes import Lane
+from runner.queries.counting import LANE_COLUMNS, Count, capped
+
+WINDOW = 600.0
+"""The period of the current rate, in seconds."""
+
+MINUTE = 60.0
+
+
+async def ahead(tx: Transaction, id: int, run_at: Any, priority: int, lanes: Sequence[Lane], cap: int) -> Count:
+    """Count the due tasks that a claim takes before this one.
+
+    Args:
+        tx: an open transaction.
+        id: the task's id.
+        run_at: its due time in the database's own form; None for a task that becomes due now, after all due tasks.
+        priority: its priority, or another one to try.
+        lanes: the lanes that the same slots serve.
+        cap: the most tasks to count.
+    """
+    row = tx.tables.task.alias("before")
+    rank, due = CLAIM_POLICY.order.rank, CLAIM_POLICY.is_due(row.c, ClaimScope(tx.tables))
+    groups = [([lane for lane in lanes if rank(lane.priority) < rank(priority)], due)]
+    same = [lane for lane in lanes if rank(lane.priority) == rank(priority)]
+    # The tasks before a due task of the same rank are due too.
+    earlier = [due] if run_at is None else CLAIM_POLICY.order.before(row.c, id, _literal(run_at))
+    groups += [(same, condition) for condition in earlier]
+    total = 0
+    for group_lanes, condition in groups:
+        total += await _walked(tx, row, group_lanes, condition, cap + 1 - total)
+    return capped(total, cap)
+
+
+def _literal(run_at: Any) -> sa.ColumnElement[Any]:
+    return sa.literal(run_at, sa.Text() if isinstance(run_at, str) else sa.DateTime(timezone=True))
+
+
+async def _walked(tx: Transaction, row: Any, lanes: Sequence[Lane], condition: Any, limit: int) -> int:
+    """Count the tasks of lanes, with one walk per lane along the index `ready`, up to a common limit."""
+    if not lanes or limit <= 0:
+        return 0
+    lane = sa.select(tx.dialect.rows("lane", LANE_COLUMNS)).cte("lane")
+    same_lane = sa.and_(*(row.c[name] == lane.c[name] for name in LANE_COLUMNS))
+    scope = ClaimScope(tx.tables)
+    rest = [*CLAIM_POLICY.of_task(row.c, scope), *CLAIM_POLICY.isolation.of_task(row.c, scope)]
+    walk = sa.select(row.c.id).where(condition, same_lane, *rest).correlate(lane)
+    # In the order of the index, lane by lane, so that no planner reads the whole table.
+    walk = walk.order_by(*CLAIM_POLICY.order.within_lane(row.c)).limit(limit)
+    lateral, lane_row = tx.dialect.for_each(lane, walk, tx.tables.task)
+    count = sa.select(sa.func.count()).select_from(sa.select(lane_row.id).select_from(lateral).limit(limit).subquery())
+    return int(await tx.scalar(count, tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes))))
+
+
+async def suspects_ahead(tx: Transaction, id: int, cap: int) -> Count:
+    """Count the due suspects that are claimed before this one: a walk along the index `rescued`."""
+    own, row = tx.tables.task.alias("own"), tx.tables.task.alias("before")
+    position = [sa.select(own.c[name]).where(own.c.id == id).scalar_subquery() for name in ("run_at", "id")]
+    suspects = sa.select(row.c.id).where(*CLAIM_POLICY.suspects(row.c, ClaimScope(tx.tables)))
+    width = sa.select(CLAIM_POLICY.isolation.width(own.c)).where(own.c.id == id).scalar_subquery()
+    earlier = CLAIM_POLICY.isolation.before(row.c, width, sa.tuple_(*position))
+    count = sa.select(sa.func.count()).select_from(suspects.where(earlier).limit(cap + 1).subquery())
+    return capped(int(await tx.scalar(count)), cap)
+
+
+async def pace(tx: Transaction, lanes: Iterable[Lane]) -> float:
+    """The attempts per second that ended recently, over the queues and handlers of these lanes."""
+    places = {(lane.queue, lane.handler) for lane in lanes}
+    minute = tx.tables.minute.c
+    columns = (minute.queue, minute.handler, _attempts(tx.tables), seconds_until(sa.func.min(minute.minute)))
+    recent = minute.minute >= db_later(db_now(), -WINDOW)
+    rows = await tx.rows(sa.select(*columns).where(recent).group_by(minute.queue, minute.handler))
+    own_rows = [row for row in rows if (row[0], row[1]) in places]
+    # If the first statistics are two minutes old, the rate covers these two minutes.
+    span = max((-row[3] for row in own_rows), default=0.0)
+    return float(sum(row[2] for row in own_rows) / min(max(span, MINUTE), WINDOW))
+
+
+def _attempts(tables: Tables) -> sa.ColumnElement[int]:
+    minute = tables.minute.c
+    return sa.func.sum(minute.succeeded + minute.retried + minute.died + minute.cancelled)

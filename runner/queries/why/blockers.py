@@ -1,0 +1,115 @@
+"""Why a waiting task does not run, most important reason first."""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime, tzinfo
+from shlex import quote
+
+from runner.policy.claim_conditions import Explanation
+from runner.policy.claim_order import CLAIM_POLICY
+from runner.queries.pauses import Registered
+from runner.queries.why.cause import Cause, RelatedView, at_runner, claimants, listed, tasks_of
+from runner.queries.why.facts import Facts
+from runner.text.format import age, since
+from runner.text.sanitize import count_noun, one_line
+
+GRACE = 2.0
+"""Seconds after which a due task that nothing hinders is reported as late."""
+
+
+def blockers(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
+    """Find the reasons why a waiting task does not run.
+
+    Args:
+        facts: the facts about a waiting task.
+        zone: the time zone of times in the text.
+    """
+    causes = [*map(_cause, CLAIM_POLICY.explain(facts, zone)), *_unclaimed(facts)]
+    yield from causes
+    if facts.due and not causes:
+        isolated = map(_cause, CLAIM_POLICY.isolation.explain(facts, zone))
+        rest = [*isolated, *_behind_suspects(facts), *_full(facts), *_behind(facts)]
+        yield from rest or [_nothing(facts)]
+
+
+def _cause(explanation: Explanation) -> Cause:
+    kind, text, advice, view = explanation
+    return Cause(kind, text, advice, RelatedView(*view) if view else None)
+
+
+def _unclaimed(facts: Facts) -> Iterator[Cause]:
+    if facts.takers:
+        return
+    task = facts.task
+    name, queue = one_line(task.handler), one_line(task.queue)
+    runners = [runner for runner in facts.alive if task.handler in runner.handlers]
+    draining = [runner for runner in runners if runner.takes(task.queue, task.handler)]
+    if draining:
+        text = f"{claimants(draining)} such tasks, but no new ones while draining."
+        yield Cause("draining", text, "start another runner", at_runner(draining[0]))
+    elif runners:
+        queues = sorted({one_line(queue) for runner in runners for queue in runner.queues})
+        text = f"No live runner claims from queue {queue}; the runners with handler {name} serve only {listed(queues)}."
+        advice = f"start a runner with --queue {quote(queue)}, or without --queue"
+        yield Cause("queue", text, advice, at_runner(runners[0]))
+    else:
+        live = count_noun(len(facts.alive), "live runner") if facts.alive else "no live runner"
+        yield Cause(
+            "unknown",
+            f"No live runner has handler {name} ({live}; {_registration(facts.handler, facts.at)}).",
+            "start a runner with -H and the module that defines the handler",
+            at_runner(None),
+        )
+
+
+def _behind_suspects(facts: Facts) -> Iterator[Cause]:
+    if facts.suspect and facts.ahead.number:
+        yield Cause("behind", f"{_suspects(facts)} before it.")
+
+
+def _full(facts: Facts) -> Iterator[Cause]:
+    if not all(taker.full for taker in facts.takers):
+        return
+    running: Counter[str] = Counter()
+    for taker in facts.takers:
+        running.update(taker.running)
+    size = sum(taker.size for taker in facts.takers)
+    kind = "threads" if facts.takers[0].threads else "slots"
+    runners = [taker.runner for taker in facts.takers]
+    tasks = listed(f"{number:,} {one_line(name)}" for name, number in running.most_common())
+    text = f"{claimants(runners)} such tasks, but no {kind} are free: {tasks} in {size:,} {kind}."
+    advice = f"runner resize {runners[0].id} --{kind} {2 * size}" if len(runners) == 1 else ""
+    yield Cause("full", text, advice or "start another runner, or resize these", tasks_of(runners))
+
+
+def _behind(facts: Facts) -> Iterator[Cause]:
+    if facts.suspect or not facts.ahead.number:
+        return
+    outlook = "; none of their kind has ended in the last 10 minutes"
+    if facts.pace:
+        about = "more than" if facts.ahead.more else "about"
+        outlook = f": {about} {age(facts.ahead.number / facts.pace)} at the rate of the last 10 minutes"
+    yield Cause("behind", f"{_count(facts)} ahead of it{outlook}.", f"runner edit {facts.task.id} --priority 9")
+
+
+def _count(facts: Facts) -> str:
+    return f"{facts.ahead} tasks are" if facts.ahead.number != 1 or facts.ahead.more else "1 task is"
+
+
+def _suspects(facts: Facts) -> str:
+    return f"{facts.ahead} suspects run" if facts.ahead.number != 1 or facts.ahead.more else "1 suspect runs"
+
+
+def _nothing(facts: Facts) -> Cause:
+    task, runners = facts.task, [taker.runner for taker in facts.takers]
+    wait = (facts.at - task.run_at).total_seconds() if task.run_at else 0.0
+    if wait < GRACE:
+        return Cause("now", "It just became due and should start within a second.")
+    text = f"{claimants(runners)} such tasks, with free slots. Nothing blocks it, yet it has been due for {age(wait)}."
+    return Cause("now", text, "if this lasts, check the log of that runner", at_runner(runners[0]))
+
+
+def _registration(entry: Registered | None, at: datetime) -> str:
+    if entry is None or entry.seen is None:
+        return "no runner ever had it"
+    return f"last seen {since(entry.seen, at)} ago"

@@ -1,0 +1,80 @@
+"""cause: one reason for a task's state, and phrases that the reasons share."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from shlex import quote
+from typing import Literal, NamedTuple
+
+from runner.queries.runners import RunnerRow
+from runner.text.sanitize import one_line
+
+MOST_NAMED = 4
+"""The most handlers that one sentence lists."""
+
+
+class RelatedView(NamedTuple):
+    """A place that shows more about a cause.
+
+    Args:
+        kind: a list of tasks, one task, the runners, or the audit log.
+        about: the filter, the task's id, the runner's id or nothing, or the changed object: "queue mail".
+    """
+
+    kind: Literal["tasks", "task", "runners", "audit"]
+    about: str = ""
+
+    @property
+    def command(self) -> str:
+        """The shell command that shows it."""
+        match self.kind:
+            case "tasks":
+                return f"runner tasks {quote(self.about)}"
+            case "task":
+                return f"runner show {self.about}"
+            case "audit":
+                return f"runner audit --of {quote(self.about)}"
+        return "runner runners"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One reason for a task's state.
+
+    Args:
+        kind: a name for programs, such as due, paused, unknown or full.
+        text: a sentence; values from the database in it are safe to print.
+        advice: the next step; empty if there is none.
+        sight: where to see more; None if there is nothing more.
+    """
+
+    kind: str
+    text: str
+    advice: str = ""
+    sight: RelatedView | None = None
+
+
+def describe(runner: RunnerRow) -> str:
+    """A runner, as a phrase."""
+    return f"runner {runner.id} ({one_line(runner.host)}, process {runner.pid})"
+
+
+def at_runner(runner: RunnerRow | None) -> RelatedView:
+    """The list of runners at one runner, or at the top without one."""
+    return RelatedView("runners", str(runner.id) if runner else "")
+
+
+def tasks_of(runners: Sequence[RunnerRow]) -> RelatedView:
+    """The list of tasks that these runners execute."""
+    return RelatedView("tasks", f"state:running runner:{','.join(str(runner.id) for runner in runners)}")
+
+
+def claimants(runners: Sequence[RunnerRow]) -> str:
+    """Runners as the subject of a sentence, with the verb: `Runner 3 (...) claims`, `2 runners claim`."""
+    return f"R{describe(runners[0])[1:]} claims" if len(runners) == 1 else f"{len(runners)} runners claim"
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first names of a list, and the number of the others."""
+    items = list(names)
+    more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
+    return ", ".join(items[:MOST_NAMED]) + more

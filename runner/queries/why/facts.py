@@ -1,0 +1,258 @@
+"""facts: the data that decides whether and when a task runs; `why` derives the causes from it."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.schema import is_state
+from runner.db.transaction import Transaction, clock
+from runner.db.types import db_now
+from runner.errors import TaskNotFound
+from runner.model.task import Priority, State
+from runner.policy.claim_conditions import ClaimScope
+from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.lanes import Lane
+from runner.policy.runner_command import RunnerCommand
+from runner.queries.audit import AuditRecord, audit
+from runner.queries.counting import Count
+from runner.queries.pauses import Pauses, Registered, entry, pauses
+from runner.queries.rows import moment, readable, words
+from runner.queries.runners import RunnerRow, runner_of, runners
+from runner.queries.task.parents import Parent, parents
+from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row
+from runner.queries.why.ahead import ahead, pace, suspects_ahead
+from runner.store.lanes import survey
+
+CAP = 10_000
+MET = "claim_"
+"""The prefix of the columns that report whether a task meets each claim condition."""
+
+NONE = Count()
+DRAIN = str(RunnerCommand(drain=True))
+"""The runner command after which a runner claims no more tasks."""
+
+TERMINATE = "terminate"
+"""The audit verb of a terminate."""
+
+OVERTAKING_CAP = 1_000
+"""The most tasks to count when checking whether another priority helps."""
+
+RUNNING_CAP = 10_000
+"""The most running tasks to read when counting used slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """A live runner that claims tasks like this one.
+
+    Args:
+        runner: the runner.
+        threads: True if such tasks run in its threads, False if on its event loop.
+        size: its slots for such tasks.
+        running: the tasks in these slots, by handler.
+    """
+
+    runner: RunnerRow
+    threads: bool
+    size: int
+    running: Mapping[str, int]
+
+    @property
+    def free(self) -> int:
+        """Its free slots; negative if it runs more tasks than it has slots."""
+        return self.size - sum(self.running.values())
+
+    @property
+    def full(self) -> bool:
+        """True if it has no free slot."""
+        return self.free <= 0
+
+    def serves(self, lane: Lane) -> bool:
+        """True if these slots also serve a lane's tasks."""
+        return self.runner.takes(lane.queue, lane.handler) and (lane.handler in self.runner.threaded) is self.threads
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts about a task and its surroundings.
+
+    Args:
+        task: the task.
+        at: the database's time.
+        refused: the names of the claim conditions that a live task does not meet.
+        later: True if its due time is in the future, regardless of other obstacles.
+        deadline_at: when its current attempt times out.
+        queue: the registry entry of its queue; None if there is none.
+        handler: the registry entry of its handler; None if no runner ever had it.
+        runners: all registered runners.
+        takers: the live runners that claim such tasks and are not draining.
+        ahead: the due tasks that are claimed before it, assuming that nothing else blocks it.
+        raised: the same for each higher priority, up to the first with no task ahead.
+        pace: attempts that ended per second recently, of all tasks in these slots.
+        parents: its open dependencies.
+        runner: the runner that executes it; None if none does, or if it is no longer registered.
+        terminated: the audit entry of its termination; None if there is none.
+    """
+
+    task: TaskRow
+    at: datetime
+    refused: frozenset[str]
+    later: bool = False
+    deadline_at: datetime | None = None
+    queue: Registered | None = None
+    handler: Registered | None = None
+    runners: tuple[RunnerRow, ...] = ()
+    takers: tuple[Taker, ...] = ()
+    ahead: Count = NONE
+    raised: Mapping[int, Count] = field(default_factory=dict)
+    pace: float = 0.0
+    parents: tuple[Parent, ...] = ()
+    runner: RunnerRow | None = None
+    terminated: AuditRecord | None = None
+
+    @property
+    def due(self) -> bool:
+        """True if it waits, and its time has come."""
+        return CLAIM_POLICY.due.name not in self.refused
+
+    @property
+    def suspect(self) -> bool:
+        """True if it runs in isolation."""
+        return CLAIM_POLICY.isolation.name in self.refused
+
+    @property
+    def alive(self) -> tuple[RunnerRow, ...]:
+        """The runners whose lease is valid."""
+        return tuple(runner for runner in self.runners if runner.alive)
+
+
+async def read_facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
+    """Read the data that decides whether and when a task runs.
+
+    Args:
+        tx: an open transaction; about fifteen statements are executed, each along an index.
+        id: the task's id.
+        cap: the most tasks to count.
+
+    Raises:
+        TaskNotFound: neither the live table nor the history has a task with this id.
+    """
+    row = await _row(tx, id)
+    facts = Facts(
+        task_row(row),
+        await clock(tx),
+        frozenset(name.removeprefix(MET) for name, met in row.items() if name.startswith(MET) and not met),
+        bool(row["later"]),
+        moment(row.get("deadline_at")),
+    )
+    match facts.task.state:
+        case State.WAITING:
+            return await _of_waiting(tx, facts, None if facts.later else row["run_at"], cap)
+        case State.BLOCKED:
+            facts = replace(facts, parents=await parents(tx, id))
+            return await _of_waiting(tx, facts, None, cap)
+        case State.RUNNING:
+            facts = replace(facts, runner=await runner_of(tx, facts.task.runner_id), runners=tuple(await runners(tx)))
+    return replace(facts, terminated=await _terminated(tx, id))
+
+
+async def _row(tx: Transaction, id: int) -> sa.RowMapping:
+    for table in (tx.tables.task, tx.tables.history):
+        flags: dict[str, sa.ColumnElement[Any]] = {
+            "shown": displayed_state(tx.tables, table),
+            "later": table.c.run_at > db_now(),
+        }
+        if table is tx.tables.task:
+            met = CLAIM_POLICY.met(table.c, ClaimScope(tx.tables))
+            flags |= {f"{MET}{name}": condition for name, condition in met.items()}
+        columns = [*readable(tx, table.c), *(flag.label(name) for name, flag in flags.items())]
+        row = (await tx.execute(one_task(tx, table, id, columns))).mappings().one_or_none()
+        if row is not None:
+            return row
+    raise TaskNotFound(id=id)
+
+
+async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> Facts:
+    task = facts.task
+    all_runners = tuple(await runners(tx))
+    facts = replace(
+        facts,
+        queue=await entry(tx, tx.tables.queue, task.queue),
+        handler=await entry(tx, tx.tables.handler, task.handler),
+        runners=all_runners,
+        takers=await _takers(tx, all_runners, task),
+    )
+    if facts.suspect:
+        return replace(facts, ahead=await suspects_ahead(tx, task.id, cap))
+    lanes = await _rivals(tx, facts)
+    tasks_ahead = await ahead(tx, task.id, run_at, task.priority, lanes, cap)
+    raised = await _raised(tx, task, run_at, lanes) if tasks_ahead.number else {}
+    return replace(facts, ahead=tasks_ahead, raised=raised, pace=await pace(tx, lanes))
+
+
+async def _rivals(tx: Transaction, facts: Facts) -> list[Lane]:
+    """The due lanes that compete for the same slots."""
+    current_pauses = await pauses(tx)
+    return [head.lane for head in await survey(tx) if head.wait <= 0 and _is_rival(head.lane, facts, current_pauses)]
+
+
+def _is_rival(lane: Lane, facts: Facts, current_pauses: Pauses) -> bool:
+    """True if a lane competes for the same slots, assuming that the task's own queue and handler are not paused.
+
+    Without a runner for such tasks, only the lanes of its own queue and handler compete: a new runner can serve just
+    these.
+    """
+    task, queue, handler = facts.task, words(lane.queue), words(lane.handler)
+    if (queue in current_pauses.queues and queue != task.queue) or (
+        handler in current_pauses.handlers and handler != task.handler
+    ):
+        return False
+    if facts.takers:
+        return any(taker.serves(lane) for taker in facts.takers)
+    return (queue, handler) == (task.queue, task.handler)
+
+
+async def _raised(tx: Transaction, task: TaskRow, run_at: Any, lanes: Sequence[Lane]) -> dict[int, Count]:
+    counts: dict[int, Count] = {}
+    for priority in range(task.priority + 1, Priority.HIGHEST + 1):
+        counts[priority] = await ahead(tx, task.id, run_at, priority, lanes, OVERTAKING_CAP)
+        if not counts[priority].number:
+            break
+    return counts
+
+
+async def _takers(tx: Transaction, all_runners: Sequence[RunnerRow], task: TaskRow) -> tuple[Taker, ...]:
+    takers = [
+        runner
+        for runner in all_runners
+        if runner.alive and runner.command != DRAIN and runner.takes(task.queue, task.handler)
+    ]
+    running = await _running(tx, [runner.id for runner in takers])
+    return tuple(_taker(runner, task.handler, running[runner.id]) for runner in takers)
+
+
+def _taker(runner: RunnerRow, handler: str, running: Mapping[str, int]) -> Taker:
+    threads = handler in runner.threaded
+    own_tasks = {name: number for name, number in running.items() if (name in runner.threaded) is threads}
+    return Taker(runner, threads, runner.threads if threads else runner.capacity - runner.threads, own_tasks)
+
+
+async def _running(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str, int]]:
+    """Count the running tasks of each runner by handler, along the index of running tasks."""
+    task = tx.tables.task.c
+    claimed = is_state(task.state, State.RUNNING) & tx.dialect.one_of(task.runner_id, ids)
+    window = sa.select(task.runner_id, task.handler).where(claimed).limit(RUNNING_CAP).subquery()
+    groups = (window.c.runner_id, window.c.handler)
+    running: dict[int, dict[str, int]] = defaultdict(dict)
+    for runner_id, handler, number in await tx.rows(sa.select(*groups, sa.func.count()).group_by(*groups)):
+        running[runner_id][words(handler)] = number
+    return running
+
+
+async def _terminated(tx: Transaction, id: int) -> AuditRecord | None:
+    entries = await audit(tx, task_id=id)
+    return next((entry for entry in entries if entry.verb == TERMINATE), None)

@@ -1,0 +1,125 @@
+"""The changes that would let a task start now, derived from `facts` alone.
+
+Each chance is a guarantee: if an operator makes all of its changes and nothing else happens, the next claim takes the
+task. Uncertain remedies are left out: a task that runs in isolation depends on timing that no change controls.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from runner.model.task import State
+from runner.policy.claim_conditions import RemedyStep
+from runner.policy.claim_order import CLAIM_POLICY
+from runner.queries.counting import Count
+from runner.queries.why.facts import Facts, Taker
+from runner.text.sanitize import count_noun, one_line
+
+MAX_GROWTH = 4
+"""The largest suggested factor for slots; beyond it, only a priority is suggested."""
+
+MAX_NEW_SLOTS = 1_000
+"""The most slots suggested for a new runner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Changes that together let a task start now."""
+
+    changes: tuple[RemedyStep, ...]
+
+    @property
+    def text(self) -> str:
+        """The condition, as the continuation of "if"."""
+        return " and ".join(change.text for change in self.changes)
+
+    @property
+    def commands(self) -> str:
+        """One shell line that makes all changes."""
+        return " && ".join(change.command for change in self.changes)
+
+
+def sentence(chances: Sequence[Remedy]) -> str:
+    """All chances as one sentence, or an empty string."""
+    return f"It would start now if: {', or '.join(chance.text for chance in chances)}." if chances else ""
+
+
+def remedies(facts: Facts) -> tuple[Remedy, ...]:
+    """Find the changes that would let a task start now.
+
+    Args:
+        facts: the facts about any task.
+
+    Returns:
+        The alternatives; none if the task is not waiting, starts anyway, or no change guarantees a start.
+    """
+    lifted = CLAIM_POLICY.remedies(facts)
+    if lifted is None or facts.task.state not in (State.WAITING, State.BLOCKED):
+        return ()
+    required = (*_unblocked(facts), *lifted)
+    if not facts.takers:
+        return tuple(Remedy((*required, *changes)) for changes in _new_runner(facts))
+    room = sum(max(0, taker.free) for taker in facts.takers)
+    if _fits(facts.ahead, room):
+        return (Remedy(required),) if required else ()
+    return tuple(Remedy((*required, *changes)) for changes in _overtaking(facts, room))
+
+
+def _fits(ahead: Count, room: int) -> bool:
+    """True if a claim reaches a task behind this many others.
+
+    Every runner claims in order until its slots are full. If no runner took the task, all free slots would be taken by
+    the tasks ahead of it.
+    """
+    return not ahead.more and ahead.number < room
+
+
+def _unblocked(facts: Facts) -> Iterator[RemedyStep]:
+    if facts.task.state is State.BLOCKED:
+        yield RemedyStep("unblock", "it had no open dependencies", f"runner unblock {facts.task.id}")
+
+
+def _new_runner(facts: Facts) -> Iterator[tuple[RemedyStep, ...]]:
+    """A new runner for tasks that no runner claims."""
+    ahead, raise_priority = _cheapest(facts) if facts.ahead.number >= MAX_NEW_SLOTS else (facts.ahead, ())
+    if not ahead.more and ahead.number < MAX_NEW_SLOTS:
+        room = f" with {ahead.number + 1:,} free slots" if ahead.number else ""
+        text = f"a runner{room} claimed handler {one_line(facts.task.handler)} from queue {one_line(facts.task.queue)}"
+        yield (RemedyStep("runner", text, "runner work -H package.module"), *raise_priority)
+
+
+def _overtaking(facts: Facts, room: int) -> Iterator[tuple[RemedyStep, ...]]:
+    """More slots or a higher priority; both if neither is enough."""
+    taker = max(facts.takers, key=lambda taker: taker.size)
+    resize = list(_resized(taker, facts.ahead, room))
+    priorities = (priority for priority, ahead in facts.raised.items() if _fits(ahead, room))
+    priority = next(priorities, None)
+    if resize:
+        yield (*resize,)
+    if priority is not None:
+        yield (_raised(facts, priority),)
+    if not resize and priority is None:
+        ahead, raise_priority = _cheapest(facts)
+        for change in _resized(taker, ahead, room):
+            yield (*raise_priority, change)
+
+
+def _cheapest(facts: Facts) -> tuple[Count, tuple[RemedyStep, ...]]:
+    """The lowest priority with the fewest tasks ahead, and their number."""
+    best = min(facts.raised.items(), key=lambda pair: (pair[1].more, pair[1].number, pair[0]), default=None)
+    if best is None or best[1] >= facts.ahead:
+        return facts.ahead, ()
+    return best[1], (_raised(facts, best[0]),)
+
+
+def _raised(facts: Facts, priority: int) -> RemedyStep:
+    return RemedyStep("priority", f"its priority were {priority}", f"runner edit {facts.task.id} --priority {priority}")
+
+
+def _resized(taker: Taker, ahead: Count, room: int) -> Iterator[RemedyStep]:
+    """The slots that one runner needs for the claims of all runners to reach the task."""
+    slots = taker.size - taker.free + ahead.number - (room - max(0, taker.free)) + 1
+    if ahead.more or slots > MAX_GROWTH * max(1, taker.size):
+        return
+    kind = "threads" if taker.threads else "slots"
+    text = f"runner {taker.runner.id} had {count_noun(slots, kind.removesuffix('s'))}"
+    yield RemedyStep(kind, text, f"runner resize {taker.runner.id} --{kind} {slots}")

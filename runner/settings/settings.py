@@ -1,0 +1,331 @@
+"""Settings: every value that a user can set, with its type, bounds, default, description and origin."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
+
+from annotated_types import Ge, Gt
+from pydantic import (
+    BeforeValidator,
+    ByteSize,
+    Field,
+    InstanceOf,
+    ModelWrapValidatorHandler,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from runner.errors import InvalidDuration, InvalidSettings, InvalidUrl
+from runner.model.duration import format_duration, parse_duration
+from runner.text import format
+from runner.urls import DatabaseUrl, parse_url
+
+DEFAULT_URL = "sqlite:///tasktui.db"
+
+MAX_PREFIX = 20
+"""Maximum length of a table prefix: with it, the longest index name fits into PostgreSQL's 63 bytes."""
+
+MAX_TRANSACTIONS = 10
+"""Default limit of open handler transactions; more connections rarely make a database faster."""
+
+ENV_PREFIX = "RUNNER_"
+
+
+def _duration(value: Any) -> timedelta:
+    try:
+        return parse_duration(value)
+    except InvalidDuration:
+        raise ValueError("expected a duration such as 250ms, 30s, 5m, 1h30m or 2d") from None
+
+
+def _or_none(value: Any) -> Any:
+    return None if isinstance(value, str) and value.strip().lower() in {"none", "never", "forever"} else value
+
+
+def _items(value: Any) -> Any:
+    return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
+
+
+def _upper(value: Any) -> Any:
+    return value.upper() if isinstance(value, str) else value
+
+
+_ZERO = timedelta(0)
+Delay: TypeAlias = Annotated[timedelta, Ge(_ZERO), BeforeValidator(_duration)]
+Period: TypeAlias = Annotated[timedelta, Gt(_ZERO), BeforeValidator(_duration)]
+Limit: TypeAlias = Annotated[Period | None, BeforeValidator(_or_none)]
+Count: TypeAlias = Annotated[int, Ge(1)]
+Number: TypeAlias = Annotated[int, Ge(0)]
+Size: TypeAlias = Annotated[ByteSize, Ge(1)]
+Identifier: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$", max_length=63)]
+Prefix: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([a-z_][a-z0-9_]*)?$", max_length=MAX_PREFIX)]
+Module: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$")]
+Modules: TypeAlias = Annotated[tuple[Module, ...], BeforeValidator(_items)]
+Name: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+Names: TypeAlias = Annotated[tuple[Name, ...], BeforeValidator(_items)]
+Durability: TypeAlias = Annotated[Literal["FULL", "NORMAL"], BeforeValidator(_upper)]
+
+
+class Row(NamedTuple):
+    """One line of `Settings.describe`: a setting, its value as text without secrets, and its origin."""
+
+    name: str
+    value: str
+    origin: str
+
+
+class Origins(NamedTuple):
+    """Origins of the settings.
+
+    Args:
+        places: origin by setting, without those at their default.
+        stray: RUNNER_* variables that are not settings.
+    """
+
+    places: Mapping[str, str] = {}
+    stray: tuple[str, ...] = ()
+
+    def of(self, name: str) -> str:
+        """Return the origin of a setting that is not at its default."""
+        return self.places.get(name, f"argument {name}")
+
+
+class Settings(BaseSettings):
+    """All settings. The constructor uses only its arguments and defaults; `load` reads all sources.
+
+    Raises:
+        InvalidSettings: an argument is not valid. The message names its origin and does not repeat it.
+        InvalidUrl: the URL is not valid or not supported.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        enable_decoding=False,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
+
+    profile: str | None = Field(default=None, description="profile of the configuration file")
+    config: Path | None = Field(default=None, description="path of the configuration file, if not the default one")
+    production: bool = Field(
+        default=False, description="the console displays PRODUCTION, starts read-only and asks for more confirmation"
+    )
+    read_only: bool = Field(
+        default_factory=lambda data: data["production"],
+        description="the console cannot change anything; on by default if production is on",
+    )
+    url: InstanceOf[DatabaseUrl] = Field(default_factory=lambda: parse_url(DEFAULT_URL), description="the database")
+    table_prefix: Prefix = Field(default="", description="prefix of every table name")
+    table_schema: Identifier | None = Field(
+        default=None,
+        description="PostgreSQL schema of the tables; none is the first schema of the search path",
+    )
+    handlers: Modules = Field(default=(), description="modules that define handlers, separated by commas")
+    queues: Names = Field(
+        default=(), description="queues that the runner claims from, separated by commas; none is all"
+    )
+
+    poll_mode: Literal["fixed-rate", "fixed-delay"] = Field(
+        default="fixed-rate",
+        description="when scans start: fixed-rate every period, fixed-delay a period after each scan",
+    )
+    poll_interval: Period = Field(default=timedelta(seconds=1), description="the period of scans, such as 250ms or 1m")
+    initial_delay: Delay = Field(default=_ZERO, description="the time before the first scan")
+    claim_batch_size: Count = Field(default=500, description="maximum number of tasks per claim")
+    concurrency: Count = Field(default=100, description="maximum number of coroutines running at the same time")
+    threads: Count = Field(default=10, description="maximum number of plain functions running at the same time")
+    transaction_connections: Count = Field(
+        default_factory=lambda data: min(data["concurrency"] + data["threads"], MAX_TRANSACTIONS),
+        description="PostgreSQL: maximum number of handler transactions open at the same time; at most concurrency + "
+        "threads by default",
+    )
+    prefetch: Number = Field(
+        default=2_000,
+        description="maximum number of tasks claimed beyond the free slots, while tasks finish quickly; 0 turns it off",
+    )
+    lease_timeout: Period = Field(
+        default=timedelta(seconds=15),
+        description="time without a heartbeat after which a runner is lost and others take over its tasks",
+    )
+    heartbeat_interval: Period = Field(
+        default_factory=lambda data: data["lease_timeout"] / 5,
+        description="the interval of heartbeats; a fifth of the lease by default",
+    )
+    drain_timeout: Delay = Field(
+        # Shorter than the stop timeout of service managers (systemd: 90 s).
+        default=timedelta(seconds=30),
+        description="how long a stopping runner waits for running tasks",
+    )
+    settle_batch_size: Count = Field(default=500, description="maximum number of outcomes written in one statement")
+    settle_interval: Delay = Field(
+        default=timedelta(milliseconds=5), description="maximum time that an outcome waits for others"
+    )
+    notify: bool = Field(default=True, description="PostgreSQL: a submit wakes runners")
+    coalesce: bool = Field(default=False, description="concurrent single submits of a process share commits")
+    sqlite_poll_interval: Period = Field(
+        default=timedelta(milliseconds=50),
+        description="SQLite: how often a runner checks for writes by other processes; a fifth as often while there "
+        "are none",
+    )
+
+    retention_succeeded: Limit = Field(
+        default=timedelta(days=7), description="age at which succeeded tasks are pruned; never keeps them"
+    )
+    retention_dead: Limit = Field(default=timedelta(days=180), description="the same for dead tasks")
+    retention_cancelled: Limit = Field(default=timedelta(days=180), description="the same for cancelled tasks")
+
+    payload_limit: Size = Field(default=ByteSize(256 * 1024), description="maximum size of a payload")
+    result_limit: Size = Field(
+        default=ByteSize(64 * 1024), description="maximum size of a result; a larger one is not kept"
+    )
+
+    max_attempts: Count = Field(default=5, description="attempts, unless the task or the handler sets it")
+    retry: Name = Field(default="1m,5m,20m", description="retry plan, unless the task or the handler sets it")
+    timeout: Limit = Field(default=None, description="time limit of an attempt, unless the task or the handler sets it")
+
+    sqlite_synchronous: Durability = Field(
+        default="FULL", description="SQLite: FULL survives power loss, NORMAL may lose the last commits"
+    )
+    log_format: Literal["auto", "human", "json"] = Field(
+        default="auto", description="format of log lines: human or json; auto is human on a terminal"
+    )
+
+    origins: InstanceOf[Origins] = Field(default=Origins(), repr=False, exclude=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings passes it
+        init_settings: PydanticBaseSettingsSource,
+        *_: Any,
+        **__: Any,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Use only the arguments: `load` merges the other sources, because it keeps the origin of each value."""
+        return (init_settings,)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_origins(cls, values: dict[str, Any], validate: ModelWrapValidatorHandler[Self]) -> Self:
+        origins = values.get("origins", Origins())
+        if "url" in values:
+            values = values | {"url": locate(values["url"], origins.of("url"))}
+        try:
+            return validate(values)
+        except ValidationError as error:
+            raise _invalid_settings(error, origins) from None
+
+    @field_validator("table_schema")
+    @classmethod
+    def _schema_fits(cls, schema: str | None, info: ValidationInfo) -> str | None:
+        if schema is not None and schema.startswith("pg_"):
+            raise ValueError("PostgreSQL reserves schemas that begin with pg_")
+        if schema is not None and "url" in info.data and info.data["url"].kind == "sqlite":
+            raise ValueError("SQLite has no schemas; use table_prefix")
+        return schema
+
+    @field_validator("heartbeat_interval")
+    @classmethod
+    def _heartbeat_fits(cls, heartbeat: timedelta, info: ValidationInfo) -> timedelta:
+        lease = info.data.get("lease_timeout")
+        if lease is not None and heartbeat > lease / 2:
+            raise ValueError(f"it must be at most half of the lease ({format_duration(lease)}), so that one may fail")
+        return heartbeat
+
+    def __eq__(self, other: object) -> bool:
+        """Compare the values; their origins do not matter."""
+        return isinstance(other, Settings) and all(getattr(self, name) == getattr(other, name) for name in NAMES)
+
+    def __hash__(self) -> int:
+        return hash(tuple(getattr(self, name) for name in NAMES))
+
+    @property
+    def called(self) -> str:
+        """Short name of the database: its profile, or the last part of its URL."""
+        return self.profile or self.url.database.rpartition("/")[2] or self.url.kind
+
+    def describe(self) -> list[Row]:
+        """List every setting; RUNNER_* variables that are not settings come last."""
+        rows = []
+        for name in NAMES:
+            origin = self.origins.places.get(name, "argument") if name in self.model_fields_set else "default"
+            rows.append(Row(name, _text(getattr(self, name)), origin))
+        tls = self.url.tls
+        rows.append(Row("tls", tls.mode or "not needed", "weaker than verify-full" if tls.weak else "derived from url"))
+        return rows + [Row(name, "", "ignored: not a setting") for name in self.origins.stray]
+
+
+DESCRIPTIONS = {name: field.description or "" for name, field in Settings.model_fields.items() if name != "origins"}
+"""Description of each setting, in the order of display."""
+
+NAMES = tuple(DESCRIPTIONS)
+"""Names of all settings, in the order of display."""
+
+
+def locate(text: object, origin: str) -> DatabaseUrl:
+    """Parse a URL; errors name its origin.
+
+    Args:
+        text: URL, as text or parsed.
+        origin: origin of the URL.
+
+    Raises:
+        InvalidUrl: see `parse_url`.
+    """
+    if not isinstance(text, str | DatabaseUrl):
+        raise InvalidUrl(url="***", why=f"it is not text ({origin})")
+    try:
+        return parse_url(text)
+    except InvalidUrl as error:
+        raise InvalidUrl(url=error.fields["url"], why=f"{error.fields['why']} ({origin})") from None
+
+
+def unknown_setting(name: str) -> str:
+    """Explain that a name is not a setting."""
+    similar = similar_setting(name)
+    return f"unknown setting {name!r}" + (f"; did you mean {similar!r}?" if similar else "")
+
+
+def similar_setting(name: str) -> str | None:
+    """Return the setting most similar to a name; None if none is similar."""
+    return next(iter(get_close_matches(name.lower(), NAMES, n=1, cutoff=0.75)), None)
+
+
+def _invalid_settings(error: ValidationError, origins: Origins) -> InvalidSettings:
+    """Convert pydantic's errors to ours, with the origin of each value and without the value."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    # A default that another setting's error prevents is not reported.
+    reasons = [_reason(item, origins) for item in errors if item["type"] != "default_factory_not_called"]
+    (where, why), *more = reasons
+    return InvalidSettings(where=where, why="; ".join([why, *(f"{origin}: {reason}" for origin, reason in more)]))
+
+
+def _reason(error: ErrorDetails, origins: Origins) -> tuple[str, str]:
+    """Return the origin of a value and the reason why it is not valid."""
+    name = str(error["loc"][0])
+    if error["type"] == "extra_forbidden":
+        return origins.of(name), unknown_setting(name)
+    return origins.of(name), error["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None | ():
+            return "none"
+        case bool():
+            return "on" if value else "off"
+        case ByteSize():
+            return format.size(value)
+        case timedelta():
+            return format_duration(value)
+        case tuple():
+            return ", ".join(value)
+    return str(value)

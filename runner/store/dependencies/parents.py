@@ -1,0 +1,102 @@
+"""Expressions for the parent of a dependency and its final state."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.schema import GONE, Tables, state_literal
+from runner.db.types import NO_JOIN
+from runner.model.task import FINAL, State
+
+DEPENDENCY_COLUMNS = ("id", "task_id", "parent_id", "parent_handler", "parent_key", "parent_state")
+"""The columns that identify a dependency and its parent."""
+
+GONE_LITERAL = sa.literal_column(f"'{GONE}'", sa.Text)
+
+
+def is_open(edge: Any) -> sa.ColumnElement[bool]:
+    """The condition that a dependency is open, in the form that the partial indexes match.
+
+    Args:
+        edge: the columns of the dependency table.
+    """
+    condition: sa.ColumnElement[bool] = edge.satisfied_at.is_(None)
+    return condition
+
+
+def is_any_open(edge: Any) -> sa.ColumnElement[bool]:
+    """The condition that a dependency is open, in the form that matches the index of all open ones, in its order."""
+    every: sa.ColumnElement[bool] = edge.id > sa.literal_column("0")
+    return is_open(edge) & every
+
+
+def is_blocked(tables: Tables, task_id: Any) -> sa.ColumnElement[bool]:
+    """The condition that a task is blocked."""
+    task = tables.task.alias("child")
+    blocked = task.c.state == state_literal(State.BLOCKED)
+    return sa.select(task.c.id).where(task.c.id == task_id, blocked).offset(NO_JOIN).exists()
+
+
+def parent_of(tables: Tables, edge: sa.FromClause) -> sa.ColumnElement[int | None]:
+    """The id of the current parent of a dependency.
+
+    A handler and a key refer to the task that was submitted last with them, live or finished.
+
+    Args:
+        tables: the tables of the installation.
+        edge: a table or subquery with the columns that name a parent.
+    """
+    latest = [
+        sa.select(sa.func.max(tasks.c.id).label("id"))
+        .where(tasks.c.key == edge.c.parent_key, tasks.c.handler == edge.c.parent_handler)
+        .correlate(edge)
+        for tasks in (tables.task.alias("keyed"), tables.history.alias("keyed"))
+    ]
+    both = sa.union_all(*latest).subquery("latest")
+    by_key = sa.select(sa.func.max(both.c.id)).scalar_subquery()
+    return sa.case((edge.c.parent_key.is_(None), edge.c.parent_id), else_=by_key)
+
+
+def is_live(tables: Tables, task_id: Any) -> sa.ColumnElement[bool]:
+    """The condition that a task is live."""
+    task = tables.task.alias("parent")
+    return sa.select(task.c.id).where(task.c.id == task_id).offset(NO_JOIN).exists()
+
+
+def final_state(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:
+    """The state of a task that is not live."""
+    history = tables.history.alias("past")
+    # One row, unless a dead task was copied back manually and then succeeded; `succeeded` also sorts last.
+    state = sa.func.max(history.c.state)
+    return sa.func.coalesce(sa.select(state).where(history.c.id == task_id).scalar_subquery(), GONE_LITERAL)
+
+
+def changed_parents(tables: Tables, some: sa.Select[Any] | sa.CompoundSelect[Any]) -> sa.Select[Any]:
+    """The dependencies whose parents have ended in a state other than the stored one.
+
+    Args:
+        tables: the tables of the installation.
+        some: a selection of DEPENDENCY_COLUMNS and any others.
+
+    Returns:
+        The selection with the current `parent` and its final `state`.
+    """
+    edge = some.subquery("edge")
+    named = sa.select(edge, parent_of(tables, edge).label("parent")).offset(NO_JOIN).subquery("named")
+    ended = named.c.parent.is_not(None) & ~is_live(tables, named.c.parent)
+    judged = sa.select(named, final_state(tables, named.c.parent).label("state")).where(ended)
+    judged_ = judged.offset(NO_JOIN).subquery("judged")
+    seen, state = judged_.c.parent_state, judged_.c.state
+    new = seen.is_(None) | (seen != state) | (judged_.c.parent_id != judged_.c.parent)
+    return sa.select(judged_).where(new)
+
+
+def summary(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:
+    """The final states of a task's parents as JSON text, see BatchResult."""
+    edge = tables.dependency.alias("counted")
+    counts = {state: sa.func.sum(sa.case((edge.c.parent_state == state_literal(state), 1), else_=0)) for state in FINAL}
+    parts: Any = sa.literal_column("'{\"total\": '") + sa.cast(sa.func.count(), sa.Text)
+    for state, count in counts.items():
+        parts = parts + sa.literal_column(f"', \"{state.value}\": '") + sa.cast(count, sa.Text)
+    whole = parts + sa.literal_column("'}'")
+    return sa.select(whole).where(edge.c.task_id == task_id).scalar_subquery()

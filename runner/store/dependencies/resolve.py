@@ -1,0 +1,230 @@
+"""resolve: unblock or cancel the dependents of finished tasks."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.dialects import DIALECTS, Dialect, by_column
+from runner.db.schema import Tables, is_state, state_literal
+from runner.db.statement import Prepared
+from runner.db.transaction import Transaction
+from runner.db.types import NO_JOIN, JsonText, ctid, db_now
+from runner.model.task import MOVES, State
+from runner.store.dependencies.parents import DEPENDENCY_COLUMNS, changed_parents, is_blocked, is_open, summary
+from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, delete_stale_history, finish
+from runner.store.metrics import count_unclaimed
+
+CHUNK = 2_000
+"""Maximum number of dependencies per transaction."""
+
+ENDED_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "handler": sa.Text, "key": sa.Text}
+
+
+class FinishedParent(NamedTuple):
+    """A finished task with all names that dependencies may use for it."""
+
+    id: int
+    handler: str
+    key: str | None
+
+
+class Dependency(NamedTuple):
+    """An open dependency: the id of its row, and the id of the dependent task."""
+
+    id: int
+    task_id: int
+
+
+class Dependent(NamedTuple):
+    """A blocked task, locked until the transaction ends."""
+
+    id: int
+    fence: int
+    queue: str
+    handler: str
+    key: str | None
+    attempt: int
+
+    @property
+    def ended(self) -> FinishedParent:
+        """The task as a finished parent of others."""
+        return FinishedParent(self.id, self.handler, self.key)
+
+
+@dataclass(slots=True)
+class Resolved:
+    """The result of resolving dependencies.
+
+    Args:
+        unblocked: ids of tasks without open dependencies.
+        cancelled: tasks that were cancelled because of a parent's final state.
+        skipped: dependencies of tasks that another transaction has locked; try again.
+    """
+
+    unblocked: list[int] = field(default_factory=list)
+    cancelled: list[Dependent] = field(default_factory=list)
+    skipped: list[Dependency] = field(default_factory=list)
+
+
+async def open_dependencies(tx: Transaction, ended: Sequence[FinishedParent], limit: int = CHUNK) -> list[Dependency]:
+    """Find the open dependencies on finished tasks.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        ended: tasks that may have finished.
+        limit: maximum number of dependencies; after a full result, resolve them and call again.
+    """
+    parameters = tx.dialect.parameters("ended", by_column(ENDED_COLUMNS, ended)) | {"most": limit}
+    rows = await tx.run(_waiting_for(tx.tables, tx.driver), parameters)
+    return list(dict.fromkeys(Dependency(*row) for row in rows))
+
+
+async def resolve(tx: Transaction, edges: Sequence[Dependency], *, notify: bool = True) -> Resolved:
+    """Resolve dependencies by the current states of their parents, and unblock or cancel their tasks.
+
+    It never waits for locks: a task that another transaction has locked is skipped.
+
+    Args:
+        tx: a writing transaction.
+        edges: dependencies; closed ones, and ones whose parents have not finished, stay unchanged.
+        notify: wake listening runners (PostgreSQL).
+    """
+    held = await _lock(tx, {edge.task_id for edge in edges})
+    result = Resolved(skipped=[edge for edge in edges if edge.task_id not in held])
+    mine = [edge.id for edge in edges if edge.task_id in held]
+    if not mine:
+        return result
+    closed: Counter[int] = Counter()
+    doomed: dict[int, str] = {}
+    for task_id, parent_id, state, on_failure in await _judge(tx, mine):
+        if state == State.SUCCEEDED or on_failure == "run":
+            closed[task_id] += 1
+        elif on_failure == "cancel":
+            doomed[task_id] = f"parent {parent_id} is {state}"
+    result.cancelled = await _cancel(tx, {held[id]: why for id, why in doomed.items()})
+    result.unblocked = await unblock_dependents(
+        tx, {id: closed[id] for id in closed if id not in doomed}, notify=notify
+    )
+    return result
+
+
+async def unblock_dependents(tx: Transaction, closed: Mapping[int, int], *, notify: bool = True) -> list[int]:
+    """Unblock tasks without open dependencies; reduce the count of the others.
+
+    Args:
+        tx: a writing transaction with locks on these tasks.
+        closed: number of dependencies of each task that were closed in it.
+        notify: wake listening runners (PostgreSQL).
+
+    Returns:
+        The ids of the unblocked tasks.
+    """
+    if not closed:
+        return []
+    task, edge = tx.tables.task, tx.tables.dependency
+    has_open = sa.select(edge.c.id).where(edge.c.task_id == task.c.id, is_open(edge.c)).offset(NO_JOIN).exists()
+    free = (
+        sa.update(task)
+        .where(_blocked_tasks(tx, closed), ~has_open)
+        .values(
+            state=state_literal(MOVES["unblock"].target),
+            blocked_by=0,
+            # Its age counts from now, so that it does not overtake tasks that have been due for longer.
+            run_at=sa.case((task.c.run_at > db_now(), task.c.run_at), else_=db_now()),
+            version=task.c.version + 1,
+            parents=sa.cast(summary(tx.tables, task.c.id), JsonText),
+        )
+        .returning(task.c.id)
+    )
+    rows = await tx.rows(tx.dialect.announcing(free, tx.tables) if notify else free)
+    unblocked = {row.id for row in rows}
+    await _count_down(tx, {id: number for id, number in closed.items() if id not in unblocked})
+    return sorted(unblocked)
+
+
+async def _count_down(tx: Transaction, closed: Mapping[int, int]) -> None:
+    """Reduce the count of open dependencies; the version stays, because operators do not edit the count."""
+    task = tx.tables.task
+    for number in set(closed.values()):
+        ids, left = [id for id in closed if closed[id] == number], task.c.blocked_by - number
+        fewer = sa.update(task).where(_blocked_tasks(tx, ids)).values(blocked_by=sa.case((left > 1, left), else_=1))
+        await tx.execute(fewer)
+
+
+async def _lock(tx: Transaction, ids: Collection[int]) -> dict[int, Dependent]:
+    """Lock the blocked tasks among these in the order of their ids; skip those with other locks."""
+    task = tx.tables.task
+    held = sa.select(*(task.c[name] for name in Dependent._fields)).where(_blocked_tasks(tx, ids)).order_by(task.c.id)
+    return {row.id: Dependent(*row) for row in await tx.rows(held.with_for_update(skip_locked=True))}
+
+
+def _blocked_tasks(tx: Transaction, ids: Iterable[int]) -> sa.ColumnElement[bool]:
+    """The condition that a task is one of these, and blocked."""
+    task = tx.tables.task.c
+    return tx.dialect.one_of(task.id, sorted(ids)) & is_state(task.state, State.BLOCKED)
+
+
+async def _judge(tx: Transaction, ids: Sequence[int]) -> Sequence[Any]:
+    """Store the final states of parents in their dependencies, and return the changed rows."""
+    edge = tx.tables.dependency
+    # Joined by id alone, a planner that expects few rows compares all with all, or evaluates all once for each. The
+    # ctid leaves no alternative plan.
+    place = ctid(edge) if tx.dialect.isolates_rows else edge.c.id
+    mine = sa.select(*dependencies_of(tx.tables), place.label("place")).where(tx.dialect.one_of(edge.c.id, ids))
+    changed = changed_parents(tx.tables, mine.where(is_open(edge.c))).cte("told").prefix_with("MATERIALIZED")
+    satisfied = is_state(changed.c.state, State.SUCCEEDED) | (edge.c.on_failure == "run")
+    judged = (
+        sa.update(edge)
+        .where(place == changed.c.place, edge.c.id == changed.c.id)
+        .values(parent_id=changed.c.parent, parent_state=changed.c.state, satisfied_at=sa.case((satisfied, db_now())))
+        .returning(edge.c.task_id, edge.c.parent_id, edge.c.parent_state, edge.c.on_failure)
+    )
+    return await tx.rows(judged)
+
+
+async def _cancel(tx: Transaction, doomed: Mapping[Dependent, str]) -> list[Dependent]:
+    """Move tasks to the history as cancelled, and close their dependencies."""
+    ids = [child.id for child in doomed]
+    if not ids:
+        return []
+    task, edge = tx.tables.task, tx.tables.dependency
+    # A foreign client may have left a runner id in a row without a runner.
+    await tx.execute(sa.update(task).where(tx.dialect.one_of(task.c.id, ids)).values(UNASSIGNED))
+    await count_unclaimed(tx, ids)
+    await delete_stale_history(tx, ids)
+    moved = await finish(
+        tx, "cancel", NO_RUNNER, [FinishedTask(child.id, child.fence, error=why) for child, why in doomed.items()]
+    )
+    theirs = tx.dialect.one_of(edge.c.task_id, ids) & is_open(edge.c)
+    await tx.execute(sa.update(edge).where(theirs).values(satisfied_at=db_now()))
+    return [child for child in doomed if child.id in moved]
+
+
+def dependencies_of(tables: Tables) -> Any:
+    """The columns in DEPENDENCY_COLUMNS."""
+    return [tables.dependency.c[name] for name in DEPENDENCY_COLUMNS]
+
+
+@lru_cache
+def _waiting_for(tables: Tables, driver: sa.Dialect) -> Prepared:
+    dialect, edge = DIALECTS[driver.name], tables.dependency
+    ended = dialect.rows("ended", ENDED_COLUMNS)
+    by_id = (edge.c.parent_id == ended.c.id) & edge.c.parent_key.is_(None)
+    by_key = (edge.c.parent_key == ended.c.key) & (edge.c.parent_handler == ended.c.handler)
+    found = [_edges(tables, dialect, ended, named) for named in (by_id, by_key)]
+    changed = changed_parents(tables, sa.union_all(*found)).subquery("told")
+    concerned = sa.select(changed.c.id, changed.c.task_id).where(is_blocked(tables, changed.c.task_id))
+    return Prepared(concerned.limit(sa.bindparam("most", type_=sa.Integer)), driver)
+
+
+def _edges(tables: Tables, dialect: Dialect, ended: sa.FromClause, named: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """The open dependencies on each finished task."""
+    open_ = (
+        sa.select(*dependencies_of(tables)).where(named, is_open(tables.dependency.c)).offset(NO_JOIN).correlate(ended)
+    )
+    found, edge = dialect.for_each(ended, open_, tables.dependency)
+    return sa.select(*(edge[name] for name in DEPENDENCY_COLUMNS)).select_from(found)

@@ -1,0 +1,184 @@
+"""Dependencies of new tasks: look up their parents before the insert, and write the rows with it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import sqlalchemy as sa
+
+from runner.db.dialects import DIALECTS, by_column
+from runner.db.schema import Tables
+from runner.db.statement import Frame, Prepared, Step, Steps
+from runner.db.types import NO_JOIN, db_now
+from runner.errors import InvalidTask
+from runner.model.task import FINAL, BatchMember, DependsOn, NewTask, State
+from runner.model.task_batch import TaskBatch
+from runner.store.dependencies.cycles import refuse_cycles
+from runner.store.dependencies.parents import final_state, is_live, parent_of
+
+Parent: TypeAlias = int | tuple[str, str] | BatchMember
+
+CHUNK = 5_000
+"""Parents, or dependencies, per statement."""
+
+PARENT_COLUMNS: dict[str, Any] = {
+    "place": sa.Integer,
+    "parent_id": sa.BigInteger,
+    "parent_handler": sa.Text,
+    "parent_key": sa.Text,
+}
+EDGE_COLUMNS: dict[str, Any] = {
+    "task_id": sa.BigInteger,
+    "parent_id": sa.BigInteger,
+    "parent_handler": sa.Text,
+    "parent_key": sa.Text,
+    "on_failure": sa.Text,
+    "parent_state": sa.Text,
+    "satisfied": sa.Integer,
+}
+
+
+class ParentState(NamedTuple):
+    """The task id of a parent, and its final state; None for values that do not exist yet."""
+
+    id: int | None = None
+    state: str | None = None
+
+
+class DependencyRow(NamedTuple):
+    """The dependencies of one new task.
+
+    Args:
+        edges: the dependencies with the states of their parents.
+        open: number of open ones.
+    """
+
+    edges: tuple[tuple[DependsOn, ParentState], ...]
+    open: int
+
+    @property
+    def summary(self) -> str | None:
+        """The final states of the parents as JSON text; None while a dependency is open."""
+        states = [state.state for _, state in self.edges]
+        return None if self.open else json.dumps({"total": len(states)} | {end: states.count(end) for end in FINAL})
+
+
+DependencyRows: TypeAlias = Sequence[DependencyRow | None]
+"""The dependencies of each new task, in order; empty if no task has any."""
+
+
+def dependency_rows(frame: Frame, tasks: Sequence[NewTask]) -> Steps[DependencyRows]:
+    """Look up the parents of new tasks.
+
+    Parents are not locked. If a parent finishes during the submit, its dependency is stored as open, and the next sweep
+    resolves it.
+
+    Args:
+        frame: tables, driver and dialect of the statements.
+        tasks: the tasks to submit; tasks without parents cause no look-up.
+
+    Raises:
+        InvalidTask: a parent does not exist, or the tasks would form a cycle; nothing was written.
+    """
+    alike: Sequence[NewTask] = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
+    waiting = [task for task in alike if task.after is not None]
+    if not waiting:
+        return []
+    _require_earlier_members(alike)
+    yield from refuse_cycles(frame, alike)
+    parents = {edge.parent: None for task in waiting for edge in task.after or ()}
+    states = yield from _look_up(frame, [parent for parent in parents if not isinstance(parent, BatchMember)])
+    held = [_dependency_row(task.after, states) if task.after else None for task in alike]
+    return held * len(tasks) if isinstance(tasks, TaskBatch) else held
+
+
+def insert_dependencies(frame: Frame, ids: Sequence[int], held: DependencyRows) -> Steps[None]:
+    """Write the dependencies of new tasks.
+
+    Args:
+        frame: tables, driver and dialect of the statements.
+        ids: ids of the new tasks and of duplicates.
+        held: the dependencies of each task; None for duplicates.
+    """
+    blocked = [(id, waits.edges) for id, waits in zip(ids, held, strict=False) if waits]
+    rows = [_row(id, edge, state, ids) for id, waited in blocked for edge, state in waited]
+    for first in range(0, len(rows), CHUNK):
+        part = by_column(EDGE_COLUMNS, rows[first : first + CHUNK])
+        yield Step(_insertion(frame.tables, frame.driver), frame.dialect.parameters("edge", part))
+
+
+def _require_earlier_members(tasks: Sequence[NewTask]) -> None:
+    for place, task in enumerate(tasks):
+        for parent, _ in task.after or ():
+            if isinstance(parent, BatchMember) and not 0 <= parent.place < place:
+                why = "a task can only depend on an earlier task of its batch"
+                raise InvalidTask(field="after", value=f"place {parent.place} (from {place})", why=why)
+
+
+def _look_up(frame: Frame, wanted: Sequence[Parent]) -> Steps[Mapping[Parent, ParentState]]:
+    states: dict[Parent, ParentState] = {}
+    for first in range(0, len(wanted), CHUNK):
+        asked = wanted[first : first + CHUNK]
+        rows = yield _ask(frame, asked)
+        states |= {asked[place]: ParentState(id, state) for place, id, state in rows}
+    for parent in wanted:
+        if isinstance(parent, int) and parent not in states:
+            why = "there is no task with this id: it was never submitted, or it was pruned"
+            raise InvalidTask(field="after", value=parent, why=why)
+    return states
+
+
+def _row(task_id: int, edge: DependsOn, state: ParentState, ids: Sequence[int]) -> tuple[Any, ...]:
+    parent: tuple[Any, ...]
+    match edge.parent:
+        case BatchMember(place):
+            parent = (ids[place], None, None)
+        case (handler, key):
+            parent = (state.id if state.state else None, handler, key)
+        case id:
+            parent = (id, None, None)
+    holds = _is_blocking(edge, state)
+    # The next sweep cancels the task. It only finds parents whose stored state differs.
+    seen = None if holds and edge.on_failure == "cancel" else state.state
+    return (task_id, *parent, edge.on_failure, seen, int(not holds))
+
+
+def _dependency_row(after: Sequence[DependsOn], states: Mapping[Parent, ParentState]) -> DependencyRow:
+    edges = tuple((edge, states.get(edge.parent, ParentState())) for edge in after)
+    return DependencyRow(edges, sum(_is_blocking(edge, state) for edge, state in edges))
+
+
+def _is_blocking(edge: DependsOn, state: ParentState) -> bool:
+    """Return True if a dependency is open: its parent has not finished, or not as required."""
+    return state.state is None or (state.state != State.SUCCEEDED and edge.on_failure != "run")
+
+
+def _ask(frame: Frame, wanted: Sequence[Parent]) -> Step:
+    rows = [
+        (place, None, *parent) if isinstance(parent, tuple) else (place, parent, None, None)
+        for place, parent in enumerate(wanted)
+    ]
+    parameters = frame.dialect.parameters("wanted", by_column(PARENT_COLUMNS, rows))
+    return Step(_states_statement(frame.tables, frame.driver), parameters)
+
+
+@lru_cache
+def _states_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """The position of each existing parent, its task id, and its final state unless it is live."""
+    wanted = DIALECTS[driver.name].rows("wanted", PARENT_COLUMNS)
+    named = sa.select(wanted.c.place, parent_of(tables, wanted).label("parent")).offset(NO_JOIN)
+    named_ = named.subquery("named")
+    live, past = is_live(tables, named_.c.parent), tables.history.alias("ended")
+    there = live | sa.select(past.c.id).where(past.c.id == named_.c.parent).offset(NO_JOIN).exists()
+    state = sa.case((~live, final_state(tables, named_.c.parent)))
+    return Prepared(sa.select(named_.c.place, named_.c.parent, state).where(there), driver)
+
+
+@lru_cache
+def _insertion(tables: Tables, driver: sa.Dialect) -> Prepared:
+    new = DIALECTS[driver.name].rows("edge", EDGE_COLUMNS)
+    values = {name: new.c[name] for name in EDGE_COLUMNS if name != "satisfied"}
+    satisfied_at = sa.case((new.c.satisfied == sa.literal_column("1"), db_now()))
+    row = sa.select(*values.values(), satisfied_at)
+    return Prepared(sa.insert(tables.dependency).from_select([*values, "satisfied_at"], row), driver)

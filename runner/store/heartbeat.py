@@ -1,0 +1,204 @@
+"""heartbeat: register runners and renew their leases."""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.schema import Tables, is_state
+from runner.db.statement import Frame, Prepared, Step, Steps
+from runner.db.transaction import Transaction
+from runner.db.types import db_later, db_now
+from runner.model.task import State
+
+
+class Renewal(NamedTuple):
+    """The reply to a renewal.
+
+    Args:
+        alive: False if a rescue removed the runner; then nothing was changed.
+        late: True if the lease had expired.
+    """
+
+    alive: bool
+    late: bool
+
+
+def renew(frame: Frame, runner_id: int, lease: float) -> Steps[Renewal]:
+    """Renew a lease, unless a rescue has removed the runner.
+
+    Args:
+        frame: tables, driver and dialect of the statements.
+        runner_id: the id from `register`.
+        lease: length of the lease in seconds from now.
+    """
+    look, update = _prepared(frame.tables, frame.driver)
+    rows = yield Step(look, {"runner": runner_id})
+    renewed = yield Step(update, {"runner": runner_id, "lease": lease})
+    return Renewal(bool(renewed), bool(rows and rows[0][0]))
+
+
+@lru_cache
+def _prepared(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
+    runner = tables.runner
+    same = runner.c.id == sa.bindparam("runner", type_=sa.BigInteger)
+    until = db_later(db_now(), sa.bindparam("lease", type_=sa.Float))
+    update = sa.update(runner).where(same).values(beat_at=db_now(), lease_until=until).returning(runner.c.id)
+    look = sa.select((runner.c.lease_until < db_now()).label("late")).where(same)
+    return Prepared(look, driver), Prepared(update, driver)
+
+
+class Identity(NamedTuple):
+    """Host, process and capabilities of a runner.
+
+    Args:
+        host: host name.
+        pid: process id.
+        version: version of the program.
+        handlers: names of its handlers.
+        capacity: maximum number of tasks that run at the same time.
+        queues: queues that it claims from; empty for all.
+        threads: number of thread slots.
+        threaded: handlers that run in threads.
+    """
+
+    host: str
+    pid: int
+    version: str
+    handlers: Sequence[str]
+    capacity: int
+    queues: Sequence[str] = ()
+    threads: int = 0
+    threaded: Sequence[str] = ()
+
+
+class HeartbeatReply(NamedTuple):
+    """The reply to a heartbeat.
+
+    Args:
+        alive: False if a rescue removed the runner and took its tasks: it must register again.
+        command: the runner command of an operator, see runner.policy.runner_command; None without one.
+        cancelled: ids of its tasks to terminate.
+        late: True if the last heartbeat was too long ago: the database may have been unavailable, and the leases of
+            other runners may have expired.
+        running: id and fence of each task that is running on this runner according to the table.
+    """
+
+    alive: bool
+    command: str | None
+    cancelled: frozenset[int]
+    late: bool = False
+    running: frozenset[tuple[int, int]] = frozenset()
+
+
+async def register(tx: Transaction, identity: Identity, lease: float) -> int:
+    """Register a runner and its handlers.
+
+    Args:
+        tx: an open transaction.
+        identity: identity of the process.
+        lease: length of the lease in seconds.
+
+    Returns:
+        The runner's id. Each registration gets a new one.
+    """
+    await _enter_handlers(tx, identity.handlers)
+    runner = tx.tables.runner
+    entered = sa.insert(runner).values(
+        host=identity.host,
+        pid=identity.pid,
+        version=identity.version,
+        handlers=json.dumps(sorted(identity.handlers)),
+        queues=json.dumps(sorted(identity.queues)),
+        threaded=json.dumps(sorted(identity.threaded)),
+        capacity=identity.capacity,
+        threads=identity.threads,
+        lease_until=db_later(db_now(), lease),
+    )
+    return int((await tx.execute(entered.returning(runner.c.id))).scalar_one())
+
+
+async def _enter_handlers(tx: Transaction, names: Sequence[str]) -> None:
+    """Register the handlers, in sorted order, so that two runners never deadlock."""
+    handler = tx.tables.handler
+    if names:
+        insert = tx.dialect.insert(handler)
+        seen = insert.on_conflict_do_update(index_elements=handler.primary_key, set_={"last_seen_at": db_now()})
+        await tx.execute(seen, [{"name": name} for name in sorted(names)])
+
+
+async def heartbeat(
+    tx: Transaction, runner_id: int, lease: float, running: int, gap: float | None = None
+) -> HeartbeatReply:
+    """Renew a runner's lease, unless a rescue has removed the runner.
+
+    A runner that was frozen beyond its lease continues if no rescue took its tasks. Renewal and rescue serialize on the
+    runner's row.
+
+    Args:
+        tx: an open transaction; two statements are executed.
+        runner_id: the id from `register`.
+        lease: length of the lease in seconds from now.
+        running: number of tasks in flight.
+        gap: seconds since the last heartbeat above which the reply is late; default: the lease.
+    """
+    rows = await tx.run(
+        _reply_statement(tx.tables, tx.driver), {"runner": runner_id, "gap": -(lease if gap is None else gap)}
+    )
+    renewal = {"runner": runner_id, "lease": lease, "in_hand": running}
+    if not await tx.run(_renew_statement(tx.tables, tx.driver), renewal):
+        return HeartbeatReply(False, None, frozenset())
+    late, command = rows[0][:2]
+    tasks = [row[2:] for row in rows if row[2] is not None]
+    cancelled = frozenset(task_id for task_id, _, requested in tasks if requested)
+    return HeartbeatReply(
+        True, command, cancelled, bool(late), frozenset((task_id, fence) for task_id, fence, _ in tasks)
+    )
+
+
+@lru_cache
+def _reply_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """One row for each task that is running on the runner, and at least one row."""
+    runner, task = tables.runner, tables.task
+    mine = (task.c.runner_id == runner.c.id) & is_state(task.c.state, State.RUNNING)
+    gap = runner.c.beat_at < db_later(db_now(), sa.bindparam("gap", type_=sa.Float))
+    late = (runner.c.lease_until < db_now()) | gap
+    columns = (late, runner.c.command, task.c.id, task.c.fence, task.c.cancel_requested)
+    return Prepared(sa.select(*columns).select_from(runner.outerjoin(task, mine)).where(_is_it(tables)), driver)
+
+
+@lru_cache
+def _renew_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
+    until = db_later(db_now(), sa.bindparam("lease", type_=sa.Float))
+    in_hand = sa.bindparam("in_hand", type_=sa.Integer)
+    renewed = sa.update(tables.runner).where(_is_it(tables))
+    renewed = renewed.values(beat_at=db_now(), lease_until=until, running=in_hand)
+    return Prepared(renewed.returning(tables.runner.c.id), driver)
+
+
+def _is_it(tables: Tables) -> sa.ColumnElement[bool]:
+    return tables.runner.c.id == sa.bindparam("runner", type_=sa.BigInteger)
+
+
+async def acknowledge(tx: Transaction, runner_id: int, command: str, capacity: int, threads: int) -> None:
+    """Clear an executed command, unless a newer one has replaced it.
+
+    Args:
+        tx: an open transaction.
+        runner_id: the id from `register`.
+        command: the command from `heartbeat`.
+        capacity: new maximum number of tasks that run at the same time.
+        threads: new number of thread slots.
+    """
+    runner = tx.tables.runner
+    same = runner.c.command == command
+    values = {"capacity": capacity, "threads": threads, "command": sa.case((same, sa.null()), else_=runner.c.command)}
+    await tx.execute(sa.update(runner).where(runner.c.id == runner_id).values(values))
+
+
+async def leave(tx: Transaction, runner_id: int) -> None:
+    """Deregister a runner without tasks in flight."""
+    runner = tx.tables.runner
+    await tx.execute(sa.delete(runner).where(runner.c.id == runner_id))

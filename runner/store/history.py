@@ -1,0 +1,198 @@
+"""history: move tasks between the live table and the history."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.dialects import DIALECTS, Dialect, by_column
+from runner.db.schema import Tables, is_state, state_literal
+from runner.db.statement import Frame, Prepared, Step, Steps
+from runner.db.transaction import Transaction
+from runner.db.types import JsonText, db_now
+from runner.model.task import MOVES, State
+
+ENDING_COLUMNS: dict[str, Any] = {
+    "id": sa.BigInteger,
+    "fence": sa.BigInteger,
+    "duration": sa.Float,
+    "result": sa.Text,
+    "error": sa.Text,
+}
+
+NO_RUNNER = 0
+"""The holder id for tasks that no runner has."""
+
+UNASSIGNED: dict[str, Any] = {"runner_id": None, "deadline_at": None, "claimed_at": None, "started_at": None}
+"""The columns to reset when a task no longer has a runner."""
+
+
+class FinishedTask(NamedTuple):
+    """The final result of one task.
+
+    Args:
+        id: task id.
+        fence: fence that the row must still have.
+        duration: duration of the last attempt in seconds; None without one.
+        result: JSON text; None without a result.
+        error: the last error; None keeps the stored one.
+    """
+
+    id: int
+    fence: int
+    duration: float | None = None
+    result: str | None = None
+    error: str | None = None
+
+
+async def finish(tx: Transaction, verb: str, holder: int, endings: list[FinishedTask]) -> set[int]:
+    """Move tasks to the history, each only if `holder` still has it under the given fence.
+
+    Args:
+        tx: an open transaction; on PostgreSQL one statement is executed, on SQLite two.
+        verb: a verb of MOVES with a final target state.
+        holder: id of the runner that has the tasks, or NO_RUNNER.
+        endings: one item per task.
+
+    Returns:
+        The ids of the moved tasks. On PostgreSQL a row that another transaction is changing may be missing although its
+        fence still matches; try again with the row locked.
+    """
+    return await tx.follow(finish_steps(tx, verb, holder, endings))
+
+
+def finish_steps(frame: Frame, verb: str, holder: int, endings: list[FinishedTask]) -> Steps[set[int]]:
+    """The statements of `finish` for any kind of connection."""
+    parameters = frame.dialect.parameters("ending", by_column(ENDING_COLUMNS, endings)) | {"holder": holder}
+    moved: list[Any] = []
+    for prepared in _prepared(frame.tables, frame.driver, verb):
+        moved = yield Step(prepared, parameters)
+    return {row[0] for row in moved}
+
+
+async def delete_stale_history(tx: Transaction, ids: list[int]) -> None:
+    """Delete history rows with the ids of live tasks, which only manual changes create.
+
+    Args:
+        tx: the transaction that then finishes these tasks.
+        ids: ids of live tasks.
+    """
+    history = tx.tables.history
+    await tx.execute(sa.delete(history).where(tx.dialect.one_of(history.c.id, ids)))
+
+
+@lru_cache
+def _prepared(tables: Tables, driver: sa.Dialect, verb: str) -> list[Prepared]:
+    statements = finish_statements(tables, DIALECTS[driver.name], MOVES[verb].target)
+    return [Prepared(statement, driver) for statement in statements]
+
+
+def finish_statements(tables: Tables, dialect: Dialect, target: State) -> list[sa.UpdateBase]:
+    """Copy to the history and delete: one statement where a delete can feed an insert, otherwise two."""
+    ending = dialect.rows("ending", ENDING_COLUMNS)
+    return _in_one(tables, dialect, ending, target) if dialect.isolates_rows else _in_two(tables, ending, target)
+
+
+def _in_two(tables: Tables, ending: sa.FromClause, target: State) -> list[sa.UpdateBase]:
+    task = tables.task
+    held = ending.join(task, _held(task, ending))
+    result_values = {name: ending.c[name] for name in RESULT_COLUMNS}
+    copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, result_values, target, held))
+    gone = sa.select(task.c.id).select_from(held).scalar_subquery()
+    return [copy, sa.delete(task).where(task.c.id.in_(gone)).returning(task.c.id)]
+
+
+def _in_one(tables: Tables, dialect: Dialect, ending: sa.FromClause, target: State) -> list[sa.UpdateBase]:
+    task = tables.task
+    found, meant = dialect.one_by_one(ending, task, _held)
+    carried = [*(task.c[name] for name in shared(tables)), task.c.error]
+    result_values = [found.c[name].label(f"given_{name}") for name in RESULT_COLUMNS]
+    gone = sa.delete(task).where(meant).returning(*carried, *result_values).cte("gone")
+    renamed = {name: gone.c[f"given_{name}"] for name in RESULT_COLUMNS}
+    copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
+    return [copy.returning(tables.history.c.id)]
+
+
+RESULT_COLUMNS = ("error", "duration", "result")
+"""The columns that the final result sets."""
+
+
+def shared(tables: Tables) -> list[str]:
+    """Return the columns that a task keeps when it moves between the live table and the history."""
+    changed = ("state", "error")
+    return [column.name for column in tables.history.c if column.name in tables.task.c and column.name not in changed]
+
+
+def _copied(
+    tables: Tables, row: Any, result_values: dict[str, Any], target: State, source: sa.FromClause
+) -> tuple[list[str], sa.Select[Any]]:
+    values: dict[str, Any] = {name: row[name] for name in shared(tables)} | {
+        "state": state_literal(target),
+        "error": sa.func.coalesce(result_values["error"], row["error"]),
+        "duration": result_values["duration"],
+        "result": sa.cast(result_values["result"], JsonText),
+        "finished_at": db_now(),
+        "version": row["version"] + sa.literal_column("1"),
+    }
+    return list(values), sa.select(*values.values()).select_from(source)
+
+
+def _held(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
+    """The condition that the fence matches.
+
+    It compares the holder instead of the state: with a literal state the planner could use the index of running tasks,
+    which consists of dead entries of finished tasks.
+    """
+    holder = sa.func.coalesce(task.c.runner_id, sa.literal_column(str(NO_RUNNER)))
+    bound_holder = sa.bindparam("holder", type_=sa.BigInteger)
+    return (task.c.id == ending.c.id) & (task.c.fence == ending.c.fence) & (holder == bound_holder)
+
+
+async def requeue(tx: Transaction, ids: list[int]) -> set[int]:
+    """Move tasks from the history back to the live table, due now and with all their attempts.
+
+    Args:
+        tx: an open transaction.
+        ids: ids of tasks; tasks in other states than MOVES allows stay in the history. The caller ensures that no other
+            tasks hold their unique keys.
+
+    Returns:
+        The ids of the moved tasks.
+    """
+    task, history = tx.tables.task, tx.tables.history
+    move = MOVES["requeue"]
+    old = {name: history.c[name] for name in shared(tx.tables)} | {"error": history.c.error}
+    cleared = {"runner_id": sa.null(), "claimed_at": sa.null(), "attempt": sa.literal_column("0")}
+    new = {"state": state_literal(move.target), "run_at": db_now(), "rescues": sa.literal_column("0")}
+    values: dict[str, Any] = old | cleared | new | {"version": history.c.version + 1}
+    chosen = history.c.id.in_(ids) & is_state(history.c.state, *(state for state in move.sources if state))
+    copy = sa.insert(task).from_select(list(values), sa.select(*values.values()).where(chosen)).returning(task.c.id)
+    moved = {row[0] for row in await tx.rows(copy)}
+    await tx.execute(sa.delete(history).where(history.c.id.in_(moved)))
+    return moved
+
+
+BACK_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "error": sa.Text, "progress": sa.Float}
+
+
+async def restore(tx: Transaction, back: Sequence[tuple[Any, ...]]) -> None:
+    """Move cancelled tasks from the history back to the live table, with their former values.
+
+    Args:
+        tx: an open transaction with locks on the tasks; the caller ensures that no other tasks hold their unique keys.
+        back: the values that the history does not store, as in BACK_COLUMNS.
+    """
+    task, history, lost = tx.tables.task, tx.tables.history, tx.dialect.rows("back", BACK_COLUMNS)
+    target = MOVES["restore"]
+    values: dict[str, Any] = {name: history.c[name] for name in shared(tx.tables)} | {
+        "state": state_literal(target.target),
+        "error": lost.c.error,
+        "progress": lost.c.progress,
+        "version": history.c.version + 1,
+    }
+    chosen = (history.c.id == lost.c.id) & is_state(history.c.state, *(state for state in target.sources if state))
+    rows = sa.select(*values.values()).select_from(history.join(lost, chosen))
+    parameters = tx.dialect.parameters("back", by_column(BACK_COLUMNS, back))
+    moved = await tx.rows(sa.insert(task).from_select(list(values), rows).returning(task.c.id), parameters)
+    await tx.execute(sa.delete(history).where(tx.dialect.one_of(history.c.id, [row.id for row in moved])))

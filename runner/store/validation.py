@@ -1,0 +1,88 @@
+"""Validation of submitted tasks, before anything is written."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.types import Instant
+from runner.errors import InvalidTask
+from runner.handlers.options import CHECKS, TASK_OPTIONS
+from runner.model.task import NewTask
+from runner.model.task_batch import TaskBatch
+from runner.model.text_limits import UNBOUNDED, require_json, require_name, require_storable
+from runner.policy.retry import parse_plan
+
+ALL_DEFAULTS = NewTask("handler")[2:]
+"""The fields after handler and payload of a task without options, as most tasks are."""
+
+
+def check(task: NewTask) -> None:
+    """Reject a task that a database could not hold, or that no runner could ever execute.
+
+    Args:
+        task: the task as the producer made it.
+
+    Raises:
+        InvalidTask: a value is not valid; the message names it and the values that are.
+        InvalidRetryPlan: the retry plan is not valid.
+    """
+    require_name("handler", task.handler)
+    _check_payload(task.payload)
+    if task[2:] != ALL_DEFAULTS:
+        _check_options(task)
+
+
+def check_each(tasks: Iterable[NewTask]) -> None:
+    """Check tasks, as `check` does, up to the first that is not valid."""
+    if isinstance(tasks, TaskBatch):
+        check(tasks.like)
+        for payload in tasks.payloads:
+            _check_payload(payload)
+    else:
+        for task in tasks:
+            check(task)
+
+
+def _check_options(task: NewTask) -> None:
+    for name, field, check_value in CHECKS:
+        value = getattr(task, field)
+        if value is not None:
+            check_value(name, value)
+    if task.retry is not None:
+        parse_plan(task.retry)
+    if task.run_at is not None and task.delay is not None:
+        raise InvalidTask(field="delay", value=task.delay, why="run_at is set too: omit one of them")
+    own = (task.handler, task.key)
+    if task.after is not None and any(edge.parent == own for edge in task.after):
+        raise InvalidTask(
+            field="after", value=" ".join(map(str, own)), why="a task cannot depend on its own handler and key"
+        )
+
+
+def _check_payload(payload: str) -> None:
+    """Reject a payload with text that PostgreSQL cannot store, raw or as an escape, or with a number that is not JSON.
+
+    Raises:
+        InvalidTask: the payload has NUL, half of a surrogate pair, NaN or Infinity.
+    """
+    if "\0" in payload or not payload.isascii():
+        require_storable("payload", payload, UNBOUNDED)
+    # Python accepts text that a database rejects only if it has one of these. A pattern would take longer.
+    if "\\u" in payload or "NaN" in payload or "Infinity" in payload:
+        require_json("payload", payload)
+
+
+_SQL_TYPES: dict[str, Any] = {
+    "text": sa.Text,
+    "json": sa.Text,
+    "integer": sa.Integer,
+    "smallint": sa.SmallInteger,
+    "float": sa.Float,
+    "time": Instant,
+}
+
+SUBMIT_COLUMNS: dict[str, Any] = {"payload": sa.Text} | {
+    option.name: _SQL_TYPES[option.type] for option in TASK_OPTIONS if option.type is not None
+}
+"""The values of a new task, and of one that replaces another, with the types in which statements carry them."""

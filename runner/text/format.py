@@ -1,0 +1,149 @@
+"""Format values for table cells, on the command line and in the console; short enough for eighty columns."""
+
+from datetime import datetime, timedelta, tzinfo
+
+from runner.model.task import Shown
+from runner.text.redact import mask
+from runner.text.sanitize import one_line, state_text
+from runner.text.times import format_age, format_moment
+
+NOTHING = "-"
+"""The text of a missing value."""
+
+TEN_MILLISECONDS = 0.01
+"""Seconds below which durations show tenths of a millisecond."""
+
+
+LONGEST_REASON = 4_000
+"""The most characters of an error to search for its first line."""
+
+STEP = 1024
+"""The factor between units of bytes."""
+
+
+def text(value: object) -> str:
+    """A value as text; NOTHING if it is missing."""
+    return NOTHING if value is None or value == "" else str(value)
+
+
+def age(length: timedelta | float | None) -> str:
+    """A duration for a glance.
+
+    Args:
+        length: seconds or a timedelta; None for no value.
+    """
+    if length is None:
+        return NOTHING
+    try:
+        return format_age(length if isinstance(length, timedelta) else timedelta(seconds=length))
+    except (OverflowError, ValueError):  # a hand-written row may contain any value
+        return "?"
+
+
+def duration(length: timedelta | float | None) -> str:
+    """The duration of work: like `age`, but with milliseconds below one second."""
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    if seconds is None or not 0 <= seconds < 1:
+        return age(seconds)
+    return f"{seconds * 1000:.{0 if seconds >= TEN_MILLISECONDS else 1}f}ms"
+
+
+def size(number: int | None) -> str:
+    """A number of bytes: `412 B`, `1.2 GiB`."""
+    if number is None:
+        return NOTHING
+    value, unit = float(number), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < STEP or unit == "TiB":
+            break
+        value /= STEP
+    return f"{value:,.1f} {unit}" if unit != "B" else f"{number:,} B"
+
+
+def share(part: float | None) -> str:
+    """A share as a percentage; only an exact 1 is shown as 100% and only an exact 0 as 0%."""
+    if part is None:
+        return NOTHING
+    percent = f"{part:.1%}"
+    if percent == "100.0%":
+        return "100%" if part >= 1 else ">99.9%"
+    if percent == "0.0%":
+        return "0%" if part <= 0 else "<0.1%"
+    return percent
+
+
+def verb(stored: str) -> str:
+    """The displayed name of an operation: `retry` for `retry_now`."""
+    return stored.removesuffix("_now")
+
+
+def since(moment: datetime | None, at: datetime) -> str:
+    """The age of a moment at the time `at`."""
+    return NOTHING if moment is None else age(at - moment)
+
+
+def distance(moment: datetime | None, at: datetime) -> str:
+    """The distance of a moment from `at`: `in 3m10s`, `now`, `2m ago`."""
+    if moment is None:
+        return NOTHING
+    if abs(moment - at) < timedelta(seconds=1):
+        return "now"
+    return f"in {age(moment - at)}" if moment > at else f"{age(at - moment)} ago"
+
+
+def clock(moment: datetime | None, at: datetime, zone: tzinfo) -> str:
+    """A time in the reader's zone, with the date unless it is today: `14:17`, `11-20 14:17`."""
+    if moment is None:
+        return NOTHING
+    local = moment.astimezone(zone)
+    return f"{local:%H:%M}" if local.date() == at.astimezone(zone).date() else f"{local:%m-%d %H:%M}"
+
+
+def exact(moment: datetime | None, at: datetime, zone: tzinfo) -> str:
+    """A time to the second in the reader's zone, with its distance from `at`."""
+    return NOTHING if moment is None else f"{format_moment(moment, zone)}  {distance(moment, at)}"
+
+
+def attempts(attempt: int, most: int | None) -> str:
+    """Attempts used and allowed: `2/4`."""
+    return f"{attempt}/{most}" if most else str(attempt)
+
+
+def state(shown: Shown) -> str:
+    """A displayed state: sign and word."""
+    return state_text(shown)
+
+
+def reason(error: str | None) -> str:
+    """The first line of an error, safe to print, with secrets masked."""
+    return one_line(mask(error[:LONGEST_REASON])) if error else ""
+
+
+def when(moment: datetime | None, at: datetime, zone: tzinfo) -> str:
+    """A time and its distance from now."""
+    if moment is None:
+        return "at an unreadable time"
+    return f"{distance(moment, at)} ({format_moment(moment, zone)})"
+
+
+def sentence_of(text: str | None) -> str:
+    """A text with a full stop."""
+    sentence = reason(text) or "no reason given"
+    return sentence if sentence.endswith((".", "!", "?", "…")) else f"{sentence}."
+
+
+def progress(done: int, total: int | None, took: float) -> str:
+    """The progress of a bulk operation: `1,200 of 4,120 (29%), 350 a second, 8s left`.
+
+    Args:
+        done: the items done.
+        total: all items; None if unknown.
+        took: seconds so far.
+    """
+    rate = done / took if took > 0 else 0.0
+    parts = [f"{done:,} of {total:,} ({done / total:.0%})" if total else f"{done:,}"]
+    if rate:
+        parts.append(f"{rate:,.0f} a second")
+        if total:
+            parts.append(f"{age(max(total - done, 0) / rate)} left")
+    return ", ".join(parts)

@@ -1,0 +1,55 @@
+"""The operator at this terminal: name, host and time zone."""
+
+import getpass
+import os
+import socket
+from collections.abc import Mapping
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+LOCAL_TIME = Path("/etc/localtime")
+
+
+def operator() -> str:
+    """The name of the user who runs this process."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a process of a user without a name
+        return "unknown"
+
+
+def host() -> str:
+    """The name of this host."""
+    return socket.gethostname()
+
+
+def now() -> datetime:
+    """The current time, aware."""
+    return datetime.now(UTC)
+
+
+def local_zone(environ: Mapping[str, str] | None = None, local_time: Path = LOCAL_TIME) -> tzinfo:
+    """The local time zone, as a named zone if possible, so that offset changes are followed.
+
+    Args:
+        environ: the environment, for TZ; os.environ by default.
+        local_time: the zone file of the system.
+
+    Returns:
+        The zone; the current offset if no zone is named.
+    """
+    zone_name = (os.environ if environ is None else environ).get("TZ", "").lstrip(":")
+    try:
+        if zone_name:
+            return ZoneInfo(zone_name)
+        with local_time.open("rb") as file:
+            return ZoneInfo.from_file(file, key=_name(local_time))
+    except (OSError, ValueError, KeyError):  # no such file, not a zone file, or an unknown zone
+        return datetime.now().astimezone().tzinfo or UTC
+
+
+def _name(local_time: Path) -> str | None:
+    """The zone that the system's link points to: `Europe/Berlin`."""
+    _, separator, name = str(local_time.resolve()).partition("zoneinfo/")
+    return name if separator else None

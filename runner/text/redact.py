@@ -1,0 +1,212 @@
+"""Redaction: find secrets by field name and by form, and mask them before display."""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+from runner.text.sanitize import CUT
+
+MASK = "***"
+"""The replacement of a secret."""
+
+SHORTEST = 6
+"""The least characters of a secret that is searched for in other texts; a shorter one can occur by chance."""
+
+MOST_LEVELS = 50
+"""The most levels of nesting that are shown, so that printing never exhausts the stack."""
+
+INTERNAL_FIELDS = ("version", "fence")
+"""Fields of audit entries that identify the row version; they are not shown."""
+
+_SECRET = re.compile(
+    r"pass(?:word|wd|phrase|code)|^pass$|^pwd$|secret|token|authori[sz]ation|^auth$|api[-_ ]?key|access[-_ ]?key"
+    r"|private[-_ ]?key|credential|cookie|^session(?:[-_ ]?id)?$|^pin$|^cvv$|^cvc$|signature",
+    re.IGNORECASE,
+)
+
+# The value after one of these names in a text that is not JSON: password=x, "token": "x", api_key: x.
+_NAMED = r"""
+    (?P<named>(?:pass(?:word|wd|phrase|code)|pwd|secret|token|authori[sz]ation|api[-_]?key|access[-_]?key
+      |private[-_]?key|credential|cookie|signature)[\w-]{0,30}[\\"']{0,3}\s{0,3}(?:=>|[:=])\s{0,3}\\?)
+    (?:(?:bearer|basic)\s{1,3})?
+    (?:"(?=[^\w"\n]{0,9}\w)[^"\n]{1,400}"|'(?=[^\w'\n]{0,9}\w)[^'\n]{1,400}'|[^\s"'&,;(){}\[\]\\]{1,400})
+"""
+_TEXT = re.compile(
+    rf"""
+    -----BEGIN\ [A-Z\ ]{{0,40}}PRIVATE\ KEY-----(?:.*?-----END\ [A-Z\ ]{{0,40}}PRIVATE\ KEY-----|.*)
+    | (?P<url>://[^\s/@:"']{{0,100}}:)[^\s/@"']{{1,400}}(?=@)
+    | (?P<scheme>\b(?:bearer|basic)\s{{1,3}})(?=[a-z._~+/-]{{0,400}}[\d=])[\w.~+/=-]{{8,}}
+    | \beyJ[\w-]{{8,}}\.[\w-]{{8,}}(?:\.[\w-]*)?
+    | \b(?:(?:AKIA|ASIA)[A-Z0-9]{{16}}|[rs]k_(?:live|test)_\w{{8,}}|gh[opsur]_\w{{20,}}|xox[abeprs]-[\w-]{{10,}}
+      |glpat-[\w-]{{16,}}|AIza[\w-]{{30,}}|sk-[\w-]{{20,}})
+    | {_NAMED}
+    """,
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+_HINTS = (
+    *("pass", "pwd", "secret", "token", "authori", "key", "credential", "cookie", "signature", "://", "bearer"),
+    *("basic", "eyj", "akia", "asia", "aiza", "k_", "gh", "xox", "glpat", "sk-"),
+)
+"""A text without any of these has no secret; the check is cheap, because it runs for every line drawn."""
+
+
+def mask(text: str, *, reveal: bool = False) -> str:
+    """Mask secrets in a text: an error, a traceback, a log line.
+
+    Args:
+        text: any text.
+        reveal: keep the secrets.
+
+    Returns:
+        The text with MASK in place of passwords in URLs, values after names such as `password=`, bearer tokens, and
+        keys in well-known formats.
+    """
+    lower = text.lower()
+    if reveal or not any(hint in lower for hint in _HINTS):
+        return text
+    return _TEXT.sub(_mask, text)
+
+
+def _mask(match: re.Match[str]) -> str:
+    return f"{match['url'] or match['scheme'] or match['named'] or ''}{MASK}"
+
+
+def is_secret(name: str) -> bool:
+    """True if the field name suggests a secret."""
+    return bool(_SECRET.search(name))
+
+
+def redact(value: Any, *, reveal: bool = False, levels: int = MOST_LEVELS) -> Any:
+    """Mask the values of secret fields, and values that look like secrets, at any depth.
+
+    Args:
+        value: decoded JSON.
+        reveal: keep the secrets.
+        levels: the most levels of nesting to show; deeper values are masked.
+
+    Returns:
+        A copy with MASK in place of every secret; null stays null.
+    """
+    if isinstance(value, str):
+        return mask(value, reveal=reveal)
+    if not isinstance(value, (dict, list)):
+        return value
+    if levels == 0:
+        return MASK
+    if isinstance(value, list):
+        return [redact(item, reveal=reveal, levels=levels - 1) for item in value]
+    return {
+        name: MASK
+        if item is not None and not reveal and is_secret(str(name))
+        else redact(item, reveal=reveal, levels=levels - 1)
+        for name, item in value.items()
+    }
+
+
+def secrets(payload: str) -> list[str]:
+    """The values of secret fields that are long enough to search for, longest first.
+
+    Args:
+        payload: JSON text.
+    """
+    try:
+        texts = set(_secret_texts(json.loads(payload), secret=False))
+    except (ValueError, RecursionError):
+        return []
+    return sorted(texts, key=len, reverse=True)
+
+
+def _secret_texts(value: Any, *, secret: bool) -> Iterator[str]:
+    if isinstance(value, str) and secret and len(value) >= SHORTEST:
+        yield value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _secret_texts(item, secret=secret or is_secret(name))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _secret_texts(item, secret=secret)
+
+
+def decode(text: str | None, *, reveal: bool = False) -> Any:
+    """Decode a JSON text for display.
+
+    Args:
+        text: the stored text, possibly from a foreign client; None for no value.
+        reveal: keep the secrets.
+
+    Returns:
+        The value with its secrets masked; a text that is not JSON is masked as a whole.
+    """
+    if text is None:
+        return None
+    try:
+        return redact(json.loads(text), reveal=reveal)
+    except (ValueError, RecursionError):
+        return text if reveal else MASK
+
+
+LEADING_FIELDS = ("state", "paused_until", "cancel_requested")
+"""The fields of a change that are shown first."""
+
+MOMENTS = ("run_at", "paused_at", "paused_until")
+
+
+def decode_audit(text: str | None, *, reveal: bool = False) -> dict[str, Any]:
+    """Decode the values of an audit entry.
+
+    Args:
+        text: the stored text; None for no value.
+        reveal: keep the secrets.
+
+    Returns:
+        The values by name, with secrets masked; the payload, stored as text, is decoded too.
+    """
+    try:
+        values = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(values, dict):
+        return {}
+    if isinstance(values.get("payload"), str):
+        values["payload"] = decode(values["payload"], reveal=reveal)
+    result: dict[str, Any] = redact(values, reveal=reveal)
+    return result
+
+
+def differences(
+    before: str | None, after: str | None, *, reveal: bool = False, most: int | None = None, zone: tzinfo = UTC
+) -> list[str]:
+    """The values that an audit entry changed, before and after: `priority: 1 -> 9`.
+
+    Args:
+        before: the values before, JSON text.
+        after: the values after, JSON text.
+        reveal: keep the secrets.
+        most: the most characters of a value; None for all.
+        zone: the time zone of times.
+    """
+    old, new = (decode_audit(text, reveal=reveal) for text in (before, after))
+    changed = [
+        name
+        for name in {**old, **new}
+        if name not in INTERNAL_FIELDS and (old.get(name), new.get(name)) != (None, None)
+    ]
+    names = sorted(changed, key=lambda name: name not in LEADING_FIELDS)  # a list shows only the beginning
+    return [f"{name}: {_cut(_json(old, name, zone), most)} -> {_cut(_json(new, name, zone), most)}" for name in names]
+
+
+def _json(values: dict[str, Any], name: str, zone: tzinfo) -> str:
+    if name not in values:
+        return "-"
+    value = values[name]
+    if name in MOMENTS and isinstance(value, str):
+        with suppress(ValueError, OverflowError):
+            return f"{datetime.fromisoformat(value).astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _cut(text: str, most: int | None) -> str:
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}{CUT}"

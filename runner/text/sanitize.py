@@ -1,0 +1,99 @@
+"""Sanitize text before it reaches a terminal; signs of states."""
+
+import unicodedata
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from runner.model.task import Shown
+
+LONGEST_TEXT = 64 * 1024
+"""The default limit of `clean`, in characters."""
+
+CUT = "…"
+"""The end of a text that was cut."""
+
+MOST_MARKS = 4
+"""Combining marks allowed per character; more would overlap the neighbouring lines."""
+
+SIGNS: Mapping[Shown, str] = MappingProxyType(
+    {
+        Shown.READY: "○",
+        Shown.SCHEDULED: "◷",
+        Shown.RETRYING: "↻",
+        Shown.BLOCKED: "◌",
+        Shown.RUNNING: "▷",
+        Shown.LOST: "?",
+        Shown.SUCCEEDED: "✔",
+        Shown.DEAD: "✖",
+        Shown.CANCELLED: "⊘",
+    }
+)
+"""One narrow sign per state, always shown with its word: never the sign or a colour alone."""
+
+_PICTURES = {code: chr(0x2400 + code) for code in range(32)} | {127: "\u2421"}
+# Letters and symbols by category that are invisible or look like a blank.
+_BLANK_LETTERS = "\u115f\u1160\u2800\u3164\uffa0"
+_JOINER = "\u034f"
+_TAB = "    "
+
+
+def clean(text: str, limit: int = LONGEST_TEXT, *, newlines: bool = False) -> str:
+    r"""Make a text safe to print: it cannot move the cursor, change colours, or hide its neighbours.
+
+    Control characters become their pictures (ESC is `␛`); reordering, invisible and unassigned characters become
+    escapes (`\u202e`); all blanks become spaces; combining marks are limited; a long text is cut.
+
+    Args:
+        text: any text.
+        limit: the most characters to show, at least 1.
+        newlines: keep line breaks and widen tabs, for a text with its own lines.
+
+    Returns:
+        Printable characters only, plus line breaks if kept. Cleaning it again changes nothing.
+    """
+    if newlines:
+        text = text.replace("\r\n", "\n")
+    if len(text) > limit:
+        text = text[: limit - 1] + CUT
+    if text.isascii() and text.isprintable():
+        return text
+    shown = "\n".join(map(_line, text.split("\n"))) if newlines else _line(text)
+    return shown if len(shown) <= limit else f"{shown[: limit - 1]}{CUT}"
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """The first non-empty line of a text, safe to print and cut."""
+    return clean(next((line.strip() for line in text.splitlines() if line.strip()), ""), limit)
+
+
+def state_text(state: Shown) -> str:
+    """A displayed state: sign and word."""
+    return f"{SIGNS[state]} {state}"
+
+
+def count_noun(number: int, noun: str) -> str:
+    """A number with its noun: `1 task`, `2,000 tasks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _line(text: str) -> str:
+    marks = 0
+    shown: list[str] = []
+    for character in text:
+        category = unicodedata.category(character)
+        marks = marks + 1 if category.startswith("M") else 0
+        if marks <= MOST_MARKS:
+            shown.append(_visible(character, category))
+    return "".join(shown)
+
+
+def _visible(character: str, category: str) -> str:
+    if character == "\t":
+        return _TAB
+    if ord(character) in _PICTURES:
+        return _PICTURES[ord(character)]
+    if category == "Zs":
+        return " "
+    if character.isprintable() and character not in _BLANK_LETTERS and character != _JOINER:
+        return character
+    return character.encode("unicode_escape").decode()

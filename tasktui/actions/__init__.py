@@ -1,0 +1,1 @@
+"""Actions: keys, the operations they perform, and their forms."""

@@ -1,0 +1,90 @@
+"""The command line for each screen and action of the console."""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from runner.operations.pause import PauseKind, PauseTarget
+from runner.settings import Settings
+from runner.text.redact import mask
+from runner.text.sanitize import clean
+from tasktui.actions.action import Action, Confirmation
+from tasktui.actions.plan import ActionPlan
+
+if TYPE_CHECKING:
+    from runner.queries.task.detail import TaskDetail  # imports modules that the first screen does not need
+
+LONGEST = 4_000
+"""The most characters of a command line to copy."""
+
+
+def command_line(words: Iterable[object], settings: Settings) -> str | None:
+    """Build a `runner` command line for a shell, with the database that it uses.
+
+    Args:
+        words: words after `runner`, unquoted.
+        settings: settings with the database; a URL with a password is left to the environment.
+
+    Returns:
+        The line; None if it would be too long, contain control characters, or expose a secret to other users of
+        the machine.
+    """
+    database: tuple[str, ...] = ()
+    if settings.profile:
+        database = ("--profile", settings.profile)
+    elif not settings.url.password:
+        database = ("--url", str(settings.url))
+    text = " ".join(shlex.quote(str(word)) for word in ("runner", *words, *database))
+    return text if len(text) <= LONGEST and clean(text) == text == mask(text) else None
+
+
+def plan_words(plan: ActionPlan, consent: Confirmation) -> list[object]:
+    """The command that applies a plan, to the tasks that match its filter or to its tasks by id."""
+    words: list[object] = [plan.action.name]
+    if plan.task_filter is not None:
+        words += [str(plan.task_filter), "--yes", f"{plan.eligible.number}{'+' if plan.eligible.more else ''}"]
+    else:
+        words += [target.id for target in plan.targets]
+    if consent.limit is not None:
+        words += ["--limit", consent.limit]
+    return [*words, *plan.action.options(consent.answer), *_reason(consent.reason)]
+
+
+def pause_words(place: PauseTarget, consent: Confirmation, *, resume: bool) -> list[object]:
+    """The command that pauses or resumes a queue or a handler."""
+    name = ["--handler", place.name] if place.kind is PauseKind.HANDLER else [place.name]
+    until = ["--until", consent.answer] if consent.answer and not resume else []
+    return ["resume" if resume else "pause", *name, *until, *_reason(consent.reason)]
+
+
+def runner_command_words(action: Action, runner_id: int, consent: Confirmation) -> list[object]:
+    """The command that drains or resizes a runner: `concurrency=5 threads=2` becomes two options."""
+    sizes = [part for word in consent.answer.split() for part in f"--{word}".split("=", 1)]
+    return [action.name, runner_id, *sizes, *_reason(consent.reason)]
+
+
+def undo_words(entry: int, consent: Confirmation) -> list[object]:
+    """The command that undoes one change."""
+    return ["undo", entry, *_reason(consent.reason)]
+
+
+def undo_group_words(group: str, count: str, consent: Confirmation) -> list[object]:
+    """The command that undoes a change group."""
+    return ["undo", "--batch", group, "--yes", count, *_reason(consent.reason)]
+
+
+def edit_words(detail: "TaskDetail", values: Mapping[str, str], reason: str | None) -> list[object]:
+    """The command that edits a task if it is still at the version on the screen.
+
+    Args:
+        detail: the task as the operator saw it.
+        values: edited texts by column.
+        reason: reason for the audit.
+    """
+    requeue = ["--requeue"] if detail.task.state.final else []
+    options = [word for name, text in values.items() for word in (f"--{name.replace('_', '-')}", text)]
+    return ["edit", detail.task.id, "--version", detail.task.version, *requeue, *options, *_reason(reason)]
+
+
+def _reason(reason: str | None) -> list[object]:
+    return ["--reason", reason] if reason else []

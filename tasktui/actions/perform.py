@@ -1,0 +1,176 @@
+"""Applying confirmed actions in transactions of the store."""
+
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from runner.db.transaction import clock
+from runner.errors import NoSqlEquivalent
+from runner.filter.parse import Filter
+from runner.operations.audit_log import reveal
+from runner.operations.bulk import Course, to_all, to_each
+from runner.operations.pause import PauseKind, PauseTarget, name_warning
+from runner.operations.pause import pause as apply_pause
+from runner.operations.pause import resume as apply_resume
+from runner.operations.preview import preview as apply_preview
+from runner.operations.results import Result, with_change_group
+from runner.operations.runner_command import send_command
+from runner.operations.sql_export import command_script, pause_script, script, undo_script
+from runner.operations.undo.batch import undo_all
+from runner.operations.undo.undo import undo as apply_undo
+from runner.queries.audit import audit, undoable
+from runner.queries.pauses import Pause
+from runner.queries.pauses import pauses as read_pauses
+from runner.text.times import format_moment, parse_moment
+from tasktui.actions.action import Action, Confirmation
+from tasktui.actions.plan import ActionPlan, plan_for_filter
+from tasktui.session.job import Job
+from tasktui.session.session import Session
+
+if TYPE_CHECKING:
+    from runner.queries.audit import AuditRecord  # imports modules that the first screen does not need
+
+CHUNK = 200
+"""The most tasks to change in one transaction: it keeps locks short and shows progress."""
+
+LATEST = 100
+"""The most audit entries of a task to search for one to undo."""
+
+
+async def preview(session: Session, action: Action, task_filter: Filter) -> ActionPlan:
+    """Preview an action on the tasks that match a filter."""
+    return plan_for_filter(action, task_filter, await session.read(apply_preview, task_filter, action.verb))
+
+
+async def carry_out(session: Session, plan: ActionPlan, consent: Confirmation, work: Job) -> Result:
+    """Apply a plan in chunks; each task must still be at the version on the screen.
+
+    Args:
+        session: the operator's session.
+        plan: the confirmed plan.
+        consent: answers of the operator.
+        work: receives the progress and requests the stop.
+    """
+    by = session.by(consent.reason)
+    single = plan.task_filter is None and len(plan.targets) == 1
+    change = plan.action.operation(by if single else with_change_group(by), consent.answer)
+    course = Course(CHUNK, most=work.total, on_progress=work.went_on, stop=lambda: work.stopping)
+    if plan.task_filter is not None:
+        return await to_all(session, change, plan.task_filter, course)
+    return await to_each(session, change, plan.targets, course)
+
+
+async def plan_sql(session: Session, plan: ActionPlan, consent: Confirmation) -> str:
+    """Write the SQL of a plan.
+
+    Raises:
+        NoScript: the plan applies to a filter.
+    """
+    if plan.task_filter is not None:
+        raise NoSqlEquivalent(why="it applies to every task that matches a filter; copy the command line")
+    by = session.by(consent.reason)
+    change = plan.action.operation(by if len(plan.targets) == 1 else with_change_group(by), consent.answer)
+    return await session.write(script, change, plan.targets[: consent.limit])
+
+
+async def undo_sql(session: Session, entry: "AuditRecord", consent: Confirmation) -> str:
+    """Write the SQL that undoes a change.
+
+    Raises:
+        NoScript: the change has no SQL equivalent.
+    """
+    return await session.write(undo_script, entry, session.by(consent.reason))
+
+
+async def current_pause(session: Session, place: PauseTarget) -> Pause | None:
+    """Read the current pause of a queue or a handler."""
+    pauses = await session.read(read_pauses)
+    return (pauses.queues if place.kind is PauseKind.QUEUE else pauses.handlers).get(place.name)
+
+
+async def pause(session: Session, place: PauseTarget, length: str, reason: str | None) -> str:
+    """Pause a queue or a handler: none of its tasks start.
+
+    Args:
+        session: the operator's session.
+        place: the queue or the handler.
+        length: a duration such as 30m or an end such as 14:30; empty to keep the end of the current pause, or to
+            pause until resumed.
+        reason: reason for the audit.
+
+    Returns:
+        The result in words, with the end of the pause and a warning if the name has never been used.
+    """
+    warning = await session.read(name_warning, place)
+    result = await session.write(apply_pause, place, session.by(reason), await _until(session, length))
+    before = " (was already paused)" if result.again else ""
+    end = f"until {format_moment(result.until, session.zone)}" if result.until else "until resumed"
+    return f"paused {end}{before}{f'; {warning}' if warning else ''}"
+
+
+async def _until(session: Session, length: str) -> datetime | None:
+    now = await session.read(clock)
+    return parse_moment(length, now, session.zone) if length else None
+
+
+async def pause_sql(session: Session, place: PauseTarget, current: Pause | None, consent: Confirmation) -> str:
+    """Write the SQL that pauses a queue or a handler, or resumes it if it is paused.
+
+    Raises:
+        NoScript: the change has no SQL equivalent.
+    """
+    by = session.by(consent.reason)
+    if current is not None:
+        return await session.write(pause_script, place, partial(apply_resume, place=place, by=by))
+    until = await _until(session, consent.answer)
+    return await session.write(pause_script, place, partial(apply_pause, place=place, by=by, until=until))
+
+
+async def runner_command_sql(session: Session, action: Action, runner_id: int, consent: Confirmation) -> str:
+    """Write the SQL that stores a runner command.
+
+    Raises:
+        NoScript: the change has no SQL equivalent.
+    """
+    command = consent.answer if action.prompt else action.name
+    return await session.write(command_script, runner_id, command, session.by(consent.reason))
+
+
+async def resume(session: Session, place: PauseTarget, reason: str | None) -> str:
+    """Resume a queue or a handler.
+
+    Returns:
+        The result in words.
+    """
+    return "resumed" if await session.write(apply_resume, place, session.by(reason)) else "was not paused"
+
+
+async def send_runner_command(session: Session, runner_id: int, command: str, reason: str | None) -> str:
+    """Store a command for a runner.
+
+    Returns:
+        The result in words.
+    """
+    stored = await session.write(send_command, runner_id, command, session.by(reason))
+    return f"receives '{command}' at its next heartbeat" if stored else "is no longer registered"
+
+
+async def record_reveal(session: Session, task_id: int) -> None:
+    """Record in the audit that the operator reveals the secrets of a task."""
+    await session.write(reveal, task_id, session.by(None))
+
+
+async def last_change(session: Session, task_id: int) -> "AuditRecord | None":
+    """Read the latest change of a task by an operator that is not undone."""
+    return undoable(await session.read(audit, task_id=task_id, limit=LATEST))
+
+
+async def undo(session: Session, entry: int, reason: str | None) -> Result:
+    """Undo a change."""
+    return await session.write(apply_undo, [entry], session.by(reason))
+
+
+async def undo_group(session: Session, group: str, consent: Confirmation, work: Job) -> Result:
+    """Undo a change group in chunks."""
+    course = Course(CHUNK, most=work.total, on_progress=work.went_on, stop=lambda: work.stopping)
+    return await undo_all(session, partial(apply_undo, by=with_change_group(session.by(consent.reason))), group, course)

@@ -1,0 +1,65 @@
+"""Question: a change that waits for confirmation, with the equivalent command line and SQL."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from textual.content import Content
+
+from runner.operations.results import Result
+from runner.queries.task.detail import TaskDetail
+from tasktui.actions.action import Action, Confirmation
+from tasktui.actions.clipboard import ConsentSql
+from tasktui.messages import Notice
+from tasktui.session.job import Job
+
+MOST_SKIPPED = 8
+"""The most skipped tasks to list in a notice."""
+
+
+class BulkChange(NamedTuple):
+    """A confirmed change that shows its progress and can be stopped.
+
+    Args:
+        label: name of the change.
+        total: number of tasks to change; None if counting stopped at the cap.
+        apply: applies the change and reports its progress to the job.
+    """
+
+    label: str
+    total: int | None
+    apply: Callable[[Job], Awaitable[Result]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A change to confirm.
+
+    Args:
+        action: the action; its prompt is an input of the dialog.
+        about: description of the change.
+        count: number of things that it changes.
+        words: returns the words after `runner` of the equivalent command.
+        change: returns the change for the answers: a coroutine, or a bulk change.
+        sql: returns the equivalent SQL; None if there is none.
+        many: True to offer a limit on the number of tasks.
+    """
+
+    action: Action
+    about: Sequence[Content]
+    count: int
+    words: Callable[[Confirmation], Sequence[object]]
+    change: Callable[[Confirmation], Coroutine[Any, Any, Notice] | BulkChange]
+    sql: ConsentSql | None = None
+    many: bool = False
+
+
+Dialog: TypeAlias = Question | TaskDetail | Notice
+"""A confirmation, a task for the edit form, or the reason why the action is impossible."""
+
+
+def result_notice(label: str, result: Result) -> Notice:
+    """Describe the result of an operation, with the first skipped tasks."""
+    skipped = result.reasons()
+    more = [f"and {len(skipped) - MOST_SKIPPED:,} more"] if len(skipped) > MOST_SKIPPED else []
+    return Notice("\n".join([f"{label}: {result}", *skipped[:MOST_SKIPPED], *more]), bad=bool(skipped))

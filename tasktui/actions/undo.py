@@ -1,0 +1,106 @@
+"""UndoPreview one change or a change group: its confirmation.
+
+A change that cannot be undone gets a notice with the reason instead of a dialog.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from textual.content import Content
+
+from runner.operations.undo.batch import preview_undo as read_undoing
+from runner.policy.confirmation import MANY
+from runner.text import format
+from runner.text.redact import differences
+from tasktui.actions import perform
+from tasktui.actions.action import Action, Confirmation
+from tasktui.actions.as_command import undo_group_words, undo_words
+from tasktui.actions.question import BulkChange, Dialog, Question, result_notice
+from tasktui.actions.targets import Targets
+from tasktui.messages import Notice
+from tasktui.render.render import content, line
+from tasktui.session.session import Session
+
+if TYPE_CHECKING:
+    # They import modules that the first screen does not need.
+    from runner.operations.undo.batch import UndoPreview
+    from runner.queries.audit import AuditRecord
+
+
+def ask(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
+    """Ask to undo the selected operation as a whole, or the latest change of the selected task."""
+    operation, task = targets.change(), targets.task()
+    if operation is not None:
+        undo = _ask_for_group if operation.number.number > 1 else _ask_for_change
+        return undo(action, session, operation.entry)
+    return _ask_for_task(action, session, task.id, _ask_for_change) if task is not None else None
+
+
+def ask_for_group(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
+    """Ask to undo the change group of the selected operation, or of the latest change of the selected task."""
+    operation, task = targets.change(), targets.task()
+    if operation is not None:
+        return _ask_for_group(action, session, operation.entry)
+    return _ask_for_task(action, session, task.id, _ask_for_group) if task is not None else None
+
+
+async def _ask_for_task(
+    action: Action, session: Session, task_id: int, ask_for: Callable[..., Coroutine[Any, Any, Dialog]]
+) -> Dialog:
+    entry = await perform.last_change(session, task_id)
+    if entry is None:
+        return Notice(f"Task {task_id} has no change to undo", bad=True)
+    return await ask_for(action, session, entry)
+
+
+async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord") -> Dialog:
+    preview_undo = await session.read(read_undoing, [entry.id])
+    if not preview_undo.able:
+        why = next(iter(preview_undo.skipped), "it is no longer in the audit")
+        return Notice(f"Change {entry.id} cannot be undone: {why}", bad=True)
+    target = f"task {entry.task_id}" if entry.task_id is not None else entry.target
+    about = [content((f"Undo {line(format.verb(entry.verb))} of {line(target)} by {line(entry.operator)}", "bold"))]
+    about += [
+        content(f"  restore {line(change)}") for change in differences(entry.after, entry.before, zone=session.zone)
+    ]
+    return Question(
+        action,
+        about,
+        1,
+        words=partial(undo_words, entry.id),
+        change=partial(_undo, session, entry.id),
+        sql=partial(perform.undo_sql, session, entry),
+    )
+
+
+async def _undo(session: Session, entry_id: int, consent: Confirmation) -> Notice:
+    return result_notice("Undo", await perform.undo(session, entry_id, consent.reason))
+
+
+async def _ask_for_group(action: Action, session: Session, entry: "AuditRecord") -> Dialog:
+    group = entry.batch
+    if group is None:
+        return Notice(f"Change {entry.id} does not belong to a group; undo it with Z", bad=True)
+    preview_undo = await session.read(read_undoing, None, group)
+    skipped = [f"  {count:,} skipped: {line(why)}" for why, count in preview_undo.skipped.items()]
+    if not preview_undo.able:
+        return Notice("\n".join(["None of these changes can be undone", *skipped]), bad=True)
+    return Question(
+        action,
+        _about_group(entry, preview_undo, skipped),
+        MANY + 1 if preview_undo.more else len(preview_undo.able),
+        words=partial(undo_group_words, group, preview_undo.number),
+        change=partial(_undo_group, session, group, preview_undo),
+    )
+
+
+def _about_group(entry: "AuditRecord", preview_undo: "UndoPreview", skipped: Sequence[str]) -> list[Content]:
+    change = f"{line(format.verb(entry.verb))} of {len(preview_undo.changes):,}{'+' if preview_undo.more else ''} tasks"
+    about = [content((f"Undo {change} by {line(entry.operator)}", "bold")), content(f"  {preview_undo.number} to undo")]
+    return about + [content((text, "yellow")) for text in skipped]
+
+
+def _undo_group(session: Session, group: str, preview_undo: "UndoPreview", consent: Confirmation) -> BulkChange:
+    total = None if preview_undo.more else len(preview_undo.able)
+    return BulkChange("Undo", total, partial(perform.undo_group, session, group, consent))

@@ -1,0 +1,1 @@
+"""Commands: the line that starts with a colon."""

@@ -1,0 +1,55 @@
+"""The interface of the console for commands; avoids an import of the application."""
+
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol
+
+from tasktui.session.session import Session
+
+
+class CommandTarget(Protocol):
+    """The console, as commands see it."""
+
+    @property
+    def session(self) -> Session:
+        """The operator's session."""
+        ...
+
+    def switch_mode(self, mode: str) -> Any:
+        """Show a screen by name."""
+        ...
+
+    async def action_go(self, mode: str) -> None:
+        """Show a screen on a key press."""
+        ...
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        ...
+
+    def action_health(self) -> None:
+        """Show the state of the database."""
+        ...
+
+    async def begin_command(self, name: str) -> None:
+        """Open the command line with a command's name."""
+        ...
+
+    def list_tasks(self, filter_text: str) -> None:
+        """Show the tasks that match a filter."""
+        ...
+
+    def views(self) -> Mapping[str, str]:
+        """The saved filters by name."""
+        ...
+
+    def tell(self, text: str, *, bad: bool = False) -> None:
+        """Show a notice."""
+        ...
+
+    def run_worker(self, work: Coroutine[Any, Any, None], *, group: str) -> Any:
+        """Run a coroutine in the background."""
+        ...
+
+    def exit(self) -> None:
+        """Exit the console."""
+        ...

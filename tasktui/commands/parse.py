@@ -1,0 +1,131 @@
+"""The console's commands: syntax, parsing and completion."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from runner.errors import InvalidInput
+from runner.filter.fields import suggestion
+from runner.filter.sort import SORTS
+from runner.operations.pause import PauseKind, PauseTarget
+from tasktui.data.complete_filter import complete_filter, first_of
+
+
+class CommandSpec(NamedTuple):
+    """The syntax of a command.
+
+    Args:
+        name: name after the colon.
+        arguments: arguments after the name.
+        help: one line.
+    """
+
+    name: str
+    arguments: str
+    help: str
+
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        CommandSpec("overview", "", "show the queues"),
+        CommandSpec("tasks", "[FILTER]", "list the tasks that match a filter"),
+        CommandSpec("sort", "[BY] [asc|desc]", "sort the list: :sort run_at; without BY, reverse the order"),
+        CommandSpec("task", "ID", "show one task"),
+        CommandSpec("failures", "", "show failure groups"),
+        CommandSpec("runners", "", "show the runners"),
+        CommandSpec("reports", "", "show success, attempts, durations and volume"),
+        CommandSpec("audit", "", "show the changes"),
+        CommandSpec("health", "", "show the state of the database"),
+        CommandSpec("pause", "QUEUE [TIME] [REASON]", "stop starting tasks of a queue, or of handler:NAME"),
+        CommandSpec("resume", "QUEUE [REASON]", "end a pause of a queue, or of handler:NAME"),
+        CommandSpec("view", "[NAME]", "apply a saved filter; without NAME, list them"),
+        CommandSpec("save", "NAME", "save the current filter under a name"),
+        CommandSpec("forget", "NAME", "delete a saved filter"),
+        CommandSpec("stop", "", "stop the running operation after its current chunk"),
+        CommandSpec("write", "[TIME] [REASON]", "allow changes for a time: :write 10m mend the mail queue"),
+        CommandSpec("lock", "", "forbid changes"),
+        CommandSpec("help", "", "show the keys of this screen"),
+        CommandSpec("q", "", "quit"),
+    )
+}
+
+
+class Command(NamedTuple):
+    """A parsed command: its name and the words after it."""
+
+    name: str
+    words: tuple[str, ...]
+
+    @property
+    def rest(self) -> str:
+        """The words as one text."""
+        return " ".join(self.words)
+
+
+def parse_command(text: str) -> Command:
+    """Parse a command; an unambiguous prefix of the name is enough.
+
+    Raises:
+        InvalidInput: the name is unknown or ambiguous.
+    """
+    name, *words = text.strip().removeprefix(":").split() or [""]
+    if name in COMMANDS:
+        return Command(name, tuple(words))
+    matches = [command for command in COMMANDS if name and command.startswith(name)]
+    if len(matches) > 1:
+        raise InvalidInput(why=f"command {name!r} is ambiguous: {', '.join(matches)}")
+    if not matches:
+        raise InvalidInput(why=f"unknown command {name!r}{suggestion(name, tuple(COMMANDS))}; press ? for the list")
+    return Command(matches[0], tuple(words))
+
+
+def place_of(command: Command) -> tuple[PauseTarget, tuple[str, ...]]:
+    """Split a command's words into its queue or handler and the rest.
+
+    Raises:
+        InvalidInput: a queue or handler is missing.
+    """
+    kind, colon, name = (command.words[0] if command.words else "").partition(":")
+    if not colon:
+        kind, name = PauseKind.QUEUE, kind
+    if kind not in tuple(PauseKind) or not name:
+        raise InvalidInput(why=f"name a queue, or a handler: :{command.name} mail, :{command.name} handler:mail.send")
+    return PauseTarget(PauseKind(kind), name), command.words[1:]
+
+
+def complete_command(text: str, names: Mapping[str, Sequence[str]]) -> str | None:
+    """Complete a command line; None without a completion.
+
+    Args:
+        text: the text so far.
+        names: existing values by field, of queues, handlers and views.
+    """
+    name, blank, prefix = text.partition(" ")
+    if not blank:
+        return first_of(name, COMMANDS)
+    completion = _complete_words(name, prefix, names)
+    return None if completion is None else f"{name} {completion}"
+
+
+def _complete_words(name: str, prefix: str, names: Mapping[str, Sequence[str]]) -> str | None:
+    match name:
+        case "tasks":
+            return complete_filter(prefix, names)
+        case "view" | "forget":
+            return first_of(prefix, names.get("view", ()))
+        case "sort":
+            return first_of(prefix, tuple(SORTS)) if prefix else None
+        case "write" if not prefix:
+            return "10m "
+        case "pause" | "resume":
+            return _complete_pause(name, prefix, names)
+    return None
+
+
+def _complete_pause(name: str, prefix: str, names: Mapping[str, Sequence[str]]) -> str | None:
+    place, blank, rest = prefix.partition(" ")
+    if blank:
+        return f"{place} 30m " if name == "pause" and not rest else None
+    handlers = [f"handler:{handler}" for handler in names.get("handler", ())]
+    candidates = [*names.get("queue", ()), *handlers]
+    return first_of(prefix, [place for place in candidates if " " not in place]) if prefix else None

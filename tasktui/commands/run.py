@@ -1,0 +1,137 @@
+"""Executes the commands of the command line."""
+
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from runner.errors import InvalidInput, RunnerError
+from runner.filter import saved
+from runner.filter.sort import parse_sort
+from tasktui.actions import perform
+from tasktui.commands.console import CommandTarget
+from tasktui.commands.parse import Command, place_of
+
+
+def obey(console: CommandTarget, command: Command) -> None:
+    """Execute a command; a name outside the table is a screen.
+
+    Raises:
+        RunnerError: the command failed.
+    """
+    FUNCTIONS.get(command.name, _go)(console, command)
+
+
+def _go(console: CommandTarget, command: Command) -> None:
+    console.switch_mode(command.name)
+
+
+def _quit(console: CommandTarget, _command: Command) -> None:
+    console.exit()
+
+
+def _help(console: CommandTarget, _command: Command) -> None:
+    console.action_help()
+
+
+def _health(console: CommandTarget, _command: Command) -> None:
+    console.action_health()
+
+
+def _write(console: CommandTarget, command: Command) -> None:
+    console.session.lock.open(time.monotonic(), command.words)
+
+
+def _lock(console: CommandTarget, _command: Command) -> None:
+    console.session.lock.close()
+
+
+def _stop(console: CommandTarget, _command: Command) -> None:
+    if console.session.work is not None:
+        console.session.work.stop()
+
+
+def _tasks(console: CommandTarget, command: Command) -> None:
+    console.list_tasks(command.rest)
+
+
+def _sort(console: CommandTarget, command: Command) -> None:
+    console.session.sort = parse_sort(command.rest) if command.words else console.session.sort.reverse
+    console.switch_mode("tasks")
+
+
+def _task(console: CommandTarget, command: Command) -> None:
+    text = command.rest
+    if not text.isdecimal() or not 1 <= int(text[:20]) < 2**63:
+        raise InvalidInput(why=f"{text[:30]!r} is not a task id")
+    console.session.task_id = int(text)
+    console.switch_mode("task")
+
+
+def _view(console: CommandTarget, command: Command) -> None:
+    filters, name = saved.load(console.session.views), command.rest
+    if name:
+        console.list_tasks(saved.get(filters, name))
+    else:
+        console.tell("\n".join(f"{view}: {text}" for view, text in filters.items()) or "No filters are saved")
+
+
+def _save(console: CommandTarget, command: Command) -> None:
+    text = console.session.filter_text
+    saved.save(console.session.views, command.rest, text)
+    console.tell(f"Saved {command.rest}: {text or 'all tasks'}")
+
+
+def _forget(console: CommandTarget, command: Command) -> None:
+    saved.delete(console.session.views, command.rest)
+    console.tell(f"Deleted {command.rest}")
+
+
+def _pause(console: CommandTarget, command: Command) -> None:
+    place, words = place_of(command)
+
+    async def run() -> None:
+        duration = words[:1] if words and words[0][0] in "+0123456789" else ()
+        reason = " ".join(words[len(duration) :])
+        result = await perform.pause(console.session, place, "".join(duration), reason or None)
+        console.tell(f"{str(place).capitalize()} {result}")
+
+    _run_in_background(console, run)
+
+
+def _resume(console: CommandTarget, command: Command) -> None:
+    place, words = place_of(command)
+
+    async def run() -> None:
+        result = await perform.resume(console.session, place, " ".join(words) or None)
+        console.tell(f"{str(place).capitalize()} {result}")
+
+    _run_in_background(console, run)
+
+
+def _run_in_background(console: CommandTarget, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def run_and_report() -> None:
+        try:
+            await run()
+        except RunnerError as error:
+            console.tell(str(error), bad=True)
+
+    console.run_worker(run_and_report(), group="act")
+
+
+FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {
+    "q": _quit,
+    "help": _help,
+    "health": _health,
+    "write": _write,
+    "lock": _lock,
+    "stop": _stop,
+    "tasks": _tasks,
+    "sort": _sort,
+    "task": _task,
+    "view": _view,
+    "save": _save,
+    "forget": _forget,
+    "pause": _pause,
+    "resume": _resume,
+}
+"""The commands other than names of screens."""

@@ -1,0 +1,1 @@
+"""Data: the frozen snapshots that screens show."""

@@ -1,0 +1,245 @@
+"""A glance: the figures of the overview at one moment."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from runner.db.transaction import Transaction, clock
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
+from runner.queries.counting import Count, WaitingCounts
+from runner.queries.failures import failures
+from runner.queries.pauses import Pause, pauses
+from runner.queries.queues import QueueCounts, counts
+from runner.queries.reports import Flow, MinuteFlow, Total
+from runner.queries.reports import per_minute as read_per_minute
+from runner.queries.reports import pulses as read_pulses
+from runner.queries.reports import totals as read_totals
+from runner.queries.runners import HandlerWithoutRunner, RunnerRow, unknown_handlers
+from runner.queries.runners import runners as read_runners
+
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+LATELY = timedelta(minutes=10)
+
+SHALLOW, SHALLOWEST = 1_000, 200
+"""Waiting tasks of a queue are counted up to the first number per query, up to the second if many queues are full."""
+
+MAX_COUNTED = 5_000
+"""Tasks counted per query in all full queues together; these counts take longer than all other queries."""
+
+UNSETTLED = timedelta(minutes=3)
+"""Older minutes are read only once per minute, because a runner may write them late."""
+
+MAX_DIAGNOSED = 3
+"""Maximum number of queues to diagnose: of those falling behind, and of those failing."""
+
+FEW, MIN_SHARE = 10, 0.5
+"""A queue is failing if more than FEW attempts failed recently, and at least MIN_SHARE of all attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """The handler that takes most of a queue's time.
+
+    Args:
+        handler: name of the handler.
+        p95: 95th percentile of the duration in the last ten minutes, in seconds; None if unknown.
+        before: the same for the hour before; None if unknown.
+    """
+
+    handler: str
+    p95: float | None
+    before: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Diagnoses that are too expensive for every refresh.
+
+    Args:
+        deaths: error types of the tasks that died in the last hour, the most frequent first.
+        slow: the slowest handler of each queue that is falling behind.
+        errors: the most frequent error type of each failing queue.
+    """
+
+    deaths: Mapping[str, int] = field(default_factory=dict)
+    slow: Mapping[str, Slowdown] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The figures of one moment.
+
+    Args:
+        at: the database's time.
+        queues: queues by name.
+        pulses: minutes of the last hour, by queue.
+        runners: all registered runners.
+        unknown: handlers that no live runner takes.
+        handlers: pauses of handlers.
+        trouble: diagnoses.
+        whole: time when the last hour was last read completely.
+        flows: minutes of the last day, on request; else empty.
+    """
+
+    at: datetime
+    queues: tuple[QueueCounts, ...]
+    pulses: Mapping[str, Sequence[MinuteFlow]]
+    runners: tuple[RunnerRow, ...]
+    unknown: tuple[HandlerWithoutRunner, ...]
+    handlers: Mapping[str, Pause]
+    whole: datetime
+    trouble: Trouble = Trouble()
+    flows: tuple[MinuteFlow, ...] = ()
+
+    @property
+    def hour(self) -> list[MinuteFlow]:
+        """The minutes of the last hour, of all queues; a minute may occur several times."""
+        return [flow for flows in self.pulses.values() for flow in flows]
+
+    @property
+    def failing(self) -> dict[str, tuple[int, int]]:
+        """Failed and total attempts of the last ten minutes, for each queue in which most attempts failed.
+
+        A queue is omitted if most attempts of its last minute succeeded: it has recovered.
+        """
+        failing = {}
+        for queue, flows in self.pulses.items():
+            recent = sorted((flow for flow in flows if flow.minute > self.at - LATELY), key=lambda flow: flow.minute)
+            failed = sum(flow.flow.failed for flow in recent)
+            attempts = failed + sum(flow.flow.succeeded for flow in recent)
+            if failed > FEW and failed >= attempts * MIN_SHARE and recent[-1].flow.failed >= recent[-1].flow.succeeded:
+                failing[queue] = (failed, attempts)
+        return failing
+
+
+async def read_overview(tx: Transaction, last: Overview | None = None) -> Overview:
+    """Read the figures that change every second.
+
+    Args:
+        tx: an open transaction.
+        last: the previous glance, whose older minutes are reused; None to read all.
+    """
+    at = await clock(tx)
+    stored = last if last is not None and not is_stale(last, at) else None
+    since = at - (HOUR if stored is None else UNSETTLED)
+    pulses = await read_pulses(tx, since)
+    return Overview(
+        at=at,
+        queues=tuple(await counts(tx, depth=depth(last))),
+        pulses=pulses if stored is None else joined(stored.pulses, pulses, at - HOUR, since),
+        whole=at if stored is None else stored.whole,
+        runners=tuple(await read_runners(tx)),
+        unknown=tuple(await unknown_handlers(tx)),
+        handlers=(await pauses(tx)).handlers,
+    )
+
+
+def is_stale(last: Overview, at: datetime) -> bool:
+    """True if the last hour must be read completely, also after the clock was set back."""
+    return not timedelta(0) <= at - last.whole < MINUTE
+
+
+def depth(last: Overview | None) -> int:
+    """The limit for counting the waiting tasks of a queue, from the number of full queues in the last glance."""
+    full = sum(queue.is_capped for queue in last.queues) if last is not None else 0
+    return min(SHALLOW, max(SHALLOWEST, MAX_COUNTED // max(full, 1)))
+
+
+def joined(
+    stored: Mapping[str, Sequence[MinuteFlow]],
+    fresh: Mapping[str, Sequence[MinuteFlow]],
+    begin: datetime,
+    since: datetime,
+) -> dict[str, list[MinuteFlow]]:
+    """Join stored minutes and new ones.
+
+    Args:
+        stored: stored minutes by queue.
+        fresh: new minutes by queue.
+        begin: older minutes are dropped.
+        since: first new minute.
+    """
+    older = {queue: [flow for flow in flows if begin <= flow.minute < since] for queue, flows in stored.items()}
+    return {queue: [*older.get(queue, ()), *fresh.get(queue, ())] for queue in {**older, **fresh}}
+
+
+def deepened(queues: Sequence[QueueCounts], deep: Mapping[str, WaitingCounts]) -> tuple[QueueCounts, ...]:
+    """Replace counts that stopped at their limit with earlier counts that went further.
+
+    Args:
+        queues: current counts.
+        deep: earlier counts of waiting tasks by queue.
+    """
+    return tuple(_with_waiting(queue, deep.get(queue.queue, WaitingCounts())) for queue in queues)
+
+
+def _with_waiting(queue: QueueCounts, deep: WaitingCounts) -> QueueCounts:
+    return replace(
+        queue,
+        ready=_larger(queue.ready, deep.ready),
+        scheduled=_larger(queue.scheduled, deep.scheduled),
+        retrying=_larger(queue.retrying, deep.retrying),
+    )
+
+
+def _larger(now: Count, before: Count) -> Count:
+    return before if now.more and before.number > now.number else now
+
+
+async def trouble(tx: Transaction, behind: Sequence[str], failing: Sequence[str] = ()) -> Trouble:
+    """Diagnose queues.
+
+    Args:
+        tx: an open transaction.
+        behind: queues that are falling behind.
+        failing: queues in which most attempts fail.
+    """
+    at = await clock(tx)
+    deaths: Counter[str] = Counter()
+    for group in await failures(tx, Filter(), at - HOUR):
+        deaths[group.error_type] += group.dead
+    slow = {}
+    for queue in behind[:MAX_DIAGNOSED]:
+        recent = await read_totals(tx, at - LATELY, at + MINUTE, queue)
+        if recent:
+            worst = max(recent, key=_time)
+            before = await read_totals(tx, at - LATELY - HOUR, at - LATELY, queue, worst.handler)
+            slow[queue] = Slowdown(worst.handler, worst.p95, before[0].p95 if before else None)
+    errors = {}
+    for queue in failing[:MAX_DIAGNOSED]:
+        for group in await failures(tx, Filter((Term("queue", Operator.EQ, queue),)), at - LATELY, limit=1):
+            errors[queue] = group.error_type
+    return Trouble({error: number for error, number in deaths.most_common() if number}, slow, errors)
+
+
+async def day(tx: Transaction) -> tuple[MinuteFlow, ...]:
+    """Read the minutes of the last day."""
+    at = await clock(tx)
+    return tuple(await read_per_minute(tx, at - timedelta(days=1), at + MINUTE))
+
+
+def per_minute(
+    flows: Sequence[MinuteFlow], at: datetime, value: Callable[[Flow], int], minutes: int = 60
+) -> list[float]:
+    """One value per minute up to the current one; 0 for minutes without data.
+
+    Args:
+        flows: minutes in any order.
+        at: the current time.
+        value: the figure of a minute.
+        minutes: number of minutes.
+    """
+    last = at.replace(second=0, microsecond=0)
+    totals: Counter[datetime] = Counter()
+    for flow in flows:
+        totals[flow.minute] += value(flow.flow)
+    return [float(totals[last - ago * MINUTE]) for ago in range(minutes - 1, -1, -1)]
+
+
+def _time(total: Total) -> float:
+    """Approximate total duration of all attempts in seconds."""
+    return (total.p50 or 0.0) * sum(total.durations)

@@ -1,0 +1,153 @@
+"""The task list of a screen. Its order stays fixed while its tasks change.
+
+Tasks are identified by id, never by position.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from runner.filter.parse import Filter
+from runner.queries.counting import Count
+from runner.queries.task_list.cursor import Cursor
+from runner.queries.task_list.page import TaskPage
+from runner.queries.task_list.row import TaskRow
+from runner.text.sanitize import count_noun
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """All tasks that match a filter, with their number at the time of the count."""
+
+    task_filter: Filter
+    count: Count
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Tasks in the order in which they were loaded.
+
+    Args:
+        ids: task ids in order.
+        tasks: the latest row of each task.
+        at: the database's time of the last read; None before the first one.
+        next: cursor of the next page; None at the end of the list.
+        indexed: an index covers the filter.
+        access: description of the access path.
+        gone: ids of tasks that no longer exist.
+        live: ids of tasks that were unfinished when loaded.
+        marks: the latest row of each marked task, in the list or not.
+        newer: number of tasks submitted since the list was loaded.
+        all: the filter whose tasks are all marked, if they are too many to list; None otherwise.
+        matching: number of matching tasks, loaded or not; None if unknown.
+    """
+
+    ids: tuple[int, ...] = ()
+    tasks: Mapping[int, TaskRow] = field(default_factory=dict)
+    at: datetime | None = None
+    next: Cursor | None = None
+    indexed: bool = True
+    access: str = ""
+    gone: frozenset[int] = frozenset()
+    live: frozenset[int] = frozenset()
+    marks: Mapping[int, TaskRow] = field(default_factory=dict)
+    newer: int = 0
+    all: "Everything | None" = None
+    matching: Count | None = None
+
+    def loaded(self, page: TaskPage) -> "Listing":
+        """Replace the list with a first page; marks stay, even of tasks outside the page."""
+        tasks = {task.id: task for task in page.tasks}
+        marks = {id: tasks.get(id, task) for id, task in self.marks.items()}
+        live = _live(page.tasks)
+        return Listing(
+            tuple(tasks), tasks, page.at, page.next, page.indexed, page.access, live=live, marks=marks, all=self.all
+        )
+
+    def extended(self, page: TaskPage) -> "Listing":
+        """Append the next page."""
+        new = {task.id: task for task in page.tasks if task.id not in self.tasks}
+        return replace(
+            self,
+            ids=(*self.ids, *new),
+            tasks={**self.tasks, **new},
+            at=page.at,
+            next=page.next,
+            access=page.access,
+            live=self.live | _live(page.tasks),
+        )
+
+    def refreshed(self, ids: Iterable[int], rows: Sequence[TaskRow], at: datetime, newer: int = 0) -> "Listing":
+        """Update tasks in their positions.
+
+        Args:
+            ids: ids that were read.
+            rows: the existing tasks among them.
+            at: the database's time.
+            newer: number of tasks submitted since the list was loaded.
+        """
+        by_id = {row.id: row for row in rows}
+        tasks = {**self.tasks, **{id: row for id, row in by_id.items() if id in self.tasks}}
+        marks = {id: by_id.get(id, task) for id, task in self.marks.items()}
+        missing = frozenset(id for id in ids if id not in by_id)
+        return replace(self, tasks=tasks, marks=marks, at=at, gone=(self.gone - by_id.keys()) | missing, newer=newer)
+
+    def toggled(self, id: int) -> "Listing":
+        """Mark or unmark a task of the list."""
+        if id in self.marks:
+            return replace(self, marks={marked: task for marked, task in self.marks.items() if marked != id})
+        return self.marked([self.tasks[id]]) if id in self.tasks else self
+
+    def marked(self, tasks: Iterable[TaskRow]) -> "Listing":
+        """Mark tasks, in the list or not."""
+        return replace(self, marks={**self.marks, **{task.id: task for task in tasks}}, all=None)
+
+    def between(self, start: int | None, end: int) -> tuple[TaskRow, ...]:
+        """The tasks between two ids, both included, in either direction.
+
+        Args:
+            start: an id; ignored if it is not in the list.
+            end: an id in the list.
+        """
+        if end not in self.tasks:
+            return ()
+        positions = [self.ids.index(id) for id in (start, end) if id is not None and id in self.tasks]
+        return tuple(self.tasks[id] for id in self.ids[min(positions) : max(positions) + 1])
+
+    def with_all(self, task_filter: Filter, count: Count) -> "Listing":
+        """Mark all tasks that match a filter, without listing them."""
+        return replace(self, marks={}, all=Everything(task_filter, count))
+
+    def cleared(self) -> "Listing":
+        """Remove all marks."""
+        return replace(self, marks={}, all=None)
+
+    def selected(self, cursor: int | None) -> tuple[TaskRow, ...]:
+        """The targets of an action: the marked tasks, or else the one under the cursor."""
+        if self.marks:
+            return tuple(self.marks.values())
+        return (self.tasks[cursor],) if cursor is not None and cursor in self.tasks else ()
+
+    def ended(self, id: int) -> bool:
+        """True if a task has finished since it was loaded."""
+        return id in self.live and self.tasks[id].state.final
+
+    @property
+    def count_text(self) -> str:
+        """The number of matching and of loaded tasks, as far as known."""
+        if self.next is None:
+            return count_noun(len(self.ids), "task")
+        if self.matching is None or self.matching.number < len(self.ids):
+            return f"{len(self.ids):,}+ tasks"
+        return f"{self.matching} tasks, {len(self.ids):,} loaded"
+
+    @property
+    def details(self) -> str:
+        """The number of marked tasks that are not in the list or no longer exist: ` (3 not in this list, 1 gone)`."""
+        hidden, gone = (sum(id not in self.tasks for id in self.marks), len(self.gone & self.marks.keys()))
+        notes = [f"{hidden:,} not in this list"] * bool(hidden) + [f"{gone:,} gone"] * bool(gone)
+        return f" ({', '.join(notes)})" if notes else ""
+
+
+def _live(tasks: Iterable[TaskRow]) -> frozenset[int]:
+    return frozenset(task.id for task in tasks if not task.state.final)

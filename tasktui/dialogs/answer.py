@@ -1,0 +1,100 @@
+"""AnswerScreen: a dialog that shows an answer of the database and refreshes it while it is open."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, TypeVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from runner.errors import RunnerError
+from tasktui.messages import ReadFailed, SnapshotRead
+from tasktui.render.render import block, content, lines
+from tasktui.session.session import Session
+
+EVERY = 2.0
+"""Seconds between reads: the answer has countdowns."""
+
+NARROWEST = 30
+"""The fewest cells of a line."""
+
+T = TypeVar("T")
+
+
+class AnswerScreen(ModalScreen[T]):
+    """A dialog whose answer a worker reads again and again.
+
+    Args:
+        session: the operator's session.
+        topic: title until the first answer.
+    """
+
+    FAILING: ClassVar[str] = "No answer"
+    """Title above an error of the database."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Close")]
+
+    def __init__(self, session: Session, topic: str) -> None:
+        super().__init__()
+        self.session = session
+        self._topic = topic
+        self._reading = False
+        self._answer: Any = None
+
+    async def read(self) -> object:
+        """Read the answer; runs in a worker."""
+        raise NotImplementedError
+
+    def hint(self) -> str:
+        """Return the keys to show below the answer."""
+        return "escape close"
+
+    def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
+        """Render the answer in lines of `width` cells."""
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        """Build one scrollable text."""
+        yield VerticalScroll(Static(content((f"{self._topic} ...", "dim")), id="answer"), classes="dialog")
+
+    def on_mount(self) -> None:
+        """Read immediately, then periodically."""
+        self._start_read()
+        self.set_interval(EVERY, self._start_read)
+
+    def _start_read(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self.run_worker(self._read(), group="read")
+
+    async def _read(self) -> None:
+        try:
+            answer = await self.read()
+        except RunnerError as error:
+            self.post_message(ReadFailed(error))
+        else:
+            self.post_message(SnapshotRead(answer, None, 0.0))
+
+    @on(SnapshotRead)
+    def _show_answer(self, message: SnapshotRead) -> None:
+        self._answer = message.snapshot
+        self.draw()
+
+    def draw(self) -> None:
+        """Show the latest answer."""
+        if self._answer is not None:
+            width = max(NARROWEST, self.query_one("#answer").size.width)
+            answer = list(self.answer_lines(self._answer, width))
+            self._show(lines([*answer, content((f"\n{self.hint()}", "dim"))]))
+
+    @on(ReadFailed)
+    def _show_error(self, message: ReadFailed) -> None:
+        self._show(content((f"{self.FAILING}\n", "bold red"), block(str(message.error))))
+
+    def _show(self, text: Content) -> None:
+        self._reading = False
+        self.query_one("#answer", Static).update(text)

@@ -1,0 +1,44 @@
+"""AskScreen: a dialog with one question and one input."""
+
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from tasktui.render.render import content
+from tasktui.widgets.input import TextLine
+
+
+class AskScreen(ModalScreen[str | None]):
+    """A question. Enter submits the answer, escape cancels.
+
+    Args:
+        question: the question, sanitized.
+        answer: initial text of the input.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+
+    def __init__(self, question: str, answer: str) -> None:
+        super().__init__()
+        self._question = question
+        self._answer = answer
+
+    def compose(self) -> ComposeResult:
+        """Build the question and its input."""
+        with Vertical(classes="dialog"):
+            yield Static(content((self._question, "bold")), classes="about")
+            yield TextLine(self._answer, compact=True, id="answer")
+            yield Static(content(("\nenter submit, escape cancel", "dim")))
+
+    def action_cancel(self) -> None:
+        """Close without an answer."""
+        self.dismiss(None)
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip() or None)

@@ -1,0 +1,116 @@
+"""ConfirmScreen: a dialog that previews a change; the operator types a word to confirm it."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Input, Label, Static
+
+from runner.errors import InvalidInput
+from runner.policy.confirmation import RequiredConfirmation
+from tasktui.actions.action import ALL, Confirmation, parse_limit
+from tasktui.actions.clipboard import copy
+from tasktui.actions.question import Question
+from tasktui.render.render import block, content, line, lines
+from tasktui.widgets.input import FOCUS_KEYS, TextLine
+
+CommandSource = Callable[[Confirmation], str | None]
+
+
+class ConfirmScreen(ModalScreen[Confirmation | None]):
+    """A confirmation dialog. Escape cancels.
+
+    Args:
+        question: the change to confirm.
+        required: the word to type, and whether a reason is required.
+        command: returns the equivalent command line for the answers so far; None if there is none.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *FOCUS_KEYS,
+        Binding("escape", "cancel", "Cancel"),
+        Binding("ctrl+y", "copy", "Copy as command line (again: SQL)", priority=True),
+    ]
+
+    def __init__(self, question: Question, required: RequiredConfirmation, command: CommandSource) -> None:
+        super().__init__()
+        self._question = question
+        self._required = required
+        self._command = command
+
+    def compose(self) -> ComposeResult:
+        """Build the description and the inputs."""
+        with VerticalScroll(classes="dialog") as dialog:
+            dialog.can_focus = False
+            yield Static(lines(self._question.about), classes="about")
+            action, word = self._question.action, line(self._required.word)
+            if action.prompt:
+                yield from _entry("answer", action.prompt, action.default, action.default)
+            if self._question.many:
+                yield from _entry("limit", "Limit", ALL, f"{ALL}, or 1 to try one task first")
+            yield from _entry("reason", "Reason", hint="required" if self._required.reason else "optional")
+            yield from _entry("word", f"Type {word}")
+            yield Static("", id="objection")
+            sql = ", again for SQL" if self._question.sql else ""
+            yield Static(content((f"type {word} and press enter; escape cancel, ctrl+y copy{sql}", "dim")))
+
+    def on_mount(self) -> None:
+        """Start at the first input, or at the word if no other input needs attention."""
+        more = self._question.action.required or self._required.reason or self._question.many
+        (self.query(Input).first() if more else self.query_one("#word")).focus()
+
+    def action_cancel(self) -> None:
+        """Cancel."""
+        self.dismiss(None)
+
+    def action_copy(self) -> None:
+        """Copy the equivalent command line; the second time, copy the SQL."""
+        values = self._values()
+        try:
+            limit = parse_limit(values.get("limit", ""))
+            consent = Confirmation(values.get("answer", ""), values["reason"] or None, limit)
+            text = self._command(consent)
+        except InvalidInput as error:
+            self._reject(line(str(error)))
+            return
+        copy(self, text, partial(self._question.sql, consent) if self._question.sql else None)
+
+    def report(self, text: str, *, bad: bool = False) -> None:
+        """Show a copied text or an error."""
+        self.query_one("#objection", Static).update(content((block(text), "bold red" if bad else "")))
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        if event.input.id != "word":
+            self.focus_next()
+            return
+        values = self._values()
+        if values["word"] != self._required.word:
+            self._reject(f"Nothing was changed: type {line(self._required.word)} to confirm")
+        elif self._required.reason and not values["reason"]:
+            self._reject("Nothing was changed: enter a reason")
+        else:
+            self._confirm(values.get("answer", ""), values["reason"], values.get("limit", ""))
+
+    def _values(self) -> dict[str, str]:
+        return {field.id or "": field.value.strip() for field in self.query(Input)}
+
+    def _confirm(self, answer: str, reason: str, limit: str) -> None:
+        try:
+            self.dismiss(Confirmation(answer, reason or None, parse_limit(limit)))
+        except InvalidInput as error:
+            self._reject(line(str(error)))
+
+    def _reject(self, why: str) -> None:
+        self.query_one("#objection", Static).update(content((why, "bold red")))
+
+
+def _entry(name: str, label: str, value: str = "", hint: str = "") -> ComposeResult:
+    with Horizontal(classes="entry"):
+        yield Label(label, markup=False)
+        yield TextLine(value, placeholder=hint, id=name, compact=True, max_length=1000)

@@ -1,0 +1,89 @@
+"""HealthScreen: a dialog with the health of the database."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+
+from runner.queries.health import Health, Ping, health_issues
+from runner.queries.health import health as read_health
+from runner.text import format
+from tasktui.dialogs.answer import AnswerScreen
+from tasktui.render.render import content, line
+from tasktui.session.session import Session
+from tasktui.widgets.heading import milliseconds
+
+MOST_TABLES = 5
+FEW = 100
+"""Tables with fewer dead rows are not listed."""
+
+
+class Vitals(NamedTuple):
+    """A measured latency and clock skew, and the health that the database reports."""
+
+    ping: Ping
+    health: Health
+
+
+class HealthScreen(AnswerScreen[None]):
+    """The health of the database.
+
+    Args:
+        session: the operator's session.
+    """
+
+    FAILING = "The database does not answer"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("h", "dismiss", "Close")]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, "Database")
+
+    async def read(self) -> object:
+        """Measure latency and skew, and read the health."""
+        return Vitals(await self.session.pinged(), await self.session.read(read_health))
+
+    def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:  # noqa: ARG002 - its lines are short
+        """Render the health."""
+        return health_lines(answer, self.session.name, self.session.load)
+
+
+def health_lines(vitals: Vitals, name: str, load: int) -> Iterator[Content]:
+    """Render the health of a database.
+
+    Args:
+        vitals: measured and reported values.
+        name: display name of the database.
+        load: transactions of this console in the last minute.
+    """
+    health = vitals.health
+    yield content((f"{line(name)}: {health.kind} {line(health.version)}", "bold"))
+    yield from (content((f"{label:>20}  ", "dim"), value) for label, value in _rows(vitals, load))
+    for worry in health_issues(health):
+        yield content((f" ! {line(worry.text)}", "bold"))
+        yield content((f"   → {line(worry.advice)}", "dim"))
+
+
+def _rows(vitals: Vitals, load: int) -> Iterator[tuple[str, str]]:
+    health = vitals.health
+    yield "latency", format.duration(vitals.ping.took)
+    if health.stale is not None:
+        yield "standby", f"newest replicated change is {format.age(health.stale)} old"
+    yield "clock skew", milliseconds(vitals.ping.skew)
+    yield "console load", f"{load} transactions in the last minute"
+    if health.size is not None:
+        free = f", {format.size(health.free)} of it free" if health.free else ""
+        yield "size", f"{format.size(health.size)}{free}"
+    if health.wal is not None:
+        yield "write-ahead log", format.size(health.wal)
+    if health.connections is not None:
+        used, most = health.connections
+        hidden = f", {health.hidden} of them hidden from this role (pg_read_all_stats)" if health.hidden else ""
+        yield "connections", f"{used} of {most}{hidden}"
+        oldest = health.oldest
+        who = f", {line(oldest.program)} (connection {oldest.pid}), {line(oldest.state)}" if oldest else ""
+        yield "oldest transaction", f"{format.age(oldest.age)}{who}" if oldest else "none besides this console"
+    for index, table in enumerate(table for table in health.dead[:MOST_TABLES] if table.dead >= FEW):
+        vacuumed = f"vacuumed {format.age(table.vacuumed)} ago" if table.vacuumed is not None else "never vacuumed"
+        text = f"{line(table.table)}: {table.dead:,}, live {table.live:,}, {vacuumed}"
+        yield "" if index else "dead rows", text

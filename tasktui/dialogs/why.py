@@ -1,0 +1,99 @@
+"""WhyScreen: a dialog that explains why a task is not running."""
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+
+from runner.queries.why.cause import RelatedView
+from runner.queries.why.remedies import sentence
+from runner.queries.why.why import Why, why
+from tasktui.actions.shortcuts import shortcut
+from tasktui.dialogs.answer import AnswerScreen
+from tasktui.render.render import content, line
+from tasktui.session.session import Session
+
+
+class WhyScreen(AnswerScreen[RelatedView | None]):
+    """The causes, most decisive first. It returns the cause that the operator opens.
+
+    Args:
+        session: the operator's session.
+        id: id of the task.
+    """
+
+    FAILING = "Cannot determine why"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("w", "dismiss", "Close"),
+        # With priority over the text, which still scrolls by page.
+        Binding("up,k", "move(-1)", "Up", priority=True),
+        Binding("down,j", "move(1)", "Down", priority=True),
+        Binding("enter", "open", "Open the cause", priority=True),
+    ]
+
+    def __init__(self, session: Session, id: int) -> None:
+        super().__init__(session, f"Task {id}")
+        self._task_id = id
+        self._index = 0
+
+    async def read(self) -> object:
+        """Read the causes."""
+        return await self.session.read(why, self._task_id, self.session.zone)
+
+    def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
+        """Render the causes."""
+        return why_lines(answer, width, self._sight)
+
+    def hint(self) -> str:
+        """Return the keys to show below the causes."""
+        more = ", up/down select a cause" if len(self._sights) > 1 else ""
+        return f"enter open ▶{more}, escape close" if self._sights else "escape close"
+
+    def action_move(self, by: int) -> None:
+        """Select another cause."""
+        self._index = min(max(self._position + by, 0), max(0, len(self._sights) - 1))
+        self.draw()
+
+    def action_open(self) -> None:
+        """Open the screen that shows the selected cause."""
+        if self._sight is not None:
+            self.dismiss(self._sight)
+
+    @property
+    def _sights(self) -> list[RelatedView]:
+        causes = self._answer.causes if self._answer is not None else ()
+        return [cause.sight for cause in causes if cause.sight is not None]
+
+    @property
+    def _position(self) -> int:
+        """Index of the selected cause; the latest answer may have fewer causes."""
+        return min(self._index, max(0, len(self._sights) - 1))
+
+    @property
+    def _sight(self) -> RelatedView | None:
+        return self._sights[self._position] if self._sights else None
+
+
+def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> Iterator[Content]:
+    """Render the causes and their remedies.
+
+    Args:
+        answer: the verdict, causes and remedies.
+        width: cells of a line.
+        selected: the cause to mark.
+    """
+    yield content((line(answer.verdict), "bold"))
+    for number, cause in enumerate(answer.causes, 1):
+        mark = "▶" if selected is not None and cause.sight is selected else " "
+        first = f"{mark}{number}. " if len(answer.causes) > 1 else f"{mark} "
+        wrapped = textwrap.wrap(line(cause.text), width, initial_indent=first, subsequent_indent=" " * len(first))
+        yield content("\n".join(wrapped))
+        if cause.advice:
+            key = shortcut(cause.advice, answer.task.id)
+            yield content((f"{' ' * len(first)}→ {line(cause.advice)}", "dim"), (key, "bold"))
+    if answer.remedies:
+        yield content("\n".join(textwrap.wrap(line(sentence(answer.remedies)), width, subsequent_indent=" ")))
+    for chance in answer.remedies:
+        yield content((f" → {line(chance.commands)}", "dim"), (shortcut(chance.commands, answer.task.id), "bold"))

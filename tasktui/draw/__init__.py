@@ -1,1 +1,0 @@
-"""Drawing: the gate that makes texts harmless, widths of columns, plots."""

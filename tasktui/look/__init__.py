@@ -1,1 +1,0 @@
-"""Looking: what screens ask the database for, when, and the frozen answers in lines."""

@@ -1,1 +1,0 @@
-"""Obeying: what is commanded after the colon, or chosen from the palette."""

@@ -1,0 +1,1 @@
+"""Rendering: pure functions from values to text and style."""

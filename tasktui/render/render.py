@@ -1,0 +1,168 @@
+"""Sanitizes text for the screen. Every text from a database passes through this module.
+
+Widgets accept only the output of `line`, `block` and the cells below, and draw it as plain text without markup.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+from textual.content import Content
+
+from runner.model.task import Shown
+from runner.queries.task_list.row import TaskRow
+from runner.text import format as cells
+from runner.text.sanitize import CUT, clean, state_text
+
+MAX_LINE = 400
+
+COLOURS = {
+    Shown.RETRYING: "yellow",
+    Shown.RUNNING: "cyan",
+    Shown.LOST: "bold red",
+    Shown.SUCCEEDED: "green",
+    Shown.DEAD: "red",
+    Shown.CANCELLED: "dim",
+    Shown.SCHEDULED: "dim",
+}
+"""Colours supplement the sign and the word."""
+
+
+_MODULE = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?:: |$))")
+
+
+class Cell(NamedTuple):
+    """The text of a table cell and its Rich style."""
+
+    text: str
+    style: str = ""
+
+
+class RenderedRow(NamedTuple):
+    """A row of a table.
+
+    Args:
+        cells: one for each column.
+        struck: the task has finished since it was loaded; its first cell is struck through.
+    """
+
+    cells: tuple[Cell, ...]
+    struck: bool = False
+
+
+def line(value: object, limit: int = MAX_LINE) -> str:
+    """A sanitized value on one line; NOTHING for an empty one."""
+    return clean(cells.text(value), limit)
+
+
+def block(text: str) -> str:
+    """A sanitized text of several lines."""
+    return clean(text, newlines=True)
+
+
+def content(*parts: str | tuple[str, str]) -> Content:
+    """Join sanitized texts, plain or styled, without markup."""
+    return Content.assemble(*parts)
+
+
+def lines(parts: Iterable[Content]) -> Content:
+    """Join contents as lines."""
+    return Content("\n").join(parts)
+
+
+def state(shown: Shown) -> Cell:
+    """A state with sign, word and colour."""
+    return Cell(state_text(shown), COLOURS.get(shown, ""))
+
+
+def task_line(task: TaskRow, at: datetime, *, ended: bool = False, gone: bool = False) -> RenderedRow:
+    """A row of the task list.
+
+    Args:
+        task: the latest row.
+        at: the database's time of that row.
+        ended: the task has finished since it was loaded.
+        gone: the task has been pruned since.
+    """
+    cancel_mark = "!" if task.cancel_requested else ""
+    state_cell = state(task.shown)
+    return RenderedRow(
+        (
+            Cell(str(task.id)),
+            Cell("gone", "dim") if gone else Cell(f"{state_cell.text}{cancel_mark}", state_cell.style),
+            Cell(line(task.queue)),
+            Cell(line(task.handler)),
+            Cell(line(task.key)),
+            Cell(cells.attempts(task.attempt, task.max_attempts)),
+            Cell(cells.distance(task.relevant_time, at)),
+            Cell(cells.since(task.submitted_at, at)),
+            Cell(brief(task.remark)),
+        ),
+        struck=ended or gone,
+    )
+
+
+def brief(error: str | None) -> str:
+    """The first line of an error for a narrow cell, without the module of its type."""
+    return _MODULE.sub("", cells.reason(error), count=1)
+
+
+def fitted(text: str, width: int, *, right: bool = False) -> str:
+    """Truncate or pad a sanitized text to a width in terminal cells."""
+    if cell_len(text) > width:
+        return set_cell_size(text, width - 1) + CUT if width > 0 else ""
+    padding = " " * (width - cell_len(text))
+    return padding + text if right else text + padding
+
+
+GAP = 1
+"""Cells between columns."""
+
+
+class ListColumn(NamedTuple):
+    """A table column.
+
+    Args:
+        title: the heading.
+        width: minimum width in cells.
+        right: align right, for numbers.
+        grow: share of spare width.
+        drop: columns with the highest number are hidden first on a narrow screen; 0 always stays.
+    """
+
+    title: str
+    width: int
+    right: bool = False
+    grow: int = 0
+    drop: int = 0
+
+
+def widths(columns: Sequence[ListColumn], room: int) -> list[int]:
+    """Compute the width of each column.
+
+    Args:
+        columns: the columns in order.
+        room: cells for all columns and the gaps between them.
+
+    Returns:
+        Widths in cells; 0 for hidden columns.
+    """
+    visible = list(columns)
+    while _total_width(visible) > room and any(column.drop for column in visible):
+        visible.remove(max(visible, key=lambda column: column.drop))
+    spare, shares = max(0, room - _total_width(visible)), sum(column.grow for column in visible)
+    widths_in_order = []
+    for column in columns:
+        if column not in visible:
+            widths_in_order.append(0)
+            continue
+        extra = spare * column.grow // shares if column.grow else 0
+        spare, shares = spare - extra, shares - column.grow
+        widths_in_order.append(column.width + extra)
+    return widths_in_order
+
+
+def _total_width(columns: Sequence[ListColumn]) -> int:
+    return sum(column.width for column in columns) + GAP * max(0, len(columns) - 1)

@@ -1,0 +1,165 @@
+"""Actions: the action keys of a screen. Each opens a dialog for the selected targets and applies the change."""
+
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from textual.binding import Binding, BindingType
+
+from runner.errors import RunnerError
+from runner.operations.results import Result
+from runner.policy.confirmation import required_confirmation
+from runner.queries.task.detail import TaskDetail
+from tasktui.actions.action import ActionTarget, Confirmation
+from tasktui.actions.actions import ACTIONS
+from tasktui.actions.as_command import command_line
+from tasktui.actions.question import BulkChange, Dialog, Question, result_notice
+from tasktui.actions.targets import Targets
+from tasktui.messages import Notice
+from tasktui.session.job import Job
+from tasktui.terminal.key_buffer import holding
+
+if TYPE_CHECKING:
+    from tasktui.screens.live import LiveScreen
+
+TASK_TARGETS = (
+    ActionTarget.TASKS,
+    ActionTarget.TASK,
+    ActionTarget.QUEUE,
+    ActionTarget.HANDLER,
+    ActionTarget.ENTRY,
+)
+"""The targets of a screen with tasks."""
+
+
+def action_bindings(*targets: ActionTarget) -> list[BindingType]:
+    """Build the bindings of all actions on some targets."""
+    actions = [action for action in ACTIONS.values() if action.target in targets]
+    # With priority, the application handles the key before it dispatches the next one.
+    return [
+        Binding(action.key, f"act('{action.name}')", action.label, show=action.in_footer, priority=True)
+        for action in actions
+    ]
+
+
+class Actions:
+    """The actions of a screen.
+
+    An action applies to the tasks and versions on the screen at the key press. Changes of the list while the dialog
+    is open do not affect it.
+
+    Args:
+        screen: the screen, which shows the dialogs and runs the workers.
+        targets: the selection of the screen.
+    """
+
+    def __init__(self, screen: "LiveScreen", targets: Targets) -> None:
+        self._screen = screen
+        self.targets = targets
+
+    def start(self, name: str) -> None:
+        """Ask for confirmation of an action, then apply it."""
+        action = ACTIONS[name]
+        dialog = action.ask(action, self._screen.session, self.targets)
+        if dialog is None:
+            marked = len(self.targets.tasks())
+            hint = f"{marked:,} are marked, \\ clears the marks" if marked > 1 else "select one"
+            dialog = Notice(f"{action.label} applies to one {action.target.word}: {hint}", bad=True)
+        if isinstance(dialog, Coroutine):
+            self._prepare(dialog)
+        else:
+            self._open(dialog)
+
+    def run(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine in a worker and show its error as a notice."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except RunnerError as error:
+                self._screen.post_message(Notice(str(error), bad=True))
+
+        self._screen.run_worker(guarded(), group="act")
+
+    def _prepare(self, reading: Coroutine[Any, Any, Dialog]) -> None:
+        """Read the data of a dialog and open it. The keys typed until then wait for the dialog."""
+        screen, console = self._screen, holding(self._screen.app)
+        console.hold()
+
+        async def read_and_open() -> None:
+            try:
+                screen.call_later(self._open, await reading)
+            finally:
+                screen.call_later(console.let_go)  # after the dialog
+
+        self.run(read_and_open())
+
+    def _open(self, dialog: Dialog) -> None:
+        match dialog:
+            case Notice():
+                self._screen.post_message(dialog)
+            case Question():
+                self._confirm(dialog)
+            case detail:
+                self._edit(detail)
+
+    def _confirm(self, question: Question) -> None:
+        session = self._screen.session
+        required = required_confirmation(question.count, production=session.settings.production, name=session.name)
+
+        def on_close(consent: Confirmation | None) -> None:
+            if consent is not None:
+                self._apply(question, consent)
+
+        def command(consent: Confirmation) -> str | None:
+            return command_line(question.words(consent), session.settings)
+
+        from tasktui.dialogs.confirm import ConfirmScreen
+
+        self._screen.app.push_screen(ConfirmScreen(question, required, command), on_close)
+
+    def _edit(self, detail: TaskDetail) -> None:
+        def on_close(result: Result | None) -> None:
+            if result is not None:
+                self._report(result_notice("Edit", result))
+
+        from tasktui.dialogs.edit import EditScreen
+
+        self._screen.app.push_screen(EditScreen(detail, self._screen.session), on_close)
+
+    def _apply(self, question: Question, consent: Confirmation) -> None:
+        change = question.change(consent)
+        if isinstance(change, BulkChange):
+            self._start_job(change)
+            return
+
+        async def apply() -> None:
+            self._report(await change)
+
+        self.run(apply())
+
+    def _start_job(self, change: BulkChange) -> None:
+        """Run a bulk change in a worker, one at a time. The heading shows its progress, and it can be stopped."""
+        screen, session = self._screen, self._screen.session
+        if session.work is not None:
+            text = f"{session.work.what} is still in progress; wait, or stop it with ctrl+x"
+            screen.post_message(Notice(text, bad=True))
+            return
+        session.work = work = Job(change.label, change.total, time.monotonic())
+
+        async def run() -> None:
+            try:
+                result = await change.apply(work)
+            except RunnerError as error:
+                self._report(Notice(f"{work.what} failed after {work.done:,} changes. {error}", bad=True))
+            else:
+                self._report(result_notice(f"{work.what} (stopped)" if work.stopping else work.what, result))
+            finally:
+                session.work = None
+                screen.feed.hurry()
+
+        self.run(run())
+
+    def _report(self, notice: Notice) -> None:
+        self._screen.post_message(notice)
+        self._screen.feed.hurry()

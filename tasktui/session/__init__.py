@@ -1,0 +1,1 @@
+"""The session: one console at one database."""

@@ -1,0 +1,265 @@
+"""The operator's session. The screens access the database only through it."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from runner.db.database import Database
+from runner.db.filesystem import identity
+from runner.db.migrations.revisions import check, check_in
+from runner.db.transaction import Transaction, clock
+from runner.errors import DatabaseRefused, DatabaseUnavailable
+from runner.filter.saved import default_path
+from runner.filter.sort import NEWEST, Sort
+from runner.operations.results import Actor, local_actor
+from runner.queries.health import Ping, ping
+from runner.queries.permissions import Permission, staleness, standing
+from runner.settings import Settings
+from runner.text import format
+from runner.text.operator import local_zone
+from tasktui.session.cache import TtlCache
+from tasktui.session.job import Job
+from tasktui.session.write_lock import BARRIERS, STANDBY, FileReplaced, ReadOnly, WriteLock
+
+T = TypeVar("T")
+
+
+class Timeout:
+    """Runs transactions with a timeout.
+
+    A transaction that times out runs to its end in the background, because aborting a statement would leave its
+    connection in an unknown state.
+    """
+
+    def __init__(self) -> None:
+        self._transactions: set[asyncio.Task[Any]] = set()
+
+    async def wait(self, work: Coroutine[Any, Any, T], seconds: float, error: Exception) -> T:
+        """Run a transaction and wait for its result.
+
+        Args:
+            work: the transaction.
+            seconds: the timeout.
+            error: raised on timeout.
+
+        Returns:
+            The result of the transaction.
+        """
+        transaction = asyncio.ensure_future(work)
+        self._transactions.add(transaction)
+        transaction.add_done_callback(self._done)
+        done, _ = await asyncio.wait({transaction}, timeout=seconds)
+        if not done:
+            raise error
+        return transaction.result()
+
+    async def ended(self) -> None:
+        """Wait until no transaction runs."""
+        while self._transactions:
+            await asyncio.wait(self._transactions)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._transactions.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieves it; no caller may be waiting
+
+
+P = ParamSpec("P")
+Verb = Callable[Concatenate[Transaction, P], Awaitable[T]]
+
+DEADLINE = 5.0
+"""Statement timeout in seconds: the console must not add load to a database in trouble."""
+
+LONGEST_CHANGE = 15.0
+"""Statement timeout of a change, which may wait for a locked row."""
+
+SILENCE = 15.0
+"""Seconds without any response after which the database counts as down."""
+
+LONGEST_SILENCE = 30.0
+"""The same for a change, whose outcome is then unknown."""
+
+NOTHING = "no answer for {seconds:g} seconds"
+NOTHING_TO_A_CHANGE = NOTHING + "; the change may or may not have been made, so check before you repeat it"
+
+MINUTE = 60.0
+TEN_SECONDS = 10.0
+
+FIVE_SECONDS = 5.0
+"""Seconds between schema checks: the database may be migrated while the console is open."""
+
+PINGS = 3
+"""Clock queries per measurement; the fastest one counts."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One operator's session with one database.
+
+    Queries use read-only connections. Each change opens a writable connection and closes it afterwards.
+
+    Args:
+        database: the database, opened read-only.
+        settings: the settings.
+        lock: whether changes are allowed.
+        zone: time zone of displayed and typed times.
+        task_id: task on the task screen.
+        filter_text: filter of the list, as text.
+        target: initial cursor of the next screen: a runner id, or the target of an operation.
+        sort: order of the list.
+        names: known queue and handler names, for completion.
+        views: file of saved filters.
+        work: the running bulk operation, at most one.
+        ping: latency of one query and clock skew at the last measurement.
+        stale: age in seconds of the newest change on a standby at the last measurement.
+    """
+
+    database: Database
+    settings: Settings
+    lock: WriteLock = field(default_factory=WriteLock)
+    zone: tzinfo = field(default_factory=local_zone)
+    task_id: int | None = None
+    filter_text: str = ""
+    target: str = ""
+    sort: Sort = NEWEST
+    names: dict[str, Sequence[str]] = field(default_factory=dict)
+    views: Path = field(default_factory=default_path)
+    work: Job | None = None
+    ping: Ping | None = None
+    stale: float | None = None
+    _schema_check: TtlCache[str] = field(default_factory=lambda: TtlCache(FIVE_SECONDS))
+    _standby_check: TtlCache[tuple[Permission, float | None]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
+    _ping: TtlCache[Ping] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
+    _query_times: deque[float] = field(default_factory=deque)
+    _prefetched: dict[object, asyncio.Task[Any]] = field(default_factory=dict)
+    _change_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _patience: Timeout = field(default_factory=Timeout)
+    _file: tuple[int, int] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the database: its profile, or the last part of its URL."""
+        return self.settings.called
+
+    @property
+    def writable(self) -> bool:
+        """True if changes are allowed now."""
+        return self.lock.is_open(time.monotonic())
+
+    def lock_label(self, now: float) -> str:
+        """The write lock's label for the heading; on a standby with the age of its data."""
+        age = f", {format.age(self.stale)} old" if self.stale is not None else ""
+        return self.lock.label(now) + age
+
+    @property
+    def load(self) -> int:
+        """Number of queries in the last minute."""
+        while self._query_times and self._query_times[0] < time.monotonic() - MINUTE:
+            self._query_times.popleft()
+        return len(self._query_times)
+
+    def learn(self, seen: Mapping[str, Iterable[str]]) -> None:
+        """Add names for completion, by filter field."""
+        for field_name, values in seen.items():
+            self.names[field_name] = sorted({*self.names.get(field_name, ()), *values})
+
+    def now(self) -> datetime:
+        """The current time, for parsing input."""
+        return datetime.now(UTC)
+
+    def by(self, reason: str | None) -> Actor:
+        """The actor of a change, with the reason."""
+        return local_actor(reason or self.lock.reason)
+
+    def ask_ahead(self, verb: Verb[[], T]) -> None:
+        """Start the first query of a screen before the screen exists."""
+        self._prefetched[verb] = asyncio.create_task(self._read(verb))
+
+    async def read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a store function in a short read-only transaction."""
+        task = self._prefetched.pop(verb, None) if not (args or kwargs) else None
+        return cast("T", await task) if task is not None else await self._read(verb, *args, **kwargs)
+
+    async def _read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        async def transaction() -> T:
+            async with self.database.reading(DEADLINE) as tx:
+                self._file = self._file_now()
+                await self._schema_check.get(None, lambda: check_in(tx, self.database.url))
+                return await verb(tx, *args, **kwargs)
+
+        self._query_times.append(time.monotonic())
+        try:
+            return await self._patience.wait(transaction(), SILENCE, self._timeout_error(NOTHING, SILENCE))
+        except DatabaseRefused:  # most likely the tables are of another release
+            await self._patience.wait(check(self.database), SILENCE, self._timeout_error(NOTHING, SILENCE))
+            raise
+
+    async def measure(self) -> None:
+        """Measure latency and clock skew, and the lag of a standby, at intervals.
+
+        After the promotion of a standby, changes are allowed as far as login and profile permit.
+        """
+        if self.lock.barrier is STANDBY:
+            permission, self.stale = await self._standby_check.get(None, lambda: self.read(_standby_check))
+            self.lock.barrier = BARRIERS[permission]
+        await self._ping.get(None, self.pinged)
+
+    async def pinged(self) -> Ping:
+        """Measure the latency of one query; every screen shows this value."""
+        self.ping = await ping(lambda: self.read(clock), PINGS)
+        return self.ping
+
+    async def write(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a store function in a writable transaction.
+
+        Raises:
+            ReadOnly: changes are forbidden now.
+            StoreError: the tables are of another release, or the database rejects the change.
+        """
+        self._query_times.append(time.monotonic())
+        async with self._change_lock:
+            if not self.writable:
+                raise ReadOnly(why=self.lock.why)
+            if self._file not in (None, self._file_now()):
+                raise FileReplaced(path=self.settings.url.database)
+            timeout_error = self._timeout_error(NOTHING_TO_A_CHANGE, LONGEST_SILENCE)
+            return await self._patience.wait(self._change(verb, *args, **kwargs), LONGEST_SILENCE, timeout_error)
+
+    async def _change(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        database = Database.of(self.settings, deadline=LONGEST_CHANGE)
+
+        async def checked(tx: Transaction) -> T:
+            await check_in(tx, self.database.url)
+            return await verb(tx, *args, **kwargs)
+
+        try:
+            return await database.write(checked)
+        finally:
+            await database.dispose()
+
+    async def ended(self) -> None:
+        """Wait until no query runs; the database may be closed only then."""
+        await asyncio.gather(*self._prefetched.values(), return_exceptions=True)
+        await self._patience.ended()
+
+    def _file_now(self) -> tuple[int, int] | None:
+        """The identity of the database file, if it exists."""
+        if self.settings.url.kind == "sqlite":
+            with suppress(FileNotFoundError):
+                return identity(self.settings.url.database)
+        return None
+
+    def _timeout_error(self, why: str, seconds: float) -> DatabaseUnavailable:
+        return DatabaseUnavailable(url=self.database.url, why=why.format(seconds=seconds))
+
+
+async def _standby_check(tx: Transaction) -> tuple[Permission, float | None]:
+    """The permissions on the server, and the age of its data while it is a standby."""
+    permission = await standing(tx)
+    return permission, await staleness(tx) if permission is Permission.STANDBY else None

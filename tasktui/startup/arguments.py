@@ -1,0 +1,67 @@
+"""The command line of `tasktui`, and its settings."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The parsed command line.
+
+    Args:
+        url: the database; None uses the environment, the profile or the default.
+        profile: a profile of the configuration file.
+        config: the configuration file, if it is not the default one.
+        read_only: forbid changes for the whole session.
+        write: allow changes from the start, even on production.
+    """
+
+    url: str | None = None
+    profile: str | None = None
+    config: Path | None = None
+    read_only: bool = False
+    write: bool = False
+
+    def settings(self) -> "Settings":
+        """Collect the settings.
+
+        Raises:
+            PasswordInArguments: the URL contains a password, visible to others in the process list.
+            ConfigurationError: see `runner.settings.load`.
+        """
+        from runner.settings import load  # a third of all imports, not needed for --help
+        from runner.urls import refuse_password
+
+        if self.url is not None:
+            refuse_password(self.url)
+        return load(profile=self.profile, config=self.config, url=self.url)
+
+
+def parse(arguments: Sequence[str]) -> Arguments:
+    """Parse the command line; exits for --help, --version and errors."""
+    parser = argparse.ArgumentParser(
+        prog="tasktui",
+        description="Watch and operate the task queue.",
+        epilog="Everything in the console is also available on the command line: see runner --help.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--url", help="sqlite:///file.db or postgresql://host/database, without a password")
+    parser.add_argument("--profile", help="a profile of the configuration file")
+    parser.add_argument("--config", type=Path, help="the configuration file, if it is not the default one")
+    changes = parser.add_mutually_exclusive_group()
+    changes.add_argument("--read-only", action="store_true", help="forbid changes for the whole session")
+    changes.add_argument("--write", action="store_true", help="allow changes from the start, even on production")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    values = vars(parser.parse_args(arguments))
+    if values.pop("version"):
+        from importlib.metadata import version  # slow: as long as everything else up to here
+
+        print(version("tasktui"))
+        parser.exit()
+    return Arguments(**values)

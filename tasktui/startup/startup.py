@@ -1,0 +1,189 @@
+"""Starts and ends the console: checks the terminal, opens the database, prints errors as one line.
+
+Textual loads while the database answers the first query, so neither this module nor its imports may load it.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.db.connect import driver_threads_ended
+from runner.db.database import Database
+from runner.db.migrations.revisions import HEAD, check
+from runner.errors import DatabaseUnavailable, RunnerError, SchemaMissing
+from runner.queries.permissions import standing
+from runner.settings import Settings
+from runner.text.sanitize import clean
+from runner.urls import DatabaseUrl
+from tasktui.data.overview import read_overview
+from tasktui.session.session import Session
+from tasktui.session.write_lock import ASKED, BARRIERS, FILE, ReadOnlyReason, WriteLock
+from tasktui.startup.arguments import Arguments
+from tasktui.terminal.crash import crash_text
+
+if TYPE_CHECKING:
+    from tasktui.app import Console
+
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+LONGEST_ENDING = 10.0
+"""Maximum seconds for the running transaction when the console ends."""
+
+SILENT = b"tasktui: the database has not answered; a change in progress may or may not have been made.\n"
+
+
+class NoTerminal(RunnerError):
+    """tasktui needs a terminal, but standard {stream} is not one. In scripts, use runner: runner tasks state:dead."""
+
+    exit_code = 2
+
+
+def require_terminal() -> None:
+    """Check that input and output are a terminal.
+
+    Raises:
+        NoTerminal: one of them is a file or a pipe.
+    """
+    for name, stream in (("input", sys.stdin), ("output", sys.stdout)):
+        if stream is None or not stream.isatty():
+            raise NoTerminal(stream=name)
+
+
+def main(arguments: Arguments, ready: Callable[[], object]) -> int:
+    """Run the console.
+
+    Args:
+        arguments: the command line.
+        ready: called before anything is drawn or printed.
+
+    Returns:
+        The exit code; errors are printed on standard error.
+    """
+    watchdog = threading.Timer(LONGEST_ENDING, _give_up)
+    watchdog.daemon = True
+    try:
+        require_terminal()
+        return asyncio.run(run(arguments, ready, watchdog.start))
+    except RunnerError as error:
+        ready()
+        print(clean(f"tasktui: {error}", newlines=True), file=sys.stderr)
+        return error.exit_code
+    except Exception as error:
+        ready()
+        print(crash_text(error), file=sys.stderr)
+        return 1
+    finally:
+        watchdog.cancel()
+
+
+async def run(arguments: Arguments, ready: Callable[[], object], on_leave: Callable[[], object]) -> int:
+    """Run the console until the operator leaves it.
+
+    Args:
+        arguments: the command line.
+        ready: called before the first drawing.
+        on_leave: called when the operator has left, before waiting for running queries.
+
+    Returns:
+        The exit code.
+    """
+    settings = arguments.settings()
+    loading = asyncio.create_task(asyncio.to_thread(_console))
+    async with opened(arguments, settings) as session:
+        session.ask_ahead(read_overview)
+        console = (await loading)(session)
+        end_on_signals(console.exit)
+        ready()
+        await console.run_async()
+        on_leave()
+        return console.return_code or 0
+
+
+def _console() -> "type[Console]":
+    from tasktui.app import Console  # imports Textual, which takes longer than the first query
+
+    return Console
+
+
+@asynccontextmanager
+async def opened(arguments: Arguments, settings: Settings) -> AsyncIterator[Session]:
+    """Open the database for an operator, without creating or migrating anything.
+
+    Raises:
+        DatabaseUnavailable: the database cannot be reached.
+        SchemaMissing: the file does not exist, or the tables do not.
+        SchemaTooOld: the tables must be migrated first.
+        SchemaTooNew: a later release created the tables.
+    """
+    url = settings.url
+    if url.kind == "sqlite" and not Path(url.database).exists():
+        raise SchemaMissing(url=url, needed=HEAD)
+    settings = settings.model_copy(update={"url": named(url)})
+    database = Database.of(settings, read_only=True)
+    try:
+        await check(database)
+        barrier = await barrier_of(arguments, settings, database)
+        session = Session(database, settings, lock_of(arguments, settings, barrier))
+        try:
+            yield session
+        finally:
+            await session.ended()
+    finally:
+        await database.dispose()
+        await driver_threads_ended()
+
+
+def lock_of(arguments: Arguments, settings: Settings, barrier: ReadOnlyReason | None = None) -> WriteLock:
+    """The write lock at the start."""
+    closed = settings.read_only and not arguments.write
+    return WriteLock(-inf if closed else inf, barrier)
+
+
+async def barrier_of(arguments: Arguments, settings: Settings, database: Database) -> ReadOnlyReason | None:
+    """The barrier that keeps this operator from changing anything; None without one."""
+    if arguments.read_only:
+        return ASKED
+    by_effect = os.access in os.supports_effective_ids
+    if settings.url.kind == "sqlite" and not os.access(settings.url.database, os.W_OK, effective_ids=by_effect):
+        return FILE
+    return BARRIERS[await database.read(standing)]
+
+
+def named(url: DatabaseUrl) -> DatabaseUrl:
+    """Set the application name on the server, unless the URL sets one."""
+    if url.kind == "sqlite" or "application_name" in dict(url.options):
+        return url
+    return replace(url, options=(*url.options, ("application_name", "tasktui")))
+
+
+def end_on_signals(end: Callable[[], object]) -> None:
+    """Restore the terminal and end on a signal, or when the terminal is closed."""
+    loop = asyncio.get_running_loop()
+    for signal_number in ENDING:
+        loop.add_signal_handler(signal_number, end)
+        # The loop calls `end` between callbacks. If the driver blocks on a terminal that accepts no output, only the
+        # handler installed here runs.
+        signal.signal(signal_number, _make_sure)
+
+
+def _give_up() -> None:
+    os.write(2, SILENT)  # the terminal is already restored
+    os._exit(DatabaseUnavailable.exit_code)
+
+
+def _make_sure(signal_number: int, _frame: object) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        if not os.isatty(descriptor):
+            os.dup2(null, descriptor)
+    watchdog = threading.Timer(LONGEST_ENDING, os._exit, [128 + signal_number])
+    watchdog.daemon = True
+    watchdog.start()

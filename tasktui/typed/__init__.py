@@ -1,1 +1,0 @@
-"""What operators type, as it is spelt, completed and read: filters and commands."""

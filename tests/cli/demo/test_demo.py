@@ -1,0 +1,261 @@
+"""The demo as a process, from its first task to its report."""
+
+import ast
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.cli.demo import demo
+from runner.db.schema import Tables, tables
+from runner.errors import InvalidInput, InvalidSettings, SchemaMissing
+from runner.settings import Settings
+from runner.urls import sync_url
+from sample_handlers.digest import LARGEST
+from tests.conftest import on_postgresql, on_sqlite
+
+PROGRAM = """
+import asyncio, sys
+from runner.cli.demo import demo
+from runner.settings import load
+tasks = int(sys.argv[1]) or None
+sys.exit(asyncio.run(demo(load(), tasks=tasks, as_json="json" in sys.argv, keep_running="on" in sys.argv)))
+"""
+PATIENCE = 60.0
+"""Seconds after which a demo that does not get on is a failure."""
+
+
+def command(tasks: int, *options: str) -> list[str]:
+    return [sys.executable, "-P", "-c", PROGRAM, str(tasks), *options]
+
+
+def environment(url: str = "") -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
+    return kept | ({"RUNNER_URL": url} if url else {})
+
+
+def played(url: str, tasks: int, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(tasks, *options), env=environment(url), capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+
+
+def reported(url: str, tasks: int) -> dict[str, Any]:
+    done = played(url, tasks, "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+class Look:
+    """What another program sees in the database."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+        self.tables: Tables = tables()
+
+    def rows(self, statement: sa.Select[Any]) -> list[sa.Row[Any]]:
+        with self._connection.begin():
+            return list(self._connection.execute(statement).all())
+
+    def count(self, table: sa.Table) -> int:
+        return int(self.rows(sa.select(sa.func.count()).select_from(table))[0][0])
+
+    @property
+    def ended(self) -> int:
+        return self.count(self.tables.history)
+
+    @property
+    def live(self) -> int:
+        return self.count(self.tables.task)
+
+
+@contextmanager
+def looking(url: str) -> Iterator[Look]:
+    engine = sa.create_engine(sync_url(url))
+    try:
+        with engine.connect() as connection:
+            yield Look(connection)
+    finally:
+        engine.dispose()
+
+
+def really_fails(handler: str, path: Path) -> bool:
+    content = path.read_bytes()
+    if handler == "source.digest":
+        return len(content) > LARGEST
+    try:
+        content.decode() if handler == "source.count" else ast.parse(content)
+    except (SyntaxError, UnicodeDecodeError):
+        return True
+    return False
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it does not get on"
+        time.sleep(0.02)
+
+
+def test_the_report_tells_what_the_database_holds(migrated_url: str) -> None:
+    report = reported(migrated_url, 60)
+    with looking(migrated_url) as look:
+        history, attempt = look.tables.history.c, look.tables.attempt.c
+        states = {row.state: row.count for row in look.rows(_counted(history.state))}
+        assert (look.live, look.ended) == (0, 60)
+        assert report["whole"] | {"seconds": 0, "retried": 0} == {
+            "handler": "all",
+            "tasks": 60,
+            "succeeded": states["succeeded"],
+            "dead": states["dead"],
+            "cancelled": 0,
+            "unfinished": 0,
+            "retried": 0,
+            "seconds": 0,
+        }
+        handlers = {row.handler: row.count for row in look.rows(_counted(history.handler))}
+        assert {total["handler"]: total["tasks"] for total in report["totals"]} == handlers
+        assert len(handlers) == 3
+        assert sum(reason["attempts"] for reason in report["reasons"]) == look.count(look.tables.attempt)
+        assert {reason["reason"].partition(":")[0] for reason in report["reasons"]} == {
+            row.error_type for row in look.rows(sa.select(attempt.error_type))
+        }
+        slowest = look.rows(sa.select(sa.func.max(history.duration)))[0][0]
+        assert report["slowest"][0]["seconds"] == slowest
+        assert report["first"] == look.rows(sa.select(sa.func.min(history.id)))[0][0]
+
+
+@on_sqlite
+def test_what_really_fails_is_tried_by_its_rules_and_is_dead_for_a_reason(migrated_url: str) -> None:
+    dead = reported(migrated_url, 60)["dead"]
+    with looking(migrated_url) as look:
+        history, attempt = look.tables.history.c, look.tables.attempt.c
+        rows = look.rows(sa.select(history.id, history.handler, history.payload, history.error))
+        parsed = sa.select(attempt.attempt, attempt.delay).where(attempt.handler == "source.parse").distinct()
+        stages = sorted(map(tuple, look.rows(parsed)))
+    failing = {row.id: row for row in rows if really_fails(row.handler, Path(_payload(row)["path"]))}
+    assert {given["id"]: given["reason"] for given in dead} == {row.id: row.error for row in failing.values()}
+    assert all(given["reason"] for given in dead)
+    attempts = {given["handler"]: given["attempts"] for given in dead}
+    assert attempts == {"source.parse": 3, "source.count": 1, "source.digest": 1}
+    assert stages == [(1, 0.2), (2, 0.5), (3, None)]
+
+
+@on_postgresql
+def test_another_round_reports_only_itself(migrated_url: str) -> None:
+    first, second = reported(migrated_url, 25), reported(migrated_url, 30)
+    assert (first["whole"]["tasks"], second["whole"]["tasks"]) == (25, 30)
+    assert second["first"] > max(given["id"] for given in first["dead"])
+    assert all(given["id"] >= second["first"] for given in second["dead"])
+    with looking(migrated_url) as look:
+        assert look.ended == 55
+
+
+def test_people_get_tables_and_see_how_far_it_is(tmp_path: Path) -> None:
+    terminal, stderr = pty.openpty()
+    env = environment() | {"TERM": "xterm", "COLUMNS": "100"}
+    seen: list[bytes] = []
+    reader = threading.Thread(target=_read_all, args=(terminal, seen))
+    reader.start()
+    done = subprocess.run(
+        command(30), env=env, stdout=subprocess.PIPE, stderr=stderr, check=False, cwd=tmp_path, timeout=PATIENCE
+    )
+    os.close(stderr)
+    reader.join()
+    os.close(terminal)
+    line, said = b"".join(seen).decode(), done.stdout.decode()
+    assert done.returncode == 0
+    assert f"Submitting 30 tasks to {tmp_path / 'tasktui.db'}\n" in said
+    for title in ("Slowest tasks", "Failed attempts by reason", "Dead tasks", "Try next:"):
+        assert title in said
+    assert (tmp_path / "tasktui.db").is_file()
+    assert re.findall(r"(\d+) of 30", line)[-1] == "30"
+    assert "/s, " in line
+    assert "failed attempts" in line
+
+
+@on_sqlite
+def test_a_demo_that_keeps_running_is_ended_by_ctrl_c(migrated_url: str) -> None:
+    with _begun(migrated_url, 30, "json", "on") as process, looking(migrated_url) as look:
+        wait_until(lambda: look.ended > 40)
+        process.send_signal(signal.SIGINT)
+        said, complaints = process.communicate(timeout=PATIENCE)
+        report = json.loads(said)
+        whole = report["whole"]
+        assert (process.returncode, complaints) == (130, "")
+        assert report["interrupted"] is True
+        assert whole["tasks"] > 40
+        assert (whole["tasks"] - whole["unfinished"], whole["unfinished"]) == (look.ended, look.live)
+        assert look.count(look.tables.runner) == 0
+
+
+@on_postgresql
+def test_ctrl_c_reports_what_was_done_so_far_and_leaves_the_rest(migrated_url: str) -> None:
+    with _begun(migrated_url, 0, "json") as process, looking(migrated_url) as look:
+        wait_until(lambda: look.ended > 10)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=PATIENCE)
+        whole = json.loads(said)["whole"]
+        assert process.returncode == 130
+        assert whole["unfinished"] == look.live > 0
+        assert whole["tasks"] - whole["unfinished"] == look.ended > 10
+        assert look.rows(_counted(look.tables.task.c.state))[0].state == "waiting"
+
+
+async def test_no_tasks_are_no_demo() -> None:
+    with pytest.raises(InvalidInput, match="0 tasks: too few"):
+        await demo(Settings(), tasks=0)
+
+
+async def test_a_production_database_is_left_alone() -> None:
+    with pytest.raises(InvalidSettings, match="another database"):
+        await demo(Settings(production=True))
+
+
+async def test_a_server_without_tables_is_not_given_any(postgresql: Any, tmp_path: Path) -> None:
+    url = postgresql.empty(tmp_path)
+    with pytest.raises(SchemaMissing):
+        await demo(Settings(url=url), tasks=1)
+    postgresql.remove(url)
+
+
+@contextmanager
+def _begun(url: str, tasks: int, *options: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        command(tasks, *options), env=environment(url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _counted(column: Any) -> sa.Select[Any]:
+    return sa.select(column, sa.func.count().label("count")).group_by(column)
+
+
+def _payload(row: sa.Row[Any]) -> dict[str, Any]:
+    payload = row.payload if isinstance(row.payload, dict) else json.loads(row.payload)
+    return dict(payload)
+
+
+def _read_all(terminal: int, seen: list[bytes]) -> None:
+    try:
+        while piece := os.read(terminal, 4096):
+            seen.append(piece)
+    except OSError:  # the other end is closed
+        return

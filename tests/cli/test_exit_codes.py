@@ -1,0 +1,124 @@
+"""Exit codes, error messages, and broken streams."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.cli.app import VERBS, build
+from runner.cli.exit_codes import Exit, exit_code_of
+from runner.errors import DatabaseUnavailable, VersionConflict
+from tests.cli.conftest import PROGRAM, Call, program
+
+
+def test_an_error_of_ours_has_its_own_code_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        raise VersionConflict(id=7, seen=1, state="gone", found=2)
+
+    assert exit_code_of(fail) == Exit.CONFLICT
+    assert capsys.readouterr().err.startswith("runner: Task 7 has changed")
+
+
+def test_an_unexpected_error_prints_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code_of(lambda: 1 // 0) == Exit.ERROR
+    output = capsys.readouterr().err
+    assert "ZeroDivisionError" in output
+    assert "Traceback" not in output
+
+
+def test_an_error_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> int:
+        raise DatabaseUnavailable(url="\x1b]0;title\x07", why="\u202egone")
+
+    exit_code_of(fail)
+    assert set("\x1b\x07\u202e").isdisjoint(capsys.readouterr().err)
+
+
+def test_an_interrupt_has_its_own_exit_code() -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    assert exit_code_of(interrupted) == Exit.INTERRUPTED
+
+
+WITHOUT_DATABASE = {"views"}
+
+
+def test_every_command_of_the_table_exists_and_has_help(call: Call) -> None:
+    for verb in VERBS:
+        result = call(verb.name, "--help")
+        assert result.code == 0, verb.name
+        assert f"Usage: runner {verb.name}" in result.out
+        assert ("--url" in result.out) is (verb.name not in WITHOUT_DATABASE), verb.name
+
+
+def test_the_help_lists_every_command_and_exit_code(call: Call) -> None:
+    result = call("--help").out
+    assert all(f" {verb.name} " in result for verb in VERBS)
+    assert all(f"\n{code:5}  " in result for code in Exit)
+
+
+def test_without_arguments_the_help_is_shown(call: Call) -> None:
+    assert call().out == call("--help").out
+
+
+def test_a_mistyped_command_gets_a_suggestion(call: Call) -> None:
+    result = call("sumbit")
+    assert result.code == Exit.BAD_INPUT
+    assert "did you mean 'submit'" in result.err
+
+
+def test_an_option_before_the_command_is_rejected_with_advice(call: Call) -> None:
+    result = call("--url", "sqlite:///x.db", "tasks")
+    assert result.code == Exit.BAD_INPUT
+    assert "put --url after the command" in result.err
+
+
+def test_a_mistyped_option_is_bad_input(call: Call) -> None:
+    result = call("tasks", "--limmit", 3)
+    assert result.code == Exit.BAD_INPUT
+    assert "--limit" in result.err
+
+
+@pytest.mark.parametrize("module", ["sqlalchemy", "alembic", "apscheduler", "textual"])
+def test_the_help_imports_no_heavy_package(module: str) -> None:
+    code = f"import sys; from runner.cli.app import run; run(['--help']); sys.exit({module!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def test_commands_are_imported_on_demand() -> None:
+    build("tasks")
+    code = "import sys; import runner.cli.app as app; app.build('tasks'); sys.exit('runner.cli.tasks' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_broken_pipe_prints_no_error(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run([PROGRAM, "--help"], stdout=writing, stderr=subprocess.PIPE, check=False, cwd=tmp_path)
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (Exit.BROKEN_PIPE, b"")
+
+
+def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE, check=False, cwd=tmp_path)
+    assert ended.returncode == Exit.ERROR
+    assert ended.stderr == b"runner: No space left on device\n"
+
+
+def test_closed_streams_do_not_affect_the_command_or_its_database(call: Call, tmp_path: Path) -> None:
+    command = f"{PROGRAM} submit a.b '{{}}' <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], check=False, cwd=tmp_path).returncode == 0
+    assert '"handler": "a.b"' in call("tasks", "--json").out
+
+
+def test_characters_that_the_terminal_cannot_encode_are_replaced(call: Call) -> None:
+    call("submit", "a.b")
+    result = program("tasks", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 0
+    assert "? ready" in result.stdout

@@ -1,0 +1,294 @@
+"""Commands that only read: sanitized text and stable JSON."""
+
+import json
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from runner.cli.exit_codes import Exit
+from runner.db.transaction import Transaction, clock
+from runner.model.outcome import Done, Failure, Retry
+from runner.model.task import NewTask, Shown, State
+from runner.store.metrics import Minute, write_statistics
+from tests.cli.conftest import Call, Store, program
+
+EVIL = "\x1b[31mred\x9b0m\u202e\u200b[bold]x[/bold][/nothing]\r\n"
+FORBIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u200b]")
+
+
+def hostile(store: Store) -> int:
+    """A task with control characters in every text field; it has failed once."""
+
+    async def arrange(tx: Transaction) -> int:
+        task = tx.tables.task
+        values = dict.fromkeys(("queue", "handler", "key", "submitted_by", "trace"), EVIL)
+        values |= {"payload": json.dumps({EVIL: EVIL, "token": EVIL}), "tags": json.dumps([EVIL])}
+        return int((await tx.execute(sa.insert(task).values(values).returning(task.c.id))).scalar_one())
+
+    id = store.write(arrange)
+    store.claim(EVIL, outcome=Retry("1h", failure=Failure(EVIL, EVIL, EVIL)))
+    return id
+
+
+def test_no_text_of_the_database_reaches_the_terminal_unsanitized(cli: Call, store: Store) -> None:
+    id = hostile(store)
+    looks = [("tasks",), ("show", id), ("show", id, "--reveal"), ("stats",), ("runners",), ("check",)]
+    looks += [("retry", f"id:{id}", "--dry-run"), ("terminate", "99"), ("tasks", "--json"), ("show", id, "--json")]
+    looks += [("why", id), ("why", id, "--json"), ("reports",), ("reports", "--csv"), ("reports", "--json")]
+    looks += [("failures",), ("failures", "--traceback"), ("failures", "--json"), ("audit",), ("audit", "--json")]
+    looks += [("stats", "--json"), ("retry", f"id:{id}", "--dry-run", "--json")]
+    for look in looks:
+        result = cli(*look)
+        assert not FORBIDDEN.search(result.out + result.err), look
+    assert "␛[31mred" in cli("show", id).out
+    assert "[bold]x[/bold]" in cli("show", id).out
+
+
+def test_json_contains_the_exact_stored_values(cli: Call, store: Store) -> None:
+    id = hostile(store)
+    (task,) = cli("tasks", "--json").document["tasks"]
+    assert (task["id"], task["key"], task["queue"]) == (id, EVIL, EVIL)
+    assert cli("show", id, "--json", "--reveal").document["payload"] == {EVIL: EVIL, "token": EVIL}
+
+
+def test_tables_fit_eighty_columns(cli: Call, store: Store) -> None:
+    store.submit(*(NewTask("h" * 150, queue="q" * 150, key="k" * 400) for _ in range(3)))
+    store.claim("h" * 150)
+    for look in (("tasks",), ("stats",), ("runners",)):
+        assert max(len(line) for line in cli(*look).out.splitlines() if "No live runner" not in line) <= 80, look
+    assert re.search(r"^ID +STATE +QUEUE", cli("tasks").out)
+    assert all(str(task["id"]) in cli("tasks").out for task in store.tasks())
+
+
+def test_a_list_continues_after_its_last_task(cli: Call, store: Store) -> None:
+    ids = store.submit(*(NewTask("a.b", key=f"k{n}") for n in range(5)))
+    first = cli("tasks", "--limit", 2, "--json").document
+    assert [task["id"] for task in first["tasks"]] == ids[:2:-1]
+    second = cli("tasks", "--limit", 5, "--after", first["next"], "--json").document
+    assert [task["id"] for task in second["tasks"]] == ids[2::-1]
+    assert second["next"] is None
+    assert f"--after {first['next']}" in cli("tasks", "--limit", 2).out
+
+
+def test_a_list_keeps_its_sort_order_across_pages(cli: Call, store: Store) -> None:
+    ids = store.submit(*(NewTask("a.b", delay=60 * (n % 3 + 1)) for n in range(5)))
+    due = [ids[0], ids[3], ids[1], ids[4], ids[2]]
+    assert [task["id"] for task in cli("tasks", "--sort", "age", "--json").document["tasks"]] == ids
+    first = cli("tasks", "--sort", "run_at", "--limit", 2, "--json").document
+    assert ([task["id"] for task in first["tasks"]], first["sort"]) == (due[:2], "run_at asc")
+    rest = cli("tasks", "--sort", "run_at", "--after", first["next"])
+    assert "3 tasks (indexed, by run_at: due first)" in rest.out
+    assert [int(line.split()[0]) for line in rest.out.splitlines()[1:4]] == due[2:]
+    latest = cli("tasks", "--sort", "run_at", "--desc", "--json").document
+    assert [task["id"] for task in latest["tasks"]] == due[::-1]
+
+
+def test_a_filter_may_be_one_word_or_several(cli: Call, store: Store) -> None:
+    store.submit(NewTask("a.b", queue="mail"), NewTask("a.b", queue="mail", delay=60), NewTask("c.d"))
+    for words in (["queue:mail state:ready"], ["queue:mail", "state:ready"]):
+        (task,) = cli("tasks", *words, "--json").document["tasks"]
+        assert (task["queue"], task["state"], task["shown"]) == ("mail", State.WAITING, Shown.READY)
+
+
+def test_a_list_names_its_access_path(cli: Call, store: Store) -> None:
+    id = store.submit(NewTask("a.b", key="x"))[0]
+    assert "(indexed)" in cli("tasks", f"id:{id}").out
+    assert "(scan)" in cli("tasks", "x").out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("stat:x",),
+        ("--limit", 0),
+        ("--after", 2**63),
+        ("--limit", "many"),
+        ("--sort", "size"),
+        ("--asc", "--desc"),
+        ("--sort", "run_at", "--after", 7),
+        ("--sort", "run_at", "state:dead"),
+    ],
+)
+def test_invalid_list_options_are_rejected(cli: Call, arguments: tuple[object, ...]) -> None:
+    result = cli("tasks", *arguments)
+    assert result.code == Exit.BAD_INPUT
+    assert result.err.startswith("runner: ")
+
+
+def test_a_list_without_matches_is_success(cli: Call, store: Store) -> None:
+    store.submit(NewTask("a.b"))
+    result = cli("tasks", "queue:nothing")
+    assert (result.code, result.out, result.err) == (Exit.OK, "No tasks match.\n", "")
+    result = cli("tasks", "queue:nothing", "--json")
+    assert (result.code, result.document["tasks"], result.document["next"]) == (Exit.OK, [], None)
+
+
+def test_times_in_json_are_utc(cli: Call, store: Store) -> None:
+    store.submit(NewTask("a.b", run_at=datetime(2031, 1, 2, 3, 4, 5, tzinfo=UTC)))
+    (task,) = cli("tasks", "--json").document["tasks"]
+    assert task["run_at"] == "2031-01-02T03:04:05Z"
+
+
+def test_show_prints_attempts_and_errors(cli: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b", retry="5m", max_attempts=3, payload='{"user": 7, "password": "geheim"}'))
+
+    failure = Failure("builtins.ValueError", "no luck, token=geheim", 'Traceback:\n  line("postgresql://a:geheim@h/d")')
+    store.claim("a.b", outcome=Retry(failure=failure))
+    looks = [("tasks",), ("show", id), ("why", id), ("failures", "--traceback"), ("failures",), ("stats",)]
+    for look in (*looks, *((*look, "--json") for look in looks if "--traceback" not in look)):
+        assert "geheim" not in cli(*look).out, look
+    result = cli("show", id, "--json").document
+    assert (result["id"], result["shown"], result["attempt"], result["retry"]) == (id, Shown.RETRYING, 1, "5m")
+    assert [(attempt["attempt"], attempt["message"], attempt["delay"]) for attempt in result["attempts"]] == [
+        (1, "no luck, token=***", 300)
+    ]
+    assert len(result["next_runs"]) == 2
+    assert result["payload"] == {"user": 7, "password": "***"}
+    text = cli("show", id).out
+    for part in ("↻ retrying", "no luck", "Traceback:", "next runs", "1/3"):
+        assert part in text
+    text = cli("show", id, "--reveal").out
+    assert all(f"{before}geheim" in text for before in ('"password": "', "token=", "//a:"))
+    (entry,) = cli("show", id, "--json").document["audit"]
+    assert entry["verb"] == "reveal"
+
+
+def test_show_prints_finished_tasks(cli: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b"))
+
+    store.claim("a.b", outcome=Done('{"sent": 3}'))
+    result = cli("show", id, "--json").document
+    assert (result["state"], result["result"]) == (State.SUCCEEDED, {"sent": 3})
+    assert "finished" in cli("show", id).out
+
+
+def test_a_succeeded_task_shows_its_last_error(cli: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b", max_attempts=3))
+    store.claim("a.b", outcome=Retry("0s", failure=Failure("builtins.ValueError", "no luck")))
+    store.claim("a.b", outcome=Done())
+    lines = cli("show", id).out.splitlines()
+    assert "last error" in lines
+    assert "error" not in lines
+
+
+def test_the_next_runs_follow_the_plan_of_a_loaded_handler(call: Call, tmp_path: Path) -> None:
+    source = "import runner\n@runner.handler('a.b', retry='7m')\nasync def ab() -> None: ...\n"
+    (tmp_path / "own_handlers.py").write_text(source)
+    call("submit", "a.b", "--max-attempts", 2)
+    assert len(call("show", 1, "--json").document["next_runs"]) == 1
+    first, second = json.loads(program("show", 1, "--json", "-H", "own_handlers").stdout)["next_runs"]
+    assert datetime.fromisoformat(second) - datetime.fromisoformat(first) == timedelta(minutes=7)
+
+
+@pytest.mark.parametrize(
+    ("id", "code"), [(999, Exit.NOT_FOUND), (0, Exit.BAD_INPUT), ("x", Exit.BAD_INPUT), (2**64, Exit.BAD_INPUT)]
+)
+def test_a_missing_task_has_an_exit_code(cli: Call, id: object, code: int) -> None:
+    assert cli("show", id).code == code
+
+
+def test_stats_list_every_queue_and_unknown_handlers(cli: Call, store: Store) -> None:
+    store.submit(*(NewTask("a.b", queue="mail") for _ in range(3)), NewTask("c.d", delay=3600))
+    result = cli("stats", "--json").document
+    assert [(queue["queue"], queue["ready"]["number"], queue["scheduled"]["number"]) for queue in result["queues"]] == [
+        ("default", 0, 1),
+        ("mail", 3, 0),
+    ]
+    assert [unknown["handler"] for unknown in result["unknown_handlers"]] == ["a.b", "c.d"]
+    assert "No live runner takes handler a.b (queue mail, due for" in cli("stats").out
+
+
+@pytest.mark.parametrize("place", [("mail",), ("--handler", "a.b")])
+@pytest.mark.parametrize("look", [("stats",), ("check",), ("show", 1)])
+def test_a_pause_is_printed_with_operator_reason_and_end(
+    cli: Call, store: Store, place: tuple[str, ...], look: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    store.submit(NewTask("a.b", queue="mail"))
+    cli("pause", *place, "--until", "+2h", "--reason", "shop is closed")
+    name = f"{'handler' if len(place) > 1 else 'queue'} {place[-1]}"
+    pattern = rf"(?i){name} has been paused for .+ by .+ \(shop is closed\); it resumes in"
+    assert re.search(pattern, cli(*look).out)
+    cli("resume", *place)
+    assert "has been paused" not in cli(*look).out
+
+
+def test_stats_and_show_contain_a_paused_handler(cli: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b", queue="mail"))
+    cli("pause", "--handler", "a.b", "--reason", "shop is closed")
+    assert cli("stats", "--json").document["paused_handlers"]["a.b"]["why"] == "shop is closed"
+    story = cli("show", id, "--json").document
+    assert (story["handler_pause"]["why"], story["queue_pause"]) == ("shop is closed", None)
+
+
+def test_a_finished_task_shows_no_pause(cli: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b"))
+    store.claim("a.b", outcome=Done())
+    cli("pause", "--handler", "a.b")
+    assert "has been paused" not in cli("show", id).out
+
+
+def test_runners_are_listed_with_the_tasks_they_hold(cli: Call, store: Store) -> None:
+    store.submit(NewTask("a.b"), NewTask("a.b"))
+    store.claim("a.b")
+    (runner,) = cli("runners", "--json").document["runners"]
+    assert (runner["host"], runner["pid"], runner["running_tasks"], runner["alive"]) == ("web-1", 1, 2, True)
+    assert "2/10" in cli("runners").out
+
+
+def test_colours_follow_the_terminal_and_no_color(call: Call) -> None:
+    call("submit", "a.b")
+    wanted = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    assert "\x1b[1m" in program("tasks", env=wanted).stdout
+    assert "\x1b[" not in program("tasks").stdout
+    refused = program("tasks", env={**wanted, "NO_COLOR": "1"}).stdout
+    assert not re.search("\x1b\\[[0-9;]*3[0-9]", refused)
+
+
+def test_why_prints_causes_and_remedies(cli: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b", queue="mail", delay=3600))
+    cli("pause", "mail", "--reason", "shop is closed")
+    result = cli("why", id)
+    assert result.code == Exit.OK
+    lines = result.out.splitlines()
+    assert lines[0] == f"Task {id} a.b is not running because:"
+    assert lines[1].startswith("  1. It is due in ")
+    assert "     -> runner resume mail" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_why_in_json_contains_the_kinds_of_causes(cli: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("a.b"))
+    document = cli("why", id, "--json").document
+    assert (document["task"]["id"], document["task"]["shown"]) == (id, "ready")
+    assert [(cause["kind"], cause["advice"][:14]) for cause in document["causes"]] == [("unknown", "start a runner")]
+
+
+def test_why_of_a_missing_task_is_not_found(cli: Call) -> None:
+    assert cli("why", 999).code == Exit.NOT_FOUND
+
+
+def test_reports_contain_rates_and_counts(cli: Call, store: Store) -> None:
+    async def worked(tx: Transaction) -> None:
+        minute = Minute(await clock(tx), "mail", "a.b")
+        minute.counts |= {"succeeded": 3, "first_try": 2, "second_try": 1, "died": 1}
+        await write_statistics(tx, 1, [minute], {(None, "mail", "a.b"): 4})
+
+    store.write(worked)
+    lines = cli("reports", "--since", "10m").out.splitlines()
+    assert lines[1].split() == ["NAME", "IN", "DONE", "SUCCESS", "1ST", "ATT", "2ND", "RETRY", "DEAD", "P50", "P95"]
+    assert lines[2].split() == ["a.b", "4", "3", "75.0%", "50.0%", "25.0%", "0", "1", "-", "-"]
+    assert "50.0%" in cli("stats").out  # as in the report
+    document = cli("reports", "--by", "queue", "--json").document
+    assert (document["by"], document["lines"][0]["name"], document["total"]["success"]) == ("queue", "mail", 0.75)
+    assert cli("reports", "--csv").out.splitlines()[1].startswith("a.b,4,3,")
+    assert "No tasks were submitted or finished" in cli("reports", "--since", "2d", "--until", "1d").out
+
+
+@pytest.mark.parametrize("wrong", [("--since", "soon"), ("--json", "--csv"), ("--since", "1h", "--until", "2h")])
+def test_an_invalid_period_is_rejected(cli: Call, wrong: tuple[str, ...]) -> None:
+    assert cli("reports", *wrong).code == Exit.BAD_INPUT

@@ -1,0 +1,203 @@
+"""`runner migrate`, `check`, `prune` and `work`."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runner.cli.check import CheckStatus, of_roles
+from runner.cli.exit_codes import Exit
+from runner.db.migrations.revisions import HEAD, REVISIONS
+from runner.model.task import NewTask, State
+from runner.urls import parse_url
+from tests.cli.conftest import PROGRAM, Call, Store, program
+
+HANDLERS = """
+import runner, sys
+
+@runner.handler("a.b")
+async def ab(n: int = 0) -> int:
+    return n + 1
+
+@runner.handler("a.slow")
+async def slow(ctx: runner.Context) -> None:
+    import asyncio
+    print("started", flush=True)
+    await asyncio.sleep(60)
+
+@runner.handler("a.bad", retry="never")
+def bad() -> None:
+    raise ValueError("no luck")
+"""
+
+
+@pytest.fixture
+def handlers(tmp_path: Path) -> None:
+    (tmp_path / "own_handlers.py").write_text(HANDLERS)
+
+
+def test_a_database_is_migrated_once(call: Call, database_url: str) -> None:
+    assert call("migrate", "--check", "--url", database_url).code == Exit.DATABASE
+    first = call("migrate", "--url", database_url, "--json")
+    assert (first.code, first.document) == (Exit.OK, {"schema": HEAD, "applied": list(REVISIONS)})
+    assert "nothing to do" in call("migrate", "--url", database_url).out
+    assert call("migrate", "--check", "--url", database_url).code == Exit.OK
+
+
+def test_checks_do_not_create_a_database_file(call: Call) -> None:
+    assert call("migrate", "--check").code == Exit.DATABASE
+    assert call("check").code == Exit.DATABASE
+    assert not Path("tasktui.db").exists()
+
+
+@pytest.mark.parametrize("url", ["sqlite:///x.db", "postgresql://nowhere.invalid/x"])
+def test_the_sql_of_the_tables_is_printed_without_a_database(call: Call, url: str) -> None:
+    result = call("migrate", "--sql", "--url", url)
+    assert result.code == Exit.OK
+    assert "CREATE TABLE" in result.out
+    assert call("migrate", "--sql", "--check", "--url", url).code == Exit.BAD_INPUT
+
+
+def test_a_check_advises_on_problems(cli: Call, store: Store) -> None:
+    store.submit(NewTask("a.b"))
+    result = cli("check", "--json")
+    assert result.code == Exit.ERROR
+    checks = {(check["topic"], check["verdict"]) for check in result.document["checks"]}
+    assert {
+        ("database", "ok"),
+        ("clock", "ok"),
+        ("schema", "ok"),
+        ("runners", "wrong"),
+        ("handlers", "wrong"),
+    } <= checks
+    assert all(check["advice"] for check in result.document["checks"] if check["verdict"] == "wrong")
+    settings = {row["name"]: row for row in result.document["settings"]}
+    assert settings["url"]["origin"] == "RUNNER_URL in the environment"
+    store.claim("a.b")
+    assert cli("check").code == Exit.OK
+
+
+@pytest.mark.parametrize("place", [("mail",), ("--handler", "a.b")])
+def test_a_check_does_not_miss_runners_for_paused_tasks(cli: Call, store: Store, place: tuple[str, ...]) -> None:
+    store.submit(NewTask("a.b", queue="mail"))
+    assert cli("check").code != Exit.OK
+    cli("pause", *place)
+    result = cli("check", "--json")
+    assert result.code == Exit.OK
+    assert "No live runner takes" not in result.out
+    assert [check["verdict"] for check in result.document["checks"] if check["topic"] == "pauses"] == ["note"]
+
+
+def test_a_check_misses_a_runner_if_one_of_two_queues_is_not_paused(cli: Call, store: Store) -> None:
+    store.submit(NewTask("a.b", queue="mail"), NewTask("a.b"))
+    cli("pause", "mail")
+    result = cli("check")
+    assert result.code != Exit.OK
+    assert "No live runner takes handler a.b" in result.out
+
+
+def test_a_check_reports_unknown_settings(cli: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNNER_ZEBRA", "1")
+    assert "unknown setting RUNNER_ZEBRA" in cli("check").out
+
+
+def test_a_check_reports_an_unreachable_database(call: Call) -> None:
+    result = call("check", "--url", "postgresql://127.0.0.1:1/x")
+    assert result.code == Exit.DATABASE
+    assert "cannot be reached" in result.out
+    assert "drain_timeout" in result.out
+
+
+@pytest.mark.parametrize(("transactions", "notify", "most"), [("10", "on", 46), ("3", "off", 31)])
+def test_a_check_counts_the_connections_of_a_runner(
+    call: Call, monkeypatch: pytest.MonkeyPatch, transactions: str, notify: str, most: int
+) -> None:
+    monkeypatch.setenv("RUNNER_TRANSACTION_CONNECTIONS", transactions)
+    monkeypatch.setenv("RUNNER_NOTIFY", notify)
+    result = call("check", "--url", "postgresql://127.0.0.1:1/x")
+    assert f"opens {most} connections at most" in result.out
+
+
+def test_a_check_reports_handlers_that_cannot_be_loaded(cli: Call) -> None:
+    result = cli("check", "-H", "no_such_module")
+    assert result.code == Exit.CONFIGURATION
+    assert "no_such_module" in result.out
+
+
+def test_old_tasks_are_pruned(cli: Call, store: Store) -> None:
+    ids = store.submit(*(NewTask("a.b") for _ in range(3)))
+    cli("terminate", *ids)
+    counted = cli("prune", "--retention-cancelled", "1ms", "--dry-run", "--json").document
+    assert counted["tasks"][State.CANCELLED]["number"] == 3
+    assert cli("show", ids[0]).code == Exit.OK
+    assert cli("prune", "--retention-cancelled", "never", "--json").document["tasks"].get(State.CANCELLED) is None
+    done = cli("prune", "--retention-cancelled", "1ms", "--json").document
+    assert done["tasks"][State.CANCELLED]["number"] == 3
+    assert cli("show", ids[0]).code == Exit.NOT_FOUND
+
+
+def test_an_idle_runner_exits_on_request(call: Call, handlers: None) -> None:
+    call("submit", "a.b", '{"n": 1}')
+    call("submit", "a.bad")
+    call("submit", "a.b", "--delay", "1h")
+    worked = program("work", "-H", "own_handlers", "--until-idle", "--poll-interval", "50ms", "--log-format", "human")
+    assert worked.returncode == Exit.OK, worked.stderr
+    assert "idle: 1 scheduled task left for later" in worked.stderr
+    result = [call("show", id, "--json").document for id in (1, 2, 3)]
+    assert [task["state"] for task in result] == [State.SUCCEEDED, State.DEAD, State.WAITING]
+    assert result[0]["result"] == 2
+
+
+def test_a_runner_without_handlers_does_not_start() -> None:
+    result = program("work")  # a process of its own: in this one other tests may have left handlers
+    assert result.returncode == Exit.BAD_INPUT
+    assert "-H" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "option", [("--poll-interval", "0s"), ("--batch", "0"), ("--lease-timeout", "x"), ("--poll-mode", "often")]
+)
+def test_settings_of_a_runner_are_checked(call: Call, option: tuple[str, str]) -> None:
+    result = call("work", "-H", "sample_handlers", "--until-idle", *option)
+    assert result.code in (Exit.BAD_INPUT, Exit.CONFIGURATION)
+    assert "Traceback" not in result.err
+
+
+def test_a_signal_drains_a_runner(call: Call, handlers: None) -> None:
+    call("submit", "a.slow")
+    command = [str(PROGRAM), "work", "-H", "own_handlers", "--drain-timeout", "0s"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as working:
+        assert working.stdout is not None
+        assert working.stdout.readline() == b"started\n"
+        (runner,) = call("runners", "--json").document["runners"]
+        assert (runner["pid"], runner["running_tasks"]) == (working.pid, 1)
+        working.send_signal(signal.SIGTERM)
+        _, output = working.communicate(timeout=30)
+    assert working.returncode == Exit.OK, output
+    assert b"Traceback" not in output
+    assert call("runners", "--json").document["runners"] == []
+
+
+def test_the_demo_reports_in_json(tmp_path: Path) -> None:
+    result = program("demo", "--tasks", 5, "--json")
+    assert result.returncode == Exit.OK, result.stderr
+    assert json.loads(result.stdout)
+
+
+def test_incomplete_roles_come_with_a_command_that_fixes_them() -> None:
+    url = parse_url("postgresql://ana:geheim@db/my app")
+    (well,) = of_roles([], url)
+    (wrong,) = of_roles(["changes of task are not audited"], url)
+    assert (well.verdict, wrong.verdict) == (CheckStatus.WELL, CheckStatus.WRONG)
+    assert wrong.advice.endswith("tables: runner migrate --roles | psql postgresql://db/my%20app")
+    assert list(of_roles(None, url)) == []
+
+
+def test_the_sql_of_the_roles_is_printed_without_a_database(call: Call) -> None:
+    result = call("migrate", "--roles", "--url", "postgresql://nowhere.invalid/x")
+    assert result.code == Exit.OK
+    assert "CREATE ROLE shop LOGIN IN ROLE task_producer" in result.out
+    assert call("migrate", "--roles", "--url", "sqlite:///x.db").code == Exit.BAD_INPUT
+    assert call("migrate", "--roles", "--sql", "--url", "postgresql://nowhere.invalid/x").code == Exit.BAD_INPUT

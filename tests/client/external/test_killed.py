@@ -1,0 +1,71 @@
+"""Killing the application inside its transaction stores both or neither, on every kind of connection."""
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from runner.db.database import Database
+from tests.client.external.applications import KINDS
+from tests.client.external.conftest import Books, make_business
+from tests.client.external.victim import POINTS
+from tests.conftest import Databases
+from tests.engine.workshop import until
+
+PROJECT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def urls(databases: Databases, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The database URL of each kind of connection: one for all on PostgreSQL, one each on SQLite."""
+    url = databases.migrated(tmp_path)
+    urls = dict.fromkeys(KINDS[url.partition(":")[0]], url)
+    if url.startswith("sqlite"):
+        for number, kind in enumerate(urls):
+            (tmp_path / str(number)).mkdir()
+            urls[kind] = databases.migrated(tmp_path / str(number))
+    yield urls
+    databases.remove(url)
+
+
+def kill_at(point: str, urls: dict[str, str]) -> None:
+    """Run an application up to a point and kill it there."""
+    arguments = [word for kind, url in urls.items() for word in (url, kind)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "PG"))}
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.client.external.victim", point, *arguments],
+        cwd=PROJECT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        process.kill()
+
+
+def alone(url: str) -> bool:
+    """True once the server has closed the application's sessions."""
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with psycopg.connect(url) as connection:
+        (count,) = connection.execute(others).fetchone() or (1,)
+        return bool(count == 0)
+
+
+@pytest.mark.parametrize("point", POINTS)
+async def test_a_killed_application_leaves_both_or_neither(urls: dict[str, str], point: str) -> None:
+    for url in {*urls.values()}:
+        database = Database.open(url)
+        await make_business(database)
+        await database.dispose()
+    kill_at(point, urls)
+    for number, (kind, url) in enumerate(urls.items()):
+        if url.startswith("postgresql"):
+            await until(functools.partial(alone, url))
+        database = Database.open(url)
+        books = Books(database)
+        result = (number in await books.business(), number in await books.numbers())
+        await database.dispose()
+        assert result == ((True, True) if point == "committed" else (False, False)), kind

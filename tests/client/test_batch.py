@@ -1,0 +1,151 @@
+"""Batches: many calls in one transaction, and the tasks that run when all of them have finished."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from runner import Context, Dead, TaskHandler, batch, batch_async, disconnect, handler
+from runner.errors import InvalidTask, WouldBlock
+from runner.handlers.batch import BatchResult
+from runner.handlers.registry import REGISTRY
+from runner.model.task import BatchMember, DependsOn, NewTask, State
+from runner.testing import TaskStore
+from tests.store.dependencies import dependencies_of
+
+Work = TaskHandler[Any, Any, Any]
+
+
+@pytest.fixture
+def store(migrated_url: str) -> Iterator[TaskStore]:
+    with TaskStore(migrated_url, retry="1m") as store:
+        yield store
+
+
+@pytest.fixture
+def notes() -> list[Any]:
+    """Notes of the test's handlers."""
+    return []
+
+
+@pytest.fixture
+def work(notes: list[Any]) -> Iterator[Work]:
+    @handler("test.member")
+    async def work(number: int) -> Dead | None:
+        notes.append(number)
+        return Dead("odd") if number % 2 else None
+
+    yield work
+    REGISTRY._handlers.pop("test.member")
+
+
+@pytest.fixture
+def report(notes: list[Any]) -> Iterator[Work]:
+    @handler("test.report")
+    async def report(ctx: Context, name: str) -> None:
+        notes.append((name, ctx.batch))
+
+    yield report
+    REGISTRY._handlers.pop("test.report")
+
+
+def states(store: TaskStore) -> dict[int, str]:
+    return {task.id: task.state for task in store.tasks()}
+
+
+def test_then_runs_when_all_members_have_finished(store: TaskStore, work: Work, report: Work, notes: list[Any]) -> None:
+    calls = [work.options(priority=number % 9 + 1).call(number=number) for number in range(5)]
+    submitted = batch(calls, callback=report.options(priority=9).call(name="all"), on_success=report.call(name="well"))
+    assert (len(submitted.members), submitted.callback is not None) == (5, True)
+    store.drain()
+    assert notes[:-1] == [4, 3, 2, 1, 0]
+    assert notes[-1] == ("all", BatchResult(total=5, succeeded=3, dead=2, cancelled=0))
+    assert notes[-1][1].failed == 2
+    assert submitted.on_success is not None
+    assert states(store)[submitted.on_success] == State.CANCELLED
+
+
+def test_on_success_runs_when_all_members_have_succeeded(
+    store: TaskStore, work: Work, report: Work, notes: list[Any]
+) -> None:
+    submitted = batch([work.call(number=2), work.call(number=4)], on_success=report.call(name="well"))
+    store.drain()
+    assert notes == [2, 4, ("well", BatchResult(2, 2, 0, 0))]
+    assert (submitted.callback, [int(handle) for handle in submitted.members]) == (None, [1, 2])
+
+
+def test_a_task_without_dependencies_has_no_batch(store: TaskStore, report: Work, notes: list[Any]) -> None:
+    report.submit(name="alone")
+    store.drain()
+    assert notes == [("alone", None)]
+
+
+def test_then_can_have_more_dependencies(store: TaskStore, work: Work, report: Work, notes: list[Any]) -> None:
+    first = work.submit(number=6)
+    batch([work.options(delay="1h").call(number=8)], callback=report.options(after=first).call(name="both"))
+    store.drain()
+    assert notes == [6]
+    store.drain(ahead="2h")
+    assert notes == [6, 8, ("both", BatchResult(2, 2, 0, 0))]
+
+
+async def test_a_batch_can_be_submitted_on_an_event_loop(store: TaskStore, work: Work, report: Work) -> None:
+    submitted = await batch_async([work.call(number=2)], callback=report.call(name="then"))
+    assert submitted.callback == submitted.members[0] + 1
+    with pytest.raises(WouldBlock, match=r"batch\(\) would .* await batch_async"):
+        batch([work.call(number=2)])
+    await asyncio.to_thread(disconnect)
+
+
+def test_an_object_that_is_not_a_call_is_rejected(store: TaskStore, work: Work) -> None:
+    for odd in ([work], [work.submit(number=2)], work.call(number=2)):
+        with pytest.raises(InvalidTask, match=r"pass a list of calls, each made with handler\.call"):
+            batch(odd)  # type: ignore[arg-type]
+    with pytest.raises(InvalidTask, match="1 for `call`: "):
+        batch([work.call(number=2)], callback=work.task_handle(1))  # type: ignore[arg-type]
+
+
+def test_an_empty_batch_is_rejected(store: TaskStore, report: Work) -> None:
+    with pytest.raises(InvalidTask, match="pass at least one call"):
+        batch([], callback=report.call(name="never"))
+
+
+def test_then_waits_for_a_member_that_is_a_duplicate(
+    store: TaskStore, work: Work, report: Work, notes: list[Any]
+) -> None:
+    there = work.options(unique_key="k", unique="forever").submit(number=2)
+    store.drain()
+    calls = [work.options(unique_key="k", unique="forever").call(number=3), work.call(number=4)]
+    submitted = batch(calls, callback=report.call(name="then"))
+    assert submitted.members[0] == there
+    assert submitted.members[0].duplicate
+    store.drain()
+    assert notes == [2, 4, ("then", BatchResult(2, 2, 0, 0))]
+
+
+SIBLINGS: dict[str, list[NewTask]] = {
+    "itself": [NewTask("a", after=(DependsOn(BatchMember(0)),))],
+    "one behind it": [NewTask("a", after=(DependsOn(BatchMember(1)),)), NewTask("a")],
+    "one that is not there": [NewTask("a"), NewTask("a", after=(DependsOn(BatchMember(-1)),))],
+}
+
+
+@pytest.mark.parametrize("tasks", SIBLINGS.values(), ids=SIBLINGS)
+async def test_a_sibling_must_precede_its_dependent(database: Any, tasks: list[NewTask]) -> None:
+    from runner.store.submit import submit_many
+
+    with pytest.raises(InvalidTask, match="earlier task of its batch"):
+        await database.write(submit_many, tasks)
+
+
+async def test_a_cycle_of_siblings_and_keys_is_rejected(database: Any) -> None:
+    from runner.store.submit import submit_many
+
+    first = NewTask("a", key="k", after=(DependsOn(("b", "k")),))
+    between = NewTask("c", after=(DependsOn(BatchMember(0)),))
+    last = NewTask("b", key="k", after=(DependsOn(BatchMember(1)),))
+    with pytest.raises(InvalidTask, match=r"depend on itself: .* new task"):
+        await database.write(submit_many, [first, between, last])
+    ids = await database.write(submit_many, [first, between, last._replace(key="other")])
+    assert [dependency["parent_id"] for id in ids[1:] for dependency in await dependencies_of(database, id)] == ids[:2]

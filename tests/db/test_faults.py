@@ -1,0 +1,351 @@
+"""Database faults, caused on real databases."""
+
+import asyncio
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.errors import is_transient, translate
+from runner.db.transaction import Transaction
+from runner.errors import DatabaseRefused, DatabaseUnavailable, InvalidTask, ValueRejected
+from runner.model.task import NewTask
+from runner.store.submit import submit
+from tests.postgres import Cluster, Server, drop_database, find_programs
+
+on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+PATIENCE = 30
+_REAL = {"payload": '{"word": "ключ"}'}
+
+
+async def put(database: Database, **options: object) -> int:
+    return await database.write(submit, NewTask("work", **options))  # type: ignore[arg-type]
+
+
+async def tasks(database: Database) -> int:
+    async with database.reading() as tx:
+        return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
+
+
+async def no_driver_threads() -> None:
+    """Wait for the thread of a failed connection: aiosqlite asks it to stop, but does not wait."""
+    async with asyncio.timeout(PATIENCE):
+        while any("_connection_worker_thread" in thread.name for thread in threading.enumerate()):
+            await asyncio.sleep(0.001)
+
+
+async def test_an_invalid_statement_is_rejected(database: Database) -> None:
+    with pytest.raises(DatabaseRefused, match="syntax"):
+        async with database.writing() as tx:
+            await tx.execute(sa.text("SELEKT 1"))
+
+
+async def test_a_violated_constraint_is_rejected(database: Database) -> None:
+    with pytest.raises(DatabaseRefused, match="priority"):
+        async with database.writing() as tx:
+            await tx.execute(sa.insert(tx.tables.task).values(handler="work", priority=77))
+    assert await tasks(database) == 0
+
+
+async def test_a_reader_cannot_write(database: Database) -> None:
+    with pytest.raises((DatabaseRefused, DatabaseUnavailable)):
+        async with database.reading() as tx:
+            await tx.execute(sa.insert(tx.tables.task).values(handler="work"))
+    await put(database)
+    assert await tasks(database) == 1
+
+
+@pytest.mark.parametrize("error", [ValueError("database is locked"), InvalidTask(field="key", value="", why="")])
+async def test_errors_of_the_caller_pass_unchanged_and_roll_back_the_transaction(
+    database: Database, error: Exception
+) -> None:
+    async def fail(tx: Transaction) -> None:
+        await submit(tx, NewTask("work"))
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        await database.write(fail)
+    assert raised.value is error
+    assert await tasks(database) == 0
+
+
+async def test_a_statement_is_cancelled_at_its_deadline(database: Database) -> None:
+    endless = {
+        "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
+        "postgresql": "SELECT pg_sleep(3600)",
+    }
+    with pytest.raises(DatabaseRefused):
+        async with asyncio.timeout(PATIENCE), database.reading(0.05) as tx:
+            await tx.rows(sa.text(endless[database.dialect.name]))
+    assert await tasks(database) == 0
+
+
+async def test_a_cancelled_write_finishes_and_holds_no_lock(database: Database) -> None:
+    begun, on = asyncio.Event(), asyncio.Event()
+
+    async def slow(tx: Transaction) -> int:
+        task_id = await submit(tx, NewTask("work"))
+        begun.set()
+        await on.wait()
+        return task_id
+
+    writing = asyncio.ensure_future(database.write(slow))
+    await begun.wait()
+    writing.cancel()
+    await asyncio.sleep(0)
+    writing.cancel()
+    on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert await tasks(database) == 1
+    async with asyncio.timeout(PATIENCE):
+        await put(database)
+
+
+@on_sqlite
+async def test_writers_of_two_processes_wait_for_each_other_before_they_read(
+    database: Database, migrated_url: str
+) -> None:
+    rival = Database.open(migrated_url)
+    task_id = await put(database)
+    runs: list[int] = []
+
+    async def raise_version(tx: Transaction) -> None:
+        task = tx.tables.task
+        version = await tx.scalar(sa.select(task.c.version).where(task.c.id == task_id))
+        runs.append(version)
+        await tx.execute(sa.update(task).where(task.c.id == task_id).values(version=version + 1))
+
+    await asyncio.gather(*(one.write(raise_version) for one in (database, rival) for _ in range(20)))
+    assert runs == list(range(40))
+    await rival.dispose()
+
+
+@on_postgresql
+async def test_two_deadlocked_writes_both_succeed(database: Database) -> None:
+    one, two = await put(database), await put(database)
+    met = asyncio.Barrier(2)
+    runs: list[int] = []
+
+    async def both(tx: Transaction, first: int, second: int) -> None:
+        task = tx.tables.task
+        runs.append(first)
+        await tx.execute(sa.update(task).where(task.c.id == first).values(version=task.c.version + 1))
+        if len(runs) <= 2:
+            await met.wait()
+        await tx.execute(sa.update(task).where(task.c.id == second).values(version=task.c.version + 1))
+
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(database.write(both, one, two), database.write(both, two, one))
+    assert len(runs) > 2
+    async with database.reading() as tx:
+        assert [row.version for row in await tx.rows(sa.select(tx.tables.task.c.version))] == [2, 2]
+
+
+@on_postgresql
+async def test_the_call_after_a_lost_connection_reconnects(database: Database, migrated_url: str) -> None:
+    await asyncio.gather(*(put(database) for _ in range(4)))
+    before = await tasks(database)
+    with psycopg.connect(migrated_url, autocommit=True) as connection:
+        others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        connection.execute(f"SELECT pg_terminate_backend(pid) {others}")
+    for _ in range(5):
+        try:
+            await put(database)
+        except DatabaseUnavailable:
+            continue
+        break
+    else:
+        pytest.fail("it never came back")
+    assert await tasks(database) == before + 1
+
+
+@on_postgresql
+async def test_a_connection_lost_in_a_transaction_is_reported_as_an_outage(
+    database: Database, migrated_url: str
+) -> None:
+    async def struck(tx: Transaction) -> None:
+        await submit(tx, NewTask("work"))
+        pid = await tx.scalar(sa.text("SELECT pg_backend_pid()"))
+        with psycopg.connect(migrated_url, autocommit=True) as connection:
+            connection.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+        await submit(tx, NewTask("work"))
+
+    with pytest.raises(DatabaseUnavailable):
+        await database.write(struck)
+    assert await tasks(database) == 0
+
+
+async def test_an_unreachable_server_is_reported_without_its_password() -> None:
+    database = Database.open("postgresql://me:s3cret@127.0.0.1:1/tasks")
+    with pytest.raises(DatabaseUnavailable) as raised:
+        await put(database)
+    await database.dispose()
+    assert "127.0.0.1" in str(raised.value)
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "role"), [("no_such_database", "postgres"), ("postgres", "no_such_role")], ids=["database", "role"]
+)
+async def test_a_rejected_login_is_reported_without_a_traceback(postgres_server: Cluster, name: str, role: str) -> None:
+    database = Database.open(postgres_server.url(name).replace("postgres@", f"{role}@"))
+    with pytest.raises((DatabaseUnavailable, DatabaseRefused), match="does not exist"):
+        await put(database)
+    await database.dispose()
+
+
+async def test_a_rejected_value_is_not_repeated(database: Database) -> None:
+    async def plainly(tx: Transaction) -> None:
+        values = {"handler": "work", "payload": '{"greeting": "hunter2"}', "priority": 99}
+        await tx.execute(sa.insert(tx.tables.task).values(values))
+
+    with pytest.raises(ValueRejected) as caught:
+        await database.write(plainly)
+    assert "hunter2" not in str(caught.value)
+
+
+@on_postgresql
+async def test_texts_and_times_do_not_depend_on_settings_of_the_login(
+    database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    monkeypatch.setenv("PGDATESTYLE", "German, DMY")
+    other = Database.open(migrated_url)
+    id = await put(other, key="ключ €")
+    row, set_to = await _seen(other, id)
+    await other.dispose()
+    assert (row.key, row.run_at) == (await _seen(database, id))[0]
+    assert set_to == "ISO, DMY"  # the day still comes before the month in input
+
+
+async def _seen(database: Database, id: int) -> tuple[Any, str]:
+    async with database.reading() as tx:
+        table = tx.tables.task
+        [row] = await tx.rows(sa.select(table.c.key, table.c.run_at).where(table.c.id == id))
+        return row, str(await tx.scalar(sa.text("SELECT current_setting('datestyle')")))
+
+
+async def test_bytes_in_a_database_without_an_encoding_do_no_harm(postgres_server: Cluster) -> None:
+    with psycopg.connect(postgres_server.url(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE test_bytes ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+    database = Database.open(url := postgres_server.url("test_bytes"))
+    try:
+        async with database.reading() as tx:
+            [row] = await tx.rows(sa.text("SELECT E'caf\\xe9'::text AS key, CAST(:payload AS json) AS payload"), _REAL)
+    finally:
+        await database.dispose()
+        drop_database(postgres_server, url)
+    assert (row.key, row.payload) == ("caf\ufffd", _REAL["payload"])
+
+
+@pytest.mark.slow
+async def test_a_restarted_server_is_used_again() -> None:
+    programs = find_programs()
+    if programs is None:
+        pytest.skip("there are no programs of PostgreSQL")
+    with Server(programs) as server:
+        database = Database.open(server.url())
+        await database.migrate()
+        await put(database)
+        server.stop("immediate")
+        with pytest.raises(DatabaseUnavailable):
+            await put(database)
+        server.start()
+        await put(database)
+        assert await tasks(database) == 2
+        await database.dispose()
+
+
+@on_sqlite
+async def test_a_full_disk_is_an_outage_without_data_loss(database: Database) -> None:
+    await put(database)
+
+    async def limit(pages: int) -> None:
+        async with database.writing() as tx:
+            await tx.execute(sa.text(f"PRAGMA max_page_count = {pages}"))
+
+    await limit(1)
+    with pytest.raises(DatabaseUnavailable, match="full"):
+        await put(database, payload=f'{{"a": "{"x" * 10**6}"}}')
+    await limit(10**6)
+    await put(database)
+    async with database.reading() as tx:
+        assert await tx.scalar(sa.text("PRAGMA integrity_check")) == "ok"
+    assert await tasks(database) == 2
+
+
+async def test_a_missing_folder_is_an_outage(tmp_path: Path) -> None:
+    database = Database.open(f"sqlite:///{tmp_path / 'missing' / 'file.db'}")
+    with pytest.raises(DatabaseUnavailable, match="unable to open"):
+        await put(database)
+    await database.dispose()
+    await no_driver_threads()
+
+
+async def test_a_file_that_is_not_a_database_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "file.db").write_bytes(b"GIF89a" * 1_000)
+    database = Database.open(f"sqlite:///{tmp_path / 'file.db'}")
+    with pytest.raises(DatabaseRefused, match="not a database"):
+        await put(database)
+    await database.dispose()
+    await no_driver_threads()
+
+
+def test_a_locked_file_is_retried(tmp_path: Path) -> None:
+    writer, rival = (sqlite3.connect(tmp_path / "file.db", timeout=0, isolation_level=None) for _ in range(2))
+    writer.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError) as raised:
+        rival.execute("BEGIN IMMEDIATE")
+    assert is_transient(raised.value)
+    assert isinstance(translate(raised.value, "sqlite:///file.db"), DatabaseUnavailable)
+    writer.close()
+    rival.close()
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyError("x"), RuntimeError("disk"), asyncio.CancelledError()])
+def test_other_exceptions_are_not_translated(error: BaseException) -> None:
+    assert translate(error, "url") is None
+    assert not is_transient(error)
+
+
+def test_a_message_of_several_lines_becomes_one_line() -> None:
+    error = translate(sqlite3.IntegrityError("a\n  b\r\nc"), "url")
+    assert isinstance(error, DatabaseRefused)
+    assert error.fields["why"] == "a b c"
+
+
+def test_a_connection_timeout_is_an_outage() -> None:
+    assert isinstance(
+        translate(psycopg.errors.ConnectionTimeout("too late"), "postgresql://host/tasks"), DatabaseUnavailable
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (
+            sqlite3.DatabaseError("database disk image is malformed"),
+            "malformed. Stop all programs that use the file, then restore",
+        ),
+        (
+            psycopg.errors.InsufficientPrivilege("permission denied for table task"),
+            "task. Run `runner migrate --roles`",
+        ),
+        (psycopg.errors.QueryCanceled("canceling statement due to statement timeout"), "narrow it"),
+    ],
+)
+def test_an_error_without_a_next_step_gets_advice(error: Exception, advice: str) -> None:
+    assert advice in str(translate(error, "url"))
+
+
+@pytest.mark.parametrize("message", ["Is the server running?", "it is gone.", "it\nis gone!"])
+def test_a_quoted_driver_message_ends_with_one_full_stop(message: str) -> None:
+    error = translate(OSError(message), "postgresql://host/tasks")
+    assert ": Is the server running. Check" in str(error) or ": it is gone. Check" in str(error)

@@ -1,0 +1,361 @@
+"""Migrations: they create the declared schema, can run concurrently, and apply completely or not at all."""
+
+import asyncio
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.migrations import revisions
+from runner.db.migrations.apply import ensure, sql, upgrade
+from runner.db.migrations.context import steps
+from runner.db.migrations.revisions import HEAD, REVISIONS, check, current_revision
+from runner.db.schema.storage import storage_metadata
+from runner.errors import DatabaseRefused, SchemaMissing, SchemaTooNew, SchemaTooOld, SchemaVersionMissing
+from tests.conftest import on_postgresql, on_sqlite
+from tests.releases import NEXT, OUT_OF_DATE, install_next
+
+Open = Callable[..., Database]
+Described = dict[str, list[Any]]
+
+PLACES: list[dict[str, Any]] = [{}, {"prefix": "jobs_"}, {"prefix": "jobs_", "schema": "user"}]
+"""Locations of an installation: default, with a prefix, and in a schema whose name needs quotes."""
+
+MIGRATE_ON_THE_WORD = """
+import asyncio, sys
+from runner.db.migrations.apply import upgrade
+from runner.db.schema.storage import storage_metadata
+from runner.db.database import Database
+
+async def main():
+    database = Database.open(sys.argv[1])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(len(await upgrade(database)))
+    await database.dispose()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def open_database(database_url: str) -> AsyncIterator[Open]:
+    """Open the test's empty database, any number of times."""
+    opened: list[Database] = []
+
+    def open_it(**options: Any) -> Database:
+        opened.append(Database.open(database_url, **options))
+        return opened[-1]
+
+    yield open_it
+    for database in opened:
+        await database.dispose()
+
+
+@pytest.fixture
+def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Add one more revision, as the next release would."""
+
+    def install(then: str = "pass") -> None:
+        install_next(tmp_path, monkeypatch, then)
+
+    return install
+
+
+@pytest.fixture
+def limited_role(databases: Any, database_url: str) -> Iterator[str]:
+    """The URL of a role that may only connect, with the password `hunter2`."""
+    parts = urlsplit(database_url)
+    role = f"limited_{parts.path.strip('/')}"
+    host = parts.netloc.rpartition("@")[2]
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'hunter2'")
+        yield parts._replace(netloc=f"{role}:hunter2@{host}").geturl()
+        connection.execute(f"DROP OWNED BY {role} CASCADE")
+        connection.execute(f"DROP ROLE {role}")
+
+
+async def described(database: Database) -> Described:
+    """The structure of an installation, as the database describes it."""
+    async with database.reading() as tx:
+        questions = SQLITE_QUESTIONS if database.engine.dialect.name == "sqlite" else POSTGRESQL_QUESTIONS
+        version, schema = f"{database.tables.prefix}task_schema", database.tables.metadata.schema
+        return {
+            name: sorted(
+                tuple(re.sub(r"\s+", " ", str(value)) for value in row)
+                for row in await tx.rows(sa.text(question), {"version": version, "schema": schema})
+            )
+            for name, question in questions.items()
+        }
+
+
+SQLITE_QUESTIONS = {
+    "objects": "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE tbl_name NOT IN (:version, 'sqlite_sequence')"
+}
+
+RELATIONS = """
+    pg_class AS r JOIN pg_namespace AS n ON n.oid = r.relnamespace
+        AND n.nspname = coalesce(CAST(:schema AS text), current_schema()) AND r.relname NOT LIKE :version || '%'
+"""
+
+POSTGRESQL_QUESTIONS = {
+    "relations": f"""
+        SELECT r.relname, r.relkind, r.relpersistence, r.reloptions, pg_get_partkeydef(r.oid),
+            pg_get_expr(r.relpartbound, r.oid)
+        FROM {RELATIONS}
+    """,
+    "columns": f"""
+        SELECT r.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
+            a.attcollation::regcollation, pg_get_expr(d.adbin, d.adrelid)
+        FROM {RELATIONS} JOIN pg_attribute AS a ON a.attrelid = r.oid AND a.attnum > 0
+            LEFT JOIN pg_attrdef AS d ON d.adrelid = r.oid AND d.adnum = a.attnum
+        WHERE r.relkind IN ('r', 'p')
+    """,
+    "constraints": f"""
+        SELECT r.relname, c.conname, pg_get_constraintdef(c.oid)
+        FROM {RELATIONS} JOIN pg_constraint AS c ON c.conrelid = r.oid
+    """,
+    "indexes": f"SELECT r.relname, pg_get_indexdef(r.oid) FROM {RELATIONS} WHERE r.relkind IN ('i', 'I')",
+}
+
+
+async def rebuild_from_the_schema(database: Database) -> None:
+    """Replace the tables by those of the schema."""
+    async with database.writing() as tx:
+        await tx.connection.run_sync(database.tables.metadata.drop_all)
+        await tx.connection.run_sync(
+            storage_metadata(database.tables.prefix, database.tables.metadata.schema).create_all
+        )
+
+
+async def execute(database: Database, statement: str) -> None:
+    async with database.writing() as tx:
+        await tx.execute(sa.text(statement))
+
+
+@pytest.mark.parametrize("options", PLACES)
+async def test_migrating_creates_the_declared_schema(open_database: Open, options: dict[str, Any]) -> None:
+    database = open_database(**options)
+    await upgrade(database)
+    migrated = await described(database)
+    await rebuild_from_the_schema(database)
+    assert migrated == await described(database)
+    assert len(str(migrated)) > 5_000
+
+
+@pytest.mark.parametrize("options", PLACES)
+async def test_the_sql_script_creates_the_same_tables_as_migrating(
+    open_database: Open, database_url: str, options: dict[str, Any]
+) -> None:
+    run_script(database_url, sql(database_url, **options))
+    database = open_database(**options)
+    assert await check(database) == HEAD
+    written = await described(database)
+    await rebuild_from_the_schema(database)
+    assert written == await described(database)
+
+
+def run_script(url: str, script: str) -> None:
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+            file.executescript(script)
+    else:
+        with psycopg.connect(url, autocommit=True) as server:
+            server.execute(script.encode())
+
+
+def test_writing_the_sql_script_needs_no_connection() -> None:
+    script = sql("postgresql://nobody@host.invalid/none", "jobs_", "work")
+    assert script.startswith("BEGIN;")
+    assert script.rstrip().endswith("COMMIT;")
+    assert "CREATE TABLE work.jobs_task_schema" in script
+
+
+async def test_a_second_upgrade_does_nothing(open_database: Open) -> None:
+    database = open_database()
+    assert await upgrade(database) == list(REVISIONS)
+    before = await described(database)
+    assert await upgrade(database) == []
+    assert await described(database) == before
+
+
+async def test_four_concurrent_upgrades_are_safe(open_database: Open) -> None:
+    databases = [open_database() for _ in range(4)]
+    applied = await asyncio.gather(*(upgrade(database) for database in databases))
+    assert sorted(applied) == [[], [], [], list(REVISIONS)]
+
+
+async def test_one_process_migrates_four_installations_concurrently(open_database: Open) -> None:
+    databases = [open_database(prefix=f"p{number}_") for number in range(4)]
+    await asyncio.gather(*(upgrade(database) for database in databases))
+    for database in databases:
+        assert await check(database) == HEAD
+
+
+def test_four_processes_upgrade_concurrently(database_url: str) -> None:
+    command = [sys.executable, "-P", "-c", MIGRATE_ON_THE_WORD, database_url]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    processes = [subprocess.Popen(command, text=True, **pipes) for _ in range(4)]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0, 0], answers
+    assert sorted(int(out) for out, _ in answers) == [0, 0, 0, len(REVISIONS)]
+
+
+async def test_a_database_without_tables_is_reported(open_database: Open) -> None:
+    database = open_database()
+    assert await current_revision(database) is None
+    with pytest.raises(SchemaMissing, match="runner migrate"):
+        await check(database)
+
+
+async def test_a_later_release_upgrades_the_tables_and_keeps_the_rows(
+    open_database: Open, next_release: Callable[..., None]
+) -> None:
+    database = open_database(prefix="jobs_")
+    await upgrade(database)
+    await execute(database, "INSERT INTO jobs_task (handler) VALUES ('mail')")
+    next_release()
+    with pytest.raises(SchemaTooOld, match=OUT_OF_DATE):
+        await check(database)
+    assert await upgrade(database) == [NEXT]
+    assert await check(database) == NEXT
+    async with database.reading() as tx:
+        assert [*map(tuple, await tx.rows(sa.text("SELECT handler, colour FROM jobs_task")))] == [("mail", None)]
+
+
+async def test_tables_without_a_revision_are_rejected(open_database: Open) -> None:
+    database = open_database()
+    await upgrade(database)
+    for statement in ("DELETE FROM task_schema", "DROP TABLE task_schema"):
+        await execute(database, statement)
+        for step in (check, upgrade, ensure):
+            with pytest.raises(SchemaVersionMissing, match=r"task_schema does not record .* table_prefix"):
+                await step(database)
+
+
+async def test_a_failed_revision_leaves_nothing_behind(open_database: Open, next_release: Callable[..., None]) -> None:
+    database = open_database()
+    await upgrade(database)
+    before = await described(database)
+    next_release(then="op.plain.execute('INSERT INTO nowhere VALUES (1)')")
+    with pytest.raises(DatabaseRefused, match="nowhere"):
+        await upgrade(database)
+    assert await current_revision(database) == HEAD
+    assert await described(database) == before
+
+
+async def test_tables_of_a_later_release_are_not_changed(open_database: Open) -> None:
+    database = open_database()
+    await upgrade(database)
+    await execute(database, "UPDATE task_schema SET version_num = '9999'")
+    for step in (check, upgrade, ensure):
+        with pytest.raises(SchemaTooNew, match=f"is at schema 9999.*schema {HEAD}"):
+            await step(database)
+
+
+@on_sqlite
+async def test_opening_a_sqlite_file_migrates_it(open_database: Open, next_release: Callable[..., None]) -> None:
+    database = open_database()
+    assert await ensure(database) == list(REVISIONS)
+    assert await ensure(database) == []
+    next_release()
+    assert await ensure(database) == [NEXT]
+
+
+@on_postgresql
+async def test_a_postgresql_database_is_migrated_only_on_request(open_database: Open) -> None:
+    database = open_database()
+    with pytest.raises(SchemaMissing):
+        await ensure(database)
+    assert await current_revision(database) is None
+    await upgrade(database)
+    assert await ensure(database) == []
+
+
+@on_postgresql
+async def test_an_outdated_postgresql_schema_names_the_migrate_command(
+    open_database: Open, next_release: Callable[..., None]
+) -> None:
+    database = open_database()
+    await upgrade(database)
+    next_release()
+    with pytest.raises(SchemaTooOld, match=OUT_OF_DATE):
+        await ensure(database)
+
+
+@on_postgresql
+async def test_the_message_omits_the_password(limited_role: str) -> None:
+    database = Database.open(limited_role)
+    with pytest.raises(SchemaMissing) as refused:
+        await check(database)
+    await database.dispose()
+    assert ":***@" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+@on_postgresql
+async def test_a_role_that_owns_only_its_schema_can_migrate(database_url: str, limited_role: str) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute(f"CREATE SCHEMA work AUTHORIZATION {urlsplit(limited_role).username}")
+    database = Database.open(limited_role, schema="work")
+    assert await upgrade(database) == list(REVISIONS)
+    await database.dispose()
+
+
+@on_postgresql
+async def test_a_missing_right_to_create_the_schema_is_reported(limited_role: str) -> None:
+    database = Database.open(limited_role, schema="work")
+    with pytest.raises(DatabaseRefused, match="permission denied for database"):
+        await upgrade(database)
+    await database.dispose()
+
+
+async def test_installations_in_one_database_are_independent(open_database: Open) -> None:
+    ours, theirs = open_database(prefix="ours_"), open_database(prefix="theirs_")
+    await upgrade(ours)
+    assert await current_revision(theirs) is None
+    await upgrade(theirs)
+    await execute(theirs, "DROP TABLE theirs_task_schema")
+    assert await check(ours) == HEAD
+
+
+def test_revisions_are_applied_in_the_order_of_their_files() -> None:
+    assert [step.from_revisions for step in steps(REVISIONS)] == [
+        (),
+        *((number,) for number in REVISIONS[:-1]),
+    ]
+    assert REVISIONS[-1] == HEAD
+
+
+def test_a_released_revision_never_changes() -> None:
+    for file in revisions.FOLDER.glob("versions/*.py"):
+        assert "runner.db.schema" not in file.read_text()
+        assert "runner.task" not in file.read_text()
+
+
+def test_checking_a_database_does_not_load_alembic(migrated_url: str) -> None:
+    code = (
+        "import asyncio, sys; from runner.db.migrations.apply import ensure; from runner.db.database import Database\n"
+        "async def main():\n"
+        "    database = Database.open(sys.argv[1]); await ensure(database); await database.dispose()\n"
+        "asyncio.run(main()); print('alembic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code, migrated_url], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

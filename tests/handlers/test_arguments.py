@@ -1,0 +1,151 @@
+"""Arguments keep their values and types from the submit to the handler, on both databases."""
+
+import enum
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import pytest
+from pydantic import BaseModel, Field
+
+from runner import Context, handler
+from runner.errors import InvalidHandler, InvalidPayload, PayloadTooLarge
+from runner.handlers.registry import REGISTRY, discover
+from runner.testing import TaskStore
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Line(BaseModel):
+    sku: str
+    price: Decimal
+    tags: frozenset[str] = frozenset()
+
+
+class Order(BaseModel):
+    id: UUID
+    placed: datetime
+    lines: list[Line]
+
+
+@dataclass
+class Address:
+    street: str
+    since: date | None = None
+
+
+@dataclass
+class Weight:
+    grams: float
+
+
+class Sample(BaseModel):
+    grams: float
+
+
+CET = timezone(timedelta(hours=1))
+LINE = Line(sku="a-1", price=Decimal("19.90"), tags=frozenset({"new"}))
+VALUES: dict[str, tuple[Any, Any]] = {
+    "datetime": (datetime, datetime(2030, 1, 2, 3, 4, 5, 678901, UTC)),
+    "datetime with a zone": (datetime, datetime(2030, 1, 2, 3, 4, 5, tzinfo=CET)),
+    "datetime without a zone": (datetime, datetime(2030, 1, 2, 3, 4, 5)),  # noqa: DTZ001 - as some callers write them
+    "date": (date, date(2030, 1, 2)),
+    "time": (time, time(3, 4, 5)),
+    "timedelta": (timedelta, timedelta(days=3, milliseconds=7)),
+    "UUID": (UUID, UUID(int=2**127 + 1)),
+    "Decimal": (Decimal, Decimal("0.1000000000000000000000000000001")),
+    "int beyond 64 bits": (int, 2**200),
+    "float": (float, 0.1 + 0.2),
+    "text": (str, 'naïve ☃ 🐍 \\u0041 "quoted" \n'),
+    "path": (Path, Path("/tmp/x y")),
+    "enumeration": (Colour, Colour.RED),
+    "literal": (Literal["a", "b"], "b"),
+    "bounded": (Annotated[int, Field(gt=0)], 3),
+    "tuple": (tuple[int, str], (1, "x")),
+    "set": (set[int], {3, 1}),
+    "map by number": (dict[int, Decimal], {1: Decimal("1.10")}),
+    "model": (Line, LINE),
+    "nested models": (Order, Order(id=UUID(int=7), placed=datetime(2030, 1, 1, tzinfo=UTC), lines=[LINE, LINE])),
+    "data class": (Address, Address("Main St", date(2020, 2, 29))),
+    "one of several": (Line | Address | None, LINE),
+    "nothing": (int | None, None),
+}
+
+
+@pytest.fixture
+def store(migrated_url: str) -> Iterator[TaskStore]:
+    with TaskStore(migrated_url, payload_limit=1_000, max_attempts=1) as store:
+        yield store
+    REGISTRY._handlers.pop("test.take", None)
+
+
+def test_arguments_keep_their_types(store: TaskStore) -> None:
+    came: dict[str, Any] = {}
+    for name, (kind, value) in VALUES.items():
+
+        def take(value: Any) -> None:
+            came[name] = value  # noqa: B023 - called before the next iteration
+
+        take.__annotations__["value"] = kind
+        handler("test.take")(take).submit(value=value)
+        assert [ran.verb for ran in store.drain("test.take")] == ["succeed"], name
+    assert came == {name: value for name, (_, value) in VALUES.items()}
+    assert {name: type(value) for name, value in came.items()} == {n: type(value) for n, (_, value) in VALUES.items()}
+
+
+def test_a_value_that_is_not_json_is_rejected_before_it_is_stored(store: TaskStore) -> None:
+    @handler("test.take")
+    def take(value: Any) -> None: ...
+
+    nan = float("nan")
+    strange = (object(), b"\xff", {1: {2: object()}}, "\ud800")
+    for value in (*strange, nan, [1, {"a": (nan, None)}], {nan}, Weight(nan), Sample(grams=-math.inf)):
+        with pytest.raises(InvalidPayload, match=r"Invalid payload for handler 'test\.take': "):
+            take.submit(value=value)
+    take.submit(value=[None, "null", 1.5])
+    assert [task.payload for task in store.tasks()] == [{"value": [None, "null", 1.5]}]
+
+
+class Connection:
+    """A class that JSON cannot hold."""
+
+
+def test_an_annotation_that_json_cannot_hold_is_rejected_before_a_task_runs(store: TaskStore) -> None:
+    @handler("test.take")
+    def take(ctx: Context, number: int, by: Connection | None = None) -> None: ...
+
+    refused = r"its argument by has the type .*Connection \| None, which JSON cannot hold: use an id"
+    with pytest.raises(InvalidHandler, match=refused):
+        take.submit(number=1)
+    with pytest.raises(InvalidHandler, match=refused):
+        discover(installed=False)
+
+
+def test_an_annotation_that_is_missing_at_run_time_is_rejected(store: TaskStore) -> None:
+    @handler("test.take")
+    def take(value: "Elsewhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821 - the missing import is the test
+
+    with pytest.raises(InvalidHandler, match=r"name 'Elsewhere' is not defined\. Import the types outside"):
+        take.submit(1)  # type: ignore[call-arg] # the annotation is missing at run time
+
+
+def test_a_payload_at_the_limit_is_accepted_and_a_larger_one_rejected(store: TaskStore) -> None:
+    @handler("test.take")
+    def take(text: str) -> int:
+        return len(text.encode())
+
+    room = 1_000 - len('{"text":""}')
+    take.submit("x" * room)
+    take.submit("ß" * (room // 2))
+    for text in ("x" * (room + 1), "ß" * (room // 2 + 1)):
+        with pytest.raises(PayloadTooLarge, match=r"has 1\d\d\d bytes; the limit is 1000"):
+            take.submit(text)
+    assert [ran.verb for ran in store.drain("test.take")] == ["succeed", "succeed"]
+    assert [task.result for task in store.tasks()] == [room, room // 2 * 2]

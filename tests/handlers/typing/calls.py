@@ -1,0 +1,71 @@
+"""Calls that a type checker must take or refuse: what it must say stands behind `# refused:`."""
+
+import asyncio
+from datetime import datetime
+from typing import Any, TypedDict, assert_type
+from uuid import UUID
+
+from runner import Context, Dead, Retry, TaskHandle, handler
+from runner.model.task import NewTask
+
+
+class Receipt(TypedDict):
+    """What a charge results in."""
+
+    number: int
+
+
+@handler("typing.charge")
+async def charge(ctx: Context, order: int, at: datetime, code: str = "WELCOME") -> Receipt:
+    """Has a context, which is no part of the call."""
+    return Receipt(number=ctx.id)
+
+
+@handler("typing.crunch")
+def crunch(rows: int, owner: UUID | None = None) -> int:
+    """Is a plain function without a context."""
+    return rows
+
+
+@handler("typing.sync")
+async def sync(shop: str) -> Retry | Dead | None:
+    """Says in its type what it may return."""
+    return Retry("5m", shop)
+
+
+def submitted(now: datetime, owner: UUID) -> None:
+    """What is taken: the arguments of the function, by name or by place, without its context."""
+    assert_type(charge.submit(order=1, at=now), TaskHandle[Receipt])
+    charge.submit(1, now, code="X")
+    assert_type(crunch.submit(rows=3, owner=owner), TaskHandle[int])
+    assert_type(crunch.submit_many([{"rows": 1}, {"rows": 2}]), list[TaskHandle[int]])
+    assert_type(crunch.options(priority=9, delay="10m").submit(3), TaskHandle[int])
+    assert_type(crunch.options(key="k").call(rows=3), NewTask)
+    assert_type(crunch(rows=3), int)
+    number: int = crunch.submit(rows=3)
+    print(number)
+
+
+async def submitted_on_a_loop(now: datetime) -> None:
+    """The same, awaited."""
+    assert_type(await charge.submit_async(order=1, at=now), TaskHandle[Receipt])
+    assert_type(await sync.options(queue="mail").submit_async("berlin"), TaskHandle[Retry | Dead | None])
+    assert_type(await sync("berlin"), Retry | Dead | None)
+
+
+def refused(now: datetime, anything: Any) -> None:
+    """What is refused: what the function would not take, or its runner could not know."""
+    charge.submit(order=1)  # refused: Missing positional argument "at"
+    charge.submit(order="1", at=now)  # refused: Argument "order" to "submit" of "TaskHandler" has incompatible type
+    charge.submit(order=1, at="today")  # refused: Argument "at" to "submit" of "TaskHandler" has incompatible type
+    charge.submit(order=1, at=now, cod="X")  # refused: Unexpected keyword argument "cod" for "submit"
+    charge.submit(1, now, "X", 4)  # refused: Too many arguments for "submit"
+    charge.submit(anything, order=1, at=now)  # refused: gets multiple values for keyword argument "order"
+    crunch.submit()  # refused: Missing positional argument "rows"
+    crunch.options(priority="high")  # refused: Argument "priority" to "options" of "TaskHandler" has incompatible type
+    crunch.options(priorty=9)  # refused: Unexpected keyword argument "priorty" for "options"
+    crunch.options(key="k").submit(row=3)  # refused: Unexpected keyword argument "row" for "submit"
+    asyncio.run(sync.submit_async(7))  # refused: Argument 1 to "submit_async" of "TaskHandler" has incompatible type
+    handler("typing.bad", retries="1m")  # refused: Unexpected keyword argument "retries" for "handler"
+    text: str = crunch.submit(rows=3)  # refused: Incompatible types in assignment
+    print(text)

@@ -1,0 +1,453 @@
+"""Undo of operations: values, terminations, unblocks, pauses and runner commands; one by one and as change groups."""
+
+import asyncio
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+
+from runner.db.database import Database
+from runner.model.outcome import Cancelled, Done, Release
+from runner.model.task import NewTask, OnFailure, Scope, State, UniqueSpec
+from runner.operations.audit_log import reveal
+from runner.operations.bulk import Course, to_each
+from runner.operations.delay import delay
+from runner.operations.edit import edit
+from runner.operations.edit_values import Changes
+from runner.operations.pause import PauseKind, PauseTarget, pause, resume
+from runner.operations.results import Actor, Result, Target, with_change_group
+from runner.operations.retry import requeue, retry_now
+from runner.operations.runner_command import send_command
+from runner.operations.terminate import terminate
+from runner.operations.unblock import unblock
+from runner.operations.undo.batch import preview_undo, undo_all
+from runner.operations.undo.undo import undo
+from runner.queries.audit import AuditRecord, audit, undoable
+from runner.queries.pauses import pauses
+from runner.queries.runners import runners
+from runner.store.dependencies import close_moot, find_strays
+from runner.store.heartbeat import acknowledge
+from runner.store.settle import Settlement, settle
+from runner.store.submit import submit
+from tests.conftest import on_postgresql
+from tests.operations.test_operations import holder_of, take
+from tests.store.dependencies import dependencies_of, put_after, sweep
+from tests.store.rows import add_live, add_past, add_runner, ahead, ended, stored
+from tests.store.table import put
+from tests.store.test_settle import wait_for_blocked
+
+ANA = Actor("ana", "desk-1", "relay is back")
+BEN = Actor("ben", "desk-2")
+BENS = partial(undo, by=BEN)
+MAIL = PauseTarget(PauseKind.QUEUE, "mail")
+
+
+async def latest(database: Database) -> AuditRecord:
+    return (await database.read(audit, limit=1))[0]
+
+
+async def taken_back(database: Database, entry: int | None = None) -> Result:
+    """Undo the latest change, and compare the result with its preview."""
+    number = (await latest(database)).id if entry is None else entry
+    told = await database.read(preview_undo, [number])
+    answer = await database.write(undo, [number], BEN)
+    assert bool(told.able) == bool(answer.changed), (told, answer)
+    return answer
+
+
+async def refusal(database: Database, entry: int | None = None) -> str:
+    answer = await taken_back(database, entry)
+    assert answer.changed == []
+    return answer.skipped[0].why
+
+
+class TestValues:
+    async def test_values_are_set_back(self, database: Database) -> None:
+        id = await add_live(database, priority=3, key="k")
+        await database.write(edit, id, 0, Changes(priority=9, key=None), ANA)
+        entry = await latest(database)
+        assert await taken_back(database) == Result([id])
+        row = await stored(database, id)
+        assert (row.priority, row.key, row.version) == (3, "k", 2)
+        assert (await latest(database)).undo_of == entry.id
+        assert "already" in await refusal(database, entry.id)
+
+    async def test_times_are_set_back(self, database: Database) -> None:
+        id = await add_live(database, run_at=datetime(2030, 1, 1, tzinfo=UTC))
+        await database.write(delay, [Target(id)], 60.0, ANA)
+        await database.write(retry_now, [Target(id)], ANA)
+        for entry in await database.read(audit, task_id=id):
+            assert await taken_back(database, entry.id) == Result([id])
+        assert (await stored(database, id)).run_at == datetime(2030, 1, 1, tzinfo=UTC)
+
+    async def test_a_later_change_is_not_undone_along_with_it(self, database: Database) -> None:
+        id = await add_live(database)
+        await database.write(edit, id, None, Changes(priority=5), ANA)
+        first = (await latest(database)).id
+        await database.write(edit, id, None, Changes(priority=6), BEN)
+        assert "values have changed since" in await refusal(database, first)
+        assert (await stored(database, id)).priority == 6
+
+    async def test_a_value_that_the_task_may_not_have_any_more_is_refused(self, database: Database) -> None:
+        id = await add_live(database, max_attempts=2)
+        await database.write(edit, id, None, Changes(max_attempts=9), ANA)
+        for _ in range(2):
+            claimed = await take(database)
+            outcome = Settlement(id, claimed.fence, Cancelled())
+            await database.write(settle, await holder_of(database, id), [outcome])
+            await database.write(edit, id, None, Changes(key=str(claimed.fence)), ANA)
+        entry = [entry.id for entry in await database.read(audit, task_id=id)][-1]
+        await add_live(database)
+        async with database.writing() as tx:
+            await tx.execute(tx.tables.task.update().values(attempt=5))
+        assert "could never run again" in await refusal(database, entry)
+
+
+class TestEnd:
+    async def test_a_terminated_task_is_restored_unchanged(self, database: Database) -> None:
+        values: dict[str, Any] = {
+            "key": "k",
+            "bucket": 7,
+            "priority": 4,
+            "attempt": 2,
+            "max_attempts": 4,
+            "releases": 1,
+            "fence": 2,
+        }
+        id = await add_live(database, run_at=ahead(600), error="no relay", progress=0.5, checkpoint="{}", **values)
+        before = (await stored(database, id))._asdict()
+        await database.write(terminate, [Target(id)], ANA)
+        assert await taken_back(database) == Result([id])
+        after = (await stored(database, id))._asdict()
+        assert after.pop("version") > before.pop("version")
+        assert after == before
+        assert await ended(database, id) is None
+        assert (await latest(database)).verb == "restore"
+
+    async def test_a_task_that_was_retried_or_ended_since_is_skipped(self, database: Database) -> None:
+        id = await add_live(database)
+        await database.write(terminate, [Target(id)], ANA)
+        first = (await latest(database)).id
+        await database.write(requeue, [Target(id)], BEN)
+        assert "now waiting" in await refusal(database, first)
+        await database.write(terminate, [Target(id)], BEN)
+        assert "changed since" in await refusal(database, first)
+        assert (await ended(database, id)).state == State.CANCELLED
+
+    async def test_a_pruned_task_is_missing(self, database: Database) -> None:
+        id = await add_live(database)
+        await database.write(terminate, [Target(id)], ANA)
+        async with database.writing() as tx:
+            await tx.execute(tx.tables.history.delete())
+        assert "pruned" in await refusal(database)
+
+    async def test_a_restored_task_holds_its_unique_key(self, database: Database) -> None:
+        id = await database.write(submit, NewTask("h", unique=UniqueSpec("k")))
+        await database.write(terminate, [Target(id)], ANA)
+        assert await taken_back(database) == Result([id])
+        assert await database.write(submit, NewTask("h", unique=UniqueSpec("k"))) == id
+
+    @pytest.mark.parametrize("scope", [Scope.UNTIL_FINISHED, Scope.FOREVER])
+    async def test_a_unique_key_of_another_task_stays_there(self, database: Database, scope: Scope) -> None:
+        id = await database.write(submit, NewTask("h", unique=UniqueSpec("k")))
+        await database.write(terminate, [Target(id)], ANA)
+        other = await database.write(submit, NewTask("h", unique=UniqueSpec("k", scope)))
+        assert f"task {other} has its unique key" in await refusal(database)
+
+    async def test_a_restored_blocked_task_waits_for_its_live_parents(self, database: Database) -> None:
+        done, open_ = await put(database), await put(database)
+        id = await put_after(database, done, open_)
+        claimed = await take(database, "work")
+        await database.write(settle, await holder_of(database, done), [Settlement(claimed.id, claimed.fence, Done())])
+        await sweep(database)
+        before = (await stored(database, id))._asdict()
+        assert before["blocked_by"] == 1
+        await database.write(terminate, [Target(id)], ANA)
+        await sweep(database)  # closes dependencies of a task that is not blocked
+        assert await taken_back(database) == Result([id])
+        after = (await stored(database, id))._asdict()
+        assert after | {"version": 0} == before | {"version": 0}
+        assert [dependency["satisfied_at"] is None for dependency in await dependencies_of(database, id)] == [
+            False,
+            True,
+        ]
+
+    @on_postgresql
+    async def test_a_concurrent_sweep_loses_no_dependency(self, database: Database, rival: Database) -> None:
+        id = await put_after(database, await put(database))
+        await database.write(terminate, [Target(id)], ANA)
+        moot = (await database.state(find_strays)).moot
+        entry = (await latest(database)).id
+        async with rival.writing() as tx:
+            assert (await undo(tx, [entry], BEN)).changed == [id]
+            forgetting = asyncio.ensure_future(database.write(close_moot, moot))
+            await wait_for_blocked(database)
+        await forgetting
+        assert [dependency["satisfied_at"] for dependency in await dependencies_of(database, id)] == [None]
+
+    async def test_a_restored_task_whose_parent_has_ended_is_released(self, database: Database) -> None:
+        parent = await put(database)
+        id = await put_after(database, parent)
+        await database.write(terminate, [Target(id)], ANA)
+        await sweep(database)
+        claimed = await take(database, "work")
+        await database.write(settle, await holder_of(database, parent), [Settlement(parent, claimed.fence, Done())])
+        assert await taken_back(database, (await latest(database)).id) == Result([id])
+        await sweep(database)
+        assert (await stored(database, id)).state == State.WAITING
+
+    async def test_a_termination_with_consequences_is_not_undone(self, database: Database) -> None:
+        rules: tuple[OnFailure, ...] = ("cancel", "run")
+        for rule in rules:
+            parent = await put(database)
+            child = await put_after(database, parent, on_failure=rule)
+            await database.write(terminate, [Target(parent)], ANA)
+            await sweep(database)
+            assert f"dependent task {child} was cancelled or released" in await refusal(database)
+            assert (await ended(database, parent)).state == State.CANCELLED
+
+    async def test_a_dependent_that_only_waits_keeps_waiting(self, database: Database) -> None:
+        parent = await put(database)
+        child = await put_after(database, parent)
+        await database.write(terminate, [Target(parent)], ANA)
+        await sweep(database)
+        assert await taken_back(database) == Result([parent])
+        claimed = await take(database, "work")
+        await database.write(settle, await holder_of(database, parent), [Settlement(parent, claimed.fence, Done())])
+        await sweep(database)
+        assert (await stored(database, child)).state == State.WAITING
+
+    async def test_it_is_counted_once_as_submitted(self, database: Database) -> None:
+        id = await add_live(database)
+        await database.write(terminate, [Target(id)], ANA)
+        await taken_back(database)
+        async with database.reading() as tx:
+            rows = await tx.rows(tx.tables.minute.select())
+        assert sum(row.submitted for row in rows) == 0
+
+
+class TestRequest:
+    async def test_a_termination_that_did_not_take_effect_is_withdrawn(self, database: Database) -> None:
+        id = await add_live(database)
+        claimed = await take(database)
+        await database.write(terminate, [Target(id)], ANA)
+        assert await taken_back(database) == Result([id])
+        assert not (await stored(database, id)).cancel_requested
+        settled = await database.write(settle, await holder_of(database, id), [Settlement(id, claimed.fence, Done())])
+        assert settled.verbs == {id: "succeed"}
+
+    async def test_a_handler_cancelled_despite_the_undo_runs_again(self, database: Database) -> None:
+        id = await add_live(database)
+        claimed = await take(database)
+        await database.write(terminate, [Target(id)], ANA)
+        await taken_back(database)
+        ending = Settlement(id, claimed.fence, Cancelled())
+        assert (await database.write(settle, await holder_of(database, id), [ending])).verbs == {id: "release"}
+        row = await stored(database, id)
+        assert (row.state, row.attempt) == (State.WAITING, 0)
+        assert "withdrew the request" in row.error
+
+    async def test_a_termination_that_took_effect_is_not_undone(self, database: Database) -> None:
+        id = await add_live(database)
+        claimed = await take(database)
+        await database.write(terminate, [Target(id)], ANA)
+        await database.write(settle, await holder_of(database, id), [Settlement(id, claimed.fence, Cancelled())])
+        first = (await latest(database)).id
+        assert "taken effect" in await refusal(database, first)
+        await database.write(requeue, [Target(id)], ANA)
+        await take(database)
+        await database.write(terminate, [Target(id)], ANA)
+        assert "that attempt has ended" in await refusal(database, first)
+        assert (await stored(database, id)).cancel_requested
+
+
+class TestAgain:
+    @pytest.mark.parametrize("state", [State.DEAD, State.CANCELLED])
+    async def test_a_requeued_task_returns_to_its_old_state(self, database: Database, state: State) -> None:
+        await add_past(database, 7, state, attempt=3, rescues=1, error="no", fence=4, payload='{"a": 1}', key="k")
+        before = (await ended(database, 7))._asdict()
+        await database.write(retry_now, [Target(7)], ANA, 600.0)
+        await database.write(edit, 7, None, Changes(key="other"), BEN)
+        entry = [entry.id for entry in await database.read(audit, task_id=7)][-1]
+        assert await taken_back(database, entry) == Result([7])
+        after = (await ended(database, 7))._asdict()
+        for name in ("state", "attempt", "rescues", "error", "fence", "payload"):
+            assert after[name] == before[name], name
+        assert (after["key"], await stored(database, 7)) == ("other", None)
+
+    async def test_a_started_retry_is_not_undone(self, database: Database) -> None:
+        await add_past(database, 7, State.DEAD)
+        await database.write(requeue, [Target(7)], ANA)
+        claimed = await take(database)
+        assert "started" in await refusal(database)
+        ending = Settlement(7, claimed.fence, Release())
+        await database.write(settle, await holder_of(database, 7), [ending])
+        assert "started" in await refusal(database)
+
+    async def test_its_unique_key_is_free_again(self, database: Database) -> None:
+        await add_past(database, 7, State.DEAD, unique_key="k")
+        await database.write(requeue, [Target(7)], ANA)
+        assert await database.write(submit, NewTask("h", unique=UniqueSpec("k"))) == 7
+        await taken_back(database)
+        assert await database.write(submit, NewTask("h", unique=UniqueSpec("k"))) != 7
+
+
+class TestLettingGo:
+    async def test_an_unblocked_task_is_blocked_again(self, database: Database) -> None:
+        parent = await put(database)
+        id = await put_after(database, parent)
+        await database.write(unblock, [Target(id)], ANA)
+        assert await taken_back(database) == Result([id])
+        row, (dependency,) = await stored(database, id), await dependencies_of(database, id)
+        assert (row.state, row.blocked_by, row.parents) == (State.BLOCKED, 1, None)
+        assert (dependency["satisfied_at"], dependency["satisfied_by"]) == (None, None)
+        claimed = await take(database, "work")
+        await database.write(settle, await holder_of(database, parent), [Settlement(parent, claimed.fence, Done())])
+        await sweep(database)
+        assert (await stored(database, id)).state == State.WAITING
+
+    async def test_one_dependency_of_several_is_reopened(self, database: Database) -> None:
+        first, second = await put(database), await put(database)
+        id = await put_after(database, first, second)
+        number = (await dependencies_of(database, id))[0]["id"]
+        await database.write(unblock, [Target(id)], ANA, number)
+        assert await taken_back(database) == Result([id])
+        assert (await stored(database, id)).blocked_by == 2
+
+    async def test_a_started_or_ended_task_is_not_blocked_again(self, database: Database) -> None:
+        parent = await put(database, run_at=datetime(2099, 1, 1, tzinfo=UTC))
+        for _ in range(2):
+            id = await put_after(database, parent)
+            await database.write(unblock, [Target(id)], ANA)
+            entry = (await latest(database)).id
+            await take(database, "work")
+            assert "started" in await refusal(database, entry)
+        id = await put_after(database, parent)
+        await database.write(unblock, [Target(id)], ANA)
+        entry = (await latest(database)).id
+        await database.write(terminate, [Target(id)], ANA)
+        assert "now cancelled" in await refusal(database, entry)
+
+
+class TestElsewhere:
+    async def test_undo_ends_a_pause_or_restores_the_previous_one(self, database: Database) -> None:
+        await database.write(pause, MAIL, ANA)
+        await database.write(pause, MAIL, BEN._replace(reason="deploy"), datetime(2099, 1, 1, tzinfo=UTC))
+        entry = await latest(database)
+        assert (await taken_back(database)).changed == [entry.id]
+        assert (await database.read(pauses)).queues["mail"].by == "ana"
+        (_, first) = [entry.id for entry in await database.read(audit) if entry.undo_of is None]
+        assert (await taken_back(database, first)).changed
+        assert (await database.read(pauses)).queues == {}
+
+    async def test_a_resume_is_undone(self, database: Database) -> None:
+        await database.write(pause, MAIL, ANA)
+        await database.write(resume, MAIL, BEN)
+        await taken_back(database)
+        held = (await database.read(pauses)).queues["mail"]
+        assert (held.by, held.why) == ("ana", "relay is back")
+
+    async def test_another_pause_is_not_overruled(self, database: Database) -> None:
+        await database.write(pause, MAIL, ANA)
+        first = (await latest(database)).id
+        await database.write(pause, MAIL, BEN)
+        answer = await database.write(undo, [first], BEN)
+        assert "since" in answer.skipped[0].why
+
+    async def test_a_command_that_was_not_received_is_withdrawn(self, database: Database) -> None:
+        runner = await add_runner(database)
+        await database.write(send_command, runner, "drain", ANA)
+        await taken_back(database)
+        assert (await database.read(runners))[0].command is None
+        await database.write(send_command, runner, "drain", ANA)
+        entry = (await latest(database)).id
+        await database.write(acknowledge, runner, "drain", 1, 1)
+        assert "received" in (await database.write(undo, [entry], BEN)).skipped[0].why
+
+
+async def test_a_change_that_cannot_be_undone_has_a_reason(database: Database) -> None:
+    id = await add_live(database)
+    await database.write(reveal, id, ANA)
+    assert "revealed secrets" in await refusal(database)
+    await database.write(terminate, [Target(id)], ANA)
+    await taken_back(database)
+    assert "repeat the original operation" in await refusal(database)
+    assert "no such change" in await refusal(database, 999)
+
+
+MADE_UP = ("null", "[1]", '{"state": 7}', '{"version": {}}', '{"run_at": "soon"}', "{}")
+
+
+@pytest.mark.parametrize("verb", ["edit", "terminate", "retry_now", "unblock", "pause", "command", "sing"])
+async def test_a_forged_audit_entry_breaks_nothing(database: Database, verb: str) -> None:
+    id = await add_past(database, 5, State.CANCELLED)
+    for written in MADE_UP:
+        made_up: dict[str, Any] = {"operator": "x", "host": "y", "verb": verb, "before": written, "after": written}
+        async with database.writing() as tx:
+            insert = tx.tables.audit.insert()
+            await tx.execute(insert, [made_up | {"task_id": id}, made_up | {"task_id": None, "target": "moon x"}])
+        entries = [entry.id for entry in await database.read(audit, limit=2)]
+        answer = await database.write(undo, entries, BEN)
+        assert (answer.changed, len(answer.skipped)) == ([], 2)
+
+
+class TestTogether:
+    async def test_a_change_group_is_undone_together(self, database: Database) -> None:
+        ids = [await add_live(database, run_at=datetime(2099, 1, 1, tzinfo=UTC)) for _ in range(5)]
+        ids += [await add_live(database)]
+        claimed = await take(database)
+        by, other = with_change_group(ANA), with_change_group(ANA)
+        chosen = [Target(id) for id in ids]
+        await to_each(database, partial(terminate, by=by), chosen, Course(2))
+        await database.write(pause, MAIL, other)
+        await database.write(requeue, [Target(ids[0])], BEN)
+        seen = await database.read(preview_undo, None, by.batch or "")
+        assert (seen.number, list(seen.skipped.values())) == ("5", [1])
+        progress: list[int] = []
+        course = Course(2, on_progress=lambda so_far: progress.append(len(so_far.changed)))
+        answer = await undo_all(database, BENS, by.batch or "", course)
+        assert sorted(answer.changed) == ids[1:]
+        assert [left.id for left in answer.skipped] == ids[:1]
+        assert len(progress) == 3
+        assert not (await stored(database, claimed.id)).cancel_requested
+        again = await undo_all(database, BENS, by.batch or "")
+        assert (again.changed, len(again.skipped)) == ([], 6)
+        assert (await database.read(pauses)).queues
+
+    async def test_of_several_changes_of_a_task_the_latest_comes_first(self, database: Database) -> None:
+        id = await add_live(database)
+        by = with_change_group(ANA)
+        for priority in (5, 6):
+            await database.write(edit, id, None, Changes(priority=priority), by)
+        answer = await undo_all(database, BENS, by.batch or "")
+        assert (answer.changed, len(answer.skipped)) == ([id], 1)
+        assert (await stored(database, id)).priority == 5
+
+    async def test_rare_reasons_are_combined(self, database: Database) -> None:
+        by = with_change_group(ANA)
+        for _ in range(8):
+            parent = await put(database)
+            await put_after(database, parent, on_failure="run")
+            await database.write(terminate, [Target(parent)], by)
+        await sweep(database)
+        seen = await database.read(preview_undo, None, by.batch or "")
+        assert (seen.able, list(seen.skipped.values())) == ([], [1, 1, 1, 1, 1, 3])
+
+    async def test_an_undo_can_be_limited_and_stopped(self, database: Database) -> None:
+        ids = [await add_live(database) for _ in range(5)]
+        by = with_change_group(ANA)
+        await database.write(delay, [Target(id) for id in ids], 60.0, by)
+        answer = await undo_all(database, BENS, by.batch or "", Course(2, most=1))
+        assert answer.changed == [ids[-1]]
+        assert (await undo_all(database, BENS, by.batch or "", Course(stop=lambda: True))).changed == []
+
+
+async def test_the_latest_undoable_change_is_found(database: Database) -> None:
+    id = await add_live(database)
+    await database.write(terminate, [Target(id)], ANA)
+    entry = await latest(database)
+    await database.write(reveal, id, ANA)
+    assert undoable(await database.read(audit)) == entry
+    await taken_back(database, entry.id)
+    assert undoable(await database.read(audit)) is None

@@ -1,0 +1,63 @@
+from runner.model.task import Claimed
+from runner.policy.lanes import Head, Lane, LanePosition, Lanes
+
+START = LanePosition("", 0)
+LOW, HIGH, FOREIGN = Lane("q", "work", 1), Lane("q", "work", 9), Lane("q", "foreign", 9)
+
+
+def surveyed(*heads: tuple[Lane, float] | tuple[Lane, float, bool]) -> Lanes:
+    lanes = Lanes(lambda lane: lane.handler == "work", START)
+    lanes.survey(Head(lane, "t", wait, any(paused)) for lane, wait, *paused in heads)
+    return lanes
+
+
+def task(lane: Lane, run_at: str, id: int) -> Claimed:
+    return Claimed(id, lane.queue, lane.handler, None, "{}", lane.priority, run_at, 1, 3, 1, None, 0, None)
+
+
+def test_due_lanes_are_ordered_by_priority_and_start_at_the_beginning() -> None:
+    lanes = surveyed((LOW, -5.0), (HIGH, 0.0))
+    assert list(lanes.places.items()) == [(HIGH, START), (LOW, START)]
+    assert lanes.known == lanes.places
+
+
+def test_lanes_of_other_handlers_and_paused_lanes_are_skipped() -> None:
+    lanes = surveyed((FOREIGN, -5.0), (LOW, -5.0, True))
+    assert not lanes
+    assert lanes.next_due is None
+
+
+def test_a_survey_returns_the_time_of_the_next_due_lane() -> None:
+    lanes = surveyed((LOW, 30.0), (HIGH, 20.0), (FOREIGN, 1.0), (Lane("p", "work", 1), 2.0, True))
+    assert not lanes
+    assert lanes.next_due == 20.0
+
+
+def test_a_full_claim_moves_each_lane_past_its_last_task() -> None:
+    lanes = surveyed((LOW, -5.0), (HIGH, -5.0))
+    lanes.advance([HIGH, LOW], [task(HIGH, "2", 7), task(HIGH, "2", 9), task(LOW, "1", 3)], 3)
+    assert lanes.places == {HIGH: LanePosition("2", 9), LOW: LanePosition("1", 3)}
+    assert lanes.known == {HIGH: START, LOW: START}
+
+
+def test_a_position_never_moves_back() -> None:
+    lanes = surveyed((LOW, -5.0))
+    lanes.advance([LOW], [task(LOW, "5", 5)], 1)
+    lanes.advance([LOW], [task(LOW, "4", 9)], 1)
+    assert lanes.places == {LOW: LanePosition("5", 5)}
+
+
+def test_lanes_of_a_short_claim_are_removed_and_others_stay() -> None:
+    lanes = surveyed((LOW, -5.0), (HIGH, -5.0))
+    lanes.advance([HIGH], [task(HIGH, "2", 7)], 2)
+    assert list(lanes.places) == [LOW]
+    lanes.advance([LOW], [], 1)
+    assert not lanes
+
+
+def test_a_survey_starts_over() -> None:
+    lanes = surveyed((LOW, -5.0))
+    lanes.advance([LOW], [task(LOW, "5", 5)], 1)
+    lanes.survey([Head(LOW, "6", -1.0, False), Head(HIGH, "7", 4.0, False)])
+    assert lanes.places == {LOW: START}
+    assert lanes.next_due == 4.0

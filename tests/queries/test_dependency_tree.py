@@ -1,0 +1,108 @@
+"""Dependency trees, as people see them."""
+
+import pytest
+
+from runner.db.database import Database
+from runner.model.outcome import Dead
+from runner.model.task import State
+from runner.operations.results import Actor, Target
+from runner.operations.unblock import unblock
+from runner.queries.task.dependency_tree import DependencyTree, dependency_cycles
+from runner.queries.task.detail import task_detail
+from runner.store.submit import submit_many
+from tests.store.dependencies import after, put_after, tell
+from tests.store.runners import Runner
+from tests.store.table import edit, put
+
+ANA = Actor("ana", "desk")
+
+
+async def family(database: Database, id: int) -> DependencyTree:
+    return (await database.read(task_detail, id)).dependencies
+
+
+def lines(told: DependencyTree) -> list[str]:
+    return [line.strip() for _, section in told.sections() for line in section]
+
+
+async def test_a_task_without_dependencies_has_an_empty_tree(database: Database) -> None:
+    told = await family(database, await put(database))
+    assert (told, list(told.sections()), told.progress) == (DependencyTree(ended={}), [], "")
+
+
+async def test_dependencies_are_shown_a_few_levels_up_and_down(database: Database) -> None:
+    root = await put(database, key="r")
+    chain = [root]
+    for _ in range(7):
+        chain.append(await put_after(database, chain[-1], on_failure="cancel"))
+    middle = chain[4]
+    told = await family(database, middle)
+    assert [kin.task.id for kin in told.above if kin.task] == chain[3::-1]
+    assert [kin.task.id for kin in told.below if kin.task] == chain[5:]
+    assert [kin.depth for kin in told.above] == [0, 1, 2, 3]
+    assert lines(told)[0] == f"[{middle - root}]  waits for task {chain[3]} work: blocked; on failure: cancel"
+    assert lines(told)[3].endswith(f"waits for task {root} work: ready; on failure: cancel")
+    assert lines(told)[4].endswith(f"task {chain[5]} work waits for it: blocked; on failure: cancel")
+    assert [kin.depth for kin in (await family(database, root)).below] == [0, 1, 2, 3]
+
+
+async def test_open_dependencies_are_listed_first(database: Database, runner: Runner) -> None:
+    done, dead, pending = [await put(database, priority=9) for _ in range(2)] + [await put(database)]
+    child = await put_after(database, done, dead, pending, ("pay", "o-17"))
+    first, second, *_ = await runner.claim(2)
+    await runner.end(first)
+    await runner.end(second, Dead("no"))
+    await tell(database, done, dead)
+    told = await family(database, child)
+    assert (told.total, told.waiting, dict(told.ended or {})) == (4, 3, {"succeeded": 1, "dead": 1})
+    assert told.progress == "2 of 4 have ended: 1 succeeded, 1 dead"
+    assert [line.partition("  ")[2] for line in lines(told)] == [
+        f"waits for task {dead} work: dead; on failure: wait",
+        f"waits for task {pending} work: ready; on failure: wait",
+        "waits for pay o-17: not submitted yet; on failure: wait",
+        f"waited for task {done} work: succeeded",
+    ]
+    await database.write(unblock, [Target(child)], ANA)
+    told = await family(database, child)
+    assert f"waited for task {dead} work: dead; unblocked by ana" in " ".join(lines(told))
+    assert "waited for pay o-17: never submitted; unblocked by ana" in " ".join(lines(told))
+    assert [title for title, _ in told.sections()] == ["dependencies"]
+
+
+async def test_a_parent_by_key_is_the_one_that_was_submitted_last(database: Database) -> None:
+    await put(database, handler="pay", key="k")
+    child = await put_after(database, ("pay", "k"))
+    last = await put(database, handler="pay", key="k")
+    assert lines(await family(database, child))[0].endswith(f"waits for task {last} pay k: ready; on failure: wait")
+    assert [kin.task.id for kin in (await family(database, last)).below if kin.task] == [child]
+
+
+async def test_ten_thousand_children_are_counted_and_twenty_named(database: Database) -> None:
+    root = await put(database)
+    await database.write(submit_many, [after(root)] * 10_002)
+    told = await family(database, root)
+    assert (str(told.children), len(told.below)) == ("10,000+", 20)
+    assert [title for title, _ in told.sections()] == ["dependents (20 of 10,000+)"]
+
+
+async def test_an_undetected_cycle_is_found_and_shown(database: Database) -> None:
+    first = await put_after(database, ("work", "b"), key="a")
+    second = await put_after(database, first, key="c")
+    aside = await put_after(database, second)
+    assert await database.read(dependency_cycles) == []
+    await edit(database, second, key="b")
+    assert await database.read(dependency_cycles) == [(first, second)]
+    assert "cycle: none of them can ever run" in lines(await family(database, aside))[2]
+    assert (await database.write(unblock, [Target(first)], ANA)).changed == [first]
+    assert await database.read(dependency_cycles) == []
+
+
+@pytest.mark.parametrize("levels", [30])
+async def test_deep_dependencies_are_searched_for_cycles_in_bounded_time(database: Database, levels: int) -> None:
+    tasks = [await put_after(database, ("work", f"k{levels - 1}"), key="k0")]
+    for number in range(1, levels):
+        tasks.append(await put_after(database, tasks[-1], ("work", f"k{number - 1}"), key=f"x{number}"))
+    await edit(database, tasks[-1], key=f"k{levels - 1}")
+    (circle,) = await database.read(dependency_cycles)
+    assert circle == (tasks[0], *tasks[:0:-1])
+    assert (await database.read(task_detail, tasks[0])).task.state is State.BLOCKED

@@ -1,0 +1,325 @@
+"""Why a task is not running: every cause, by the rules that claims follow."""
+
+import re
+from dataclasses import replace
+from datetime import UTC, timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.transaction import clock
+from runner.errors import TaskNotFound
+from runner.model.outcome import Dead, Done, Retry
+from runner.model.task import DependsOn, Shown, State
+from runner.operations.pause import PauseKind, PauseTarget, pause
+from runner.operations.results import Actor, Target
+from runner.operations.terminate import terminate
+from runner.policy.lanes import Lane
+from runner.queries.why.ahead import ahead as tasks_ahead
+from runner.queries.why.cause import Cause
+from runner.queries.why.facts import read_facts
+from runner.queries.why.why import Why, causes, why
+from runner.store.heartbeat import Identity, register
+from runner.store.metrics import Minute, write_statistics
+from tests.store.plans import watch
+from tests.store.rows import add_live, add_past, add_runner, ahead
+from tests.store.runners import Runner
+from tests.store.table import change, expire, put, put_many
+
+BY = Actor("ana", "web-1", "restore of db-2")
+WORK = '["work"]'
+
+
+async def told(database: Database, id: int) -> Why:
+    return await database.read(why, id, UTC)
+
+
+async def kinds(database: Database, id: int) -> list[str]:
+    return [cause.kind for cause in (await told(database, id)).causes]
+
+
+async def only(database: Database, id: int) -> Cause:
+    (cause,) = (await told(database, id)).causes
+    return cause
+
+
+async def test_a_missing_task_has_no_causes(database: Database) -> None:
+    with pytest.raises(TaskNotFound, match="77"):
+        await told(database, 77)
+
+
+async def test_a_future_task_is_not_due(database: Database, runner: Runner) -> None:
+    cause = await only(database, await put(database, delay=3600.0))
+    assert cause.kind == "due"
+    assert cause.text.startswith("It is due in 59m59s (")
+    assert cause.advice.startswith("runner retry ")
+
+
+async def test_a_retrying_task_shows_its_last_error(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    (task,) = await runner.claim()
+    await runner.end(task, Retry("1h", why="relay is down"))
+    cause = await only(database, id)
+    assert "because attempt 1 failed: " in cause.text
+    assert "relay is down" in cause.text
+
+
+async def test_a_pause_names_its_author_reason_and_end(database: Database, runner: Runner) -> None:
+    id = await put(database, queue="mail")
+    until = await database.read(clock) + timedelta(minutes=10, seconds=1)
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), BY, until)
+    await database.write(pause, PauseTarget(PauseKind.HANDLER, "work"), BY)
+    queue, handler = (await told(database, id)).causes
+    assert queue.kind == handler.kind == "paused"
+    assert queue.text.startswith("Queue mail was paused by ana ")
+    assert "restore of db-2. It resumes in 10m" in queue.text
+    assert handler.text.endswith("It stays paused until it is resumed.")
+    assert (queue.advice, handler.advice) == ("runner resume mail", "runner resume --handler work")
+    assert queue.sight is not None
+    assert queue.sight.command == "runner audit --of 'queue mail'"
+
+
+async def test_a_pause_that_ends_before_the_task_is_due_is_not_a_cause(database: Database, runner: Runner) -> None:
+    id = await put(database, queue="mail", delay=3600.0)
+    await database.write(
+        pause, PauseTarget(PauseKind.QUEUE, "mail"), BY, await database.read(clock) + timedelta(minutes=10)
+    )
+    assert await kinds(database, id) == ["due"]
+
+
+async def test_a_handler_without_a_runner_is_named(database: Database) -> None:
+    id = await put(database)
+    assert "(no live runner; no runner ever had it)" in (await only(database, id)).text
+    known = await Runner.enter(database)
+    await expire(database, known.id)
+    await add_runner(database, handlers='["other"]')
+    cause = await only(database, id)
+    assert cause.kind == "unknown"
+    assert "No live runner has handler work (1 live runner; last seen " in cause.text
+
+
+async def test_a_queue_that_no_runner_claims_from_is_named(database: Database) -> None:
+    id = await put(database, queue="mail")
+    await database.write(register, Identity("web-1", 1, "1", ["work"], 4, ["default", "reports"]), 60.0)
+    cause = await only(database, id)
+    assert cause.kind == "queue"
+    assert "serve only default, reports" in cause.text
+
+
+async def test_a_runner_that_drains_takes_nothing(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    await change(database, sa.update(database.tables.runner).values(command="drain"))
+    assert await kinds(database, id) == ["draining"]
+
+
+async def test_attempts_that_are_used_up_are_the_first_reason(database: Database) -> None:
+    id = await add_live(database, "work", attempt=3, max_attempts=3, run_at=ahead(60))
+    found = await told(database, id)
+    assert [cause.kind for cause in found.causes] == ["attempts", "due", "unknown"]
+    assert found.causes[0].text == "It has used 3 of 3 attempts and will not be retried."
+    assert found.causes[0].advice == f"runner edit {id} --max-attempts 4"
+
+
+async def test_full_runners_list_their_tasks(database: Database) -> None:
+    busy = await add_runner(database, handlers='["work", "other"]', capacity=3)
+    for handler in ("other", "other", "work"):
+        await add_live(database, handler, state=State.RUNNING.value, runner_id=busy)
+    cause = await only(database, await put(database))
+    assert cause.kind == "full"
+    assert cause.text.endswith("but no slots are free: 2 other, 1 work in 3 slots.")
+    assert cause.sight == ("tasks", f"state:running runner:{busy}")
+
+
+async def test_threads_are_full_though_slots_are_free(database: Database) -> None:
+    busy = await add_runner(database, handlers='["slow", "work"]', threaded='["slow", "work"]', capacity=102, threads=2)
+    for _ in range(2):
+        await add_live(database, "slow", state=State.RUNNING.value, runner_id=busy)
+    plain = await put(database)
+    assert (await only(database, plain)).text.endswith("2 slow in 2 threads.")
+    await change(database, sa.update(database.tables.runner).values(threaded='["slow"]'))
+    assert await kinds(database, plain) == ["now"]
+
+
+async def test_tasks_ahead_are_counted_in_claim_order(database: Database) -> None:
+    await add_runner(database, handlers='["work", "other"]', capacity=5)
+    await put_many(database, 3, handler="other", priority=9)
+    await put_many(database, 2, handler="foreign", priority=9)
+    await put_many(database, 2, priority=1)
+    await add_live(database, "work", run_at=ahead(-50), attempt=3, max_attempts=3)
+    id = await put(database)
+    await put_many(database, 4)
+    cause = await only(database, id)
+    assert cause.text == "5 tasks are ahead of it; none of their kind has ended in the last 10 minutes."
+
+
+async def test_a_claim_takes_exactly_the_tasks_reported_as_ahead(database: Database, runner: Runner) -> None:
+    for number in range(30):
+        await add_live(database, "work", priority=1 + number % 3, run_at=ahead(-(number * 7 % 10)))
+    last = await add_live(database, "work", priority=2, run_at=ahead(-4.5))
+    before = (await database.read(read_facts, last)).ahead.number
+    claimed = [task.id for task in await runner.claim(before + 1)]
+    assert claimed[-1] == last
+    assert len(claimed) == before + 1
+
+
+async def test_a_capped_count_is_marked(database: Database, runner: Runner) -> None:
+    await put_many(database, 5, priority=2)
+    await put_many(database, 5)
+    id = await put(database)
+    for cap, shown in ((3, "3+"), (7, "7+"), (10, "10")):
+        assert str((await database.read(read_facts, id, cap)).ahead) == shown
+
+
+async def test_the_wait_follows_from_the_rate_of_the_last_minutes(database: Database, runner: Runner) -> None:
+    now = await database.read(clock)
+    minute = Minute(now.replace(second=0, microsecond=0) - timedelta(minutes=8), "default", "work")
+    minute.counts |= {"succeeded": 40, "retried": 20}
+    other = Minute(minute.minute, "default", "foreign")
+    other.counts["succeeded"] = 10_000
+    await database.write(write_statistics, runner.id, [minute, other], {})
+    await put_many(database, 60)
+    text = (await only(database, await put(database))).text
+    assert text.startswith("60 tasks are ahead of it: about ")
+    assert (await database.read(read_facts, 61)).pace == pytest.approx(60 / 510, rel=0.1)
+
+
+async def test_a_suspect_is_reported_as_isolated(database: Database, runner: Runner) -> None:
+    await add_live(database, "work", rescues=2, run_at=ahead(-60))
+    await put_many(database, 5, priority=9)
+    id = await add_live(database, "work", rescues=2, run_at=ahead(-1))
+    apart, behind = (await told(database, id)).causes
+    assert (apart.kind, apart.advice) == ("apart", f"runner retry {id}")
+    assert apart.text.startswith("It lost 2 runners, and is suspected of killing them: a runner runs such tasks ")
+    assert apart.text.endswith(f" `runner retry {id}` clears it.")
+    assert behind.text == "1 suspect runs before it."
+
+
+async def test_a_due_task_without_obstacles_is_reported(database: Database, runner: Runner) -> None:
+    fresh, old = await put(database), await add_live(database, "work", run_at=ahead(-600))
+    await change(database, sa.delete(database.tables.task).where(database.tables.task.c.id == fresh))
+    cause = await only(database, old)
+    assert cause.kind == "now"
+    assert "yet it has been due for 10m" in cause.text
+
+
+async def test_the_dependencies_of_a_blocked_task_are_named(database: Database) -> None:
+    dead = await add_past(database, 900, State.DEAD, handler="fetch")
+    there = await add_live(database, "load", key="day-2")
+    parents = (DependsOn(dead), DependsOn(("load", "day-1")), DependsOn(("load", "day-2")))
+    id = await put(database, after=parents)
+    texts = [cause.text for cause in (await told(database, id)).causes]
+    assert texts == [
+        "It depends on task 900 fetch, which is dead; it waits until that task succeeds.",
+        "It depends on a task of load with key day-1, which has not been submitted yet.",
+        f"It depends on task {there} load, which is ready.",
+    ]
+    history = database.tables.history
+    await change(database, sa.delete(history).where(history.c.id == dead))
+    assert (await told(database, id)).causes[0].text == "It depends on task 900, which no longer exists."
+    await change(database, sa.delete(database.tables.dependency))
+    assert "no open row in task_dependency" in (await only(database, id)).text
+
+
+async def test_a_task_that_will_fail_with_its_parent_states_it(database: Database) -> None:
+    await add_past(database, 900, State.DEAD, handler="fetch")
+    id = await put(database, after=(DependsOn(900, "cancel"),))
+    assert (await only(database, id)).text.endswith("which is dead; it will be cancelled in a moment.")
+
+
+async def test_a_running_task_names_its_runner_and_start(database: Database, runner: Runner) -> None:
+    id = await put(database, timeout=600.0)
+    await runner.claim()
+    await database.write(terminate, [Target(id)], BY)
+    found = await told(database, id)
+    running, asked = found.causes
+    assert found.verdict == f"Task {id} work is running."
+    assert running.text.startswith(f"It has been running on runner {runner.id} (here, process 1) for ")
+    assert "attempt 1 of 3; its deadline is in 9m" in running.text
+    assert asked.text.startswith("Termination was requested by ana ")
+
+
+@pytest.mark.parametrize(
+    ("threaded", "timeout", "beat", "said"),
+    [
+        ((), None, False, "learns about it with its next heartbeat."),
+        (("work",), None, False, "learns about it with its next heartbeat."),
+        ((), None, True, "its runner knows: the handler is cancelled at its next await."),
+        (("work",), None, True, "cannot be stopped: .* abandoned when its runner stops, not before."),
+        (("work",), 600.0, True, "cannot be stopped: .* abandoned at its deadline, not before."),
+    ],
+)
+async def test_a_terminated_running_task_states_the_next_step(
+    database: Database, runner: Runner, threaded: tuple[str, ...], timeout: float | None, beat: bool, said: str
+) -> None:
+    id = await put(database, timeout=timeout)
+    await runner.claim()
+    await database.write(terminate, [Target(id)], BY)
+    known = await database.read(read_facts, id)
+    assert known.runner is not None
+    assert known.terminated is not None
+    assert known.terminated.at is not None
+    silent = (known.at - known.terminated.at).total_seconds() + (-0.1 if beat else 0.1)
+    known = replace(known, runner=replace(known.runner, threaded=threaded, heartbeat_age=silent))
+    *_, asked = causes(known, UTC)
+    assert re.search(f"Termination was requested by ana .*{said}", asked.text)
+
+
+async def test_a_lost_task_states_whether_a_runner_can_rescue_it(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    await runner.claim()
+    await expire(database, runner.id)
+    cause = await only(database, id)
+    assert "No live runner can rescue the task." in cause.text
+    await Runner.enter(database)
+    assert (await only(database, id)).text.endswith("A live runner will rescue the task within seconds.")
+    assert (await told(database, id)).task.shown is Shown.LOST
+
+
+async def test_an_ended_task_states_its_end(database: Database, runner: Runner) -> None:
+    for outcome in (Done(), Dead("no such address"), None):
+        id = await put(database)
+        if outcome is None:
+            await database.write(terminate, [Target(id)], BY)
+            assert (await only(database, id)).text.endswith(" by ana: restore of db-2.")
+        else:
+            (task,) = await runner.claim()
+            await runner.end(task, outcome)
+            said = "no such address." if isinstance(outcome, Dead) else "attempt 1 of 3."
+            assert (await only(database, id)).text.endswith(said)
+
+
+async def test_rows_of_foreign_clients_break_nothing(database: Database) -> None:
+    await add_runner(database, handlers=WORK, capacity=0, threaded="{}", queues="[5]")
+    hostile = "\x1b[31m\u202e'; drop"
+    id = await add_live(database, "work", queue=hostile, error=hostile)
+    (cause,) = (await told(database, id)).causes
+    assert "\x1b" not in cause.text
+    await change(
+        database, sa.insert(database.tables.queue).values(name=hostile, paused_at=ahead(0), paused_why=hostile)
+    )
+    assert all("\x1b" not in cause.text + cause.advice for cause in (await told(database, id)).causes)
+
+
+async def test_the_position_of_the_first_of_many_is_found_without_reading_the_others(
+    new_database: None, migrated_url: str
+) -> None:
+    opened = Database.open(migrated_url)
+    looking = watch(opened)
+    try:
+        await Runner.enter(opened)
+        first = await add_live(opened, "work", run_at=ahead(-60))
+        task, n = opened.tables.task, sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
+        n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < 20_000))
+        same = sa.select(task.c.run_at).where(task.c.id == first).scalar_subquery()
+        bulk = sa.select(sa.literal("work"), same).select_from(n)
+        await change(opened, sa.insert(task).from_select(["handler", "run_at"], bulk))
+        async with opened.reading() as tx:
+            run_at = await tx.scalar(sa.select(tx.dialect.legible(task.c.run_at)).where(task.c.id == first))
+        lanes = [Lane("default", "work", priority) for priority in (1, 2)]
+        async with looking.seeing() as seen:
+            assert await opened.read(tasks_ahead, first, run_at, 1, lanes, 10_000) == (0, False)
+        assert seen.rows < 2_000, seen
+        assert "task" not in seen.whole, seen
+    finally:
+        await opened.dispose()

@@ -1,0 +1,46 @@
+"""Tasks with dependencies, and the steps of a runner that resolve them."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.model.task import DependsOn, NewTask, OnFailure
+from runner.store.dependencies import FinishedParent, Resolved, close_moot, find_strays, open_dependencies, resolve
+from runner.store.dependencies.resolve import CHUNK
+from tests.store.table import put, standing
+
+
+async def put_after(
+    database: Database, *parents: int | tuple[str, str], on_failure: OnFailure = "wait", **options: Any
+) -> int:
+    """Submit a task with dependencies that share one failure rule."""
+    return await put(database, after=tuple(DependsOn(parent, on_failure) for parent in parents), **options)
+
+
+async def tell(database: Database, *ended: int, limit: int = CHUNK) -> Resolved:
+    """Resolve the dependencies on finished tasks as a runner does, in chunks of a given size."""
+    rows = [await standing(database, id) for id in ended]
+    told = [FinishedParent(row["id"], row["handler"], row["key"]) for row in rows]
+    dependencies = await database.state(open_dependencies, told, limit)
+    return await database.write(resolve, dependencies) if dependencies else Resolved()
+
+
+async def sweep(database: Database) -> Resolved:
+    """Run the sweep that every runner repeats."""
+    found = await database.state(find_strays)
+    if found.moot:
+        await database.write(close_moot, found.moot)
+    return await database.write(resolve, found.dependencies) if found.dependencies else Resolved()
+
+
+async def dependencies_of(database: Database, task_id: int) -> list[dict[str, Any]]:
+    """The dependencies of a task, open and resolved, in submit order."""
+    dependency = database.tables.dependency
+    async with database.reading() as tx:
+        rows = await tx.rows(sa.select(dependency).where(dependency.c.task_id == task_id).order_by(dependency.c.id))
+    return [dict(row._mapping) for row in rows]
+
+
+def after(*parents: int | tuple[str, str], handler: str = "work", **options: Any) -> NewTask:
+    return NewTask(handler, after=tuple(DependsOn(parent) for parent in parents), **options)

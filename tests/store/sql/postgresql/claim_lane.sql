@@ -1,0 +1,130 @@
+WITH lane AS (
+    SELECT
+        lane.number AS number,
+        lane.queue AS queue,
+        lane.handler AS handler,
+        lane.priority AS priority,
+        lane.since AS since,
+        lane.since_id AS since_id,
+        lane.max_attempts AS max_attempts,
+        lane.timeout AS timeout
+    FROM unnest(
+        :lane_number::INTEGER[],
+        :lane_queue::TEXT[],
+        :lane_handler::TEXT[],
+        :lane_priority::SMALLINT[],
+        :lane_since::TIMESTAMP WITH TIME ZONE[],
+        :lane_since_id::BIGINT[],
+        :lane_max_attempts::INTEGER[],
+        :lane_timeout::FLOAT[]
+    ) AS lane(number, queue, handler, priority, since, since_id, max_attempts, timeout)
+    WHERE
+        NOT (
+            EXISTS (
+                SELECT *
+                FROM task_queue
+                WHERE
+                    task_queue.name = lane.queue
+                    AND task_queue.paused_at IS NOT NULL
+                    AND (task_queue.paused_until IS NULL OR task_queue.paused_until > statement_timestamp())
+            )
+        )
+        AND NOT (
+            EXISTS (
+                SELECT *
+                FROM task_handler
+                WHERE
+                    task_handler.name = lane.handler
+                    AND task_handler.paused_at IS NOT NULL
+                    AND (task_handler.paused_until IS NULL OR task_handler.paused_until > statement_timestamp())
+            )
+        )
+)
+UPDATE task
+SET
+    max_attempts = coalesce(
+        task.max_attempts,
+        (
+            SELECT lane.max_attempts
+            FROM lane
+            WHERE task.handler = lane.handler
+            LIMIT 1
+        )
+    ),
+    state = 'running',
+    deadline_at = (
+        statement_timestamp() + (
+            CAST(
+                coalesce(
+                    task.timeout,
+                    (
+                        SELECT lane.timeout
+                        FROM lane
+                        WHERE task.handler = lane.handler
+                        LIMIT 1
+                    )
+                ) AS FLOAT
+            )
+        ) * interval '1 second'
+    ),
+    started_at = CASE WHEN :starts THEN statement_timestamp() END,
+    attempt = (task.attempt + 1),
+    fence = (task.fence + 1),
+    version = (task.version + 1),
+    runner_id = :runner_id::BIGINT,
+    host = :host::VARCHAR,
+    claimed_at = statement_timestamp()
+WHERE
+    task.ctid = any(
+        array(
+            (
+                SELECT taken.ctid
+                FROM lane
+                JOIN LATERAL (
+                    SELECT due.ctid AS ctid
+                    FROM task AS due
+                    WHERE
+                        due.state = 'waiting'
+                        AND due.run_at <= statement_timestamp()
+                        AND due.queue = lane.queue
+                        AND due.handler = lane.handler
+                        AND due.priority = lane.priority
+                        AND (due.run_at, due.id) > (lane.since, lane.since_id)
+                        AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
+                        AND NOT (
+                            due.rescues >= 2
+                            OR due.rescues = 1
+                            AND due.attempt > 0
+                            AND due.max_attempts IS NOT NULL
+                            AND due.attempt + 1 >= due.max_attempts
+                        )
+                    ORDER BY due.run_at, due.id
+                    LIMIT :limit::INTEGER
+                    FOR UPDATE SKIP LOCKED
+                ) AS taken ON true
+            )
+        )
+    )
+    AND (
+        EXISTS (
+            SELECT *
+            FROM task_runner
+            WHERE task_runner.id = :runner_id::BIGINT AND task_runner.lease_until >= statement_timestamp()
+        )
+    )
+RETURNING
+    task.id,
+    task.queue,
+    task.handler,
+    task.key,
+    task.payload,
+    task.priority,
+    task.run_at,
+    task.attempt,
+    task.max_attempts,
+    task.fence,
+    task.timeout,
+    task.rescues,
+    task.checkpoint,
+    floor(date_part('epoch', task.submitted_at) / 60) AS anon_1,
+    task.parents;

@@ -1,0 +1,126 @@
+SELECT told.id, told.task_id
+FROM (
+    SELECT
+        judged.id AS id,
+        judged.task_id AS task_id,
+        judged.parent_id AS parent_id,
+        judged.parent_handler AS parent_handler,
+        judged.parent_key AS parent_key,
+        judged.parent_state AS parent_state,
+        judged.parent AS parent,
+        judged.state AS state
+    FROM (
+        SELECT
+            named.id AS id,
+            named.task_id AS task_id,
+            named.parent_id AS parent_id,
+            named.parent_handler AS parent_handler,
+            named.parent_key AS parent_key,
+            named.parent_state AS parent_state,
+            named.parent AS parent,
+            coalesce(
+                (
+                    SELECT max(past.state) AS max_1
+                    FROM task_history AS past
+                    WHERE past.id = named.parent
+                ),
+                'gone'
+            ) AS state
+        FROM (
+            SELECT
+                edge.id AS id,
+                edge.task_id AS task_id,
+                edge.parent_id AS parent_id,
+                edge.parent_handler AS parent_handler,
+                edge.parent_key AS parent_key,
+                edge.parent_state AS parent_state,
+                CASE WHEN (edge.parent_key IS NULL) THEN edge.parent_id ELSE (
+                    SELECT max(latest.id) AS max_2
+                    FROM (
+                        SELECT max(keyed.id) AS id
+                        FROM task AS keyed
+                        WHERE keyed.key = edge.parent_key AND keyed.handler = edge.parent_handler
+                        UNION ALL
+                        SELECT max(keyed.id) AS id
+                        FROM task_history AS keyed
+                        WHERE keyed.key = edge.parent_key AND keyed.handler = edge.parent_handler
+                    ) AS latest
+                ) END AS parent
+            FROM (
+                SELECT
+                    found.id AS id,
+                    found.task_id AS task_id,
+                    found.parent_id AS parent_id,
+                    found.parent_handler AS parent_handler,
+                    found.parent_key AS parent_key,
+                    found.parent_state AS parent_state
+                FROM unnest(:ended_id::BIGINT[], :ended_handler::TEXT[], :ended_key::TEXT[]) AS ended(id, handler, key)
+                JOIN LATERAL (
+                    SELECT
+                        task_dependency.id AS id,
+                        task_dependency.task_id AS task_id,
+                        task_dependency.parent_id AS parent_id,
+                        task_dependency.parent_handler AS parent_handler,
+                        task_dependency.parent_key AS parent_key,
+                        task_dependency.parent_state AS parent_state
+                    FROM task_dependency
+                    WHERE
+                        task_dependency.parent_id = ended.id
+                        AND task_dependency.parent_key IS NULL
+                        AND task_dependency.satisfied_at IS NULL
+                    LIMIT ALL
+                    OFFSET 0
+                ) AS found ON true
+                UNION ALL
+                SELECT
+                    found.id AS id,
+                    found.task_id AS task_id,
+                    found.parent_id AS parent_id,
+                    found.parent_handler AS parent_handler,
+                    found.parent_key AS parent_key,
+                    found.parent_state AS parent_state
+                FROM unnest(:ended_id::BIGINT[], :ended_handler::TEXT[], :ended_key::TEXT[]) AS ended(id, handler, key)
+                JOIN LATERAL (
+                    SELECT
+                        task_dependency.id AS id,
+                        task_dependency.task_id AS task_id,
+                        task_dependency.parent_id AS parent_id,
+                        task_dependency.parent_handler AS parent_handler,
+                        task_dependency.parent_key AS parent_key,
+                        task_dependency.parent_state AS parent_state
+                    FROM task_dependency
+                    WHERE
+                        task_dependency.parent_key = ended.key
+                        AND task_dependency.parent_handler = ended.handler
+                        AND task_dependency.satisfied_at IS NULL
+                    LIMIT ALL
+                    OFFSET 0
+                ) AS found ON true
+            ) AS edge
+            LIMIT ALL
+            OFFSET 0
+        ) AS named
+        WHERE
+            named.parent IS NOT NULL
+            AND NOT (
+                EXISTS (
+                    SELECT parent.id
+                    FROM task AS parent
+                    WHERE parent.id = named.parent
+                    LIMIT ALL
+                    OFFSET 0
+                )
+            )
+        LIMIT ALL
+        OFFSET 0
+    ) AS judged
+    WHERE judged.parent_state IS NULL OR judged.parent_state != judged.state OR judged.parent_id != judged.parent
+) AS told
+WHERE EXISTS (
+    SELECT child.id
+    FROM task AS child
+    WHERE child.id = told.task_id AND child.state = 'blocked'
+    LIMIT ALL
+    OFFSET 0
+)
+LIMIT :most::INTEGER;

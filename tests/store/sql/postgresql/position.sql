@@ -1,0 +1,103 @@
+WITH lane AS (
+    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority
+    FROM unnest(
+        :lane_queue::TEXT[],
+        :lane_handler::TEXT[],
+        :lane_priority::SMALLINT[]
+    ) AS lane(queue, handler, priority)
+)
+SELECT count(*) AS count_1
+FROM (
+    SELECT found.id AS id
+    FROM lane
+    JOIN LATERAL (
+        SELECT before.id AS id
+        FROM task AS before
+        WHERE
+            before.state = 'waiting'
+            AND before.run_at <= statement_timestamp()
+            AND before.queue = lane.queue
+            AND before.handler = lane.handler
+            AND before.priority = lane.priority
+            AND (before.max_attempts IS NULL OR before.attempt < before.max_attempts)
+            AND NOT (
+                before.rescues >= 2
+                OR before.rescues = 1
+                AND before.attempt > 0
+                AND before.max_attempts IS NOT NULL
+                AND before.attempt + 1 >= before.max_attempts
+            )
+        ORDER BY before.run_at, before.id
+        LIMIT :param_1::INTEGER
+    ) AS found ON true
+    LIMIT :param_2::INTEGER
+) AS anon_1;
+WITH lane AS (
+    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority
+    FROM unnest(
+        :lane_queue::TEXT[],
+        :lane_handler::TEXT[],
+        :lane_priority::SMALLINT[]
+    ) AS lane(queue, handler, priority)
+)
+SELECT count(*) AS count_1
+FROM (
+    SELECT found.id AS id
+    FROM lane
+    JOIN LATERAL (
+        SELECT before.id AS id
+        FROM task AS before
+        WHERE
+            before.state = 'waiting'
+            AND before.run_at < :param_1::TIMESTAMP WITH TIME ZONE
+            AND before.queue = lane.queue
+            AND before.handler = lane.handler
+            AND before.priority = lane.priority
+            AND (before.max_attempts IS NULL OR before.attempt < before.max_attempts)
+            AND NOT (
+                before.rescues >= 2
+                OR before.rescues = 1
+                AND before.attempt > 0
+                AND before.max_attempts IS NOT NULL
+                AND before.attempt + 1 >= before.max_attempts
+            )
+        ORDER BY before.run_at, before.id
+        LIMIT :param_2::INTEGER
+    ) AS found ON true
+    LIMIT :param_3::INTEGER
+) AS anon_1;
+WITH lane AS (
+    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority
+    FROM unnest(
+        :lane_queue::TEXT[],
+        :lane_handler::TEXT[],
+        :lane_priority::SMALLINT[]
+    ) AS lane(queue, handler, priority)
+)
+SELECT count(*) AS count_1
+FROM (
+    SELECT found.id AS id
+    FROM lane
+    JOIN LATERAL (
+        SELECT before.id AS id
+        FROM task AS before
+        WHERE
+            before.state = 'waiting'
+            AND before.run_at = :param_1::TIMESTAMP WITH TIME ZONE
+            AND before.id < :id_1::BIGINT
+            AND before.queue = lane.queue
+            AND before.handler = lane.handler
+            AND before.priority = lane.priority
+            AND (before.max_attempts IS NULL OR before.attempt < before.max_attempts)
+            AND NOT (
+                before.rescues >= 2
+                OR before.rescues = 1
+                AND before.attempt > 0
+                AND before.max_attempts IS NOT NULL
+                AND before.attempt + 1 >= before.max_attempts
+            )
+        ORDER BY before.run_at, before.id
+        LIMIT :param_2::INTEGER
+    ) AS found ON true
+    LIMIT :param_3::INTEGER
+) AS anon_1;

@@ -1,0 +1,42 @@
+SELECT count(*) AS count_1
+FROM (
+    SELECT before.id AS id
+    FROM task AS before
+    WHERE
+        before.state = 'waiting'
+        AND before.run_at <= statement_timestamp()
+        AND before.rescues > 0
+        AND (
+            before.rescues >= 2
+            OR before.rescues = 1
+            AND before.attempt > 0
+            AND before.max_attempts IS NOT NULL
+            AND before.attempt + 1 >= before.max_attempts
+        )
+        AND (before.max_attempts IS NULL OR before.attempt < before.max_attempts)
+        AND (
+            CASE WHEN (before.rescues >= 4 OR before.max_attempts - before.attempt <= 1) THEN 1 WHEN (before.rescues >= 3 OR before.max_attempts - before.attempt <= 2) THEN 4 ELSE 16 END > (
+                SELECT CASE WHEN (own.rescues >= 4 OR own.max_attempts - own.attempt <= 1) THEN 1 WHEN (own.rescues >= 3 OR own.max_attempts - own.attempt <= 2) THEN 4 ELSE 16 END AS anon_2
+                FROM task AS own
+                WHERE own.id = :id_1::BIGINT
+            )
+            OR CASE WHEN (before.rescues >= 4 OR before.max_attempts - before.attempt <= 1) THEN 1 WHEN (before.rescues >= 3 OR before.max_attempts - before.attempt <= 2) THEN 4 ELSE 16 END = (
+                SELECT CASE WHEN (own.rescues >= 4 OR own.max_attempts - own.attempt <= 1) THEN 1 WHEN (own.rescues >= 3 OR own.max_attempts - own.attempt <= 2) THEN 4 ELSE 16 END AS anon_2
+                FROM task AS own
+                WHERE own.id = :id_1::BIGINT
+            )
+            AND (before.run_at, before.id) < (
+                (
+                    SELECT own.run_at
+                    FROM task AS own
+                    WHERE own.id = :id_2::BIGINT
+                ),
+                (
+                    SELECT own.id
+                    FROM task AS own
+                    WHERE own.id = :id_3::BIGINT
+                )
+            )
+        )
+    LIMIT :param_1::INTEGER
+) AS anon_1;

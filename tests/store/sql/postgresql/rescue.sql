@@ -1,0 +1,118 @@
+SELECT EXISTS (
+    SELECT *
+    FROM task_runner AS rescuer
+    WHERE
+        rescuer.id = :rescuer::BIGINT
+        AND rescuer.lease_until >= statement_timestamp()
+        AND rescuer.started_at <= (statement_timestamp() + (CAST(:registered_for AS FLOAT)) * interval '1 second')
+) AS anon_1;
+DELETE FROM task_runner
+WHERE task_runner.lease_until < statement_timestamp();
+SELECT
+    task.id,
+    task.queue,
+    task.handler,
+    task.key,
+    task.attempt,
+    task.max_attempts,
+    task.fence,
+    task.cancel_requested,
+    task.runner_id,
+    task.host,
+    CASE WHEN (
+        task.claimed_at BETWEEN :claimed_at_1::TIMESTAMP WITH TIME ZONE AND :claimed_at_2::TIMESTAMP WITH TIME ZONE
+    ) THEN task.claimed_at END AS claimed_at,
+    task.started_at IS NOT NULL
+    OR task.attempt = :attempt_1::INTEGER AS began,
+    EXISTS (
+        SELECT *
+        FROM task_runner
+        WHERE task_runner.id = task.runner_id
+    ) AS alive
+FROM task
+WHERE
+    task.state = 'running'
+    AND (
+        NOT (
+            EXISTS (
+                SELECT *
+                FROM task_runner
+                WHERE task_runner.id = task.runner_id
+            )
+        )
+        OR task.deadline_at < (statement_timestamp() + (CAST(:param_1 AS FLOAT)) * interval '1 second')
+    )
+ORDER BY task.runner_id, task.id
+LIMIT :param_2::INTEGER
+FOR UPDATE OF task SKIP LOCKED;
+UPDATE task
+SET
+    state = 'waiting',
+    deadline_at = :deadline_at::TIMESTAMP WITH TIME ZONE,
+    started_at = :started_at::TIMESTAMP WITH TIME ZONE,
+    attempt = (task.attempt - :attempt_1::INTEGER),
+    fence = (task.fence + :fence_1::BIGINT),
+    version = (task.version + :version_1::BIGINT),
+    rescues = (task.rescues + :rescues_1::INTEGER),
+    runner_id = :runner_id::BIGINT,
+    claimed_at = :claimed_at::TIMESTAMP WITH TIME ZONE,
+    error = :error::VARCHAR
+WHERE task.id IN (:id_1_1::BIGINT);
+UPDATE task
+SET
+    state = 'waiting',
+    deadline_at = :deadline_at::TIMESTAMP WITH TIME ZONE,
+    started_at = :started_at::TIMESTAMP WITH TIME ZONE,
+    attempt = (task.attempt - :attempt_1::INTEGER),
+    fence = (task.fence + :fence_1::BIGINT),
+    version = (task.version + :version_1::BIGINT),
+    rescues = (task.rescues + :rescues_1::INTEGER),
+    runner_id = :runner_id::BIGINT,
+    claimed_at = :claimed_at::TIMESTAMP WITH TIME ZONE,
+    error = :error::VARCHAR
+WHERE task.id IN (NULL) AND (1 != 1);
+UPDATE task
+SET
+    state = 'waiting',
+    deadline_at = :deadline_at::TIMESTAMP WITH TIME ZONE,
+    started_at = :started_at::TIMESTAMP WITH TIME ZONE,
+    attempt = (task.attempt - :attempt_1::INTEGER),
+    fence = (task.fence + :fence_1::BIGINT),
+    version = (task.version + :version_1::BIGINT),
+    rescues = (task.rescues + :rescues_1::INTEGER),
+    runner_id = :runner_id::BIGINT,
+    claimed_at = :claimed_at::TIMESTAMP WITH TIME ZONE,
+    error = :error::VARCHAR
+WHERE task.id IN (NULL) AND (1 != 1);
+INSERT INTO task_attempt(
+    task_id,
+    fence,
+    attempt,
+    queue,
+    handler,
+    started_at,
+    runner_id,
+    host,
+    verb,
+    error_type,
+    message,
+    traceback,
+    fingerprint,
+    delay
+)
+VALUES (
+    :task_id::BIGINT,
+    :fence::BIGINT,
+    :attempt::INTEGER,
+    :queue::VARCHAR COLLATE "C",
+    :handler::VARCHAR COLLATE "C",
+    :started_at::TIMESTAMP WITH TIME ZONE,
+    :runner_id::BIGINT,
+    :host::VARCHAR,
+    :verb::VARCHAR,
+    :error_type::VARCHAR,
+    :message::VARCHAR,
+    :traceback::VARCHAR,
+    :fingerprint::VARCHAR,
+    :delay
+);

@@ -1,0 +1,254 @@
+SELECT task.id, task.fence, task.queue, task.handler, task.key, task.attempt
+FROM task
+WHERE task.id = ANY (:param_1::BIGINT[]) AND task.state = 'blocked'
+ORDER BY task.id
+FOR UPDATE SKIP LOCKED;
+WITH told AS MATERIALIZED (
+    SELECT
+        judged.id AS id,
+        judged.task_id AS task_id,
+        judged.parent_id AS parent_id,
+        judged.parent_handler AS parent_handler,
+        judged.parent_key AS parent_key,
+        judged.parent_state AS parent_state,
+        judged.place AS place,
+        judged.parent AS parent,
+        judged.state AS state
+    FROM (
+        SELECT
+            named.id AS id,
+            named.task_id AS task_id,
+            named.parent_id AS parent_id,
+            named.parent_handler AS parent_handler,
+            named.parent_key AS parent_key,
+            named.parent_state AS parent_state,
+            named.place AS place,
+            named.parent AS parent,
+            coalesce(
+                (
+                    SELECT max(past.state) AS max_1
+                    FROM task_history AS past
+                    WHERE past.id = named.parent
+                ),
+                'gone'
+            ) AS state
+        FROM (
+            SELECT
+                edge.id AS id,
+                edge.task_id AS task_id,
+                edge.parent_id AS parent_id,
+                edge.parent_handler AS parent_handler,
+                edge.parent_key AS parent_key,
+                edge.parent_state AS parent_state,
+                edge.place AS place,
+                CASE WHEN (edge.parent_key IS NULL) THEN edge.parent_id ELSE (
+                    SELECT max(latest.id) AS max_2
+                    FROM (
+                        SELECT max(keyed.id) AS id
+                        FROM task AS keyed
+                        WHERE keyed.key = edge.parent_key AND keyed.handler = edge.parent_handler
+                        UNION ALL
+                        SELECT max(keyed.id) AS id
+                        FROM task_history AS keyed
+                        WHERE keyed.key = edge.parent_key AND keyed.handler = edge.parent_handler
+                    ) AS latest
+                ) END AS parent
+            FROM (
+                SELECT
+                    task_dependency.id AS id,
+                    task_dependency.task_id AS task_id,
+                    task_dependency.parent_id AS parent_id,
+                    task_dependency.parent_handler AS parent_handler,
+                    task_dependency.parent_key AS parent_key,
+                    task_dependency.parent_state AS parent_state,
+                    task_dependency.ctid AS place
+                FROM task_dependency
+                WHERE task_dependency.id = ANY (:param_1::BIGINT[]) AND task_dependency.satisfied_at IS NULL
+            ) AS edge
+            LIMIT ALL
+            OFFSET 0
+        ) AS named
+        WHERE
+            named.parent IS NOT NULL
+            AND NOT (
+                EXISTS (
+                    SELECT parent.id
+                    FROM task AS parent
+                    WHERE parent.id = named.parent
+                    LIMIT ALL
+                    OFFSET 0
+                )
+            )
+        LIMIT ALL
+        OFFSET 0
+    ) AS judged
+    WHERE judged.parent_state IS NULL OR judged.parent_state != judged.state OR judged.parent_id != judged.parent
+)
+UPDATE task_dependency
+SET
+    parent_id = told.parent,
+    parent_state = told.state,
+    satisfied_at = CASE WHEN (
+        told.state = 'succeeded'
+        OR task_dependency.on_failure = :on_failure_1::VARCHAR
+    ) THEN statement_timestamp() END
+FROM told
+WHERE task_dependency.ctid = told.place AND task_dependency.id = told.id
+RETURNING task_dependency.task_id, task_dependency.parent_id, task_dependency.parent_state, task_dependency.on_failure;
+UPDATE task
+SET
+    deadline_at = :deadline_at::TIMESTAMP WITH TIME ZONE,
+    started_at = :started_at::TIMESTAMP WITH TIME ZONE,
+    runner_id = :runner_id::BIGINT,
+    claimed_at = :claimed_at::TIMESTAMP WITH TIME ZONE
+WHERE task.id = ANY (:param_1::BIGINT[]);
+SELECT floor(date_part('epoch', task.submitted_at) / 60) AS anon_1, task.queue, task.handler, count(*) AS count_1
+FROM task
+WHERE task.id = ANY (:param_1::BIGINT[]) AND task.fence = :fence_1::BIGINT
+GROUP BY floor(date_part('epoch', task.submitted_at) / 60), task.queue, task.handler;
+INSERT INTO task_minute(minute, queue, handler, runner_id, submitted)
+VALUES (
+    :minute::TIMESTAMP WITH TIME ZONE,
+    :queue::VARCHAR COLLATE "C",
+    :handler::VARCHAR COLLATE "C",
+    :runner_id::BIGINT,
+    :submitted::INTEGER
+)
+ON CONFLICT (minute, queue, handler, runner_id) DO
+UPDATE
+SET submitted = (task_minute.submitted + excluded.submitted);
+DELETE FROM task_history
+WHERE task_history.id = ANY (:param_1::BIGINT[]);
+WITH gone AS (
+    DELETE FROM task USING (
+        SELECT
+            place.ctid AS ctid,
+            ending.id AS id,
+            ending.fence AS fence,
+            ending.duration AS duration,
+            ending.result AS result,
+            ending.error AS error
+        FROM unnest(
+            :ending_id::BIGINT[],
+            :ending_fence::BIGINT[],
+            :ending_duration::FLOAT[],
+            :ending_result::TEXT[],
+            :ending_error::TEXT[]
+        ) AS ending(id, fence, duration, result, error)
+        JOIN LATERAL (
+            SELECT held.ctid AS ctid
+            FROM task AS held
+            WHERE held.id = ending.id AND held.fence = ending.fence AND coalesce(held.runner_id, 0) = :holder::BIGINT
+            LIMIT ALL
+            OFFSET 0
+        ) AS place ON true
+    ) AS found
+    WHERE task.ctid = found.ctid
+    RETURNING
+        task.id,
+        task.queue,
+        task.handler,
+        task.key,
+        task.payload,
+        task.priority,
+        task.run_at,
+        task.max_attempts,
+        task.retry,
+        task.timeout,
+        task.bucket,
+        task.route_key,
+        task.unique_key,
+        task.host_rule,
+        task.tags,
+        task.trace,
+        task.submitted_at,
+        task.submitted_by,
+        task.attempt,
+        task.fence,
+        task.version,
+        task.releases,
+        task.rescues,
+        task.runner_id,
+        task.host,
+        task.claimed_at,
+        task.parents,
+        task.checkpoint,
+        task.error,
+        found.error AS given_error,
+        found.duration AS given_duration,
+        found.result AS given_result
+)
+INSERT INTO task_history(
+    id,
+    queue,
+    handler,
+    key,
+    payload,
+    priority,
+    run_at,
+    max_attempts,
+    retry,
+    timeout,
+    bucket,
+    route_key,
+    unique_key,
+    host_rule,
+    tags,
+    trace,
+    submitted_at,
+    submitted_by,
+    attempt,
+    fence,
+    version,
+    releases,
+    rescues,
+    runner_id,
+    host,
+    claimed_at,
+    parents,
+    checkpoint,
+    state,
+    error,
+    duration,
+    result,
+    finished_at
+)
+SELECT
+    gone.id,
+    gone.queue,
+    gone.handler,
+    gone.key,
+    gone.payload,
+    gone.priority,
+    gone.run_at,
+    gone.max_attempts,
+    gone.retry,
+    gone.timeout,
+    gone.bucket,
+    gone.route_key,
+    gone.unique_key,
+    gone.host_rule,
+    gone.tags,
+    gone.trace,
+    gone.submitted_at,
+    gone.submitted_by,
+    gone.attempt,
+    gone.fence,
+    gone.version + 1 AS anon_1,
+    gone.releases,
+    gone.rescues,
+    gone.runner_id,
+    gone.host,
+    gone.claimed_at,
+    gone.parents,
+    gone.checkpoint,
+    'cancelled',
+    coalesce(gone.given_error, gone.error) AS coalesce_1,
+    gone.given_duration,
+    CAST(gone.given_result AS JSON) AS given_result,
+    statement_timestamp() AS anon_2
+FROM gone
+RETURNING task_history.id;
+UPDATE task_dependency
+SET satisfied_at = statement_timestamp()
+WHERE task_dependency.task_id = ANY (:param_1::BIGINT[]) AND task_dependency.satisfied_at IS NULL;

@@ -1,0 +1,223 @@
+SELECT
+    task.id,
+    task.queue,
+    task.handler,
+    task.attempt,
+    task.max_attempts,
+    task.retry,
+    task.releases,
+    task.cancel_requested,
+    task.fence,
+    task.state,
+    task.runner_id,
+    task.host,
+    CASE WHEN (
+        task.claimed_at BETWEEN :claimed_at_1::TIMESTAMP WITH TIME ZONE AND :claimed_at_2::TIMESTAMP WITH TIME ZONE
+    ) THEN task.claimed_at END AS claimed_at
+FROM task
+WHERE task.id IN (:id_1_1::BIGINT, :id_1_2::BIGINT, :id_1_3::BIGINT) AND task.runner_id = :runner_id_1::BIGINT
+ORDER BY task.id
+FOR UPDATE;
+INSERT INTO task_attempt(
+    task_id,
+    fence,
+    attempt,
+    queue,
+    handler,
+    started_at,
+    runner_id,
+    host,
+    verb,
+    error_type,
+    message,
+    traceback,
+    fingerprint,
+    delay
+)
+VALUES (
+    :task_id::BIGINT,
+    :fence::BIGINT,
+    :attempt::INTEGER,
+    :queue::VARCHAR COLLATE "C",
+    :handler::VARCHAR COLLATE "C",
+    :started_at::TIMESTAMP WITH TIME ZONE,
+    :runner_id::BIGINT,
+    :host::VARCHAR,
+    :verb::VARCHAR,
+    :error_type::VARCHAR,
+    :message::VARCHAR,
+    :traceback::VARCHAR,
+    :fingerprint::VARCHAR,
+    :delay
+);
+DELETE FROM task_history
+WHERE task_history.id = ANY (:param_1::BIGINT[]);
+WITH gone AS (
+    DELETE FROM task USING (
+        SELECT
+            place.ctid AS ctid,
+            ending.id AS id,
+            ending.fence AS fence,
+            ending.duration AS duration,
+            ending.result AS result,
+            ending.error AS error
+        FROM unnest(
+            :ending_id::BIGINT[],
+            :ending_fence::BIGINT[],
+            :ending_duration::FLOAT[],
+            :ending_result::TEXT[],
+            :ending_error::TEXT[]
+        ) AS ending(id, fence, duration, result, error)
+        JOIN LATERAL (
+            SELECT held.ctid AS ctid
+            FROM task AS held
+            WHERE held.id = ending.id AND held.fence = ending.fence AND coalesce(held.runner_id, 0) = :holder::BIGINT
+            LIMIT ALL
+            OFFSET 0
+        ) AS place ON true
+    ) AS found
+    WHERE task.ctid = found.ctid
+    RETURNING
+        task.id,
+        task.queue,
+        task.handler,
+        task.key,
+        task.payload,
+        task.priority,
+        task.run_at,
+        task.max_attempts,
+        task.retry,
+        task.timeout,
+        task.bucket,
+        task.route_key,
+        task.unique_key,
+        task.host_rule,
+        task.tags,
+        task.trace,
+        task.submitted_at,
+        task.submitted_by,
+        task.attempt,
+        task.fence,
+        task.version,
+        task.releases,
+        task.rescues,
+        task.runner_id,
+        task.host,
+        task.claimed_at,
+        task.parents,
+        task.checkpoint,
+        task.error,
+        found.error AS given_error,
+        found.duration AS given_duration,
+        found.result AS given_result
+)
+INSERT INTO task_history(
+    id,
+    queue,
+    handler,
+    key,
+    payload,
+    priority,
+    run_at,
+    max_attempts,
+    retry,
+    timeout,
+    bucket,
+    route_key,
+    unique_key,
+    host_rule,
+    tags,
+    trace,
+    submitted_at,
+    submitted_by,
+    attempt,
+    fence,
+    version,
+    releases,
+    rescues,
+    runner_id,
+    host,
+    claimed_at,
+    parents,
+    checkpoint,
+    state,
+    error,
+    duration,
+    result,
+    finished_at
+)
+SELECT
+    gone.id,
+    gone.queue,
+    gone.handler,
+    gone.key,
+    gone.payload,
+    gone.priority,
+    gone.run_at,
+    gone.max_attempts,
+    gone.retry,
+    gone.timeout,
+    gone.bucket,
+    gone.route_key,
+    gone.unique_key,
+    gone.host_rule,
+    gone.tags,
+    gone.trace,
+    gone.submitted_at,
+    gone.submitted_by,
+    gone.attempt,
+    gone.fence,
+    gone.version + 1 AS anon_1,
+    gone.releases,
+    gone.rescues,
+    gone.runner_id,
+    gone.host,
+    gone.claimed_at,
+    gone.parents,
+    gone.checkpoint,
+    'dead',
+    coalesce(gone.given_error, gone.error) AS coalesce_1,
+    gone.given_duration,
+    CAST(gone.given_result AS JSON) AS given_result,
+    statement_timestamp() AS anon_2
+FROM gone
+RETURNING task_history.id;
+UPDATE task
+SET
+    run_at = CASE WHEN (found.released = :released_1::INTEGER) THEN task.run_at ELSE (
+        statement_timestamp() + (CAST(found.delay AS FLOAT)) * interval '1 second'
+    ) END,
+    state = 'waiting',
+    deadline_at = :deadline_at::TIMESTAMP WITH TIME ZONE,
+    started_at = :started_at::TIMESTAMP WITH TIME ZONE,
+    attempt = (task.attempt - found.uncounted),
+    version = (task.version + :version_1::BIGINT),
+    releases = (task.releases + found.released),
+    rescues = CASE WHEN (found.released = :released_2::INTEGER) THEN task.rescues ELSE :param_1::INTEGER END,
+    runner_id = :runner_id::BIGINT,
+    claimed_at = :claimed_at::TIMESTAMP WITH TIME ZONE,
+    error = coalesce(found.error, task.error)
+FROM (
+    SELECT
+        place.ctid AS ctid,
+        back.id AS id,
+        back.delay AS delay,
+        back.uncounted AS uncounted,
+        back.released AS released,
+        back.error AS error
+    FROM unnest(
+        :back_id::BIGINT[],
+        :back_delay::FLOAT[],
+        :back_uncounted::INTEGER[],
+        :back_released::INTEGER[],
+        :back_error::TEXT[]
+    ) AS back(id, delay, uncounted, released, error)
+    JOIN LATERAL (
+        SELECT held.ctid AS ctid
+        FROM task AS held
+        WHERE held.id = back.id
+        LIMIT ALL
+        OFFSET 0
+    ) AS place ON true
+) AS found
+WHERE task.ctid = found.ctid;

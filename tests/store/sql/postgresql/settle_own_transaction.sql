@@ -1,0 +1,136 @@
+SELECT task.id
+FROM task
+WHERE task.id = :task_id::BIGINT AND task.fence = :given_fence::BIGINT AND task.runner_id = :holder::BIGINT
+FOR UPDATE;
+DELETE FROM task_history
+WHERE task_history.id = :task_id::BIGINT;
+WITH gone AS (
+    DELETE FROM task USING (
+        SELECT
+            place.ctid AS ctid,
+            ending.id AS id,
+            ending.fence AS fence,
+            ending.duration AS duration,
+            ending.result AS result,
+            ending.error AS error
+        FROM unnest(
+            :ending_id::BIGINT[],
+            :ending_fence::BIGINT[],
+            :ending_duration::FLOAT[],
+            :ending_result::TEXT[],
+            :ending_error::TEXT[]
+        ) AS ending(id, fence, duration, result, error)
+        JOIN LATERAL (
+            SELECT held.ctid AS ctid
+            FROM task AS held
+            WHERE held.id = ending.id AND held.fence = ending.fence AND coalesce(held.runner_id, 0) = :holder::BIGINT
+            LIMIT ALL
+            OFFSET 0
+        ) AS place ON true
+    ) AS found
+    WHERE task.ctid = found.ctid
+    RETURNING
+        task.id,
+        task.queue,
+        task.handler,
+        task.key,
+        task.payload,
+        task.priority,
+        task.run_at,
+        task.max_attempts,
+        task.retry,
+        task.timeout,
+        task.bucket,
+        task.route_key,
+        task.unique_key,
+        task.host_rule,
+        task.tags,
+        task.trace,
+        task.submitted_at,
+        task.submitted_by,
+        task.attempt,
+        task.fence,
+        task.version,
+        task.releases,
+        task.rescues,
+        task.runner_id,
+        task.host,
+        task.claimed_at,
+        task.parents,
+        task.checkpoint,
+        task.error,
+        found.error AS given_error,
+        found.duration AS given_duration,
+        found.result AS given_result
+)
+INSERT INTO task_history(
+    id,
+    queue,
+    handler,
+    key,
+    payload,
+    priority,
+    run_at,
+    max_attempts,
+    retry,
+    timeout,
+    bucket,
+    route_key,
+    unique_key,
+    host_rule,
+    tags,
+    trace,
+    submitted_at,
+    submitted_by,
+    attempt,
+    fence,
+    version,
+    releases,
+    rescues,
+    runner_id,
+    host,
+    claimed_at,
+    parents,
+    checkpoint,
+    state,
+    error,
+    duration,
+    result,
+    finished_at
+)
+SELECT
+    gone.id,
+    gone.queue,
+    gone.handler,
+    gone.key,
+    gone.payload,
+    gone.priority,
+    gone.run_at,
+    gone.max_attempts,
+    gone.retry,
+    gone.timeout,
+    gone.bucket,
+    gone.route_key,
+    gone.unique_key,
+    gone.host_rule,
+    gone.tags,
+    gone.trace,
+    gone.submitted_at,
+    gone.submitted_by,
+    gone.attempt,
+    gone.fence,
+    gone.version + 1 AS anon_1,
+    gone.releases,
+    gone.rescues,
+    gone.runner_id,
+    gone.host,
+    gone.claimed_at,
+    gone.parents,
+    gone.checkpoint,
+    'succeeded',
+    coalesce(gone.given_error, gone.error) AS coalesce_1,
+    gone.given_duration,
+    CAST(gone.given_result AS JSON) AS given_result,
+    statement_timestamp() AS anon_2
+FROM gone
+RETURNING task_history.id;

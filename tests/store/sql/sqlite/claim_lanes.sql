@@ -1,0 +1,142 @@
+WITH lane AS (
+    SELECT
+        lane.number AS number,
+        lane.queue AS queue,
+        lane.handler AS handler,
+        lane.priority AS priority,
+        lane.since AS since,
+        lane.since_id AS since_id,
+        lane.max_attempts AS max_attempts,
+        lane.timeout AS timeout
+    FROM (
+        SELECT
+            json_extract(lane_row.value, :json_extract_1) AS number,
+            json_extract(lane_row.value, :json_extract_2) AS queue,
+            json_extract(lane_row.value, :json_extract_3) AS handler,
+            json_extract(lane_row.value, :json_extract_4) AS priority,
+            json_extract(lane_row.value, :json_extract_5) AS since,
+            json_extract(lane_row.value, :json_extract_6) AS since_id,
+            json_extract(lane_row.value, :json_extract_7) AS max_attempts,
+            json_extract(lane_row.value, :json_extract_8) AS timeout
+        FROM json_each(:lane) AS lane_row
+    ) AS lane
+    WHERE
+        NOT (
+            EXISTS (
+                SELECT *
+                FROM task_queue
+                WHERE
+                    task_queue.name = lane.queue
+                    AND task_queue.paused_at IS NOT NULL
+                    AND (
+                        task_queue.paused_until IS NULL
+                        OR task_queue.paused_until > strftime('%Y-%m-%d %H:%M:%f', 'now')
+                    )
+            )
+        )
+        AND NOT (
+            EXISTS (
+                SELECT *
+                FROM task_handler
+                WHERE
+                    task_handler.name = lane.handler
+                    AND task_handler.paused_at IS NOT NULL
+                    AND (
+                        task_handler.paused_until IS NULL
+                        OR task_handler.paused_until > strftime('%Y-%m-%d %H:%M:%f', 'now')
+                    )
+            )
+        )
+)
+UPDATE task
+SET
+    max_attempts = coalesce(
+        task.max_attempts,
+        (
+            SELECT lane.max_attempts
+            FROM lane
+            WHERE task.handler = lane.handler
+            LIMIT 1
+            OFFSET :param_1
+        )
+    ),
+    state = 'running',
+    deadline_at = strftime(
+        '%Y-%m-%d %H:%M:%f',
+        strftime('%Y-%m-%d %H:%M:%f', 'now'),
+        round(
+            CAST(
+                coalesce(
+                    task.timeout,
+                    (
+                        SELECT lane.timeout
+                        FROM lane
+                        WHERE task.handler = lane.handler
+                        LIMIT 1
+                        OFFSET :param_2
+                    )
+                ) AS FLOAT
+            ),
+            3
+        ) || ' seconds'
+    ),
+    started_at = CASE WHEN :starts THEN strftime('%Y-%m-%d %H:%M:%f', 'now') END,
+    attempt = (task.attempt + 1),
+    fence = (task.fence + 1),
+    version = (task.version + 1),
+    runner_id = :runner_id,
+    host = :host,
+    claimed_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
+WHERE
+    task.id IN (
+        SELECT found.id
+        FROM lane
+        JOIN task AS found ON found.id IN (
+            SELECT due.id
+            FROM task AS due
+            WHERE
+                due.state = 'waiting'
+                AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
+                AND due.queue = lane.queue
+                AND due.handler = lane.handler
+                AND due.priority = lane.priority
+                AND (due.run_at, due.id) > (lane.since, lane.since_id)
+                AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
+                AND NOT (
+                    due.rescues >= 2
+                    OR due.rescues = 1
+                    AND due.attempt > 0
+                    AND due.max_attempts IS NOT NULL
+                    AND due.attempt + 1 >= due.max_attempts
+                )
+            ORDER BY due.run_at, due.id
+            LIMIT :limit
+            OFFSET :param_3
+        )
+        ORDER BY found.priority DESC, found.run_at, found.id
+        LIMIT :limit
+        OFFSET :param_4
+    )
+    AND (
+        EXISTS (
+            SELECT *
+            FROM task_runner
+            WHERE task_runner.id = :runner_id AND task_runner.lease_until >= strftime('%Y-%m-%d %H:%M:%f', 'now')
+        )
+    )
+RETURNING
+    id,
+    queue,
+    handler,
+    "key",
+    payload,
+    priority,
+    run_at,
+    attempt,
+    max_attempts,
+    fence,
+    timeout,
+    rescues,
+    checkpoint,
+    (cast(strftime('%s', submitted_at) as integer) / 60) AS anon_1,
+    parents;

@@ -1,0 +1,127 @@
+SELECT told.id, told.task_id
+FROM (
+    SELECT
+        judged.id AS id,
+        judged.task_id AS task_id,
+        judged.parent_id AS parent_id,
+        judged.parent_handler AS parent_handler,
+        judged.parent_key AS parent_key,
+        judged.parent_state AS parent_state,
+        judged.parent AS parent,
+        judged.state AS state
+    FROM (
+        SELECT
+            named.id AS id,
+            named.task_id AS task_id,
+            named.parent_id AS parent_id,
+            named.parent_handler AS parent_handler,
+            named.parent_key AS parent_key,
+            named.parent_state AS parent_state,
+            named.parent AS parent,
+            coalesce(
+                (
+                    SELECT max(past.state) AS max_1
+                    FROM task_history AS past
+                    WHERE past.id = named.parent
+                ),
+                'gone'
+            ) AS state
+        FROM (
+            SELECT
+                edge.id AS id,
+                edge.task_id AS task_id,
+                edge.parent_id AS parent_id,
+                edge.parent_handler AS parent_handler,
+                edge.parent_key AS parent_key,
+                edge.parent_state AS parent_state,
+                CASE WHEN (edge.parent_key IS NULL) THEN edge.parent_id ELSE (
+                    SELECT max(latest.id) AS max_2
+                    FROM (
+                        SELECT max(keyed.id) AS id
+                        FROM task AS keyed
+                        WHERE keyed."key" = edge.parent_key AND keyed.handler = edge.parent_handler
+                        UNION ALL
+                        SELECT max(keyed.id) AS id
+                        FROM task_history AS keyed
+                        WHERE keyed."key" = edge.parent_key AND keyed.handler = edge.parent_handler
+                    ) AS latest
+                ) END AS parent
+            FROM (
+                SELECT
+                    found.id AS id,
+                    found.task_id AS task_id,
+                    found.parent_id AS parent_id,
+                    found.parent_handler AS parent_handler,
+                    found.parent_key AS parent_key,
+                    found.parent_state AS parent_state
+                FROM (
+                    SELECT
+                        json_extract(ended_row.value, :json_extract_1) AS id,
+                        json_extract(ended_row.value, :json_extract_2) AS handler,
+                        json_extract(ended_row.value, :json_extract_3) AS "key"
+                    FROM json_each(:ended) AS ended_row
+                ) AS ended
+                JOIN task_dependency AS found ON found.id IN (
+                    SELECT task_dependency.id
+                    FROM task_dependency
+                    WHERE
+                        task_dependency.parent_id = ended.id
+                        AND task_dependency.parent_key IS NULL
+                        AND task_dependency.satisfied_at IS NULL
+                    LIMIT :param_1
+                    OFFSET 0
+                )
+                UNION ALL
+                SELECT
+                    found.id AS id,
+                    found.task_id AS task_id,
+                    found.parent_id AS parent_id,
+                    found.parent_handler AS parent_handler,
+                    found.parent_key AS parent_key,
+                    found.parent_state AS parent_state
+                FROM (
+                    SELECT
+                        json_extract(ended_row.value, :json_extract_1) AS id,
+                        json_extract(ended_row.value, :json_extract_2) AS handler,
+                        json_extract(ended_row.value, :json_extract_3) AS "key"
+                    FROM json_each(:ended) AS ended_row
+                ) AS ended
+                JOIN task_dependency AS found ON found.id IN (
+                    SELECT task_dependency.id
+                    FROM task_dependency
+                    WHERE
+                        task_dependency.parent_key = ended."key"
+                        AND task_dependency.parent_handler = ended.handler
+                        AND task_dependency.satisfied_at IS NULL
+                    LIMIT :param_2
+                    OFFSET 0
+                )
+            ) AS edge
+            LIMIT :param_3
+            OFFSET 0
+        ) AS named
+        WHERE
+            named.parent IS NOT NULL
+            AND NOT (
+                EXISTS (
+                    SELECT parent.id
+                    FROM task AS parent
+                    WHERE parent.id = named.parent
+                    LIMIT :param_4
+                    OFFSET 0
+                )
+            )
+        LIMIT :param_5
+        OFFSET 0
+    ) AS judged
+    WHERE judged.parent_state IS NULL OR judged.parent_state != judged.state OR judged.parent_id != judged.parent
+) AS told
+WHERE EXISTS (
+    SELECT child.id
+    FROM task AS child
+    WHERE child.id = told.task_id AND child.state = 'blocked'
+    LIMIT :param_6
+    OFFSET 0
+)
+LIMIT :most
+OFFSET :param_7;

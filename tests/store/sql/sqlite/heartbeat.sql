@@ -1,0 +1,25 @@
+SELECT
+    task_runner.lease_until < strftime('%Y-%m-%d %H:%M:%f', 'now')
+    OR task_runner.beat_at < strftime(
+        '%Y-%m-%d %H:%M:%f',
+        strftime('%Y-%m-%d %H:%M:%f', 'now'),
+        round(CAST(:gap AS FLOAT), 3) || ' seconds'
+    ) AS anon_1,
+    task_runner.command,
+    task.id,
+    task.fence,
+    task.cancel_requested
+FROM task_runner
+LEFT OUTER JOIN task ON task.runner_id = task_runner.id AND task.state = 'running'
+WHERE task_runner.id = :runner;
+UPDATE task_runner
+SET
+    beat_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    lease_until = strftime(
+        '%Y-%m-%d %H:%M:%f',
+        strftime('%Y-%m-%d %H:%M:%f', 'now'),
+        round(CAST(:lease AS FLOAT), 3) || ' seconds'
+    ),
+    running = :in_hand
+WHERE task_runner.id = :runner
+RETURNING id;

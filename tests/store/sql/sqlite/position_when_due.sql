@@ -1,0 +1,38 @@
+WITH lane AS (
+    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority
+    FROM (
+        SELECT
+            json_extract(lane_row.value, :json_extract_1) AS queue,
+            json_extract(lane_row.value, :json_extract_2) AS handler,
+            json_extract(lane_row.value, :json_extract_3) AS priority
+        FROM json_each(:lane) AS lane_row
+    ) AS lane
+)
+SELECT count(*) AS count_1
+FROM (
+    SELECT found.id AS id
+    FROM lane
+    JOIN task AS found ON found.id IN (
+        SELECT "before".id
+        FROM task AS "before"
+        WHERE
+            "before".state = 'waiting'
+            AND "before".run_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
+            AND "before".queue = lane.queue
+            AND "before".handler = lane.handler
+            AND "before".priority = lane.priority
+            AND ("before".max_attempts IS NULL OR "before".attempt < "before".max_attempts)
+            AND NOT (
+                "before".rescues >= 2
+                OR "before".rescues = 1
+                AND "before".attempt > 0
+                AND "before".max_attempts IS NOT NULL
+                AND "before".attempt + 1 >= "before".max_attempts
+            )
+        ORDER BY "before".run_at, "before".id
+        LIMIT :param_1
+        OFFSET :param_2
+    )
+    LIMIT :param_3
+    OFFSET :param_4
+) AS anon_1;

@@ -1,0 +1,136 @@
+SELECT EXISTS (
+    SELECT *
+    FROM task_runner AS rescuer
+    WHERE
+        rescuer.id = :rescuer
+        AND rescuer.lease_until >= strftime('%Y-%m-%d %H:%M:%f', 'now')
+        AND rescuer.started_at <= strftime(
+            '%Y-%m-%d %H:%M:%f',
+            strftime('%Y-%m-%d %H:%M:%f', 'now'),
+            round(CAST(:registered_for AS FLOAT), 3) || ' seconds'
+        )
+) AS anon_1;
+DELETE FROM task_runner
+WHERE task_runner.lease_until < strftime('%Y-%m-%d %H:%M:%f', 'now');
+SELECT
+    task.id,
+    task.queue,
+    task.handler,
+    task."key",
+    task.attempt,
+    task.max_attempts,
+    task.fence,
+    task.cancel_requested,
+    task.runner_id,
+    task.host,
+    CASE WHEN (task.claimed_at BETWEEN :claimed_at_1 AND :claimed_at_2) THEN task.claimed_at END AS claimed_at,
+    task.started_at IS NOT NULL
+    OR task.attempt = :attempt_1 AS began,
+    EXISTS (
+        SELECT *
+        FROM task_runner
+        WHERE task_runner.id = task.runner_id
+    ) AS alive
+FROM task
+WHERE
+    task.state = 'running'
+    AND (
+        NOT (
+            EXISTS (
+                SELECT *
+                FROM task_runner
+                WHERE task_runner.id = task.runner_id
+            )
+        )
+        OR task.deadline_at < strftime(
+            '%Y-%m-%d %H:%M:%f',
+            strftime('%Y-%m-%d %H:%M:%f', 'now'),
+            round(CAST(:param_1 AS FLOAT), 3) || ' seconds'
+        )
+    )
+ORDER BY task.runner_id, task.id
+LIMIT :param_2
+OFFSET :param_3;
+UPDATE task
+SET
+    state = 'waiting',
+    deadline_at = :deadline_at,
+    started_at = :started_at,
+    attempt = (task.attempt - :attempt_1),
+    fence = (task.fence + :fence_1),
+    version = (task.version + :version_1),
+    rescues = (task.rescues + :rescues_1),
+    runner_id = :runner_id,
+    claimed_at = :claimed_at,
+    error = :error
+WHERE task.id IN (:id_1_1);
+UPDATE task
+SET
+    state = 'waiting',
+    deadline_at = :deadline_at,
+    started_at = :started_at,
+    attempt = (task.attempt - :attempt_1),
+    fence = (task.fence + :fence_1),
+    version = (task.version + :version_1),
+    rescues = (task.rescues + :rescues_1),
+    runner_id = :runner_id,
+    claimed_at = :claimed_at,
+    error = :error
+WHERE task.id IN (
+    SELECT 1
+    FROM (
+        SELECT 1
+    )
+    WHERE 1 != 1
+);
+UPDATE task
+SET
+    state = 'waiting',
+    deadline_at = :deadline_at,
+    started_at = :started_at,
+    attempt = (task.attempt - :attempt_1),
+    fence = (task.fence + :fence_1),
+    version = (task.version + :version_1),
+    rescues = (task.rescues + :rescues_1),
+    runner_id = :runner_id,
+    claimed_at = :claimed_at,
+    error = :error
+WHERE task.id IN (
+    SELECT 1
+    FROM (
+        SELECT 1
+    )
+    WHERE 1 != 1
+);
+INSERT INTO task_attempt(
+    task_id,
+    fence,
+    attempt,
+    queue,
+    handler,
+    started_at,
+    runner_id,
+    host,
+    verb,
+    error_type,
+    message,
+    traceback,
+    fingerprint,
+    delay
+)
+VALUES (
+    :task_id,
+    :fence,
+    :attempt,
+    :queue,
+    :handler,
+    :started_at,
+    :runner_id,
+    :host,
+    :verb,
+    :error_type,
+    :message,
+    :traceback,
+    :fingerprint,
+    :delay
+);

@@ -1,0 +1,237 @@
+SELECT task.id, task.fence, task.queue, task.handler, task."key", task.attempt
+FROM task
+WHERE
+    task.id IN (
+        SELECT anon_1.value
+        FROM json_each(:param_1) AS anon_1
+    )
+    AND task.state = 'blocked'
+ORDER BY task.id;
+WITH told AS MATERIALIZED (
+    SELECT
+        judged.id AS id,
+        judged.task_id AS task_id,
+        judged.parent_id AS parent_id,
+        judged.parent_handler AS parent_handler,
+        judged.parent_key AS parent_key,
+        judged.parent_state AS parent_state,
+        judged.place AS place,
+        judged.parent AS parent,
+        judged.state AS state
+    FROM (
+        SELECT
+            named.id AS id,
+            named.task_id AS task_id,
+            named.parent_id AS parent_id,
+            named.parent_handler AS parent_handler,
+            named.parent_key AS parent_key,
+            named.parent_state AS parent_state,
+            named.place AS place,
+            named.parent AS parent,
+            coalesce(
+                (
+                    SELECT max(past.state) AS max_1
+                    FROM task_history AS past
+                    WHERE past.id = named.parent
+                ),
+                'gone'
+            ) AS state
+        FROM (
+            SELECT
+                edge.id AS id,
+                edge.task_id AS task_id,
+                edge.parent_id AS parent_id,
+                edge.parent_handler AS parent_handler,
+                edge.parent_key AS parent_key,
+                edge.parent_state AS parent_state,
+                edge.place AS place,
+                CASE WHEN (edge.parent_key IS NULL) THEN edge.parent_id ELSE (
+                    SELECT max(latest.id) AS max_2
+                    FROM (
+                        SELECT max(keyed.id) AS id
+                        FROM task AS keyed
+                        WHERE keyed."key" = edge.parent_key AND keyed.handler = edge.parent_handler
+                        UNION ALL
+                        SELECT max(keyed.id) AS id
+                        FROM task_history AS keyed
+                        WHERE keyed."key" = edge.parent_key AND keyed.handler = edge.parent_handler
+                    ) AS latest
+                ) END AS parent
+            FROM (
+                SELECT
+                    task_dependency.id AS id,
+                    task_dependency.task_id AS task_id,
+                    task_dependency.parent_id AS parent_id,
+                    task_dependency.parent_handler AS parent_handler,
+                    task_dependency.parent_key AS parent_key,
+                    task_dependency.parent_state AS parent_state,
+                    task_dependency.id AS place
+                FROM task_dependency
+                WHERE
+                    task_dependency.id IN (
+                        SELECT anon_1.value
+                        FROM json_each(:param_1) AS anon_1
+                    )
+                    AND task_dependency.satisfied_at IS NULL
+            ) AS edge
+            LIMIT :param_2
+            OFFSET 0
+        ) AS named
+        WHERE
+            named.parent IS NOT NULL
+            AND NOT (
+                EXISTS (
+                    SELECT parent.id
+                    FROM task AS parent
+                    WHERE parent.id = named.parent
+                    LIMIT :param_3
+                    OFFSET 0
+                )
+            )
+        LIMIT :param_4
+        OFFSET 0
+    ) AS judged
+    WHERE judged.parent_state IS NULL OR judged.parent_state != judged.state OR judged.parent_id != judged.parent
+)
+UPDATE task_dependency
+SET
+    parent_id = told.parent,
+    parent_state = told.state,
+    satisfied_at = CASE WHEN (
+        told.state = 'succeeded'
+        OR task_dependency.on_failure = :on_failure_1
+    ) THEN strftime('%Y-%m-%d %H:%M:%f', 'now') END
+FROM told
+WHERE task_dependency.id = told.place AND task_dependency.id = told.id
+RETURNING task_id, parent_id, parent_state, on_failure;
+UPDATE task
+SET deadline_at = :deadline_at, started_at = :started_at, runner_id = :runner_id, claimed_at = :claimed_at
+WHERE task.id IN (
+    SELECT anon_1.value
+    FROM json_each(:param_1) AS anon_1
+);
+SELECT
+    (cast(strftime('%s', task.submitted_at) as integer) / 60) AS anon_1,
+    task.queue,
+    task.handler,
+    count(*) AS count_1
+FROM task
+WHERE
+    task.id IN (
+        SELECT anon_2.value
+        FROM json_each(:param_1) AS anon_2
+    )
+    AND task.fence = :fence_1
+GROUP BY (cast(strftime('%s', task.submitted_at) as integer) / 60), task.queue, task.handler;
+INSERT INTO task_minute(minute, queue, handler, runner_id, submitted)
+VALUES (:minute, :queue, :handler, :runner_id, :submitted)
+ON CONFLICT (minute, queue, handler, runner_id) DO
+UPDATE
+SET submitted = (task_minute.submitted + excluded.submitted);
+DELETE FROM task_history
+WHERE task_history.id IN (
+    SELECT anon_1.value
+    FROM json_each(:param_1) AS anon_1
+);
+INSERT INTO task_history(
+    id,
+    queue,
+    handler,
+    "key",
+    payload,
+    priority,
+    run_at,
+    max_attempts,
+    retry,
+    timeout,
+    bucket,
+    route_key,
+    unique_key,
+    host_rule,
+    tags,
+    trace,
+    submitted_at,
+    submitted_by,
+    attempt,
+    fence,
+    version,
+    releases,
+    rescues,
+    runner_id,
+    host,
+    claimed_at,
+    parents,
+    checkpoint,
+    state,
+    error,
+    duration,
+    result,
+    finished_at
+)
+SELECT
+    task.id,
+    task.queue,
+    task.handler,
+    task."key",
+    task.payload,
+    task.priority,
+    task.run_at,
+    task.max_attempts,
+    task.retry,
+    task.timeout,
+    task.bucket,
+    task.route_key,
+    task.unique_key,
+    task.host_rule,
+    task.tags,
+    task.trace,
+    task.submitted_at,
+    task.submitted_by,
+    task.attempt,
+    task.fence,
+    task.version + 1 AS anon_1,
+    task.releases,
+    task.rescues,
+    task.runner_id,
+    task.host,
+    task.claimed_at,
+    task.parents,
+    task.checkpoint,
+    'cancelled',
+    coalesce(ending.error, task.error) AS coalesce_1,
+    ending.duration,
+    CAST(ending.result AS TEXT) AS result,
+    strftime('%Y-%m-%d %H:%M:%f', 'now') AS anon_2
+FROM (
+    SELECT
+        json_extract(ending_row.value, :json_extract_1) AS id,
+        json_extract(ending_row.value, :json_extract_2) AS fence,
+        json_extract(ending_row.value, :json_extract_3) AS duration,
+        json_extract(ending_row.value, :json_extract_4) AS result,
+        json_extract(ending_row.value, :json_extract_5) AS error
+    FROM json_each(:ending) AS ending_row
+) AS ending
+JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder;
+DELETE FROM task
+WHERE task.id IN (
+    SELECT task.id
+    FROM (
+        SELECT
+            json_extract(ending_row.value, :json_extract_1) AS id,
+            json_extract(ending_row.value, :json_extract_2) AS fence,
+            json_extract(ending_row.value, :json_extract_3) AS duration,
+            json_extract(ending_row.value, :json_extract_4) AS result,
+            json_extract(ending_row.value, :json_extract_5) AS error
+        FROM json_each(:ending) AS ending_row
+    ) AS ending
+    JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder
+)
+RETURNING id;
+UPDATE task_dependency
+SET satisfied_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
+WHERE
+    task_dependency.task_id IN (
+        SELECT anon_1.value
+        FROM json_each(:param_1) AS anon_1
+    )
+    AND task_dependency.satisfied_at IS NULL;

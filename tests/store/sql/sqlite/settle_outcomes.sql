@@ -1,0 +1,175 @@
+SELECT
+    task.id,
+    task.queue,
+    task.handler,
+    task.attempt,
+    task.max_attempts,
+    task.retry,
+    task.releases,
+    task.cancel_requested,
+    task.fence,
+    task.state,
+    task.runner_id,
+    task.host,
+    CASE WHEN (task.claimed_at BETWEEN :claimed_at_1 AND :claimed_at_2) THEN task.claimed_at END AS claimed_at
+FROM task
+WHERE task.id IN (:id_1_1, :id_1_2, :id_1_3) AND task.runner_id = :runner_id_1
+ORDER BY task.id;
+INSERT INTO task_attempt(
+    task_id,
+    fence,
+    attempt,
+    queue,
+    handler,
+    started_at,
+    runner_id,
+    host,
+    verb,
+    error_type,
+    message,
+    traceback,
+    fingerprint,
+    delay
+)
+VALUES (
+    :task_id,
+    :fence,
+    :attempt,
+    :queue,
+    :handler,
+    :started_at,
+    :runner_id,
+    :host,
+    :verb,
+    :error_type,
+    :message,
+    :traceback,
+    :fingerprint,
+    :delay
+);
+DELETE FROM task_history
+WHERE task_history.id IN (
+    SELECT anon_1.value
+    FROM json_each(:param_1) AS anon_1
+);
+INSERT INTO task_history(
+    id,
+    queue,
+    handler,
+    "key",
+    payload,
+    priority,
+    run_at,
+    max_attempts,
+    retry,
+    timeout,
+    bucket,
+    route_key,
+    unique_key,
+    host_rule,
+    tags,
+    trace,
+    submitted_at,
+    submitted_by,
+    attempt,
+    fence,
+    version,
+    releases,
+    rescues,
+    runner_id,
+    host,
+    claimed_at,
+    parents,
+    checkpoint,
+    state,
+    error,
+    duration,
+    result,
+    finished_at
+)
+SELECT
+    task.id,
+    task.queue,
+    task.handler,
+    task."key",
+    task.payload,
+    task.priority,
+    task.run_at,
+    task.max_attempts,
+    task.retry,
+    task.timeout,
+    task.bucket,
+    task.route_key,
+    task.unique_key,
+    task.host_rule,
+    task.tags,
+    task.trace,
+    task.submitted_at,
+    task.submitted_by,
+    task.attempt,
+    task.fence,
+    task.version + 1 AS anon_1,
+    task.releases,
+    task.rescues,
+    task.runner_id,
+    task.host,
+    task.claimed_at,
+    task.parents,
+    task.checkpoint,
+    'dead',
+    coalesce(ending.error, task.error) AS coalesce_1,
+    ending.duration,
+    CAST(ending.result AS TEXT) AS result,
+    strftime('%Y-%m-%d %H:%M:%f', 'now') AS anon_2
+FROM (
+    SELECT
+        json_extract(ending_row.value, :json_extract_1) AS id,
+        json_extract(ending_row.value, :json_extract_2) AS fence,
+        json_extract(ending_row.value, :json_extract_3) AS duration,
+        json_extract(ending_row.value, :json_extract_4) AS result,
+        json_extract(ending_row.value, :json_extract_5) AS error
+    FROM json_each(:ending) AS ending_row
+) AS ending
+JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder;
+DELETE FROM task
+WHERE task.id IN (
+    SELECT task.id
+    FROM (
+        SELECT
+            json_extract(ending_row.value, :json_extract_1) AS id,
+            json_extract(ending_row.value, :json_extract_2) AS fence,
+            json_extract(ending_row.value, :json_extract_3) AS duration,
+            json_extract(ending_row.value, :json_extract_4) AS result,
+            json_extract(ending_row.value, :json_extract_5) AS error
+        FROM json_each(:ending) AS ending_row
+    ) AS ending
+    JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder
+)
+RETURNING id;
+UPDATE task
+SET
+    run_at = CASE WHEN (back.released = :released_1) THEN task.run_at ELSE strftime(
+        '%Y-%m-%d %H:%M:%f',
+        strftime('%Y-%m-%d %H:%M:%f', 'now'),
+        round(CAST(back.delay AS FLOAT), 3) || ' seconds'
+    ) END,
+    state = 'waiting',
+    deadline_at = :deadline_at,
+    started_at = :started_at,
+    attempt = (task.attempt - back.uncounted),
+    version = (task.version + :version_1),
+    releases = (task.releases + back.released),
+    rescues = CASE WHEN (back.released = :released_2) THEN task.rescues ELSE :param_1 END,
+    runner_id = :runner_id,
+    claimed_at = :claimed_at,
+    error = coalesce(back.error, task.error)
+FROM (
+    SELECT
+        json_extract(back_row.value, :json_extract_1) AS id,
+        json_extract(back_row.value, :json_extract_2) AS delay,
+        json_extract(back_row.value, :json_extract_3) AS uncounted,
+        json_extract(back_row.value, :json_extract_4) AS released,
+        json_extract(back_row.value, :json_extract_5) AS error
+    FROM json_each(:back) AS back_row
+) AS back
+WHERE task.id = back.id;

@@ -1,0 +1,99 @@
+SELECT task.id
+FROM task
+WHERE task.id = :task_id AND task.fence = :given_fence AND task.runner_id = :holder;
+DELETE FROM task_history
+WHERE task_history.id = :task_id;
+INSERT INTO task_history(
+    id,
+    queue,
+    handler,
+    "key",
+    payload,
+    priority,
+    run_at,
+    max_attempts,
+    retry,
+    timeout,
+    bucket,
+    route_key,
+    unique_key,
+    host_rule,
+    tags,
+    trace,
+    submitted_at,
+    submitted_by,
+    attempt,
+    fence,
+    version,
+    releases,
+    rescues,
+    runner_id,
+    host,
+    claimed_at,
+    parents,
+    checkpoint,
+    state,
+    error,
+    duration,
+    result,
+    finished_at
+)
+SELECT
+    task.id,
+    task.queue,
+    task.handler,
+    task."key",
+    task.payload,
+    task.priority,
+    task.run_at,
+    task.max_attempts,
+    task.retry,
+    task.timeout,
+    task.bucket,
+    task.route_key,
+    task.unique_key,
+    task.host_rule,
+    task.tags,
+    task.trace,
+    task.submitted_at,
+    task.submitted_by,
+    task.attempt,
+    task.fence,
+    task.version + 1 AS anon_1,
+    task.releases,
+    task.rescues,
+    task.runner_id,
+    task.host,
+    task.claimed_at,
+    task.parents,
+    task.checkpoint,
+    'succeeded',
+    coalesce(ending.error, task.error) AS coalesce_1,
+    ending.duration,
+    CAST(ending.result AS TEXT) AS result,
+    strftime('%Y-%m-%d %H:%M:%f', 'now') AS anon_2
+FROM (
+    SELECT
+        json_extract(ending_row.value, :json_extract_1) AS id,
+        json_extract(ending_row.value, :json_extract_2) AS fence,
+        json_extract(ending_row.value, :json_extract_3) AS duration,
+        json_extract(ending_row.value, :json_extract_4) AS result,
+        json_extract(ending_row.value, :json_extract_5) AS error
+    FROM json_each(:ending) AS ending_row
+) AS ending
+JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder;
+DELETE FROM task
+WHERE task.id IN (
+    SELECT task.id
+    FROM (
+        SELECT
+            json_extract(ending_row.value, :json_extract_1) AS id,
+            json_extract(ending_row.value, :json_extract_2) AS fence,
+            json_extract(ending_row.value, :json_extract_3) AS duration,
+            json_extract(ending_row.value, :json_extract_4) AS result,
+            json_extract(ending_row.value, :json_extract_5) AS error
+        FROM json_each(:ending) AS ending_row
+    ) AS ending
+    JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder
+)
+RETURNING id;

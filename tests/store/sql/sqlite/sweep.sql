@@ -1,0 +1,117 @@
+WITH window_ AS (
+    SELECT
+        task_dependency.id AS id,
+        task_dependency.task_id AS task_id,
+        task_dependency.parent_id AS parent_id,
+        task_dependency.parent_handler AS parent_handler,
+        task_dependency.parent_key AS parent_key,
+        task_dependency.parent_state AS parent_state
+    FROM task_dependency
+    WHERE task_dependency.satisfied_at IS NULL AND task_dependency.id > 0 AND task_dependency.id < :below
+    ORDER BY task_dependency.id DESC
+    LIMIT 2000
+    OFFSET :param_1
+)
+SELECT bounds.lowest, bounds.looked, found.id, found.task_id, found.moot
+FROM (
+    SELECT min(window_.id) AS lowest, count(*) AS looked
+    FROM window_
+) AS bounds
+LEFT OUTER JOIN (
+    SELECT told.id AS id, told.task_id AS task_id, 0 AS moot
+    FROM (
+        SELECT
+            judged.id AS id,
+            judged.task_id AS task_id,
+            judged.parent_id AS parent_id,
+            judged.parent_handler AS parent_handler,
+            judged.parent_key AS parent_key,
+            judged.parent_state AS parent_state,
+            judged.parent AS parent,
+            judged.state AS state
+        FROM (
+            SELECT
+                named.id AS id,
+                named.task_id AS task_id,
+                named.parent_id AS parent_id,
+                named.parent_handler AS parent_handler,
+                named.parent_key AS parent_key,
+                named.parent_state AS parent_state,
+                named.parent AS parent,
+                coalesce(
+                    (
+                        SELECT max(past.state) AS max_1
+                        FROM task_history AS past
+                        WHERE past.id = named.parent
+                    ),
+                    'gone'
+                ) AS state
+            FROM (
+                SELECT
+                    edge.id AS id,
+                    edge.task_id AS task_id,
+                    edge.parent_id AS parent_id,
+                    edge.parent_handler AS parent_handler,
+                    edge.parent_key AS parent_key,
+                    edge.parent_state AS parent_state,
+                    CASE WHEN (edge.parent_key IS NULL) THEN edge.parent_id ELSE (
+                        SELECT max(latest.id) AS max_2
+                        FROM (
+                            SELECT max(keyed.id) AS id
+                            FROM task AS keyed
+                            WHERE keyed."key" = edge.parent_key AND keyed.handler = edge.parent_handler
+                            UNION ALL
+                            SELECT max(keyed.id) AS id
+                            FROM task_history AS keyed
+                            WHERE keyed."key" = edge.parent_key AND keyed.handler = edge.parent_handler
+                        ) AS latest
+                    ) END AS parent
+                FROM (
+                    SELECT
+                        window_.id AS id,
+                        window_.task_id AS task_id,
+                        window_.parent_id AS parent_id,
+                        window_.parent_handler AS parent_handler,
+                        window_.parent_key AS parent_key,
+                        window_.parent_state AS parent_state
+                    FROM window_
+                    WHERE EXISTS (
+                        SELECT child.id
+                        FROM task AS child
+                        WHERE child.id = window_.task_id AND child.state = 'blocked'
+                        LIMIT :param_2
+                        OFFSET 0
+                    )
+                ) AS edge
+                LIMIT :param_3
+                OFFSET 0
+            ) AS named
+            WHERE
+                named.parent IS NOT NULL
+                AND NOT (
+                    EXISTS (
+                        SELECT parent.id
+                        FROM task AS parent
+                        WHERE parent.id = named.parent
+                        LIMIT :param_4
+                        OFFSET 0
+                    )
+                )
+            LIMIT :param_5
+            OFFSET 0
+        ) AS judged
+        WHERE judged.parent_state IS NULL OR judged.parent_state != judged.state OR judged.parent_id != judged.parent
+    ) AS told
+    UNION ALL
+    SELECT window_.id AS id, window_.task_id AS task_id, 1 AS anon_1
+    FROM window_
+    WHERE NOT (
+        EXISTS (
+            SELECT child.id
+            FROM task AS child
+            WHERE child.id = window_.task_id AND child.state = 'blocked'
+            LIMIT :param_6
+            OFFSET 0
+        )
+    )
+) AS found ON 1 = 1;

@@ -1,0 +1,125 @@
+from datetime import timedelta
+
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.model.task import Scope, State
+from runner.operations.edit import edit
+from runner.operations.edit_values import Changes
+from runner.operations.results import Actor, Target
+from runner.operations.terminate import terminate
+from runner.store.retention import Pruned, prune
+from runner.store.submit import submit_with_result
+from tests.store.rows import add_attempt, add_live, add_past, ahead, ended
+from tests.store.table import change
+from tests.store.uniques import let_time_pass, once
+
+DAY = timedelta(days=1)
+KEEPING = {State.SUCCEEDED: 7 * DAY, State.DEAD: 180 * DAY}
+
+
+def days_ago(days: float) -> object:
+    return ahead(-86_400 * days)
+
+
+async def number_of(database: Database, name: str) -> int:
+    async with database.reading() as tx:
+        return int(await tx.scalar(sa.select(sa.func.count()).select_from(getattr(tx.tables, name))))
+
+
+async def test_each_state_is_kept_for_its_own_time(database: Database) -> None:
+    for id, state, days in (
+        (1, State.SUCCEEDED, 8),
+        (2, State.SUCCEEDED, 6),
+        (3, State.DEAD, 8),
+        (4, State.DEAD, 181),
+        (5, State.CANCELLED, 1_000),
+    ):
+        await add_past(database, id, state, finished_at=days_ago(days))
+    pruned = await database.write(prune, KEEPING)
+    assert pruned == Pruned({State.SUCCEEDED: 1, State.DEAD: 1}, 0, False)
+    assert [id for id in range(1, 6) if await ended(database, id)] == [2, 3, 5]
+
+
+async def test_attempts_and_audit_go_with_their_task_and_no_others(database: Database) -> None:
+    by = Actor("ana", "desk-1")
+    live = await add_live(database)
+    await database.write(edit, live, None, Changes(priority=5), by)
+    for id, days in ((100, 9), (101, 1)):
+        await add_past(database, id, finished_at=days_ago(days))
+        await add_attempt(database, id, 1)
+        await add_attempt(database, id, 2)
+        async with database.writing() as tx:
+            given = {"operator": "ana", "host": "desk-1", "verb": "edit", "task_id": id}
+            await tx.execute(sa.insert(tx.tables.audit).values(**given))
+    await add_attempt(database, live)
+    await database.write(prune, KEEPING)
+    assert await number_of(database, "attempt") == 3
+    assert await number_of(database, "audit") == 2
+
+
+async def test_rows_are_deleted_in_small_chunks_to_the_end(database: Database) -> None:
+    for id in range(1, 8):
+        await add_past(database, id, State.DEAD if id % 2 else State.SUCCEEDED, finished_at=days_ago(200))
+    rounds = []
+    while True:
+        pruned = await database.write(prune, KEEPING, 3)
+        rounds.append(sum(pruned.tasks.values()))
+        if not pruned.more:
+            break
+    assert rounds == [3, 3, 1]
+    assert await number_of(database, "history") == 0
+
+
+async def test_statistics_are_kept_as_long_as_the_longest(database: Database) -> None:
+    async with database.writing() as tx:
+        for runner_id, days in ((1, 10), (2, 181), (3, 400)):
+            values = {"queue": "q", "handler": "h", "runner_id": runner_id, "minute": days_ago(days)}
+            await tx.execute(sa.insert(tx.tables.minute).values(**values))
+    assert (await database.write(prune, KEEPING, 1)) == Pruned({State.SUCCEEDED: 0, State.DEAD: 0}, 1, True)
+    assert (await database.write(prune, KEEPING, 10)).minutes == 1
+    assert await number_of(database, "minute") == 1
+
+
+async def test_live_tasks_and_runners_are_never_pruned(database: Database) -> None:
+    await add_live(database, submitted_at=days_ago(9_000), run_at=days_ago(9_000))
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.runner).values(host="h", pid=1, version="1", lease_until=days_ago(999)))
+    await database.write(prune, dict.fromkeys((State.SUCCEEDED, State.DEAD, State.CANCELLED), timedelta(0)))
+    assert await number_of(database, "task") == 1
+    assert await number_of(database, "runner") == 1
+
+
+async def test_without_a_retention_everything_stays(database: Database) -> None:
+    await add_past(database, 1, finished_at=days_ago(9_000))
+    assert await database.write(prune, {}) == Pruned()
+    assert await number_of(database, "history") == 1
+
+
+async def test_keys_go_with_their_tasks_or_with_their_time_but_not_those_held_forever(database: Database) -> None:
+    hour = once("hour", scope=Scope.FOR_A_TIME, seconds=3_600.0)
+    batch = [once("finished"), once("forever", scope=Scope.FOREVER), hour, once("live")]
+    ids = (await database.write(submit_with_result, batch)).ids
+    await database.write(terminate, [Target(id) for id in ids[:3]], Actor("ana", "desk-1"))
+    (newer,) = (await database.write(submit_with_result, [once("finished")])).ids
+    gone = {State.CANCELLED: timedelta(0)}
+    await change(database, sa.update(database.tables.history).values(finished_at=days_ago(1)))
+
+    pruned = await database.write(prune, gone)
+    assert (pruned.tasks[State.CANCELLED], pruned.keys) == (3, 0)
+    assert await keys(database) == {"finished": newer, "forever": ids[1], "hour": ids[2], "live": ids[3]}
+    await let_time_pass(database)
+    assert (await database.write(prune, {}, 1)) == Pruned({}, 0, True, 1)
+    assert await keys(database) == {"finished": newer, "forever": ids[1], "live": ids[3]}
+
+    await database.write(terminate, [Target(newer)], Actor("ana", "desk-1"))
+    await change(database, sa.update(database.tables.history).values(finished_at=days_ago(1)))
+    await database.write(prune, gone)
+    assert await keys(database) == {"forever": ids[1], "live": ids[3]}
+    assert (await database.write(submit_with_result, [once("forever")])).ids == [ids[1]]
+
+
+async def keys(database: Database) -> dict[str, int]:
+    unique = database.tables.unique
+    async with database.reading() as tx:
+        return {row.unique_key: row.task_id for row in await tx.rows(sa.select(unique))}

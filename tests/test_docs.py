@@ -1,0 +1,286 @@
+"""The pages of docs/: their commands and examples work, and their tables match the code."""
+
+import inspect
+import re
+import shlex
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from runner import Context, errors, handler
+from runner.cli.app import VERBS, build
+from runner.cli.bench import PARTS
+from runner.cli.exit_codes import MEANINGS
+from runner.db.migrations.roles import ROLES
+from runner.db.schema import MINUTE_COUNTS, tables
+from runner.filter.fields import FIELDS
+from runner.filter.parse import parse_filter
+from runner.filter.sort import SORTS
+from runner.handlers.options import SETTABLE
+from runner.model.duration import format_duration
+from runner.model.task import MOVES
+from runner.policy.retry import parse_plan
+from runner.settings import DESCRIPTIONS, Settings, load
+from runner.urls import parse_url
+from tasktui.actions.actions import ACTIONS
+from tasktui.screens import MODES
+from tests.conftest import on_sqlite
+from tests.shells import Refused
+from tests.test_readme import (
+    CONFIGURATION,
+    DOCS,
+    README,
+    blocks,
+    code,
+    execute,
+    follow,
+    meant_for,
+    shell_environment,
+    table,
+)
+
+__all__ = ["shell_environment"]
+
+PAGES = (README, *sorted(DOCS.glob("*.md")))
+CONSOLE, HANDLERS, OPERATING, SQL = (DOCS / f"{name}.md" for name in ("console", "handlers", "operating", "sql"))
+
+WITH_FILTER = ("tasks", "retry", "terminate", "delay")
+"""The verbs whose first argument is a filter or a task id."""
+
+
+def words(cell: str) -> list[str]:
+    """The code in a cell."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_page_and_a_heading(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if "://" not in link:
+            name, _, anchor = link.partition("#")
+            target = page.parent / name if name else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link
+
+
+def documented_commands() -> Iterator[str]:
+    """Every line of shell that calls `runner`."""
+    for page in PAGES:
+        for block in blocks(page, "sh"):
+            yield from re.findall(r"^ *(?:uv run )?runner (.*)$", block.text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", sorted(set(documented_commands())))
+def test_every_documented_command_is_valid(command: str) -> None:
+    verb, *arguments = shlex.split(command)
+    build(verb).parse_args([verb, *arguments], print_error=False, exit_on_error=False)
+    if verb in WITH_FILTER and arguments:
+        parse_filter(arguments[0], datetime.now(UTC), UTC)
+
+
+def test_every_setting_is_listed_with_its_default_and_its_description() -> None:
+    rows = table("setting", "## Settings", CONFIGURATION)
+    defaults = {row.name: row.value for row in Settings().describe()}
+    settings = [[code(name), defaults[name], description] for name, description in DESCRIPTIONS.items()]
+    listed = [[name, default, meaning.replace("`", "")] for name, default, meaning in rows]
+    assert listed == settings
+
+
+@on_sqlite
+def test_the_profiles_of_the_configuration_page_load(
+    tmp_path: Path, shell_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in shell_environment.items():
+        monkeypatch.setenv(name, value)
+    (profiles,) = blocks(CONFIGURATION, "toml")
+    (tmp_path / "config.toml").write_text(profiles.text)
+    (tmp_path / "config.toml").chmod(0o600)
+    assert str(load(config=tmp_path / "config.toml").url) == "sqlite:////home/me/tasks.db"
+    prod = load(profile="prod", config=tmp_path / "config.toml")
+    assert (prod.url.password, prod.production, prod.concurrency) == ("a secret", True, 200)
+
+
+@pytest.mark.parametrize(
+    "url", [word for row in table("URL", "## Database URLs", CONFIGURATION) for word in words(row[0])]
+)
+def test_every_documented_url_is_valid(url: str) -> None:
+    assert parse_url(url).kind == ("postgresql" if url.startswith("postgresql") else "sqlite")
+
+
+def test_every_verb_is_listed() -> None:
+    assert table("verb", "## Commands", OPERATING) == [[code(verb.name), verb.help] for verb in VERBS]
+
+
+def test_every_exit_code_is_listed() -> None:
+    listed = table("exit code", "## Commands", OPERATING)
+    assert listed == [[str(end.value), meaning] for end, meaning in MEANINGS.items()]
+
+
+def test_every_field_of_a_filter_is_listed_with_its_examples() -> None:
+    listed = table("field", "## Filters", OPERATING)
+    assert listed == [[code(field.name), field.help, code(field.examples)] for field in FIELDS.values()]
+
+
+def test_every_sort_is_listed() -> None:
+    listed = [row[0] for row in table("sort", "## Sort", OPERATING)]
+    assert sorted(listed) == sorted(code(by) for by in SORTS)
+
+
+def test_every_screen_and_every_action_of_the_console_is_listed() -> None:
+    assert [row[:2] for row in table("key", "## Screens", CONSOLE)] == [
+        [code(mode.key), mode.title] for mode in MODES.values()
+    ]
+    assert [row[:2] for row in table("key", "## Keys", CONSOLE)] == [
+        [code(action.key), action.name] for action in ACTIONS.values()
+    ]
+
+
+def test_every_database_role_is_listed() -> None:
+    listed = [row[0] for row in table("role", "## Database roles", CONSOLE)]
+    assert sorted(listed) == sorted(code(f"task_{role}") for role in ROLES)
+
+
+def test_every_state_transition_is_listed() -> None:
+    moves = [
+        [code(verb), ", ".join(code(state) for state in move.sources if state), code(move.target), move.description]
+        for verb, move in MOVES.items()
+    ]
+    assert table("verb", "## State transitions", DOCS / "reliability.md") == moves
+
+
+def test_every_part_of_the_benchmark_is_listed() -> None:
+    listed = [row[0] for row in table("part", "## Measure your own", DOCS / "performance.md")]
+    assert listed == [code(part) for part in PARTS]
+
+
+def test_the_documented_retry_plans_wait_as_long_as_the_table_shows() -> None:
+    for plan, *waits, _ in table("plan", "## Retry plans", HANDLERS):
+        delays = [parse_plan(plan.strip("`")).delay(failed, 0.5) for failed in range(1, len(waits) + 1)]
+        assert waits == ["-" if delay is None else format_duration(delay) for delay in delays], plan
+
+
+def test_every_option_of_a_handler_is_listed() -> None:
+    listed = [word for row in table("option", "## Name and options", HANDLERS) for word in words(row[0])]
+    assert sorted(listed) == sorted(set(inspect.signature(handler).parameters) - {"name"})
+
+
+def test_every_option_of_a_task_is_listed_with_its_flag() -> None:
+    options = [[code(name), code(f"--{(option.flag or name).replace('_', '-')}")] for name, option in SETTABLE.items()]
+    assert [row[:2] for row in table("option", "`options` takes the options of a task", HANDLERS)] == options
+
+
+def test_every_documented_error_of_a_result_exists() -> None:
+    for row in table("error", "## Results", HANDLERS):
+        assert issubclass(getattr(errors, row[0].strip("`")), Exception)
+
+
+def test_every_documented_name_of_the_context_exists() -> None:
+    listed = {
+        word.removeprefix("ctx.").removesuffix("()")
+        for row in table("attribute", "## Context", HANDLERS)
+        for word in words(row[0])
+    }
+    assert listed - {*dir(Context), *Context.__annotations__} == set()
+
+
+def test_every_table_and_every_column_of_a_task_is_listed() -> None:
+    ours = tables()
+    assert {row[0] for row in table("table", "## Tables", SQL)} == {
+        code(name) for name in [*ours.metadata.tables, "task_schema"]
+    }
+    listed = [
+        word
+        for after in ("Columns of `task` that you set", "Columns that runners write")
+        for row in table("column", after, SQL)
+        for word in words(row[0])
+    ]
+    assert sorted(listed) == sorted({*ours.task.c.keys(), *ours.history.c.keys()})
+    counts = [word for row in table("column", "`task_minute` has", SQL) for word in words(row[0])]
+    assert sorted(counts) == sorted([*MINUTE_COUNTS, "durations"])
+
+
+HANDLED = """
+import documented
+from datetime import datetime, UTC
+
+print(documented.charge_each([1]), documented.charge.submit(order=2, cents=0))
+documented.import_file.submit(path="/tmp", item={"name": "x"}, since=datetime.now(UTC))
+documented.sync.submit("berlin")
+documented.crunch.options(key="last").submit(rows=3)
+documented.pay.submit(order=7)
+documented.count.submit(order=7)
+documented.import_file.options(key="stock").submit(path="/tmp", item={"name": "y"})
+documented.ordered(9)
+documented.close_the_day("monday", [1, 2])
+"""
+
+ORDERS = (
+    "CREATE TABLE orders (id integer PRIMARY KEY, paid boolean, seen integer); INSERT INTO orders VALUES (7, false, 0)"
+)
+
+
+@on_sqlite
+def test_the_documented_handlers_work(tmp_path: Path, shell_environment: dict[str, str]) -> None:
+    module = "\n\n".join(block.text for block in blocks(HANDLERS, "python"))
+    (tmp_path / "documented.py").write_text(module)
+    (tmp_path / "submit.py").write_text(HANDLED)
+    with closing(sqlite3.connect(tmp_path / "tasktui.db")) as shell:
+        shell.executescript(ORDERS)
+    follow("python submit.py && runner work -H documented --until-idle", tmp_path, shell_environment)
+    with closing(sqlite3.connect(tmp_path / "tasktui.db")) as shell:
+        finished = shell.execute("SELECT handler, state, result FROM task_history ORDER BY id").fetchall()
+        paid = shell.execute("SELECT paid, seen FROM orders").fetchall()
+    assert finished == [
+        ("shop.charge", "succeeded", '"charged 5 for order 1"'),
+        ("shop.charge", "dead", None),
+        ("shop.import", "succeeded", '{"path":"/tmp","item":"x"}'),
+        ("shop.sync", "dead", None),
+        ("shop.crunch", "succeeded", "3"),
+        ("shop.pay", "succeeded", None),
+        ("shop.count", "succeeded", "1"),
+        ("shop.import", "succeeded", '{"path":"/tmp","item":"y"}'),
+        ("shop.charge", "succeeded", '"charged 5 for order 9"'),
+        ("shop.ship", "succeeded", None),
+        ("shop.thank", "succeeded", None),
+        ("shop.charge", "succeeded", '"charged 5 for order 1"'),
+        ("shop.charge", "succeeded", '"charged 5 for order 2"'),
+        ("shop.report", "succeeded", '"monday: 0 of 2 failed"'),
+        ("shop.celebrate", "succeeded", None),
+    ]
+    assert paid == [(1, 1)]
+
+
+@pytest.fixture
+def migrated(migrated_url: str, tmp_path: Path) -> dict[str, str]:
+    """The environment of a reader whose tables exist."""
+    if migrated_url.startswith("postgresql"):
+        return {"RUNNER_URL": migrated_url}
+    (tmp_path / "test.db").rename(tmp_path / "tasktui.db")
+    return {}
+
+
+def test_the_documented_sql_works(tmp_path: Path, migrated: dict[str, str]) -> None:
+    for page in PAGES:
+        for block in blocks(page, "sql"):
+            assert block.first.startswith("-- "), f"{page.name}: the block does not name its shell"
+            if meant_for(block, migrated) and "refused" not in block.first:
+                execute(block.text, tmp_path, migrated)
+
+
+def test_every_statement_documented_as_refused_is_refused(tmp_path: Path, migrated: dict[str, str]) -> None:
+    refused = [block for block in blocks(SQL, "sql") if "refused" in block.first]
+    statements = [line for block in refused if meant_for(block, migrated) for line in block.text.splitlines()[1:]]
+    assert len(statements) >= 9
+    for statement in statements:
+        with pytest.raises(Refused):
+            execute(statement, tmp_path, migrated)

@@ -1,0 +1,152 @@
+"""Task options: signatures, fields, columns and errors agree with the one table."""
+
+import inspect
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+import pytest
+
+import runner
+from runner import TaskHandler, connect, disconnect, handler
+from runner.cli.new_tasks import OPTIONS
+from runner.cli.submit import TaskOptions
+from runner.client.coalescing import Coalescer
+from runner.db.schema import tables
+from runner.errors import InvalidHandler, InvalidTask
+from runner.handlers.options import SETTABLE, TASK_OPTIONS
+from runner.handlers.registry import REGISTRY, Options
+from runner.model.task import NewTask
+from runner.store.validation import SUBMIT_COLUMNS, check
+
+SOURCE = str(Path(runner.__file__).parent)
+MOST_FRAMES = 3
+
+
+def parameters(function: Any) -> set[str]:
+    return set(inspect.signature(function).parameters)
+
+
+def test_the_signature_of_options_has_every_option() -> None:
+    assert parameters(TaskHandler.options) - {"self", "tx"} == set(SETTABLE)
+
+
+def test_the_docstring_of_options_describes_every_option() -> None:
+    documented = inspect.getdoc(TaskHandler.options) or ""
+    assert [name for name in SETTABLE if f"    {name}: " not in documented] == []
+
+
+def test_the_signature_of_handler_has_every_option_with_a_default() -> None:
+    defaults = {option.name for option in TASK_OPTIONS if option.default}
+    assert parameters(handler) - {"name", "on_error"} == defaults
+
+
+def test_a_handler_stores_every_default_that_is_not_derived() -> None:
+    defaults = {option.name for option in TASK_OPTIONS if option.default in ("submit", "claim")}
+    assert {field.name for field in fields(Options)} - {"on_error", "rules"} == defaults
+
+
+def test_a_new_task_has_a_field_for_every_option() -> None:
+    assert {option.field or option.name for option in TASK_OPTIONS} | {"handler", "payload"} == set(NewTask._fields)
+
+
+def test_every_value_that_a_submit_carries_is_a_field_of_a_new_task() -> None:
+    assert set(SUBMIT_COLUMNS) <= set(NewTask._fields)
+
+
+def test_every_column_of_an_option_exists() -> None:
+    columns = {option.column for option in TASK_OPTIONS if option.column}
+    assert columns <= set(tables().task.c.keys())
+    assert columns <= set(tables().history.c.keys())
+
+
+def test_the_command_line_and_json_lines_take_every_option() -> None:
+    flags = {option.flag or name for name, option in SETTABLE.items()}
+    assert {field.name for field in fields(TaskOptions)} - {"on_failure"} == flags
+    assert tuple(SETTABLE) == OPTIONS
+
+
+BAD = {
+    "run_at": "tomorrow",
+    "delay": -1,
+    "priority": 10,
+    "key": "k" * 401,
+    "queue": "",
+    "max_attempts": 0,
+    "timeout": 0,
+    "tags": "red",
+    "after": (),
+    "bucket": 1_000,
+    "trace": "\0",
+    "submitted_by": "\0",
+}
+
+
+@pytest.mark.parametrize("field", sorted(BAD))
+def test_a_submit_names_the_option_whose_value_is_not_valid(field: str) -> None:
+    values: dict[str, Any] = {field: BAD[field]}
+    with pytest.raises(InvalidTask, match=f"`{field}`"):
+        check(NewTask("work", **values))
+
+
+@pytest.mark.parametrize("options", [{"priority": 10}, {"max_attempts": 0}, {"timeout": 0}, {"queue": "q" * 201}])
+def test_a_default_that_is_not_valid_is_rejected_when_the_handler_is_registered(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidHandler, match=next(iter(options))):
+        handler("test.defaults", **options)(print)
+
+
+@pytest.fixture
+def work() -> Iterator[TaskHandler[Any, Any, Any]]:
+    @handler("test.frames")
+    def work(number: int) -> None: ...
+
+    yield work
+    disconnect()
+    REGISTRY._handlers.pop("test.frames")
+
+
+def frames_here() -> list[str]:
+    """Our functions on the stack of the caller."""
+    stack = traceback.walk_stack(sys._getframe(1))
+    return [frame.f_code.co_name for frame, _ in stack if frame.f_code.co_filename.startswith(SOURCE)]
+
+
+@pytest.mark.parametrize("options", [{}, {"key": "k"}, {"unique_key": "k"}], ids=["plain", "options", "unique"])
+def test_a_submit_passes_few_frames_before_the_driver(
+    work: TaskHandler[Any, Any, Any], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(url=f"sqlite:///{tmp_path / 'tasks.db'}")
+    stacks: list[list[str]] = []
+    execute: Any = aiosqlite.Connection.execute_fetchall
+
+    def counted(connection: Any, sql: str, *arguments: Any) -> Any:
+        if sql.startswith("INSERT"):
+            stacks.append(frames_here())
+        return execute(connection, sql, *arguments)
+
+    monkeypatch.setattr(aiosqlite.Connection, "execute_fetchall", counted)
+    (work.options(**options) if options else work).submit(number=1)
+    (work.options(**options) if options else work).submit_many([{"number": 2}, {"number": 3}])
+    assert stacks
+    assert [stack for stack in stacks if len(stack) > MOST_FRAMES] == []
+
+
+def test_a_coalesced_submit_passes_few_frames_before_its_queue(
+    work: TaskHandler[Any, Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(url=f"sqlite:///{tmp_path / 'tasks.db'}", coalesce=True)
+    stacks: list[list[str]] = []
+    put = Coalescer.put
+
+    def counted(coalescer: Coalescer, task: NewTask) -> Any:
+        stacks.append(frames_here())
+        return put(coalescer, task)
+
+    monkeypatch.setattr(Coalescer, "put", counted)
+    work.submit(number=1)
+    work.options(key="k").submit(number=2)
+    assert [len(stack) < MOST_FRAMES for stack in stacks] == [True, True]
