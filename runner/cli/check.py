@@ -14,6 +14,7 @@ from runner.cli.output import TableColumn, print_json, print_line, print_table, 
 from runner.cli.stats import paused_line, unknown_line
 from runner.db.connect import most_connections
 from runner.db.database import Database
+from runner.db.filesystem import open_to_others
 from runner.db.migrations.guards import missing_guards
 from runner.db.migrations.revisions import check as check_schema
 from runner.db.transaction import clock
@@ -126,6 +127,8 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
     yield Finding("database", CheckStatus.WELL, f"{database.url} answers in {format.duration(latency)}")
     for worry in health_issues(await database.read(health)):
         yield Finding("database", CheckStatus.NOTE, worry.text, worry.advice)
+    for finding in _file_mode(settings.url):
+        yield finding
     if settings.url.tls.weak:
         advice = "Add sslmode=verify-full to the URL, and the server's certificate."
         yield Finding(
@@ -139,6 +142,14 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
         yield finding
     async for finding in _work(database):
         yield finding
+
+
+def _file_mode(url: DatabaseUrl) -> Iterator[Finding]:
+    files = list(open_to_others(url.database)) if url.kind == "sqlite" else []
+    if files:
+        names = " ".join(quote(str(file)) for file in files)
+        text = f"every user of this machine may read or change {', '.join(file.name for file in files)}"
+        yield Finding("file mode", CheckStatus.NOTE, text, f"Run: chmod o-rw {names}")
 
 
 def _clock(skew: timedelta) -> Finding:

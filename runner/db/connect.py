@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from runner.db.filesystem import identity
+from runner.db.filesystem import create_private, identity
 
 READING: dict[str, dict[str, Any]] = {
     "postgresql": {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"},
@@ -87,6 +87,8 @@ def prepare(engine: sa.Engine, synchronous: str) -> None:
     """Register the set-up of connections and transactions on an engine."""
     if engine.dialect.name == "sqlite":
         writes = "mode" not in engine.url.query
+        if writes:
+            sa.event.listen(engine, "do_connect", lambda _dialect, _record, args, _options: create_private(args[0]))
         sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, synchronous, writes))
         sa.event.listen(engine, "begin", _begin_sqlite)
         _follow_file(engine)

@@ -1,7 +1,10 @@
-"""filesystem: reject a SQLite file on a file system whose locks do not work, before it is opened."""
+"""filesystem: where a SQLite file may lie, and which users may read it."""
 
 import os
 import re
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from runner.errors import UnsafeFile
@@ -99,3 +102,41 @@ def identity(path: str | Path) -> tuple[int, int]:
     """
     status = Path(path).stat()
     return status.st_dev, status.st_ino
+
+
+PRIVATE = 0o600
+"""Mode of a new SQLite file. SQLite gives the same mode to the -wal and -shm files beside it."""
+
+COMPANIONS = ("", "-wal", "-shm")
+"""Suffixes of the files of one SQLite database."""
+
+
+def create_private(file: str) -> None:
+    """Create an empty SQLite file that only this user may read and write. An existing file keeps its mode.
+
+    Args:
+        file: path of the file. If it cannot be created, SQLite reports the reason when it opens the file.
+    """
+    with suppress(OSError):
+        # A link to a missing file: O_EXCL refuses the link itself.
+        os.close(os.open(os.path.realpath(file), os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE))
+
+
+def open_to_others(file: str) -> Iterator[Path]:
+    """Find the files of a SQLite database that every user of this machine may read or write.
+
+    Args:
+        file: path of the database file.
+
+    Returns:
+        The files; none if a folder above them keeps other users out.
+    """
+    path = Path(file).resolve()
+    with suppress(OSError):
+        if not all(folder.stat().st_mode & stat.S_IXOTH for folder in path.parents):
+            return
+    for suffix in COMPANIONS:
+        with suppress(OSError):
+            companion = path.with_name(path.name + suffix)
+            if companion.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+                yield companion

@@ -120,6 +120,16 @@ def test_a_check_counts_the_connections_of_a_runner(
     assert f"opens {most} connections at most" in result.out
 
 
+def test_a_check_reports_a_file_that_other_users_may_read(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call("migrate").code == Exit.OK
+    assert "file mode" not in call("check").out
+    monkeypatch.setattr("runner.cli.check.open_to_others", lambda file: iter([tmp_path / file]))
+    (finding,) = (each for each in call("check", "--json").document["checks"] if each["topic"] == "file mode")
+    assert (finding["verdict"], finding["advice"]) == (CheckStatus.NOTE, f"Run: chmod o-rw {tmp_path}/tasktui.db")
+
+
 def test_a_check_reports_handlers_that_cannot_be_loaded(cli: Call) -> None:
     result = cli("check", "-H", "no_such_module")
     assert result.code == Exit.CONFIGURATION

@@ -1,13 +1,17 @@
-"""A SQLite file on a network mount is refused before it is opened."""
+"""A SQLite file on a network mount is refused before it is opened, and a new file is private."""
 
+import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from runner.db import filesystem
 from runner.db.database import Database
-from runner.db.filesystem import filesystem_of, is_remote
-from runner.errors import UnsafeFile
+from runner.db.filesystem import COMPANIONS, filesystem_of, is_remote, open_to_others
+from runner.errors import DatabaseUnavailable, UnsafeFile
 
 MOUNTS = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -93,3 +97,69 @@ def test_without_proc_nothing_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setattr(filesystem, "MOUNTS", tmp_path / "none")
     assert filesystem.read_mounts() == ""
     filesystem.refuse_remote("/home/tasks.db")
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """The umask that hides nothing."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+async def modes_of_new(file: Path) -> dict[str, int]:
+    """Create the tables in a file and return the modes of its files while a connection is open."""
+    database = Database.open(str(file))
+    try:
+        await database.migrate()
+        files = (file.resolve().parent / f"{file.resolve().name}{suffix}" for suffix in COMPANIONS)
+        return {each.name: stat.S_IMODE(each.stat().st_mode) for each in files}
+    finally:
+        await database.dispose()
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_a_new_file_is_private(tmp_path: Path) -> None:
+    assert await modes_of_new(tmp_path / "tasks.db") == {
+        "tasks.db": 0o600,
+        "tasks.db-wal": 0o600,
+        "tasks.db-shm": 0o600,
+    }
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_a_new_file_behind_a_link_is_private(tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "tasks.db")
+    assert set((await modes_of_new(tmp_path / "link.db")).values()) == {0o600}
+
+
+@pytest.mark.usefixtures("open_umask")
+async def test_an_existing_file_keeps_its_mode(tmp_path: Path) -> None:
+    file = tmp_path / "tasks.db"
+    file.touch(mode=0o640)
+    assert set((await modes_of_new(file)).values()) == {0o640}
+
+
+async def test_a_file_in_a_missing_folder_is_an_error_of_the_database(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseUnavailable, match="unable to open"):
+        await modes_of_new(tmp_path / "none" / "tasks.db")
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that every user may enter; pytest's own folders are private."""
+    with TemporaryDirectory(dir="/tmp") as folder:  # noqa: S108 - its parents are public
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def test_files_that_other_users_may_read_are_reported(public_folder: Path) -> None:
+    file, log = public_folder / "tasks.db", public_folder / "tasks.db-wal"
+    for each, mode in ((file, 0o600), (log, 0o602)):
+        each.touch()
+        each.chmod(mode)
+    assert list(open_to_others(str(file))) == [log.resolve()]
+    file.chmod(0o604)
+    assert list(open_to_others(str(file))) == [file.resolve(), log.resolve()]
+    public_folder.chmod(0o700)
+    assert list(open_to_others(str(file))) == []
