@@ -1,8 +1,11 @@
 """Settings: precedence of the sources, rejected values and their messages, and no secret in any output."""
 
+import grp
 import logging
 import os
 import pickle
+import pwd
+import stat
 import sys
 import textwrap
 import traceback
@@ -18,7 +21,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from runner.errors import InvalidSettings, InvalidUrl, RunnerError, UnknownProfile
-from runner.settings import DESCRIPTIONS, Row, Settings, load
+from runner.settings import DESCRIPTIONS, Row, Settings, file_access, load
 from runner.settings.passwords import read_password
 from runner.urls import parse_url
 
@@ -379,6 +382,76 @@ def test_a_file_with_a_password_command_is_rejected_if_other_users_may_write_it(
     assert not ran.exists()
     path.chmod(0o644)
     assert load().url.password == "1"
+
+
+COMMAND = "[profiles.dev]\npassword_command = 'pass show x'"
+
+
+@pytest.mark.parametrize("mode", [0o757, 0o775])
+def test_a_file_with_a_password_command_is_rejected_if_other_users_may_replace_it(
+    mode: int, config: WriteConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = config(COMMAND)
+    monkeypatch.setattr(file_access, "_is_own_group", lambda _: False)
+    for folder in (path.parent, tmp_path):
+        folder.chmod(mode)
+        message = refusal()
+        assert f"password_command of profile dev in {path}" in message
+        assert f"run chmod go-w {folder}" in message
+        folder.chmod(0o700)
+    load()
+    path.parent.chmod(mode | stat.S_ISVTX)  # only its owner may replace the file
+    load()
+
+
+def test_the_private_group_of_the_user_may_write_the_folder_of_a_password_command(
+    config: WriteConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config(COMMAND).parent.chmod(0o775)
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    for group, members, trusted in ((name, [], True), (name, ["eve"], False), ("staff", [], False)):
+        entry = grp.struct_group((group, "x", 1, members))
+        monkeypatch.setattr(grp, "getgrgid", lambda _, entry=entry: entry)
+        assert (tmp_path / "home").stat().st_mode & stat.S_IWGRP
+        if trusted:
+            load()
+        else:
+            assert "they may write the folder" in refusal()
+    config(COMMAND).parent.chmod(0o757)
+    monkeypatch.setattr(grp, "getgrgid", lambda _: grp.struct_group((name, "x", 1, [])))
+    assert "they may write the folder" in refusal()
+
+
+def test_links_to_a_file_with_a_password_command_are_followed(config: WriteConfig, tmp_path: Path) -> None:
+    path, shared, target = config(COMMAND), tmp_path / "shared", tmp_path / "dotfiles"
+    for folder in (shared, target):
+        folder.mkdir()
+    path.rename(target / "config.toml")
+    path.symlink_to("../shared/inner")
+    (shared / "inner").symlink_to(target / "config.toml")
+    load()
+    shared.chmod(0o777)  # others may point the inner link elsewhere
+    assert f"run chmod go-w {shared}" in refusal()
+    shared.chmod(0o755)
+    target.chmod(0o777)
+    assert f"run chmod go-w {target}" in refusal()
+    target.chmod(0o755)
+    (target / "config.toml").chmod(0o622)
+    assert f"run chmod go-w {path}" in refusal()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_links_and_folders_of_another_user_are_rejected_for_a_password_command(
+    config: WriteConfig, tmp_path: Path
+) -> None:
+    path, target = config(COMMAND), tmp_path / "config.toml"
+    os.chown(path.parent, 12345, -1)
+    assert f"another user owns the folder {path.parent}" in refusal()
+    os.chown(path.parent, 0, -1)
+    path.rename(target)
+    path.symlink_to(target)
+    os.lchown(path, 12345, -1)
+    assert f"another user owns the link {path}" in refusal()
 
 
 def test_a_file_without_a_password_command_may_be_writable_for_others(config: WriteConfig) -> None:

@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 import platformdirs
 
 from runner.errors import InvalidSettings, UnknownProfile
+from runner.settings.file_access import TRUSTED, WRITABLE_BY_OTHERS, replaceable
 from runner.settings.passwords import read_password
 from runner.settings.settings import locate
 from runner.urls import DatabaseUrl
@@ -162,7 +163,7 @@ def read_config(path: Path | None, asked_by: str = "") -> ConfigFile:
 
     Raises:
         InvalidSettings: a required file is missing; or the file is not a regular file, not readable, not TOML or not
-            a configuration file; or it names a password_command, and other users may write it.
+            a configuration file; or it names a password_command, and other users may write or replace it.
     """
     file = path or default_path()
     try:
@@ -186,16 +187,18 @@ def read_config(path: Path | None, asked_by: str = "") -> ConfigFile:
 
 
 def _reject_foreign_command(config: ConfigFile, status: os.stat_result) -> None:
-    """Reject a file that names a program to run if users other than this one and root may write it."""
+    """Reject a file that names a program to run if users other than this one and root may write or replace it."""
     profile = next((profile for profile in config.profiles.values() if "password_command" in profile.values), None)
     if profile is None:
         return
     where = profile.origin("password_command")
-    if status.st_uid not in (0, os.geteuid()):
+    if status.st_uid not in TRUSTED:
         _reject(where, "another user owns the file and could name any program")
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_mode & WRITABLE_BY_OTHERS:
         why = "other users may write the file and could name any program"
         _reject(where, f"{why}; run chmod go-w {shlex.quote(str(config.path))}")
+    if problem := replaceable(config.path):
+        _reject(where, f"other users may replace the file and could name any program: {problem}")
 
 
 def _reject(where: str, why: str) -> NoReturn:

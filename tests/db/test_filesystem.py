@@ -148,7 +148,7 @@ async def test_a_file_in_a_missing_folder_is_an_error_of_the_database(tmp_path: 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
     """A folder that every user may enter; pytest's own folders are private."""
-    with TemporaryDirectory(dir="/tmp") as folder:  # noqa: S108 - its parents are public
+    with TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
 
