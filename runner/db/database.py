@@ -65,7 +65,7 @@ class Database:
         self._writer = engine.execution_options(**writing[self.dialect.name])
         self._read_only, self._deadline = read_only, deadline
         single = engine.execution_options(**connect.SINGLE[self.dialect.name])
-        self._lines = StatementPool(single, commits=not self.dialect.isolates_rows)
+        self._statements = StatementPool(single, commits=not self.dialect.isolates_rows)
         self._turn = turn
 
     @classmethod
@@ -183,8 +183,8 @@ class Database:
                 yield tx
             return
         turn = self._writers_turn() if writes else nullcontext()
-        async with self._translated(), turn, self._lines.taken(writes) as line:
-            yield Transaction(line.connection, self.tables, self.dialect, line.driver)
+        async with self._translated(), turn, self._statements.checkout(writes) as pooled:
+            yield Transaction(pooled.connection, self.tables, self.dialect, pooled.driver)
 
     async def read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of the store in its own reading transaction."""
@@ -209,7 +209,7 @@ class Database:
 
     async def dispose(self) -> None:
         """Close all connections; an open one to SQLite would keep the process from ending."""
-        await self._lines.close()
+        await self._statements.close()
         await self.engine.dispose()
         await self._handlers.dispose()
 
@@ -228,9 +228,7 @@ class Database:
         if self._turn is None:
             yield
         else:
-            async with (
-                self._turn.admitted()
-            ):  # one writer at a time: queueing here is fair, SQLite's own waiting is not
+            async with self._turn.admitted():  # one writer at a time: this queue is fair, SQLite's busy handler is not
                 yield
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Lines: connections that stay open for the statements that run often, used without ceremony."""
+"""StatementPool: connections that stay open for frequent single statements."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,76 +8,98 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 MOST = 6
-"""Connections for single statements. The engine keeps the others for transactions."""
+"""Maximum number of connections for single statements. The engine keeps the others for transactions."""
 
 
 class PooledConnection:
-    """A connection, and the driver's own beneath it.
+    """A connection of the pool, and the driver's own connection beneath it.
 
     Args:
-        connection: checked out for good.
+        connection: checked out of SQLAlchemy's pool until it is closed.
         driver: the driver's connection.
-        commits: False when each statement commits by itself.
     """
 
-    __slots__ = ("commits", "connection", "driver")
+    __slots__ = ("connection", "driver")
 
-    def __init__(self, connection: AsyncConnection, driver: Any, commits: bool) -> None:
+    def __init__(self, connection: AsyncConnection, driver: Any) -> None:
         self.connection = connection
         self.driver = driver
-        self.commits = commits
 
 
 class StatementPool:
-    """The open lines of one engine: taken, used for one transaction, and laid back.
+    """The connections for single statements of one engine.
 
-    Taking a connection from SQLAlchemy's pool, beginning and ending a transaction on it and laying it back costs more
-    than a statement for a hundred tasks.
+    A checkout from SQLAlchemy's own pool, with its begin, commit and return, costs more than a statement for a hundred
+    tasks.
 
     Args:
         engine: with the execution options of a single statement.
-        commits: True when a transaction must be begun and ended: where statements do not commit by themselves.
+        commits: True if statements need BEGIN and COMMIT; False if each commits by itself.
     """
 
     def __init__(self, engine: AsyncEngine, commits: bool) -> None:
         self._engine = engine
         self._commits = commits
         self._idle: list[PooledConnection] = []
-        self._room = asyncio.Semaphore(MOST)
+        self._limit = asyncio.Semaphore(MOST)
+        self._closed = False
 
     @asynccontextmanager
-    async def taken(self, writes: bool = True) -> AsyncIterator[PooledConnection]:
-        """Take a line for one transaction; one on which something failed is not laid back.
+    async def checkout(self, writes: bool = True) -> AsyncIterator[PooledConnection]:
+        """Lend a connection for one transaction. A connection on which something failed is closed.
 
         Args:
-            writes: False for a single statement that only reads: no transaction need be begun for it.
+            writes: False for a single statement that only reads and needs no BEGIN.
         """
-        async with self._room:
-            line = self._idle.pop() if self._idle else await self._open()
-            begins = writes and line.commits
+        async with self._limit:
+            pooled = self._idle.pop() if self._idle else await self._open()
+            begins = writes and self._commits
             try:
                 if begins:
-                    await line.driver.execute("BEGIN IMMEDIATE")
-                yield line
+                    await pooled.driver.execute("BEGIN IMMEDIATE")
+                yield pooled
                 if begins:
-                    await line.driver.commit()
+                    await pooled.driver.commit()
             except BaseException:
-                if getattr(line.driver, "closed", False):
-                    await self.close()  # the server went away, and with it the others
-                await line.connection.invalidate()
-                await line.connection.close()
+                await self._discard(pooled)
                 raise
-            self._idle.append(line)
+            if self._closed:
+                await _close(pooled)
+            else:
+                self._idle.append(pooled)
 
     async def close(self) -> None:
-        """Close the lines that are not in use."""
+        """Close the idle connections now, and each other one when its transaction ends."""
+        self._closed = True
+        await self._close_idle()
+
+    async def _discard(self, pooled: PooledConnection) -> None:
+        try:
+            if getattr(pooled.driver, "closed", False):
+                await self._close_idle()  # the server closed this connection, so it has closed the others as well
+        finally:
+            await _close(pooled)
+
+    async def _close_idle(self) -> None:
         while self._idle:
-            await self._idle.pop().connection.close()
+            await _close(self._idle.pop())
 
     async def _open(self) -> PooledConnection:
         connection = await self._engine.connect()
-        raw = await connection.get_raw_connection()
-        driver: Any = raw.driver_connection
-        if self._commits and raw.info.pop("query_only", False):
-            await driver.execute("PRAGMA query_only = OFF")  # it served a reader before
-        return PooledConnection(connection, driver, self._commits)
+        try:
+            raw = await connection.get_raw_connection()
+            driver: Any = raw.driver_connection
+            if self._commits and raw.info.pop("query_only", False):
+                await driver.execute("PRAGMA query_only = OFF")  # set by an earlier reader
+        except BaseException:
+            await connection.close()
+            raise
+        return PooledConnection(connection, driver)
+
+
+async def _close(pooled: PooledConnection) -> None:
+    # The engine may have a new pool by now, and a connection that returns to the old one would never be closed.
+    try:
+        await pooled.connection.invalidate()
+    finally:
+        await pooled.connection.close()

@@ -19,7 +19,7 @@ from runner.settings import Settings
 from runner.store.submit import submit
 from runner.urls import parse_url
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Timeout of a test in seconds; the expected events take a fraction of a second."""
 
 QUICK: dict[str, Any] = {

@@ -97,7 +97,7 @@ async def arrange(database: Database) -> None:
     """Create the scene in an empty database."""
     await add_live(database, queue="mail")
     await add_live(database, run_at=ahead(600))
-    await add_runner(database)
+    await add_runner(database, lease=3600)
     await add_runner(database, lease=-60)
     held: dict[str, Any] = {"state": State.RUNNING.value, "runner_id": RUNNER, "fence": 1, "attempt": 1}
     await add_live(database, max_attempts=3, claimed_at=db_now(), **held)
