@@ -11,7 +11,7 @@ from runner.db.schema import Tables, is_state
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.types import NO_JOIN, JsonText, db_later, db_now
 from runner.errors import DuplicateTask
-from runner.model.task import NewTask, Scope, State, SubmitResult
+from runner.model.task import NewTask, OnDuplicate, Scope, State, SubmitResult
 from runner.policy.uniqueness import Contest, Key, KeyChange, changes, contest, key_of, replacements
 from runner.store.validation import SUBMIT_COLUMNS
 
@@ -114,13 +114,22 @@ def check_keys(frame: Frame, tasks: Sequence[NewTask]) -> Steps[Contest]:
         DuplicateTask: a task is a duplicate and its policy raises; nothing was written.
     """
     keys = {key for task in tasks if (key := key_of(task))}
+    # Deleting the new keys after a refusal would need a right that would let producers delete the keys of others.
+    reverts = len(tasks) > 1 and any(task.unique and task.unique.on_duplicate is OnDuplicate.ERROR for task in tasks)
+    if reverts:
+        yield Step(_savepoint("SAVEPOINT task_keys", frame.driver), {})
     fresh = yield from lock_unique_keys(frame, keys)
     holders = yield from key_holders(frame, keys - fresh)
     try:
-        return contest(tasks, holders)
+        outcome = contest(tasks, holders)
     except DuplicateTask:
-        yield from delete_keys(frame, fresh)
+        if reverts:
+            yield Step(_savepoint("ROLLBACK TO SAVEPOINT task_keys", frame.driver), {})
         raise
+    finally:
+        if reverts:
+            yield Step(_savepoint("RELEASE SAVEPOINT task_keys", frame.driver), {})
+    return outcome
 
 
 def record_keys(
@@ -241,6 +250,11 @@ def _save_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
         "duplicate_at": sa.case((repeated, db_now()), (other, sa.null()), else_=unique.c.duplicate_at),
     }
     return Prepared(sa.update(unique).where(meant).values(values), driver)
+
+
+@lru_cache
+def _savepoint(statement: str, driver: sa.Dialect) -> Prepared:
+    return Prepared(sa.text(statement), driver)
 
 
 def _same(unique: Any, new: Any) -> sa.ColumnElement[bool]:

@@ -49,7 +49,7 @@ from runner.store.metrics import Minute, write_statistics
 from runner.store.rescue import Rescuer, rescue
 from runner.store.retention import prune, retention_of
 from runner.store.settle import Settlement, settle
-from runner.store.submit import COLUMNS, submit
+from runner.store.submit import COLUMNS, submit, submit_many
 from runner.urls import parse_url
 from tests.cli.conftest import program
 from tests.conftest import PostgresDatabases
@@ -190,6 +190,85 @@ async def submits_once(tx: Transaction) -> None:
         await submit(tx, NewTask("h", unique=UniqueSpec("k", on_duplicate=OnDuplicate.ERROR)))
 
 
+async def submits_by_plain_sql(tx: Transaction) -> None:
+    """The statements of docs/sql.md for a unique key, twice."""
+    page = (Path(__file__).parents[2] / "docs" / "sql.md").read_text()
+    (block,) = re.findall(r"-- in psql\nBEGIN;\n(INSERT INTO task_unique.+?)COMMIT;", page, re.DOTALL)
+    before = await tx.scalar(sa.text("SELECT count(id) FROM task"))
+    for _ in range(2):
+        for statement in filter(str.strip, block.split(";")):
+            await (await tx.connection.get_raw_connection()).driver_connection.execute(statement)  # type: ignore[union-attr]
+    assert await tx.scalar(sa.text("SELECT count(id) FROM task")) == before + 1
+
+
+async def submits_after_a_refusal(tx: Transaction) -> None:
+    """A refused batch leaves none of its keys behind, although the transaction goes on."""
+    unique = tx.tables.unique.c
+    await submit(tx, NewTask("h", unique=UniqueSpec("k")))
+    batch = [NewTask("h", unique=UniqueSpec(key, on_duplicate=OnDuplicate.ERROR)) for key in ("fresh", "k")]
+    with pytest.raises(DuplicateTask):
+        await submit_many(tx, batch)
+    keys = await tx.rows(sa.select(unique.unique_key).where(unique.unique_key.in_(["k", "fresh"])))
+    assert [row[0] for row in keys] == ["k"]
+    await submit_many(tx, batch[:1])
+
+
+KEY_THEFT = {
+    "delete a key": "DELETE FROM task_unique",
+    "lock the keys": "LOCK TABLE task_unique IN EXCLUSIVE MODE",
+    "choose the holder of a new key": "INSERT INTO task_unique (handler, unique_key, task_id) VALUES ('h', 'n', 1)",
+    "move a key": "UPDATE task_unique SET unique_key = 'other'",
+}
+"""Statements that change or lock unique keys."""
+
+HOLDS = {
+    "free": ("until finished", 0),
+    "held": ("until finished", 3600),
+    "forever": ("forever", 0),
+    "timed": ("for a time", 3600),
+}
+
+
+@pytest.fixture
+def owner_with_key(request: pytest.FixtureRequest, seen_by: dict[str, str]) -> Iterator[psycopg.Connection[Any]]:
+    """The owner in a transaction with a unique key of task 999, which is held or not; 1000 is another task with it."""
+    scope, seconds = HOLDS[request.getfixturevalue("hold")]
+    with psycopg.connect(seen_by["owner"]) as owner:
+        owner.execute("INSERT INTO task (id, handler, unique_key) OVERRIDING SYSTEM VALUE VALUES (1000, 'h', 'key')")
+        if seconds:
+            owner.execute("INSERT INTO task (id, handler, unique_key) OVERRIDING SYSTEM VALUE VALUES (999, 'h', 'key')")
+        expires = "now() + interval '1 h'" if scope == "for a time" else "NULL"
+        owner.execute(
+            "INSERT INTO task_unique (handler, unique_key, task_id, scope, expires_at) "
+            f"VALUES ('h', 'key', 999, '{scope}', {expires})".encode()
+        )
+        yield owner
+        owner.rollback()
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+def test_a_producer_takes_only_free_unique_keys(
+    hold: str, owner_with_key: psycopg.Connection[Any], seen_by: dict[str, str]
+) -> None:
+    login = parse_url(seen_by["producer"]).user or ""
+    owner_with_key.execute(sql.SQL("SET LOCAL SESSION AUTHORIZATION {}").format(sql.Identifier(login)))
+    where = "WHERE handler = 'h' AND unique_key = 'key'"
+    refused = {
+        "free it": f"UPDATE task_unique SET task_id = 0 {where}",
+        "keep it for ever": f"UPDATE task_unique SET scope = 'forever', expires_at = NULL, task_id = 77 {where}",
+        "hold it for a missing task": f"UPDATE task_unique SET task_id = 998 {where}",
+    }
+    takes = f"UPDATE task_unique SET task_id = 1000, scope = 'until finished', expires_at = NULL {where}"
+    if hold != "free":
+        refused["take it"] = takes
+    for statement in refused.values():
+        refusal = pytest.raises(psycopg.errors.InsufficientPrivilege, match="'key' of h belongs to task 999")
+        with refusal, owner_with_key.transaction():
+            owner_with_key.execute(statement.encode())
+    if hold == "free":
+        owner_with_key.execute(takes.encode())
+
+
 @dataclass(frozen=True)
 class Case:
     """An operation and the roles that may do it."""
@@ -202,6 +281,8 @@ class Case:
 CASES = (
     Case("submit", submits, ("producer", *RUNNERS_AND_OPERATORS)),
     Case("submit once", submits_once, ("producer", *RUNNERS_AND_OPERATORS)),
+    Case("submit once by plain SQL", submits_by_plain_sql, ("producer", *RUNNERS_AND_OPERATORS)),
+    Case("submit after a refusal", submits_after_a_refusal, ("producer", *RUNNERS_AND_OPERATORS)),
     Case("ask what is unfinished", lambda tx: unfinished(tx, "h", "k"), ROLES),
     Case("look", all_queries, ("reader", *RUNNERS_AND_OPERATORS)),
     Case("read payloads", sent("SELECT payload FROM task"), ("reader", *RUNNERS_AND_OPERATORS)),
@@ -216,6 +297,7 @@ CASES = (
     Case("strike a runner out", sent("DELETE FROM task_runner"), ("runner",)),
     *(Case(name, verb, ("runner",)) for name, verb in RUNS.items()),
     *(Case(name, verb, ("operator",)) for name, verb in (INTERVENES | TAKES_BACK).items()),
+    *(Case(name, sent(statement), RUNNERS_AND_OPERATORS) for name, statement in KEY_THEFT.items()),
     *(Case(name, sent(statement), ()) for name, statement in NOBODY_MAY.items()),
 )
 
@@ -369,7 +451,7 @@ GAPS: dict[str, tuple[str, list[str] | None]] = {
     ),
     "triggers that are off": (
         "ALTER TABLE task DISABLE TRIGGER audited; ALTER TABLE task_unique DISABLE TRIGGER USER",
-        ["changes of task, task_unique through plain SQL are not"],
+        ["changes of task, task_unique through plain SQL are not", "task_producer may take unique keys"],
     ),
     "roles of another server": (
         f"DROP TRIGGER audited ON task_runner; {AUDITED}{OTHERS}",
@@ -378,6 +460,10 @@ GAPS: dict[str, tuple[str, list[str] | None]] = {
     "a column that was opened": (
         "GRANT INSERT (login) ON task_audit TO task_operator; GRANT UPDATE (at) ON task_audit TO task_producer",
         ["task_operator may write the audit column login", "task_producer may write the audit column at"],
+    ),
+    "keys without a guard": (
+        "DROP TRIGGER key_guard ON task_unique",
+        ["task_producer may take unique keys from other tasks: the trigger key_guard is missing"],
     ),
     "rights that were all taken back": ("REVOKE ALL ON task FROM task_operator", None),
 }

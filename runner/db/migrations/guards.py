@@ -18,6 +18,9 @@ from runner.db.schema.partitions import full_name
 TRIGGER = "audited"
 """Name of the trigger that roles.sql creates on each audited table."""
 
+KEY_TRIGGER = "key_guard"
+"""Name of the trigger that roles.sql creates on the unique keys."""
+
 OWN_BY_DATABASE = ("login", "at")
 """Audit columns that the database fills and no client may write."""
 
@@ -43,7 +46,7 @@ async def missing_guards(tx: MigrationTransaction) -> list[str] | None:
     """Find the triggers and grants of roles.sql that are missing.
 
     Args:
-        tx: open transaction. It executes one or four statements on PostgreSQL, none on SQLite.
+        tx: open transaction. It executes one or five statements on PostgreSQL, none on SQLite.
 
     Returns:
         One short sentence per finding. None if the database does not use the roles: the operator role does not exist or
@@ -58,7 +61,11 @@ async def missing_guards(tx: MigrationTransaction) -> list[str] | None:
     oid_of = {row[0]: row[1] for row in rows}
     if not any(may_update and name == names["operator"] for name, _, may_update in rows):
         return None
-    return [*(await _trigger_findings(tx, oid_of, names)), *(await _column_findings(tx, list(names.values())))]
+    return [
+        *(await _trigger_findings(tx, oid_of, names)),
+        *(await _key_findings(tx, oid_of, names)),
+        *(await _column_findings(tx, list(names.values()))),
+    ]
 
 
 async def _trigger_findings(tx: MigrationTransaction, oid_of: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
@@ -86,6 +93,16 @@ def _findings(audited: list[str], definitions: Mapping[str, str], role_oids: lis
 
 def _has_role(definition: str, oid: str | None) -> bool:
     return oid is not None and re.search(rf"\b{oid}['\)]*::oid", definition) is not None
+
+
+async def _key_findings(tx: MigrationTransaction, oid_of: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
+    parameters = {"trigger": KEY_TRIGGER, "tables": [full_name(tx.tables.unique)]}
+    definitions = [row[1] for row in (await tx.connection.execute(_TRIGGERS, parameters)).all()]
+    role_oids = [oid_of.get(names[name]) for name in ("runner", "operator", "producer")]
+    if any(all(_has_role(definition, oid) for oid in role_oids) for definition in definitions):
+        return []
+    problem = "names the roles of another server" if definitions else "is missing or disabled"
+    return [f"{names['producer']} may take unique keys from other tasks: the trigger {KEY_TRIGGER} {problem}"]
 
 
 async def _column_findings(tx: MigrationTransaction, names: list[str]) -> list[str]:

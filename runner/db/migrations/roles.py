@@ -62,6 +62,7 @@ def _names(prefix: str, schema: str | None) -> dict[str, str]:
     usage = f'GRANT USAGE ON SCHEMA "{schema}" TO {", ".join(role_names.values())};\n' if schema else ""
     names = {
         "audit_function": f'{qualifier}"{prefix}task_audited"',
+        "guard_function": f'{qualifier}"{prefix}task_key_guard"',
         "audit_name": f"{prefix}task_audit",
         "task_name": f"{prefix}task",
     }

@@ -31,7 +31,10 @@ GRANT INSERT (
     handler, payload, {option_columns},
     state, blocked_by, parents
 ) ON {task} TO {producer};
-GRANT SELECT, INSERT, UPDATE, DELETE ON {task_unique} TO {producer};
+-- A submit locks its unique keys, and takes free ones; the trigger key_guard refuses to take a key from another task.
+-- Without a right to whole rows, a producer can neither delete keys nor lock the table.
+GRANT SELECT, INSERT (handler, unique_key), UPDATE (task_id, scope, expires_at, duplicates, duplicate_at)
+ON {task_unique} TO {producer};
 -- For on_duplicate="replace", the producer must be able to change tasks:
 --     GRANT SELECT, UPDATE ON {task} TO {producer};
 
@@ -116,6 +119,45 @@ BEGIN
 END
 $$;
 REVOKE ALL ON FUNCTION {audit_function}() FROM PUBLIC;
+
+CREATE OR REPLACE FUNCTION {guard_function}() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- Argument: task table.
+DECLARE
+    task_exists boolean;
+    holder_exists boolean;
+BEGIN
+    EXECUTE format(
+        'SELECT EXISTS (SELECT FROM %1$I.%2$I WHERE id = $1 AND handler = $2 AND unique_key = $3), '
+        'EXISTS (SELECT FROM %1$I.%2$I WHERE id = $4)', TG_TABLE_SCHEMA, TG_ARGV[0]
+    ) INTO task_exists, holder_exists USING NEW.task_id, NEW.handler, NEW.unique_key, OLD.task_id;
+    IF NOT task_exists OR OLD.scope = 'forever' OR OLD.scope = 'until finished' AND holder_exists
+        OR OLD.expires_at > clock_timestamp()
+    THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = format('permission denied: unique key %s of %s belongs to task %s',
+                             quote_literal(OLD.unique_key), OLD.handler, OLD.task_id),
+            HINT = 'A producer may only take a free key, for a new task with this handler and key.';
+    END IF;
+    RETURN NULL;
+END
+$$;
+REVOKE ALL ON FUNCTION {guard_function}() FROM PUBLIC;
+
+DO $$
+BEGIN
+    DROP TRIGGER IF EXISTS key_guard ON {task_unique};
+    -- After the statement, which may insert the task and take the key together.
+    EXECUTE format(
+        'CREATE TRIGGER key_guard AFTER UPDATE ON {task_unique} FOR EACH ROW '
+        'WHEN ((OLD.task_id, OLD.scope, OLD.expires_at) IS DISTINCT FROM (NEW.task_id, NEW.scope, NEW.expires_at) '
+        'AND NOT pg_has_role(session_user, %s::oid, ''MEMBER'') '
+        'AND NOT pg_has_role(session_user, %s::oid, ''MEMBER'') '
+        'AND pg_has_role(session_user, %s::oid, ''MEMBER'')) EXECUTE FUNCTION {guard_function}(%L)',
+        '{runner}'::regrole::oid, '{operator}'::regrole::oid, '{producer}'::regrole::oid, '{task_name}'
+    );
+END
+$$;
 
 DO $$
 DECLARE
