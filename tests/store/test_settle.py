@@ -13,8 +13,9 @@ from runner.policy.fingerprint import fingerprint
 from runner.policy.verdict import FREE_RELEASES
 from runner.store.attempts import MESSAGE_LIMIT, TRACEBACK_LIMIT
 from runner.store.claim import Claimant, HandlerDefaults
+from runner.store.history import FinishedTask
 from runner.store.rescue import rescue
-from runner.store.settle import ERROR_LIMIT, Settled, Settlement, settle_done
+from runner.store.settle import ERROR_LIMIT, Settled, Settlement, complete_steps, settle_done
 from tests.conftest import on_postgresql
 from tests.store.runners import Runner, ended
 from tests.store.table import Row, attempts, change, count, edit, expire, live, make_due, past, put, put_many, standing
@@ -361,6 +362,49 @@ async def test_the_fast_path_for_successes_checks_the_fence(runner: Runner) -> N
     assert await runner.database.state(settle_done, runner.id, [ended(task)]) == {task.id}
 
 
+@pytest.mark.parametrize("outcome", [Retry("0s"), Snooze("0s"), Release()], ids=["retry", "snooze", "release"])
+async def test_the_fast_path_for_successes_refuses_a_run_that_returned_its_task(
+    database: Database, runner: Runner, outcome: Outcome
+) -> None:
+    """A returned task keeps its fence until the next claim: only the holder distinguishes it."""
+    task = await started(runner)
+    await runner.end(task, outcome)
+    before = await everything(database)
+    assert await runner.database.state(settle_done, runner.id, [ended(task)]) == set()
+    assert await everything(database) == before
+
+
+async def complete(runner: Runner, task: Claimed) -> bool:
+    """Complete a task as the transaction of a handler does."""
+    async with runner.database.writing() as tx:
+        return await tx.follow(complete_steps(tx, runner.id, FinishedTask(task.id, task.fence)))
+
+
+async def test_completing_twice_changes_nothing_the_second_time(database: Database, runner: Runner) -> None:
+    task = await started(runner)
+    assert await complete(runner, task)
+    before = await everything(database)
+    assert not await complete(runner, task)
+    assert await everything(database) == before
+
+
+@pytest.mark.parametrize("answers", [[[]], [[(1,)], [], []]], ids=["lock", "move"])
+async def test_completing_accepts_only_a_task_that_it_locked_and_moved(
+    database: Database, answers: list[list[Any]]
+) -> None:
+    """The two checks are redundant in a database; either of them refuses alone."""
+    async with database.writing() as tx:
+        steps = complete_steps(tx, 1, FinishedTask(1, 1))
+        next(steps)
+        for rows in answers[:-1]:
+            steps.send(rows)
+        if not tx.dialect.isolates_rows and len(answers) > 1:
+            steps.send([])  # SQLite moves a task with two statements
+        with pytest.raises(StopIteration) as stopped:
+            steps.send(answers[-1])
+    assert stopped.value.value is False
+
+
 async def test_a_mixed_batch_settles_each_in_its_own_way(database: Database, runner: Runner) -> None:
     await put_many(database, 2 * len(EVERY_OUTCOME) + 2, max_attempts=2)
     *some, lost, unwilling = await runner.claim()
@@ -403,6 +447,20 @@ async def test_an_edit_at_the_same_moment_never_fences_a_settle(
         await wait_for_blocked(database)
     settled = await settling
     assert (settled.verbs, settled.fenced) == ({task.id: verb}, set())
+    assert (await standing(database, task.id))["priority"] == 9
+
+
+@on_postgresql  # SQLite has one writer at a time
+async def test_an_edit_at_the_same_moment_never_fences_a_completion(
+    database: Database, rival: Database, runner: Runner
+) -> None:
+    task = await started(runner)
+    table = rival.tables.task
+    async with rival.writing() as tx:
+        await tx.execute(sa.update(table).where(table.c.id == task.id).values(priority=9))
+        completing = asyncio.ensure_future(complete(runner, task))
+        await wait_for_blocked(database)
+    assert await completing
     assert (await standing(database, task.id))["priority"] == 9
 
 

@@ -1,0 +1,76 @@
+"""Writing transactions exclude each other on SQLite from their first statement."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from urllib.parse import urlsplit
+
+import pytest
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.handler_transactions import Wait
+from runner.db.transaction import Transaction
+from tests.conftest import on_sqlite
+
+Opening = Callable[[Database], AbstractAsyncContextManager[object]]
+
+
+@asynccontextmanager
+async def handler_in_thread(database: Database) -> AsyncIterator[object]:
+    """The transaction of a plain function; the driver binds a connection to its thread, so nothing awaits here."""
+    with database.for_handler_in_thread(Wait(1)) as tx:
+        yield tx
+
+
+OPENINGS: dict[str, Opening] = {
+    "writing": lambda database: database.writing(),
+    "async handler": lambda database: database.for_handler(Wait(1)),
+    "plain handler": handler_in_thread,
+}
+
+
+def begin_now(url: str) -> None:
+    """Begin a writing transaction without waiting, as another program."""
+    connection = sqlite3.connect(urlsplit(url).path, timeout=0, isolation_level=None)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    finally:
+        connection.close()
+
+
+@on_sqlite
+@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS)
+async def test_a_writing_transaction_locks_the_file_before_its_first_statement(
+    database: Database, migrated_url: str, opening: Opening
+) -> None:
+    """Begun later, it would read first and fail to write, because another program wrote after the read."""
+    async with opening(database):
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            begin_now(migrated_url)
+    begin_now(migrated_url)
+
+
+@on_sqlite
+async def test_two_programs_that_read_and_then_write_lose_no_update(database: Database, rival: Database) -> None:
+    async with database.writing() as tx:
+        await tx.execute(sa.text("CREATE TABLE counter (value INTEGER NOT NULL)"))
+        await tx.execute(sa.text("INSERT INTO counter VALUES (0)"))
+    both_ready = asyncio.Barrier(2)
+
+    async def count(one: Database) -> None:
+        await both_ready.wait()
+        for _ in range(20):
+            async with one.writing() as tx:
+                await increment(tx)
+
+    await asyncio.gather(count(database), count(rival))
+    async with database.reading() as tx:
+        assert await tx.scalar(sa.text("SELECT value FROM counter")) == 40
+
+
+async def increment(tx: Transaction) -> None:
+    value = await tx.scalar(sa.text("SELECT value FROM counter"))
+    await tx.execute(sa.text("UPDATE counter SET value = :value"), {"value": value + 1})
