@@ -40,6 +40,9 @@ OK, UNKNOWN, REFUSED = "ok", "unknown", "refused"
 PAYING = ("chaos.pay", "chaos.pay_thread")
 """Handlers that write a payment in the transaction that ends their task."""
 
+FENCED_OUT = "FencedOut"
+"""The error of an own transaction that lost its fence. A fenced settle stores nothing, so no attempt ends with it."""
+
 FAULTS = ("kill", "freeze", "thaw", "outage")
 """Events that keep work from being recovered."""
 
@@ -322,6 +325,8 @@ def _counts(case: Case) -> Iterator[Violation]:
         if limit is not None and row.attempt > limit:
             yield Violation(7, task_id, f"was tried {row.attempt} times, {limit} at most")
         for tried in tries:
+            if tried.error_type.endswith(FENCED_OUT):
+                yield Violation(7, task_id, f"counts attempt {tried.attempt} as fenced out, and its fence was valid")
             if tried.verb in ("rescue", "retry") and limit is not None and tried.attempt >= limit:
                 yield Violation(7, task_id, f"was given another try after attempt {tried.attempt} of {limit}")
 

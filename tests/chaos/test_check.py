@@ -174,6 +174,10 @@ DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
     "a failure was accepted after a newer start": (6, lambda: (HISTORY, attempted(DUMP, 2, 2, ended_at=8.5))),
     "an attempt was not counted": (7, lambda: (HISTORY, ended(DUMP, 2, attempt=2))),
     "no attempt was counted": (7, lambda: (HISTORY, ended(DUMP, 1, attempt=0))),
+    "an attempt ended as fenced out under a valid fence": (
+        7,
+        lambda: (HISTORY, attempted(DUMP, 3, 1, error_type="runner.errors.FencedOut")),
+    ),
     "a task was tried too often": (7, lambda: (HISTORY, ended(DUMP, 2, max_attempts=2))),
     "a rescued task at its maximum was tried again": (
         7,

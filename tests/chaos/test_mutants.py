@@ -12,18 +12,30 @@ import sqlalchemy as sa
 
 from runner import Context
 from runner.db.database import Database
+from runner.db.statement import Prepared
 from runner.db.types import db_later, db_now
+from runner.engine.own_transaction import HandlerTransaction
+from runner.model.outcome import Failure, Retry
 from runner.policy import claim_conditions
-from runner.store import claim, history
+from runner.store import claim, history, settle
 from runner.store.heartbeat import Identity, register
 from runner.store.rescue import Rescuer, rescue
 from tests.chaos.check import GRAIN, OK, check
 from tests.chaos.dump import take
 from tests.chaos.journal import Journal, read
+from tests.conftest import on_postgresql
 from tests.engine.workshop import Workshop, at_work, heard, until
 
 PATIENT = {"lease_timeout": "1h", "heartbeat_interval": "30m"}
 """So that no runner hears by a beat that it was struck out."""
+
+
+PAY = sa.text("INSERT INTO payments (task) VALUES (:task)")
+
+
+async def create_payments(workshop: Workshop) -> None:
+    """Create the table of the application, unless an earlier scenario of the test has."""
+    await workshop.change(sa.text("CREATE TABLE IF NOT EXISTS payments (task BIGINT NOT NULL)"))
 
 
 class Bench:
@@ -67,10 +79,10 @@ def bench(database: Database, migrated_url: str, tmp_path: Path) -> Iterator[Ben
 @pytest.fixture(autouse=True)
 def _fresh_statements() -> Iterator[None]:
     """Statements are kept once they are compiled; none may outlive a mutation or miss it."""
-    for module in (claim, history):
+    for module in (claim, history, settle):
         module._prepared.cache_clear()
     yield
-    for module in (claim, history):
+    for module in (claim, history, settle):
         module._prepared.cache_clear()
 
 
@@ -190,3 +202,122 @@ async def test_a_claim_that_hands_out_a_fence_twice_is_found(bench: Bench, monke
     async with bench.workshop.running():
         await heard(twice)
     assert 4 in await bench.broken()
+
+
+def without_holder(task: Any, ending: Any) -> Any:
+    """The condition of `finish` without the holder; the parameter stays, so that the statement can be executed."""
+    holder = sa.bindparam("holder", type_=sa.BigInteger)
+    return (task.c.id == ending.c.id) & (task.c.fence == ending.c.fence) & holder.is_not(None)
+
+
+async def test_a_finish_without_the_holder_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await broken_by_a_run_that_failed_before(bench) == set()
+    monkeypatch.setattr(history, "_held", without_holder)
+    history._prepared.cache_clear()
+    assert 2 in await broken_by_a_run_that_failed_before(bench)
+
+
+async def broken_by_a_run_that_failed_before(bench: Bench) -> set[int]:
+    """A failure is settled while the body runs; the fence does not change before the next claim."""
+    workshop = bench.workshop
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    @workshop.handler("work")
+    async def work(ctx: Context, token: str, data: int) -> None:
+        bench.start(ctx, token)
+        begun.set()
+        await gate.wait()
+        bench.end(ctx)
+
+    task = await bench.submit("work")
+    async with workshop.running(**PATIENT) as runner:
+        await heard(begun)
+        runner.claimer.open = False
+        row = await workshop.row(task)
+        failed = settle.Settlement(task, row.fence, Retry("0s", failure=Failure("Error", "settled by the test")))
+        await workshop.database.write(settle.settle, runner.lease.id, [failed])
+        gate.set()
+        await until(lambda: not runner.worker.in_flight.tasks)
+        runner.claimer.open = True
+        await workshop.ended(task)
+    return await bench.broken()
+
+
+@on_postgresql  # SQLite has one writer at a time, so that the lock changes nothing there
+async def test_a_completion_without_its_lock_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await broken_by_an_edit_during_a_completion(bench) == set()
+    sound = settle._prepared
+
+    def without_lock(*args: Any) -> tuple[Prepared, Prepared]:
+        lock, delete_stale_history = sound(*args)
+        lock.sql = lock.sql.replace(" FOR UPDATE", "")
+        return lock, delete_stale_history
+
+    monkeypatch.setattr(settle, "_prepared", without_lock)
+    assert 7 in await broken_by_an_edit_during_a_completion(bench)
+
+
+async def broken_by_an_edit_during_a_completion(bench: Bench) -> set[int]:
+    """An operator changes the row while the transaction of the handler completes the task."""
+    workshop = bench.workshop
+    await create_payments(workshop)
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    @workshop.handler("chaos.pay")
+    async def pay(ctx: Context, token: str, data: int) -> None:
+        bench.start(ctx, token)
+        begun.set()
+        await gate.wait()
+        async with ctx.transaction() as tx:
+            await tx.execute(PAY, {"task": ctx.id})
+            bench.end(ctx)
+
+    async def blocked() -> bool:
+        return bool((await workshop.rows(sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")))[0][0])
+
+    task = await bench.submit("chaos.pay")
+    async with workshop.running():
+        await heard(begun)
+        table = workshop.database.tables.task
+        async with workshop.database.writing() as tx:
+            await tx.execute(sa.update(table).where(table.c.id == task).values(priority=9))
+            gate.set()
+            await until(blocked)
+        await workshop.ended(task)
+    return await bench.broken()
+
+
+async def test_a_completion_that_ignores_its_result_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await broken_by_a_fenced_payment(bench) == set()
+    monkeypatch.setattr(HandlerTransaction, "_require_accepted", lambda *_: None)
+    assert 18 in await broken_by_a_fenced_payment(bench)
+
+
+async def broken_by_a_fenced_payment(bench: Bench) -> set[int]:
+    """A runner loses its lease before the transaction of a handler, and a second runner executes the task too."""
+    workshop = bench.workshop
+    await create_payments(workshop)
+    begun, gates = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
+
+    @workshop.handler("chaos.pay")
+    async def pay(ctx: Context, token: str, data: int) -> None:
+        bench.start(ctx, token)
+        begun[ctx.attempt - 1].set()
+        await gates[ctx.attempt - 1].wait()
+        async with ctx.transaction() as tx:
+            await tx.execute(PAY, {"task": ctx.id})
+            bench.end(ctx)
+
+    task = await bench.submit("chaos.pay")
+    first, second = workshop.runner(**PATIENT), workshop.runner(**PATIENT)
+    async with at_work(first):
+        await heard(begun[0])
+        first.claimer.open = False
+        await expire(workshop, first.lease.id)
+        async with at_work(second):
+            await heard(begun[1])
+            gates[0].set()
+            await until(lambda: not first.worker.in_flight.tasks)
+            gates[1].set()
+            await workshop.ended(task)
+    return await bench.broken()
