@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from runner.db.async_core import AsyncCoreConnection
 from runner.db.filesystem import create_private, identity
 
 READING: dict[str, dict[str, Any]] = {
@@ -168,7 +168,7 @@ def _set_postgresql(connection: Any, assignment: str) -> None:
 
 
 @asynccontextmanager
-async def deadline(connection: AsyncConnection, seconds: float | None) -> AsyncIterator[None]:
+async def deadline(connection: AsyncCoreConnection, seconds: float | None) -> AsyncIterator[None]:
     """Cancel statements in the block that take longer than `seconds`."""
     if seconds is None:
         yield

@@ -7,9 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from functools import partial
 from typing import Concatenate, ParamSpec, Self
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-
 from runner.db import connect
+from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine
 from runner.db.dialects import DIALECTS
 from runner.db.errors import is_transient, translate
 from runner.db.filesystem import refuse_remote
@@ -45,7 +44,7 @@ class Database:
 
     def __init__(
         self,
-        engine: AsyncEngine,
+        engine: AsyncCoreEngine,
         handlers: HandlerTransactions,
         turn: Gate | None,
         url: str,
@@ -101,7 +100,7 @@ class Database:
             refuse_remote(target.database or "")
         if read_only:
             target = connect.read_only(target)
-        engine = create_async_engine(target, hide_parameters=True, **connect.options(target))
+        engine = AsyncCoreEngine.create(target, hide_parameters=True, **connect.options(target))
         connect.prepare(engine.sync_engine, synchronous)
         name = redacted(url)
         turn = Gate(1) if target.get_backend_name() == "sqlite" else None
@@ -130,7 +129,7 @@ class Database:
         """
         async with (
             self._translated(),
-            self._reader.connect() as connection,
+            await self._reader.connect() as connection,
             connection.begin(),
             connect.deadline(connection, deadline),
         ):
@@ -142,7 +141,7 @@ class Database:
         async with (
             self._translated(),
             self._writers_turn(),
-            self._writer.connect() as connection,
+            await self._writer.connect() as connection,
             connection.begin(),
             connect.deadline(connection, self._deadline),
         ):
@@ -220,7 +219,7 @@ class Database:
         async with self._translated():
             await upgrade(self)
 
-    def _transaction(self, connection: AsyncConnection) -> Transaction:
+    def _transaction(self, connection: AsyncCoreConnection) -> Transaction:
         return Transaction(connection, self.tables, self.dialect)
 
     @asynccontextmanager

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from runner.db import connect
+from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine
 from runner.db.errors import is_transient, translate
 from runner.db.gate import Gate, admission, admission_in_thread
 from runner.db.shield import shielded
@@ -101,7 +101,7 @@ class HandlerTransactions:
         self._turn = turn
         self._gate = Gate(limit if turn is None else 1)
         self._creation = threading.Lock()
-        self._async_engine: AsyncEngine | None = None
+        self._async_engine: AsyncCoreEngine | None = None
         self._sync_engine: sa.Engine | None = None
         self._next_notice = 0.0
 
@@ -113,7 +113,7 @@ class HandlerTransactions:
         return f"all {self._gate.size} connections for transactions of handlers are in use ({SETTING})"
 
     @asynccontextmanager
-    async def opened(self, wait: Wait) -> AsyncIterator[AsyncConnection]:
+    async def opened(self, wait: Wait) -> AsyncIterator[AsyncCoreConnection]:
         """Open a transaction; it commits unless an exception leaves the block.
 
         Raises:
@@ -147,7 +147,7 @@ class HandlerTransactions:
         if self._sync_engine is not None:
             self._sync_engine.dispose()
 
-    async def _begun(self, stack: AsyncExitStack, wait: Wait) -> AsyncConnection:
+    async def _begun(self, stack: AsyncExitStack, wait: Wait) -> AsyncCoreConnection:
         """Connect and begin; a cancel in the middle would leave SQLite's write lock with an abandoned connection."""
         while True:
             place = self._take_place(stack)
@@ -160,8 +160,8 @@ class HandlerTransactions:
                 self._require_patience(error, wait)
             await asyncio.sleep(CONNECT_PAUSE)
 
-    async def _connected(self, stack: AsyncExitStack) -> AsyncConnection:
-        connection = await stack.enter_async_context(self._awaited().connect())
+    async def _connected(self, stack: AsyncExitStack) -> AsyncCoreConnection:
+        connection = await stack.enter_async_context(await self._awaited().connect())
         await stack.enter_async_context(connection.begin())
         return connection
 
@@ -211,10 +211,10 @@ class HandlerTransactions:
         waited = _duration(time.monotonic() - wait.started)
         return TransactionUnavailable(id=wait.task, waited=waited, why=why)
 
-    def _awaited(self) -> AsyncEngine:
+    def _awaited(self) -> AsyncCoreEngine:
         with self._creation:
             if self._async_engine is None:
-                engine = create_async_engine(self._url, hide_parameters=True, **self._options(self._url))
+                engine = AsyncCoreEngine.create(self._url, hide_parameters=True, **self._options(self._url))
                 connect.prepare(engine.sync_engine, self._synchronous)
                 self._async_engine = engine.execution_options(**connect.WRITING[engine.dialect.name])
             return self._async_engine

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine
 
 MOST = 6
 """Maximum number of connections for single statements. The engine keeps the others for transactions."""
@@ -21,7 +21,7 @@ class PooledConnection:
 
     __slots__ = ("connection", "driver")
 
-    def __init__(self, connection: AsyncConnection, driver: Any) -> None:
+    def __init__(self, connection: AsyncCoreConnection, driver: Any) -> None:
         self.connection = connection
         self.driver = driver
 
@@ -37,7 +37,7 @@ class StatementPool:
         commits: True if statements need BEGIN and COMMIT; False if each commits by itself.
     """
 
-    def __init__(self, engine: AsyncEngine, commits: bool) -> None:
+    def __init__(self, engine: AsyncCoreEngine, commits: bool) -> None:
         self._engine = engine
         self._commits = commits
         self._idle: list[PooledConnection] = []

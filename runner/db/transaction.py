@@ -5,8 +5,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from runner.db.async_core import AsyncCoreConnection
 from runner.db.dialects import Dialect
 from runner.db.schema import Tables
 from runner.db.statement import Prepared, Step, Steps, compiled_for, follow, follow_async
@@ -59,7 +59,7 @@ class Transaction:
 
     __slots__ = ("_driver", "connection", "dialect", "tables")
 
-    def __init__(self, connection: AsyncConnection, tables: Tables, dialect: Dialect, driver: Any = None) -> None:
+    def __init__(self, connection: AsyncCoreConnection, tables: Tables, dialect: Dialect, driver: Any = None) -> None:
         self.connection = connection
         self.tables = tables
         self.dialect = dialect

@@ -8,8 +8,8 @@ from contextlib import closing
 from typing import Any
 
 import psycopg
-from sqlalchemy.ext.asyncio import AsyncEngine
 
+from runner.db.async_core import AsyncCoreEngine
 from runner.db.connect import POSTGRESQL_OPTIONS
 from runner.db.database import Database
 from runner.db.dialects.postgresql import channel
@@ -63,7 +63,7 @@ async def _wait_for_notifications(connection: psycopg.pq.abc.PGconn, on_submit: 
         loop.remove_reader(socket)
 
 
-async def _connect(engine: AsyncEngine) -> psycopg.AsyncConnection[tuple[object, ...]]:
+async def _connect(engine: AsyncCoreEngine) -> psycopg.AsyncConnection[tuple[object, ...]]:
     args, kwargs = engine.dialect.create_connect_args(engine.url)
     kwargs.pop("context", None)
     options: dict[str, Any] = POSTGRESQL_OPTIONS | dict(kwargs) | {"autocommit": True}

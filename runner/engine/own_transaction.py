@@ -4,10 +4,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, event
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.database import Database
 from runner.db.handler_transactions import Wait
@@ -16,6 +15,9 @@ from runner.errors import AlreadyDone, FencedOut, TransactionEnded, TransactionO
 from runner.model.outcome import Done
 from runner.store.history import FinishedTask
 from runner.store.settle import complete_steps
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
 
 
 class HandlerTransaction:
@@ -38,7 +40,7 @@ class HandlerTransaction:
         self._async_context: AbstractAsyncContextManager[AsyncConnection] | None = None
         self._sync_context: AbstractContextManager[Connection] | None = None
 
-    async def __aenter__(self) -> AsyncConnection:
+    async def __aenter__(self) -> "AsyncConnection":
         context = self._open()
         connection = await context.__aenter__()
         self._async_context = context
@@ -63,12 +65,12 @@ class HandlerTransaction:
             self._sync_context.__exit__(kind, error, trace)
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[AsyncConnection]:
+    async def _open(self) -> "AsyncIterator[AsyncConnection]":
         with self._exclusive():
             async with self._database.for_handler(self._wait()) as tx:
                 self._running.obstacle = ""
                 with self._forbid_commit(tx.connection.sync_connection):
-                    yield tx.connection
+                    yield tx.connection.for_application()
                 self._require_accepted(await tx.follow(complete_steps(tx, self._runner_id, self._finished_task())))
             self._running.done_in_tx = True
 

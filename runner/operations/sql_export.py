@@ -123,9 +123,9 @@ async def dry_run(tx: Transaction, operation: Callable[[Transaction], Awaitable[
         The result of the operation, and the statements.
     """
     recording = Recording(tx)
-    savepoint = await tx.connection.begin_nested()
-    result = await operation(recording)
-    await savepoint.rollback()
+    async with tx.connection.begin_nested() as savepoint:
+        result = await operation(recording)
+        await savepoint.rollback()
     return result, [whole for executed in recording.executed if executed.writes for whole in executed.complete()]
 
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.transaction import clock
@@ -75,7 +76,7 @@ async def test_unreadable_times_are_skipped(database: Database) -> None:
     await add_live(database, submitted_at=db_now())
     async with database.writing() as tx:
         odd = "'infinity'" if database.dialect.isolates_rows else "'soon'"
-        await tx.connection.exec_driver_sql(f"update task set submitted_at = {odd}")
+        await tx.execute(sa.text(f"update task set submitted_at = {odd}"))
     now = await database.read(clock)
     assert await database.read(unclaimed, now - timedelta(days=1), now + timedelta(days=1)) == ({}, False)
 

@@ -139,8 +139,8 @@ async def waited_for(database: Database) -> None:
 async def test_an_old_snapshot_ends_in_a_serialization_failure_and_never_in_a_second_task(
     database: Database, rival: Database
 ) -> None:
-    async with database.engine.connect() as connection:
-        await connection.execution_options(isolation_level="REPEATABLE READ")
+    engine = database.engine.execution_options(isolation_level="REPEATABLE READ")
+    async with await engine.connect() as connection:
         await connection.execute(sa.select(1))
         await put(rival, once())
         with pytest.raises(psycopg.errors.SerializationFailure):

@@ -25,7 +25,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 async def many(database: Database, number: int, **values: Any) -> list[int]:
     async with database.writing() as tx:
         rows = [{"handler": "h", **values} for _ in range(number)]
-        return sorted(await tx.connection.scalars(sa.insert(tx.tables.task).returning(tx.tables.task.c.id), rows))
+        inserted = await tx.rows(sa.insert(tx.tables.task).returning(tx.tables.task.c.id), rows)
+        return sorted(row.id for row in inserted)
 
 
 async def states(database: Database) -> dict[str, int]:

@@ -116,10 +116,10 @@ class ExplainTransaction(Transaction):
         """Execute a prepared statement and record its cost."""
         raw: Any = (await self.connection.get_raw_connection()).driver_connection
         text = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {prepared.sql}"
-        savepoint = await self.connection.begin_nested()
-        cursor = await raw.execute(text, prepared.arguments(parameters))
-        ((output,),) = await cursor.fetchall()
-        await savepoint.rollback()
+        async with self.connection.begin_nested() as savepoint:
+            cursor = await raw.execute(text, prepared.arguments(parameters))
+            ((output,),) = await cursor.fetchall()
+            await savepoint.rollback()
         (plan,) = json.loads(output)
         self.times.append(plan["Planning Time"] + plan["Execution Time"])
         return await super().run(prepared, parameters)

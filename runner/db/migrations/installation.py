@@ -4,8 +4,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-
+from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine
 from runner.db.schema import Tables
 
 T = TypeVar("T")
@@ -14,14 +13,14 @@ T = TypeVar("T")
 class MigrationTransaction(Protocol):
     """An open transaction."""
 
-    connection: AsyncConnection
+    connection: AsyncCoreConnection
     tables: Tables
 
 
 class Installation(Protocol):
     """A database with one set of task tables, which may have a prefix and a schema."""
 
-    engine: AsyncEngine
+    engine: AsyncCoreEngine
     url: str
     """URL without a password, for messages."""
     tables: Tables

@@ -1,0 +1,150 @@
+"""AsyncCoreEngine: awaitable connections of a SQLAlchemy engine, without the ORM.
+
+`sqlalchemy.ext.asyncio` imports the ORM, whose import takes longer than a short command runs. This module awaits
+SQLAlchemy Core as that package does: in a greenlet, by `sqlalchemy.util.greenlet_spawn`.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.util import greenlet_spawn
+
+from runner.db.shield import shielded
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DRIVERS = {"postgresql": "postgresql+psycopg_async", "sqlite": "sqlite+aiosqlite"}
+"""SQLAlchemy's names of the drivers that can be awaited, by backend."""
+
+
+class AsyncCoreEngine:
+    """The connection pool of one database, for coroutines.
+
+    Args:
+        sync_engine: an engine whose driver can be awaited; event listeners are registered on it.
+    """
+
+    __slots__ = ("dialect", "sync_engine", "url")
+
+    def __init__(self, sync_engine: sa.Engine) -> None:
+        self.sync_engine = sync_engine
+        self.dialect = sync_engine.dialect
+        self.url = sync_engine.url
+
+    @classmethod
+    def create(cls, url: sa.URL, **options: Any) -> Self:
+        """Create an engine without connecting.
+
+        Args:
+            url: the database; the driver of the URL is replaced by the one that can be awaited.
+            **options: of `sqlalchemy.create_engine`.
+        """
+        return cls(sa.create_engine(url.set(drivername=DRIVERS[url.get_backend_name()]), **options))
+
+    def execution_options(self, **options: Any) -> Self:
+        """Return an engine with the same pool whose connections have these execution options."""
+        return type(self)(self.sync_engine.execution_options(**options))
+
+    async def connect(self) -> "AsyncCoreConnection":
+        """Take a connection from the pool. The caller closes it, by `async with` for example."""
+        return AsyncCoreConnection(await greenlet_spawn(self.sync_engine.connect))
+
+    async def dispose(self) -> None:
+        """Close all connections that are not in use."""
+        await greenlet_spawn(self.sync_engine.dispose)
+
+
+class AsyncCoreConnection:
+    """A connection, for coroutines; `async with` closes it.
+
+    Args:
+        sync_connection: the connection, whose methods only `run_sync` may call.
+    """
+
+    __slots__ = ("dialect", "sync_connection")
+
+    def __init__(self, sync_connection: sa.Connection) -> None:
+        self.sync_connection = sync_connection
+        self.dialect = sync_connection.dialect
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await shielded(self.close())
+
+    def begin(self) -> "AsyncCoreTransaction":
+        """Make a transaction; `async with` begins it."""
+        return AsyncCoreTransaction(self.sync_connection.begin)
+
+    def begin_nested(self) -> "AsyncCoreTransaction":
+        """Make a savepoint; `async with` sets it."""
+        return AsyncCoreTransaction(self.sync_connection.begin_nested)
+
+    async def execute(self, statement: sa.Executable, parameters: Any = None) -> sa.CursorResult[*tuple[Any, ...]]:
+        """Execute a statement and buffer its rows."""
+        return await greenlet_spawn(self.sync_connection.execute, statement, parameters)
+
+    async def scalar(self, statement: sa.Executable, parameters: Any = None) -> Any:
+        """Execute a statement and return the first column of its first row, or None."""
+        return (await self.execute(statement, parameters)).scalar()
+
+    async def run_sync(
+        self, function: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call a function with the connection; it may block on the database without blocking the event loop."""
+        return await greenlet_spawn(partial(function, self.sync_connection, *args, **kwargs))
+
+    async def get_raw_connection(self) -> sa.PoolProxiedConnection:
+        """Return the pool's connection, whose `driver_connection` is the driver's."""
+        return await greenlet_spawn(getattr, self.sync_connection, "connection")
+
+    async def invalidate(self) -> None:
+        """Discard the driver's connection, which failed."""
+        await greenlet_spawn(self.sync_connection.invalidate)
+
+    async def close(self) -> None:
+        """Roll back an open transaction and return the connection to the pool."""
+        await greenlet_spawn(self.sync_connection.close)
+
+    def for_application(self) -> "AsyncConnection":
+        """Return the same connection as SQLAlchemy's AsyncConnection, which handlers know. Imports the ORM."""
+        from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+        return AsyncConnection(AsyncEngine(self.sync_connection.engine), self.sync_connection)
+
+
+class AsyncCoreTransaction:
+    """A transaction or a savepoint, for `async with`: it commits, and rolls back on an exception.
+
+    Args:
+        begin: begins it.
+    """
+
+    __slots__ = ("_begin", "_transaction")
+
+    def __init__(self, begin: Callable[[], sa.Transaction]) -> None:
+        self._begin = begin
+
+    async def __aenter__(self) -> Self:
+        self._transaction = await greenlet_spawn(self._begin)
+        self._transaction.__enter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await greenlet_spawn(self._transaction.__exit__, kind, error, trace)
+
+    async def rollback(self) -> None:
+        """Roll back before the end of the block."""
+        await greenlet_spawn(self._transaction.rollback)
