@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from runner.client.client import connect, disconnect
     from runner.client.handle import TaskHandle
     from runner.client.handler import TaskHandler, handler
+    from runner.client.results import results, results_async
     from runner.client.submission import Submission
     from runner.handlers.context import Context
     from runner.model.outcome import Dead, Retry, Snooze
@@ -32,6 +33,8 @@ __all__ = [
     "connect",
     "disconnect",
     "handler",
+    "results",
+    "results_async",
 ]
 
 __getattr__ = lazy_names(
@@ -51,5 +54,7 @@ __getattr__ = lazy_names(
         "connect": "runner.client.client",
         "disconnect": "runner.client.client",
         "handler": "runner.client.handler",
+        "results": "runner.client.results",
+        "results_async": "runner.client.results",
     },
 )

@@ -8,7 +8,7 @@ from cyclopts import Group, Parameter
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.output import print_block, print_json
 from runner.client.client import connect, disconnect
-from runner.client.handle import ended, kept
+from runner.client.results import ended, kept
 from runner.errors import NoResult, ResultNotKept
 from runner.model.duration import parse_duration
 from runner.settings import Settings

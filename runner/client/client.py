@@ -90,7 +90,20 @@ class Client:
     async def _look(self, ids: Sequence[int]) -> "Mapping[int, TaskResult | None]":
         from runner.queries.task.results import endings
 
-        return await (await self._get_database()).read(endings, ids)
+        return await (await self._get_database()).ask(endings, ids)
+
+    def opening(self) -> Future[None]:
+        """Open the database if it is not open; the future resolves when that has succeeded or failed."""
+
+        async def attempt() -> None:
+            with contextlib.suppress(Exception):  # the next query opens it again, and reports the error
+                await self._get_database()
+
+        if self._database is not None and self._database.done():
+            opened: Future[None] = Future()
+            opened.set_result(None)
+            return opened
+        return asyncio.run_coroutine_threadsafe(attempt(), self._loop)
 
     def run(self, work: "Callable[[Database], Coroutine[Any, Any, T]]") -> Future[T]:
         """Run a coroutine with the database on the client's loop."""

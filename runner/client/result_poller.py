@@ -3,18 +3,16 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from runner.errors import DatabaseUnavailable, RunnerError, TaskNotFound
 
 if TYPE_CHECKING:
     from runner.queries.task.results import TaskResult
-
-E = TypeVar("E")
 
 SOONEST, LATEST = 0.02, 1.0
 """Bounds of the seconds between two queries of a task."""
@@ -22,8 +20,8 @@ SOONEST, LATEST = 0.02, 1.0
 SHARE = 0.5
 """The interval between queries of a task, as a share of the time since the wait began."""
 
-REST = 4
-"""The pause after a query, as a multiple of the query's duration."""
+REST, LONGEST_REST = 4, 0.05
+"""The pause after a query, as a multiple of the query's duration, and its limit in seconds."""
 
 PATIENCE = 30.0
 """Seconds of database downtime after which the callers receive an error."""
@@ -34,38 +32,70 @@ MOST = 5_000
 MOST_ID = 2**63 - 1
 """Largest id that a column can hold."""
 
+Ending: TypeAlias = "TaskResult | Exception | None"
+"""The result of a finished task, the error of its query, or None for a live task."""
 
-@dataclass
+
+@dataclass(slots=True, eq=False)
+class ResultWait:
+    """A caller that waits for tasks.
+
+    Args:
+        open: the tasks that it still waits for.
+        until_finished: False if the next query of each task is enough, whether or not the task has finished.
+        since: start of the wait, monotonic.
+        endings: the endings so far, by task id.
+        future: resolves with all endings.
+    """
+
+    open: set[int]
+    until_finished: bool
+    since: float = 0.0
+    endings: dict[int, Ending] = field(default_factory=dict)
+    future: "Future[Mapping[int, Ending]]" = field(default_factory=Future)
+
+    def put(self, id: int, ending: Ending) -> None:
+        """Add an ending; the last one resolves the future."""
+        self.endings[id] = ending
+        self.open.discard(id)
+        if not self.open and self.future.set_running_or_notify_cancel():
+            self.future.set_result(self.endings)
+
+
+@dataclass(slots=True)
 class PolledTask:
     """A task that callers wait for.
 
     Args:
         since: start of the wait, monotonic.
         due: time of the next query, monotonic.
-        waiters: futures that resolve when the task has finished.
-        askers: futures that resolve with the next query, whether or not the task has finished.
+        waits: the callers.
     """
 
     since: float
     due: float
-    waiters: "list[Future[TaskResult]]" = field(default_factory=list)
-    askers: "list[Future[TaskResult | None]]" = field(default_factory=list)
+    waits: list[ResultWait] = field(default_factory=list)
 
-    def schedule_next(self, now: float) -> None:
-        """Schedule the next query; the interval grows with the length of the wait."""
-        self.due = now + min(LATEST, max(SOONEST, SHARE * (now - self.since)))
+    def schedule_next(self, now: float, rest: float = 0.0) -> None:
+        """Schedule the next query; the interval grows with the length of the wait.
+
+        Args:
+            now: the time, monotonic.
+            rest: the shortest interval in seconds.
+        """
+        self.due = now + min(LATEST, max(SOONEST, rest, SHARE * (now - self.since)))
 
     @property
     def pending(self) -> bool:
-        """True while a future is unresolved."""
-        futures: list[Future[Any]] = [*self.waiters, *self.askers]
-        return any(not future.done() for future in futures)
+        """True while a caller waits."""
+        return any(not wait.future.done() for wait in self.waits)
 
 
 class ResultPoller:
     """Polls tasks while callers wait for them.
 
-    A settle notifies no client, so a task without waiting callers costs nothing.
+    A settle notifies no client, so a task without waiting callers costs nothing. The first query of a task starts
+    immediately, or when the running query ends; so concurrent callers share queries. Only repeated queries rest.
 
     Args:
         look: queries tasks: maps a live task to None, and omits a task that does not exist.
@@ -86,17 +116,22 @@ class ResultPoller:
         self.trouble: RunnerError | None = None
         """Error of the last query; None if it succeeded."""
 
-    def wait(self, id: int) -> "Future[TaskResult]":
-        """Wait for a task to finish, from any thread. Cancel the future to stop waiting."""
-        future: Future[TaskResult] = Future()
-        self._loop.call_soon_threadsafe(lambda: self._watch_now(int(id)).waiters.append(future))
-        return future
+    def wait(self, ids: Iterable[int], *, until_finished: bool = True) -> "Future[Mapping[int, Ending]]":
+        """Query tasks immediately, from any thread. Cancel the future to stop waiting.
 
-    def ask(self, id: int) -> "Future[TaskResult | None]":
-        """Query a task immediately, from any thread: its ending, or None while it is live."""
-        future: Future[TaskResult | None] = Future()
-        self._loop.call_soon_threadsafe(lambda: self._watch_now(int(id)).askers.append(future))
-        return future
+        Args:
+            ids: task ids.
+            until_finished: continue until all tasks have finished; False returns None for a live task.
+
+        Returns:
+            The endings by id.
+        """
+        wait = ResultWait({int(id) for id in ids}, until_finished)
+        if wait.open:
+            self._loop.call_soon_threadsafe(self._watch, wait)
+        else:
+            wait.future.set_result(wait.endings)
+        return wait.future
 
     async def end(self, error: RunnerError) -> None:
         """Stop polling, and fail all waiting callers with an error."""
@@ -106,31 +141,32 @@ class ResultPoller:
                 await self._poller
         self._fail(list(self._watched), error)
 
-    def _watch_now(self, id: int) -> PolledTask:
-        """Return the record of a task, due for a query now."""
-        now = time.monotonic()
-        watched = self._watched.setdefault(id, PolledTask(now, now))
-        watched.due = now
+    def _watch(self, wait: ResultWait) -> None:
+        """Make the tasks of a caller due now."""
+        now = wait.since = time.monotonic()
+        for id in wait.open:
+            watched = self._watched.setdefault(id, PolledTask(now, now))
+            watched.due = now
+            watched.waits.append(wait)
         self._wakeup.set()
         if self._poller is None or self._poller.done():
             self._poller = asyncio.ensure_future(self._poll())
-        return watched
 
     async def _poll(self) -> None:
         while self._watched:
             self._wakeup.clear()
-            began = time.monotonic()
+            now = time.monotonic()
             self._watched = {id: watched for id, watched in self._watched.items() if watched.pending}
-            due = [id for id, watched in self._watched.items() if watched.due <= began]
+            due = [id for id, watched in self._watched.items() if watched.due <= now]
             for first in range(0, len(due), MOST):
                 await self._query(due[first : first + MOST])
             now = time.monotonic()
-            await asyncio.sleep(max(SOONEST / 4, REST * (now - began)))  # lets single requests share the next query
             nearest = min((watched.due for watched in self._watched.values()), default=now)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wakeup.wait(), max(0.0, nearest - time.monotonic()))
+                await asyncio.wait_for(self._wakeup.wait(), max(0.0, nearest - now))
 
     async def _query(self, ids: Sequence[int]) -> None:
+        began = time.monotonic()
         try:
             # The database rejects an id that no column can hold, and with it the query for the others.
             endings = await self._look([id for id in ids if 0 < id <= MOST_ID])
@@ -140,22 +176,22 @@ class ResultPoller:
             self._fail(ids, error)
         else:
             self._away_since = self.trouble = None
+            rest = min(LONGEST_REST, REST * (time.monotonic() - began))
             for id in ids:
-                self._resolve(id, endings)
+                self._resolve(id, endings[id] if id in endings else TaskNotFound(id=id), began, rest)
 
-    def _resolve(self, id: int, endings: "Mapping[int, TaskResult | None]") -> None:
-        if id not in endings:
-            self._fail([id], TaskNotFound(id=id))
-            return
-        watched, ending = self._watched[id], endings[id]
-        for asker in watched.askers:
-            _set_result(asker, ending)
-        watched.askers.clear()
-        if ending is None:
-            watched.schedule_next(time.monotonic())
-            return
-        for waiter in self._watched.pop(id).waiters:
-            _set_result(waiter, ending)
+    def _resolve(self, id: int, ending: Ending, began: float, rest: float) -> None:
+        """Pass an ending on, except to callers that came after the query began: it may be out of date for them."""
+        watched = self._watched[id]
+        waits = [wait for wait in watched.waits if not wait.future.done()]
+        ready = [wait for wait in waits if wait.since <= began and (ending is not None or not wait.until_finished)]
+        watched.waits = [wait for wait in waits if wait not in ready]
+        if not watched.waits:
+            del self._watched[id]
+        elif all(wait.since <= began for wait in watched.waits):
+            watched.schedule_next(time.monotonic(), rest)
+        for wait in ready:
+            wait.put(id, ending)
 
     def _handle_downtime(self, ids: Sequence[int], error: DatabaseUnavailable) -> None:
         """Keep waiting for the database up to PATIENCE, then fail the callers."""
@@ -165,18 +201,13 @@ class ResultPoller:
         if now - self._away_since > PATIENCE:
             self._fail(ids, error)
         for id in ids:
-            if id in self._watched:
-                self._watched[id].due = now + LATEST
+            if (watched := self._watched.get(id)) is not None:
+                watched.due = now + LATEST
+                for wait in watched.waits:
+                    if not wait.until_finished:
+                        wait.put(id, copy(error))
 
     def _fail(self, ids: Sequence[int], error: Exception) -> None:
         for id in ids:
-            watched = self._watched.pop(id)
-            futures: list[Future[Any]] = [*watched.waiters, *watched.askers]
-            for future in futures:
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(copy(error))
-
-
-def _set_result(future: "Future[E]", ending: E) -> None:
-    if future.set_running_or_notify_cancel():
-        future.set_result(ending)
+            for wait in self._watched.pop(id).waits:
+                wait.put(id, copy(error))

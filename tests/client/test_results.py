@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 from pydantic import BaseModel
 
-from runner import Context, Dead, Retry, TaskHandle, connect, disconnect, handler
-from runner.client import handle as handle_module
+from runner import Context, Dead, Retry, TaskHandle, connect, disconnect, handler, results, results_async
 from runner.client import result_poller
+from runner.client import results as results_module
 from runner.client.client import get_client
-from runner.client.result_poller import LATEST, SOONEST, PolledTask, ResultPoller
+from runner.client.result_poller import LATEST, LONGEST_REST, SOONEST, PolledTask, ResultPoller
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.engine.runner import Runner
@@ -205,9 +205,9 @@ async def test_the_final_query_has_a_timeout(monkeypatch: pytest.MonkeyPatch) ->
             await asyncio.Event().wait()
             return {}
 
-    monkeypatch.setattr(handle_module, "LAST_LOOK", 0.0)
+    monkeypatch.setattr(results_module, "LAST_LOOK", 0.0)
     get_client().waiting._look = Silent()
-    with pytest.raises(TimedOut):
+    with pytest.raises(DatabaseUnavailable, match="did not answer within 0 seconds"):
         await TaskHandle[int](4711).wait(timeout=0)
 
 
@@ -294,6 +294,112 @@ class QueryCounter:
         return endings
 
 
+async def test_one_query_reads_many_results(running_handlers: SimpleNamespace) -> None:
+    handles = await running_handlers.crunch.submit_many_async({"rows": number} for number in range(20))
+    await results_async(handles, timeout=PATIENCE)
+    looks = QueryCounter(get_client().waiting._look)
+    get_client().waiting._look = looks
+    expected = [2 * number for number in range(20)]
+    assert await results_async(handles, timeout=PATIENCE) == expected
+    assert await asyncio.to_thread(lambda: results(reversed(handles), timeout=0)) == expected[::-1]
+    assert (looks.sizes, await results_async([])) == ([20, 20], [])
+
+
+async def test_many_results_raise_the_first_error_or_return_all_errors(running_handlers: SimpleNamespace) -> None:
+    handles = [
+        await running_handlers.refuse.submit_async(why="no shop"),
+        await running_handlers.refuse.submit_async(why=""),
+        TaskHandle[None](4711),
+    ]
+    with pytest.raises(TaskFailed, match="no shop"):
+        await results_async(handles, timeout=PATIENCE)
+    answers = await results_async(handles, timeout=PATIENCE, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [TaskFailed, type(None), TaskNotFound]
+
+
+async def test_many_results_have_one_timeout(running_handlers: SimpleNamespace) -> None:
+    quick = await running_handlers.crunch.submit_async(rows=1)
+    later = await running_handlers.crunch.options(delay="1h").submit_async(rows=1)
+    await quick.wait(timeout=PATIENCE)
+    answers = await results_async([later, quick], timeout="10ms", return_exceptions=True)
+    assert (type(answers[0]), answers[1]) == (TimedOut, 2)
+
+
+async def test_many_results_on_an_event_loop_are_rejected(handlers: SimpleNamespace) -> None:
+    with pytest.raises(WouldBlock, match="await results_async"):
+        results([TaskHandle[int](17)])
+
+
+async def test_a_timeout_does_not_include_opening_the_database(
+    running_handlers: SimpleNamespace, migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = await running_handlers.crunch.submit_async(rows=1)
+    await handle.wait(timeout=PATIENCE)
+    open_when_asked = []
+    ask = ResultPoller.wait
+
+    def spy(poller: ResultPoller, ids: Iterable[int], **options: Any) -> Any:
+        opening = get_client()._database
+        open_when_asked.append(opening is not None and opening.done())
+        return ask(poller, ids, **options)
+
+    monkeypatch.setattr(ResultPoller, "wait", spy)
+    for wait in (lambda: handle.wait(timeout=0), lambda: asyncio.to_thread(handle.result, 0)):
+        connect(url=parse_url(migrated_url))
+        assert await wait() == 2
+    assert len(open_when_asked) >= 2
+    assert all(open_when_asked)
+
+
+class SlowClock:
+    """A clock on which every query takes 100 seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def look(self, ids: Sequence[int]) -> Mapping[int, TaskResult | None]:
+        self.now += 100
+        return {id: TaskResult(id, "work", State.SUCCEEDED, 1, "1", None) if id else None for id in ids}
+
+
+async def test_a_new_caller_does_not_wait_for_the_rest_after_a_slow_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SlowClock()
+    monkeypatch.setattr(result_poller, "time", clock)
+    poller = ResultPoller(clock.look, asyncio.get_running_loop())
+    for number in (1, 2, 3):
+        await asyncio.wait_for(asyncio.wrap_future(poller.wait([number])), PATIENCE)
+    assert clock.now == 300
+
+
+async def test_repeated_queries_rest_longer_after_a_slow_query_within_a_limit() -> None:
+    watched = PolledTask(since=0.0, due=0.0)
+    watched.schedule_next(0.0, rest=0.04)
+    assert (watched.due, LONGEST_REST) == (0.04, 0.05)
+
+
+async def test_a_caller_that_comes_during_a_query_gets_the_answer_of_the_next() -> None:
+    began, answer = asyncio.Event(), asyncio.Event()
+
+    async def look(ids: Sequence[int]) -> Mapping[int, TaskResult | None]:
+        if began.is_set():
+            return {1: TaskResult(1, "work", State.SUCCEEDED, 1, "1", None)}
+        began.set()
+        await answer.wait()
+        return {}
+
+    poller = ResultPoller(look, asyncio.get_running_loop())
+    early = asyncio.wrap_future(poller.wait([1]))
+    await began.wait()
+    late = asyncio.wrap_future(poller.wait([1]))
+    await asyncio.sleep(0)
+    answer.set()
+    assert isinstance((await early)[1], TaskNotFound)
+    assert isinstance((await late)[1], TaskResult)
+
+
 async def test_disconnecting_fails_pending_waits(handlers: SimpleNamespace) -> None:
     handle = await handlers.crunch.submit_async(rows=1)
     counter = QueryCounter(get_client().waiting._look)
@@ -324,23 +430,30 @@ class Outage:
 async def test_a_wait_survives_a_short_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_poller, "LATEST", SOONEST)
     poller = ResultPoller(Outage(3), asyncio.get_running_loop())
-    ending = await asyncio.wait_for(asyncio.wrap_future(poller.wait(1)), PATIENCE)
-    assert (ending.result, poller.trouble) == ("1", None)
+    endings = await asyncio.wait_for(asyncio.wrap_future(poller.wait([1])), PATIENCE)
+    assert (endings, poller.trouble) == ({1: TaskResult(1, "work", State.SUCCEEDED, 1, "1", None)}, None)
+
+
+async def test_a_single_query_reports_an_outage_immediately() -> None:
+    poller = ResultPoller(Outage(1_000), asyncio.get_running_loop())
+    endings = await asyncio.wait_for(asyncio.wrap_future(poller.wait([1], until_finished=False)), PATIENCE)
+    assert isinstance(endings[1], DatabaseUnavailable)
 
 
 async def test_a_long_outage_fails_every_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_poller, "LATEST", SOONEST)
     monkeypatch.setattr(result_poller, "PATIENCE", 0.0)
     poller = ResultPoller(Outage(1_000), asyncio.get_running_loop())
-    waits = [asyncio.wrap_future(poller.wait(number)) for number in (1, 2, 2)]
-    errors = await asyncio.wait_for(asyncio.gather(*waits, return_exceptions=True), PATIENCE)
+    waits = [asyncio.wrap_future(poller.wait([number])) for number in (1, 2, 2)]
+    answers = await asyncio.wait_for(asyncio.gather(*waits), PATIENCE)
+    errors = [error for answer in answers for error in answer.values()]
     assert ({type(error) for error in errors}, len({id(error) for error in errors})) == ({DatabaseUnavailable}, 3)
 
 
 async def test_cancelled_waits_stop_the_queries() -> None:
     outage = Outage(1_000)
     poller = ResultPoller(outage, asyncio.get_running_loop())
-    cancelled = asyncio.ensure_future(asyncio.wrap_future(poller.wait(1)))
+    cancelled = asyncio.ensure_future(asyncio.wrap_future(poller.wait([1])))
     await outage.queried.acquire()
     cancelled.cancel()
     with contextlib.suppress(asyncio.CancelledError):

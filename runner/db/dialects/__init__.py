@@ -67,6 +67,10 @@ class Dialect(Protocol):
         """The condition that a column has one of the values, which are a single parameter."""
         ...
 
+    def in_batch(self, column: sa.ColumnElement[int], name: str) -> sa.ColumnElement[bool]:
+        """The condition that a column has one of the ids of a batch; `parameters(name, {"id": ids})` provides them."""
+        ...
+
     def matches(self, column: sa.ColumnElement[str], pieces: Sequence[str]) -> sa.ColumnElement[bool]:
         """The condition that a text consists of these pieces with any text between them; case-sensitive."""
         ...

@@ -66,6 +66,10 @@ class PostgreSQL:
         kind = sa.Text if any(isinstance(value, str) for value in values) else sa.BigInteger
         return column == sa.any_(sa.literal(list(values), _array(kind)))
 
+    def in_batch(self, column: sa.ColumnElement[int], name: str) -> sa.ColumnElement[bool]:
+        """One array."""
+        return column == sa.any_(sa.bindparam(f"{name}_id", type_=_array(sa.BigInteger)))
+
     def matches(self, column: sa.ColumnElement[str], pieces: Sequence[str]) -> sa.ColumnElement[bool]:
         """LIKE with escaped wildcards."""
         signs = str.maketrans({sign: f"/{sign}" for sign in "/%_"})

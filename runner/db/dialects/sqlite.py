@@ -63,6 +63,10 @@ class SQLite:
         each = sa.func.json_each(sa.literal(json.dumps(list(values)))).table_valued("value")
         return column.in_(sa.select(each.c.value))
 
+    def in_batch(self, column: sa.ColumnElement[int], name: str) -> sa.ColumnElement[bool]:
+        """One JSON array of arrays."""
+        return column.in_(sa.select(self.rows(name, {"id": sa.BigInteger}).c.id))
+
     def matches(self, column: sa.ColumnElement[str], pieces: Sequence[str]) -> sa.ColumnElement[bool]:
         """GLOB with escaped wildcards; LIKE would ignore case."""
         signs = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})

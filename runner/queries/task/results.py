@@ -1,10 +1,14 @@
 """endings: the results of tasks that an application waits for, many per statement."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.dialects import DIALECTS
+from runner.db.schema import Tables
+from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import JsonText
 from runner.model.task import State
@@ -38,48 +42,53 @@ class TaskResult(NamedTuple):
 
 
 async def endings(tx: Transaction, ids: Sequence[int]) -> dict[int, TaskResult | None]:
-    """Read the results of tasks that have ended.
+    """Read the results of tasks that have ended, with prepared statements.
 
     Args:
-        tx: an open transaction.
-        ids: any number of task ids.
+        tx: a transaction; it may be one in which each statement sees a snapshot of its own.
+        ids: any number of task ids, each a value that the column can hold.
 
     Returns:
         The result by id, or None for a live task; ids of unknown tasks are missing.
     """
-    by_id = {row.id: _ending(row) for row in await tx.rows(_either(tx, ids))}
+    rows = await tx.run(_either(tx.tables, tx.driver), tx.dialect.parameters("wanted", {"id": ids}))
+    by_id = {row[0]: _ending(*row) for row in rows}
     dead = [id for id, ending in by_id.items() if ending is not None and ending.state is State.DEAD]
-    for row in await tx.rows(_last_attempts(tx, dead)) if dead else ():
-        if (ending := by_id[row.task_id]) is not None:
-            error_type, message, trace = words(row.error_type), words(row.message), words(row.traceback)
-            by_id[row.task_id] = ending._replace(error_type=error_type, message=message, traceback=trace)
+    if dead:
+        parameters = tx.dialect.parameters("wanted", {"id": dead})
+        for id, error_type, message, trace in await tx.run(_last_attempts(tx.tables, tx.driver), parameters):
+            if (ending := by_id[id]) is not None:
+                by_id[id] = ending._replace(
+                    error_type=words(error_type), message=words(message), traceback=words(trace)
+                )
     return by_id
 
 
-def _either(tx: Transaction, ids: Sequence[int]) -> sa.CompoundSelect[Any]:
+@lru_cache
+def _either(tables: Tables, driver: sa.Dialect) -> Prepared:
     """One statement, so that a task that moves between the tables is seen in one of them."""
-    task, history = tx.tables.task.c, tx.tables.history.c
+    dialect, task, history = DIALECTS[driver.name], tables.task.c, tables.history.c
     columns = [history.id, history.state, history.handler, history.attempt, history.result, history.error]
     nulls = [sa.null(), sa.null(), sa.null(), sa.cast(sa.null(), JsonText), sa.null()]
-    live = sa.select(task.id, *nulls).where(tx.dialect.one_of(task.id, ids))
-    return sa.select(*columns).where(tx.dialect.one_of(history.id, ids)).union_all(live)
+    live = sa.select(task.id, *nulls).where(dialect.in_batch(task.id, "wanted"))
+    return Prepared(sa.select(*columns).where(dialect.in_batch(history.id, "wanted")).union_all(live), driver)
 
 
-def _last_attempts(tx: Transaction, ids: Sequence[int]) -> sa.Select[Any]:
-    attempt = tx.tables.attempt
+@lru_cache
+def _last_attempts(tables: Tables, driver: sa.Dialect) -> Prepared:
+    dialect, attempt = DIALECTS[driver.name], tables.attempt
     newer = attempt.alias("later")
     last = sa.select(sa.func.max(newer.c.fence)).where(newer.c.task_id == attempt.c.task_id).scalar_subquery()
     columns = (attempt.c.task_id, attempt.c.error_type, attempt.c.message, attempt.c.traceback)
-    return sa.select(*columns).where(tx.dialect.one_of(attempt.c.task_id, ids), attempt.c.fence == last)
+    of_tasks = dialect.in_batch(attempt.c.task_id, "wanted")
+    return Prepared(sa.select(*columns).where(of_tasks, attempt.c.fence == last), driver)
 
 
-def _ending(row: Any) -> TaskResult | None:
-    if row.state is None:
+def _ending(id: int, state: Any, handler: Any, attempt: Any, result: Any, error: Any) -> TaskResult | None:
+    if state is None:
         return None
-    error_type, _, message = words(row.error).partition(": ")
-    ending = TaskResult(
-        row.id, words(row.handler), State(row.state), whole(row.attempt), text(row.result), text(row.error)
-    )
+    ending = TaskResult(id, words(handler), State(state), whole(attempt), text(result), text(error))
+    error_type, _, message = words(error).partition(": ")
     return ending._replace(error_type=error_type, message=message) if ending.state is State.DEAD else ending
 
 

@@ -1,0 +1,214 @@
+"""results: waits for tasks that were submitted, and reads their results, many in one query."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from runner.client.client import Client, get_client
+from runner.client.result_poller import Ending
+from runner.errors import (
+    DatabaseUnavailable,
+    InvalidResult,
+    ResultNotKept,
+    RunnerError,
+    TaskCancelled,
+    TaskFailed,
+    TimedOut,
+    WouldBlock,
+)
+from runner.handlers.registry import REGISTRY
+from runner.model.duration import format_duration, parse_duration
+from runner.model.outcome import RESULT_NOT_KEPT, Delay
+from runner.model.task import State
+
+if TYPE_CHECKING:
+    from runner.client.handle import TaskHandle
+    from runner.queries.task.results import TaskResult
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+OPENING = 30.0
+"""Seconds allowed for opening the database, which the timeout of the caller does not include."""
+
+LAST_LOOK = 10.0
+"""Seconds allowed for a final query after the timeout: the tasks may have finished since the last one, or before the
+first if the timeout is 0."""
+
+
+@overload
+def results(
+    handles: "Iterable[TaskHandle[R]]", timeout: Delay | None = None, *, return_exceptions: Literal[False] = False
+) -> list[R]: ...
+
+
+@overload
+def results(
+    handles: "Iterable[TaskHandle[R]]", timeout: Delay | None = None, *, return_exceptions: Literal[True]
+) -> list[R | RunnerError]: ...
+
+
+def results(
+    handles: "Iterable[TaskHandle[Any]]", timeout: Delay | None = None, *, return_exceptions: bool = False
+) -> list[Any]:
+    """Wait until many tasks have finished, in a thread without an event loop. One query reads up to 5,000 of them.
+
+    Args:
+        handles: task handles.
+        timeout: longest wait for all of them: text ("30s"), seconds or timedelta; None for no limit.
+        return_exceptions: True to return errors in the place of results, as asyncio.gather does.
+
+    Returns:
+        The results in the order of the handles, each as TaskHandle.result returns it.
+
+    Raises:
+        RunnerError: the first error by the order of the handles, once all tasks have finished or the timeout has
+            expired; see TaskHandle.result.
+
+    Example:
+        >>> results(charge.submit_many({"order": n} for n in orders), timeout="5m")
+    """
+    ids = [*handles]
+    endings = _endings(ids, timeout, "results")
+    return _values(ids, endings, return_exceptions)
+
+
+@overload
+async def results_async(
+    handles: "Iterable[TaskHandle[R]]", timeout: Delay | None = None, *, return_exceptions: Literal[False] = False
+) -> list[R]: ...
+
+
+@overload
+async def results_async(
+    handles: "Iterable[TaskHandle[R]]", timeout: Delay | None = None, *, return_exceptions: Literal[True]
+) -> list[R | RunnerError]: ...
+
+
+async def results_async(
+    handles: "Iterable[TaskHandle[Any]]", timeout: Delay | None = None, *, return_exceptions: bool = False
+) -> list[Any]:
+    """Same as `results`, on an event loop."""
+    ids = [*handles]
+    endings = await endings_async(ids, timeout)
+    return _values(ids, endings, return_exceptions)
+
+
+def _values(ids: Sequence[int], endings: "Mapping[int, TaskResult | Exception]", return_exceptions: bool) -> list[Any]:
+    values: list[Any] = []
+    for id in ids:
+        try:
+            values.append(value_of(endings[id]))
+        except RunnerError as error:
+            if not return_exceptions:
+                raise
+            values.append(error)
+    return values
+
+
+def ended(id: int, timeout: Delay | None) -> "TaskResult":
+    """Wait until a task has finished in any final state, in a thread without an event loop.
+
+    Raises:
+        TimedOut: the task did not finish in time; see TaskHandle.result for the others.
+    """
+    ending = _endings([id], timeout, "result")[id]
+    if isinstance(ending, Exception):
+        raise ending
+    return ending
+
+
+def _endings(ids: Sequence[int], timeout: Delay | None, call: str) -> "Mapping[int, TaskResult | Exception]":
+    with contextlib.suppress(RuntimeError):
+        asyncio.get_running_loop()
+        raise WouldBlock(call=call, instead="wait" if call == "result" else "results_async")
+    client, seconds = get_client(), _seconds(timeout)
+    _await(client.opening(), OPENING)
+    endings = None if seconds == 0 else _await(client.waiting.wait(ids), seconds)
+    if endings is None and (seconds == 0 or client.waiting.trouble is None):
+        endings = _await(client.waiting.wait(ids, until_finished=False), LAST_LOOK)
+    return _complete(client, ids, endings, seconds)
+
+
+def _await(future: Future[T], seconds: float | None) -> T | None:
+    try:
+        return future.result(seconds)
+    except TimeoutError:
+        future.cancel()
+        return None
+
+
+async def endings_async(ids: Sequence[int], timeout: Delay | None) -> "Mapping[int, TaskResult | Exception]":
+    """Wait until tasks have finished in any final state, on an event loop.
+
+    Returns:
+        The result of each task, or the error in its place.
+    """
+    client, seconds = get_client(), _seconds(timeout)
+    await _await_async(client.opening(), OPENING)
+    endings: Mapping[int, Ending] | None = None
+    if seconds != 0:
+        endings = await _await_async(client.waiting.wait(ids), seconds)
+    if endings is None and (seconds == 0 or client.waiting.trouble is None):
+        endings = await _await_async(client.waiting.wait(ids, until_finished=False), LAST_LOOK)
+    return _complete(client, ids, endings, seconds)
+
+
+async def _await_async(future: Future[T], seconds: float | None) -> T | None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            return await asyncio.wrap_future(future)
+    return None
+
+
+def _complete(
+    client: Client, ids: Sequence[int], endings: Mapping[int, Ending] | None, seconds: float | None
+) -> "Mapping[int, TaskResult | Exception]":
+    """Replace missing endings by errors."""
+    if endings is None:
+        silent = DatabaseUnavailable(url=client.settings.url, why=f"it did not answer within {LAST_LOOK:g} seconds")
+        raise client.waiting.trouble or silent
+    waited = format_duration(timedelta(seconds=seconds or 0))
+    return {id: endings[id] or TimedOut(id=int(id), waited=waited) for id in ids}
+
+
+def kept(ending: "TaskResult") -> str | None:
+    """The result of a finished task as JSON text; None if its handler returned nothing.
+
+    Raises:
+        TaskFailed: the task is dead.
+        TaskCancelled: the task was cancelled.
+        ResultNotKept: the task succeeded, but its result was not stored.
+    """
+    task = {"id": ending.id, "handler": ending.handler}
+    if ending.state is State.DEAD:
+        error = {"error_type": ending.error_type, "message": ending.message, "traceback": ending.traceback}
+        raise TaskFailed(**task, attempts=ending.attempt, reason=ending.error or ending.error_type, **error)
+    if ending.state is State.CANCELLED:
+        raise TaskCancelled(**task, reason=ending.error or "no reason was recorded")
+    if ending.result is None and (ending.error or "").startswith(RESULT_NOT_KEPT):
+        raise ResultNotKept(**task, reason=ending.error)
+    return ending.result
+
+
+def value_of(ending: "TaskResult | Exception") -> Any:
+    """Return the result as the handler's return type, if this program loads the handler.
+
+    Raises:
+        InvalidResult: the result does not match the annotation; see `kept` for the others.
+    """
+    if isinstance(ending, Exception):
+        raise ending
+    result, handler = kept(ending), REGISTRY.get(ending.handler)
+    try:
+        return handler.result_type.read(result) if handler else json.loads(result or "null")
+    except ValueError as error:
+        raise InvalidResult(id=ending.id, handler=ending.handler, why=str(error)) from None
+
+
+def _seconds(timeout: Delay | None) -> float | None:
+    return None if timeout is None else parse_duration(timeout).total_seconds()
