@@ -1,17 +1,50 @@
 """Logs: one line per record, plain on a terminal and JSON otherwise, with likely secrets masked."""
 
+import contextvars
 import json
 import logging
 import sys
 import time
 from datetime import UTC, datetime
-from typing import Literal, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
 from runner.text.redact import mask, redact
 from runner.text.sanitize import clean
 
 STANDARD = frozenset(vars(logging.makeLogRecord({})))
 """Attributes of every record; all others are extras of the log call."""
+
+
+class TaskFields(NamedTuple):
+    """The attributes of a log record that is written inside a handler.
+
+    Args:
+        task: task id.
+        handler: handler name.
+        attempt: number of this attempt, from 1.
+    """
+
+    task: int
+    handler: str
+    attempt: int
+
+
+CURRENT_TASK: contextvars.ContextVar[TaskFields | None] = contextvars.ContextVar("runner_task", default=None)
+"""The task that the current context executes; threads of a runner and asyncio.to_thread inherit it."""
+
+
+class TaskFilter(logging.Filter):
+    """Adds `task`, `handler` and `attempt` to every record that is written inside a handler; rejects none.
+
+    `runner work` adds it to the handlers of the root logger. Add it to other handlers in your own configuration:
+    `"filters": {"task": {"()": "runner.logs.TaskFilter"}}`.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the attributes that the record does not have."""
+        if (current := CURRENT_TASK.get()) is not None:
+            vars(record).update({**current._asdict(), **vars(record)})
+        return True
 
 
 class JsonLines(logging.Formatter):
@@ -35,28 +68,53 @@ class HumanLines(logging.Formatter):
     """Time of day, level unless it is info, and message, made safe for a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format the record as one line, with the type and message of an exception."""
+        """Format the record as one line, with its task, and the type and message of an exception."""
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        line = f"{at}.{int(record.msecs):03d} {level}{clean(mask(record.getMessage()))}"
-        if record.exc_info and record.exc_info[1] is not None:
+        message = record.getMessage()
+        line = f"{at}.{int(record.msecs):03d} {level}{clean(mask(message))}"
+        if record.exc_info and record.exc_info[1] is not None and str(record.exc_info[1]) not in message:
             line += f" ({type(record.exc_info[1]).__name__}: {clean(mask(str(record.exc_info[1])))})"
-        return line
+        return line + _task_suffix(vars(record), message)
 
 
-def set_up(form: Literal["auto", "human", "json"] = "auto", stream: TextIO | None = None) -> None:
-    """Configure the logging of this process.
+def _task_suffix(fields: dict[str, Any], message: str) -> str:
+    """The task of a record whose message does not begin with it."""
+    if "task" not in fields or message.startswith("task "):
+        return ""
+    attempt = f", attempt {fields['attempt']}" if "attempt" in fields else ""
+    return clean(f" [task {fields['task']} {fields.get('handler', '')}{attempt}]")
+
+
+def set_up(
+    form: Literal["auto", "human", "json"] = "auto", level: str | None = None, stream: TextIO | None = None
+) -> None:
+    """Configure the logging of this process, or keep the configuration of the application.
+
+    If the root logger or the logger `runner` has handlers, the application has configured logging: its handlers and
+    levels stay, and only `level` is applied, to the logger `runner`. The task filter is added in any case.
 
     Args:
         form: "auto" means "human" on a terminal and "json" otherwise.
+        level: the lowest level of log lines; None for "info", or for the application's.
         stream: output; None for standard error.
     """
-    stream = stream or sys.stderr
+    root, ours = logging.getLogger(), logging.getLogger("runner")
+    if root.handlers or ours.handlers:
+        if level is not None:
+            ours.setLevel(level.upper())
+    else:
+        _install(root, form, (level or "info").upper(), stream or sys.stderr)
+    for output in (*root.handlers, *ours.handlers):
+        if not any(isinstance(one, TaskFilter) for one in output.filters):
+            output.addFilter(TaskFilter())
+
+
+def _install(root: logging.Logger, form: str, level: str, stream: TextIO) -> None:
     human = form == "human" or (form == "auto" and stream.isatty())
     lines = logging.StreamHandler(stream)
     lines.setFormatter(HumanLines() if human else JsonLines())
-    root = logging.getLogger()
-    root.handlers[:] = [lines]
-    root.setLevel(logging.WARNING)
-    logging.getLogger("runner").setLevel(logging.INFO)
+    root.addHandler(lines)
+    root.setLevel(level)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it warns "skipped, still running" during a long scan

@@ -37,6 +37,7 @@ class RunnerOptions:
     lease_timeout: Annotated[str | None, _described("lease_timeout")] = None
     drain_timeout: Annotated[str | None, _described("drain_timeout")] = None
     log_format: Annotated[Literal["auto", "human", "json"] | None, _described("log_format")] = None
+    log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, _described("log_level")] = None
 
     def overrides(self) -> dict[str, Any]:
         """The options by setting name."""
@@ -70,5 +71,5 @@ async def work(
     if not registry:
         raise InvalidInput(why="no handlers loaded; name the module that defines them with -H package.module")
 
-    set_up(settings.log_format)
+    set_up(settings.log_format, settings.log_level)
     return await run(settings, registry, until_idle=until_idle)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import logging
 import threading
@@ -20,6 +21,7 @@ from runner.errors import InvalidPayload, TransactionUnavailable
 from runner.handlers.batch import BatchResult
 from runner.handlers.context import Context, OwnTransaction
 from runner.handlers.registry import Handler
+from runner.logs import CURRENT_TASK, TaskFields
 from runner.model.duration import format_duration
 from runner.model.outcome import Cancelled, Dead, Failure, Outcome, Release, Retry, Snooze
 
@@ -60,6 +62,15 @@ class Executor:
         Returns:
             The outcome.
         """
+        task = running.task
+        before = CURRENT_TASK.get()
+        CURRENT_TASK.set(TaskFields(task.id, task.handler, task.attempt))
+        try:
+            return redact_outcome(await self._outcome(running, release_slot), task.payload)
+        finally:
+            CURRENT_TASK.set(before)
+
+    async def _outcome(self, running: Running, release_slot: Callable[[], None]) -> Outcome:
         task, handler = running.task, running.handler
         try:
             arguments = handler.bind(task.payload, lambda: self._context(running))
@@ -70,8 +81,7 @@ class Executor:
             release_slot()
             log.exception("task %d (%s) could not be executed", task.id, handler.name)
             return Retry(failure=failure_of(error))
-        outcome = await (self._on_loop if handler.is_async else self._in_thread)(running, arguments, release_slot)
-        return redact_outcome(outcome, task.payload)
+        return await (self._on_loop if handler.is_async else self._in_thread)(running, arguments, release_slot)
 
     async def _on_loop(self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]) -> Outcome:
         limit = self._start_clock(running)
@@ -97,7 +107,7 @@ class Executor:
     ) -> Outcome:
         limit = self._start_clock(running)
         running.stop = running.stop or threading.Event()
-        work = partial(_call, running.handler.function, arguments)
+        work = partial(contextvars.copy_context().run, _call, running.handler.function, arguments)
         body = asyncio.get_running_loop().run_in_executor(self._pool, work)
         body.add_done_callback(lambda _: release_slot())
         running.body = body
@@ -155,7 +165,7 @@ class Executor:
         task, limit = running.task, self._limit(running)
         running.stop = threading.Event()
         deadline = None if limit is None else datetime.now(UTC) + timedelta(seconds=limit)
-        logger = logging.LoggerAdapter(log, {"task": task.id, "handler": task.handler})
+        logger = logging.LoggerAdapter(log, {"task": task.id, "handler": task.handler, "attempt": task.attempt})
         open_tx = None if self._open_tx is None else partial(self._open_tx, running)
         return Context(
             task.id,

@@ -198,6 +198,9 @@ class Settings(BaseSettings):
     log_format: Literal["auto", "human", "json"] = Field(
         default="auto", description="format of log lines: human or json; auto is human on a terminal"
     )
+    log_level: Literal["debug", "info", "warning", "error"] | None = Field(
+        default=None, description="lowest level of log lines; info, or the levels that the application has configured"
+    )
 
     origins: InstanceOf[Origins] = Field(default=Origins(), repr=False, exclude=True)
 

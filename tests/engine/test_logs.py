@@ -1,5 +1,6 @@
 """The log of a runner: one line per event, in JSON where no terminal is attached, without payloads."""
 
+import asyncio
 import io
 import json
 import logging
@@ -8,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from runner import logs
+from runner import Context, logs
 from runner.queries.failures import failures as read_failures
 from tests.engine.workshop import Workshop
 
@@ -16,14 +17,27 @@ SECRET = "swordfish"
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    stream = io.StringIO()
-    logs.set_up("auto", stream)
-    yield stream
+def root() -> Iterator[logging.Logger]:
+    """The root logger; `unconfigured` removes what pytest adds to it for each phase of a test."""
+    root, ours = logging.getLogger(), logging.getLogger("runner")
+    before, levels = root.handlers[:], (root.level, ours.level)
+    root.handlers[:] = []
+    yield root
     root.handlers[:] = before
-    root.setLevel(level)
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+
+
+def unconfigured(root: logging.Logger) -> io.StringIO:
+    root.handlers[:] = []
+    return io.StringIO()
+
+
+@pytest.fixture
+def stream(root: logging.Logger) -> io.StringIO:
+    stream = unconfigured(root)
+    logs.set_up("auto", stream=stream)
+    return stream
 
 
 async def test_every_event_is_one_line_of_json_without_payloads(workshop: Workshop, stream: io.StringIO) -> None:
@@ -58,18 +72,15 @@ async def test_every_event_is_one_line_of_json_without_payloads(workshop: Worksh
 
 
 @pytest.mark.parametrize("form", ["json", "human"])
-def test_likely_secrets_are_masked(form: Literal["json", "human"]) -> None:
-    stream = io.StringIO()
-    before = logging.getLogger().handlers[:]
-    logs.set_up(form, stream)
+def test_likely_secrets_are_masked(root: logging.Logger, form: Literal["json", "human"]) -> None:
+    stream = unconfigured(root)
+    logs.set_up(form, stream=stream)
     try:
         raise ConnectionError(f"postgresql://ana:{SECRET}@db/app")
     except ConnectionError:
         logging.getLogger("runner").exception(
             "token=%s", SECRET, extra={"api_key": SECRET, "by_number": {1: SECRET[:1]}}
         )
-    finally:
-        logging.getLogger().handlers[:] = before
     assert "ConnectionError" in stream.getvalue()
     assert SECRET not in stream.getvalue()
 
@@ -86,3 +97,79 @@ async def test_the_first_line_names_the_runner_and_the_last_its_results(
     assert messages[0].startswith("runner ")
     assert "with 1 handler" in messages[0]
     assert messages[-1] == "stopped: succeed 1"
+
+
+def configured(root: logging.Logger, level: int) -> io.StringIO:
+    """Configure logging as an application does, before `runner work` sets it up."""
+    stream = unconfigured(root)
+    lines = logging.StreamHandler(stream)
+    lines.setFormatter(logging.Formatter("%(name)s|%(message)s"))
+    root.addHandler(lines)
+    root.setLevel(level)
+    return stream
+
+
+def test_the_logging_that_an_application_has_configured_stays(root: logging.Logger) -> None:
+    stream = configured(root, logging.WARNING)
+    before = root.handlers[:]
+    logs.set_up("json")
+    assert (root.handlers, root.level) == (before, logging.WARNING)
+    logging.getLogger("runner").info("started")
+    logging.getLogger("shop").warning("sold out")
+    assert stream.getvalue() == "shop|sold out\n"
+    logs.set_up("json", "info")
+    logging.getLogger("runner").info("started")
+    logging.getLogger("shop").info("open")
+    assert stream.getvalue() == "shop|sold out\nrunner|started\n"
+
+
+@pytest.mark.parametrize(("level", "lines"), [(None, ["open", "late"]), ("warning", ["late"]), ("debug", None)])
+def test_log_level_applies_to_all_loggers_otherwise(
+    root: logging.Logger, level: str | None, lines: list[str] | None
+) -> None:
+    stream = unconfigured(root)
+    logs.set_up("json", level, stream)
+    logger = logging.getLogger("shop")
+    logger.debug("detail")
+    logger.info("open")
+    logger.warning("late")
+    messages = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+    assert messages == (lines or ["detail", "open", "late"])
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_every_line_inside_a_handler_names_its_task(workshop: Workshop, root: logging.Logger, own: bool) -> None:
+    stream = configured(root, logging.INFO) if own else unconfigured(root)
+    logs.set_up("json", stream=stream)
+    root.handlers[0].setFormatter(logs.JsonLines())
+    shop = logging.getLogger("shop")
+
+    @workshop.handler("on_loop")
+    async def on_loop() -> None:
+        shop.info("on the loop")
+        await asyncio.to_thread(shop.info, "beside the loop")
+
+    @workshop.handler("in_thread")
+    def in_thread(ctx: Context) -> None:
+        shop.info("in a thread")
+        ctx.logger.info("by the context")
+
+    first = await workshop.submit("on_loop")
+    second = await workshop.submit("in_thread")
+    await workshop.work()
+    shop.info("outside")
+    records = [json.loads(line) for line in stream.getvalue().splitlines()]
+    fields = {record["message"]: [record.get(name) for name in ("task", "handler", "attempt")] for record in records}
+    assert fields["on the loop"] == fields["beside the loop"] == [first, "on_loop", 1]
+    assert fields["in a thread"] == fields["by the context"] == [second, "in_thread", 1]
+    assert fields["outside"] == [None, None, None]
+
+
+def test_a_line_for_people_ends_with_its_task(root: logging.Logger) -> None:
+    stream = unconfigured(root)
+    logs.set_up("human", stream=stream)
+    extra = {"task": 17, "handler": "shop.charge", "attempt": 2}
+    logging.getLogger("shop").info("charged", extra=extra)
+    logging.getLogger("runner").warning("task 17 (shop.charge) timed out", extra=extra)
+    lines = [line.split(" ", 1)[1] for line in stream.getvalue().splitlines()]
+    assert lines == ["charged [task 17 shop.charge, attempt 2]", "warning: task 17 (shop.charge) timed out"]
