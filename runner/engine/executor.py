@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from runner.engine.handler_result import advice, done, redact_outcome
+from runner.engine.handler_result import advice, done, redact_error, redact_outcome
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload, TransactionUnavailable
 from runner.handlers.batch import BatchResult
@@ -66,7 +66,11 @@ class Executor:
         before = CURRENT_TASK.get()
         CURRENT_TASK.set(TaskFields(task.id, task.handler, task.attempt))
         try:
-            return redact_outcome(await self._outcome(running, release_slot), task.payload)
+            outcome = await self._outcome(running, release_slot)
+            redacted = redact_outcome(outcome, task.payload)
+            if redacted != outcome and running.error is not None:
+                running.error = redact_error(running.error, redacted)
+            return redacted
         finally:
             CURRENT_TASK.set(before)
 
@@ -80,6 +84,7 @@ class Executor:
         except BaseException as error:  # broken annotations, or a type whose validation exits
             release_slot()
             log.exception("task %d (%s) could not be executed", task.id, handler.name)
+            running.error = error
             return Retry(failure=failure_of(error))
         return await (self._on_loop if handler.is_async else self._in_thread)(running, arguments, release_slot)
 
@@ -95,9 +100,9 @@ class Executor:
             return _cancelled(running, error)
         except TimeoutError as error:
             expired = limit is not None and clock.expired()
-            return _timed_out(running, limit) if expired else _classify(running.handler, error)
+            return _timed_out(running, limit) if expired else _failed(running, error)
         except BaseException as error:  # a handler's SystemExit must not end the runner
-            return _classify(running.handler, error)
+            return _failed(running, error)
         finally:
             release_slot()
         return self._outcome_of(running, result)
@@ -125,7 +130,7 @@ class Executor:
         result, error = body.result()
         if running.cancel_requested and (error is not None or result is None):
             return Cancelled()
-        return self._outcome_of(running, result) if error is None else _classify(running.handler, error)
+        return self._outcome_of(running, result) if error is None else _failed(running, error)
 
     def _give_up(self, running: Running, body: "asyncio.Future[Any]", outcome: Outcome) -> Outcome:
         """Abandon a thread that cannot be stopped. The fence of its task is void, so its writes are refused."""
@@ -224,7 +229,12 @@ def _cancelled(running: Running, error: asyncio.CancelledError) -> Outcome:
         return Cancelled()
     job = asyncio.current_task()
     interrupted = job is not None and job.cancelling() > 0
-    return _interrupted(running) if interrupted else _classify(running.handler, error)
+    return _interrupted(running) if interrupted else _failed(running, error)
+
+
+def _failed(running: Running, error: BaseException) -> Outcome:
+    running.error = error
+    return _classify(running.handler, error)
 
 
 def _classify(handler: Handler, error: BaseException) -> Outcome:

@@ -61,6 +61,22 @@ def redact_outcome(outcome: Outcome, payload: str) -> Outcome:
     return replace(redacted, failure=_redact_failure(outcome.failure, values)) if outcome.failure else redacted
 
 
+def redact_error(error: BaseException, redacted: Outcome) -> BaseException:
+    """Return an exception for logs and error trackers in the place of one whose text contains a secret.
+
+    Args:
+        error: the exception that ended the attempt.
+        redacted: its outcome, with masked values.
+
+    Returns:
+        An exception of a class with the same name, with the masked message and the traceback of `error`.
+    """
+    failure, kind = getattr(redacted, "failure", None), type(error)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    substitute: type[Exception] = type(kind.__name__, (Exception,), names)
+    return substitute(failure.message if failure else "").with_traceback(error.__traceback__)
+
+
 def _redact_failure(failure: Failure, values: list[str]) -> Failure:
     return Failure(failure.type, _redact(failure.message, values), _redact(failure.traceback, values))
 

@@ -20,7 +20,7 @@ from runner.engine.notifier import listen, watch
 from runner.engine.reconcile import Reconciler
 from runner.engine.ticks import Tick, Ticks
 from runner.engine.watchdog import Watchdog
-from runner.engine.worker import Worker
+from runner.engine.worker import Worker, log_rescued
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
 from runner.model.task import MOVES
@@ -298,7 +298,7 @@ class Runner:
                 self.metrics.add(task.verb, task.queue, task.handler, task.attempt, None)
                 if MOVES[task.verb].target.final:
                     self.dependency_resolver.add(FinishedParent(task_id, task.handler, task.key))
-                log.warning("task %d (%s) %s", task_id, task.handler, _RESCUES[task.verb])
+                log_rescued(task_id, task)
             if rescued:
                 self._scan_soon()
 
@@ -341,10 +341,3 @@ class Runner:
             "stopped: %s", ", ".join(f"{verb} {count}" for verb, count in self.metrics.verbs.items()) or "no tasks"
         )
         return True
-
-
-_RESCUES = {
-    "rescue": "rescued from a lost runner",
-    "bury": "is dead: its runner was lost on its last attempt",
-    "cancel": "cancelled: its runner was lost after a terminate request",
-}

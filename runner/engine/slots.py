@@ -37,6 +37,7 @@ class Running:
         "cancel_requested",
         "deadline",
         "done_in_tx",
+        "error",
         "handler",
         "in_tx",
         "job",
@@ -64,6 +65,8 @@ class Running:
         self.in_tx = False
         self.deadline: float | None = None
         self.obstacle = ""
+        self.error: BaseException | None = None
+        """The exception that ended the attempt, for logs and error trackers."""
         self.slot_released = False
         """True after its slot was released."""
         self.body: asyncio.Future[Any] | None = None

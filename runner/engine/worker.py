@@ -22,6 +22,7 @@ from runner.model.outcome import Cancelled, Outcome, Release, Retry, Snooze
 from runner.model.task import MOVES, Claimed
 from runner.settings import Settings
 from runner.store.dependencies import FinishedParent
+from runner.store.rescue import Rescued
 from runner.store.settle import Settled, Settlement
 from runner.text.sanitize import count_noun
 
@@ -257,9 +258,40 @@ def _exception_of(running: Running) -> BaseException | None:
     return None if job is None or job.cancelled() else job.exception()
 
 
+_LEVELS = {"bury": logging.ERROR, "retry": logging.WARNING, "rescue": logging.WARNING}
+"""Levels of the moves that need attention; the others are information."""
+
+_RESCUES = {
+    "rescue": "rescued from a lost runner",
+    "bury": "is dead: its runner was lost on its last attempt",
+    "cancel": "cancelled: its runner was lost after a terminate request",
+}
+
+
+def log_rescued(id: int, task: Rescued) -> None:
+    """Log a task that this runner took from a lost one."""
+    extra = {"task": id, "handler": task.handler, "queue": task.queue, "key": task.key, "attempt": task.attempt}
+    log.log(
+        _LEVELS.get(task.verb, logging.WARNING), "task %d (%s) %s", id, task.handler, _RESCUES[task.verb], extra=extra
+    )
+
+
 def _log_failure(running: Running, settlement: Settlement, verb: str) -> None:
-    """Log an attempt that did not succeed, without its payload."""
+    """Log an attempt that did not succeed, without its payload: a death with its exception, for error trackers."""
     task, failure = running.task, getattr(settlement.outcome, "failure", None)
     why = failure.reason if failure else getattr(settlement.outcome, "why", "")
     attempt = f"attempt {task.attempt}/{task.max_attempts}"
-    log.info("task %d (%s) %s: %s: %s", task.id, task.handler, attempt, verb, " ".join(why[:300].split()))
+    level, error = _LEVELS.get(verb, logging.INFO), running.error if verb == "bury" else None
+    # Without the frame of the executor.
+    exc_info = error and (type(error), error, error.__traceback__ and error.__traceback__.tb_next)
+    extra = {
+        "task": task.id,
+        "handler": task.handler,
+        "queue": task.queue,
+        "key": task.key,
+        "attempt": task.attempt,
+        "max_attempts": task.max_attempts,
+        "error_type": failure.type if failure else None,
+    }
+    arguments = (task.id, task.handler, attempt, verb, " ".join(why[:300].split()))
+    log.log(level, "task %d (%s) %s: %s: %s", *arguments, exc_info=exc_info, extra=extra)

@@ -4,13 +4,16 @@ import asyncio
 import io
 import json
 import logging
+import traceback
 from collections.abc import Iterator
 from typing import Literal
 
 import pytest
 
-from runner import Context, logs
+from runner import Context, Dead, logs
+from runner.engine.worker import log_rescued
 from runner.queries.failures import failures as read_failures
+from runner.store.rescue import Rescued
 from tests.engine.workshop import Workshop
 
 SECRET = "swordfish"
@@ -173,3 +176,67 @@ def test_a_line_for_people_ends_with_its_task(root: logging.Logger) -> None:
     logging.getLogger("runner").warning("task 17 (shop.charge) timed out", extra=extra)
     lines = [line.split(" ", 1)[1] for line in stream.getvalue().splitlines()]
     assert lines == ["charged [task 17 shop.charge, attempt 2]", "warning: task 17 (shop.charge) timed out"]
+
+
+class ShopClosed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("in_thread", [True, False])
+async def test_a_death_is_an_error_with_its_exception_and_a_retry_a_warning(
+    workshop: Workshop, caplog: pytest.LogCaptureFixture, in_thread: bool
+) -> None:
+    def sell(item: str) -> None:
+        raise ShopClosed(f"no {item} today")
+
+    async def sell_async(item: str) -> None:
+        sell(item)
+
+    workshop.handler("sell", max_attempts=2)(sell if in_thread else sell_async)
+    task = await workshop.submit("sell", {"item": "hats"}, key="order-1")
+    await workshop.work()
+    retry, death = [record for record in caplog.records if getattr(record, "task", None) == task]
+    assert (retry.levelname, retry.exc_info, death.levelname) == ("WARNING", None, "ERROR")
+    assert death.exc_info is not None
+    assert (type(death.exc_info[1]), str(death.exc_info[1])) == (ShopClosed, "no hats today")
+    frames = [frame.name for frame in traceback.extract_tb(death.exc_info[2])]
+    assert frames == (["sell"] if in_thread else ["sell_async", "sell"])
+    names = ("handler", "queue", "key", "attempt", "max_attempts", "error_type")
+    fields = [getattr(death, name) for name in names]
+    assert fields == ["sell", "default", "order-1", 2, 2, f"{__name__}.ShopClosed"]
+
+
+async def test_the_exception_of_a_death_has_no_secret_of_the_payload(
+    workshop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
+    @workshop.handler("sell", max_attempts=1)
+    async def sell(password: str) -> None:
+        raise ShopClosed(f"no entry with {password}")
+
+    await workshop.submit("sell", {"password": SECRET})
+    await workshop.work()
+    (death,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert death.exc_info is not None
+    assert [error_type := death.exc_info[0], str(death.exc_info[1])] == [error_type, "no entry with ***"]
+    assert error_type is not None
+    assert (error_type.__module__, error_type.__qualname__) == (__name__, "ShopClosed")
+
+
+async def test_a_death_without_an_exception_is_an_error_too(
+    workshop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
+    @workshop.handler("sell")
+    async def sell() -> Dead:
+        return Dead("the shop has closed down")
+
+    await workshop.submit("sell")
+    await workshop.work()
+    (death,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert (death.exc_info, "the shop has closed down" in death.getMessage()) == (None, True)
+
+
+def test_a_task_that_dies_with_its_runner_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    for verb in ("rescue", "bury"):
+        log_rescued(17, Rescued(verb, "default", "sell", 5, None))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
+    assert [getattr(record, "task", None) for record in caplog.records] == [17, 17]
