@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from runner.client.client import get_client
+from runner.client.client import get_client, refuse_event_loop
 from runner.client.handle import TaskHandle, handles
-from runner.client.submission import refuse_event_loop
 from runner.errors import InvalidTask
 from runner.model.task import BatchMember, DependsOn, NewTask, OnFailure, SubmitResult
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.client.coalescing import Coalescer
 from runner.client.result_poller import ResultPoller
-from runner.errors import DatabaseUnavailable
+from runner.errors import DatabaseUnavailable, WouldBlock
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings, load
 
@@ -184,6 +184,27 @@ def disconnect() -> None:
     old = replace(None)
     if old is not None:
         old.close()
+
+
+def refuse_event_loop(call: str, instead: str | None = None) -> None:
+    """Reject a call on an event loop, because its wait would block the loop.
+
+    With gevent, all greenlets of a thread see the loop that one of them runs, such as the client's. For the others it
+    is as if it ran in another thread.
+
+    Args:
+        call: name of the function.
+        instead: the function to await; by default the one with `_async` at the end of its name.
+
+    Raises:
+        WouldBlock: the caller is on an event loop.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if getattr(loop, "_thread_id", None) in (None, threading.get_ident()):
+        raise WouldBlock(call=call, instead=instead or f"{call}_async")
 
 
 def replace(client: Client | None) -> Client | None:

@@ -5,9 +5,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from runner.client.client import get_client
+from runner.client.client import get_client, refuse_event_loop
 from runner.client.handle import TaskHandle
-from runner.client.submission import Submission, refuse_event_loop, task_handle, task_handles
+from runner.client.submission import Submission, task_handle, task_handles
 from runner.errors import InvalidHandler
 from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from runner.client.client import Client, get_client
+from runner.client.client import Client, get_client, refuse_event_loop
 from runner.client.result_poller import Ending
 from runner.errors import (
     DatabaseUnavailable,
@@ -18,7 +18,6 @@ from runner.errors import (
     TaskCancelled,
     TaskFailed,
     TimedOut,
-    WouldBlock,
 )
 from runner.handlers.registry import REGISTRY
 from runner.model.duration import format_duration, parse_duration
@@ -123,9 +122,7 @@ def ended(id: int, timeout: Delay | None) -> "TaskResult":
 
 
 def _endings(ids: Sequence[int], timeout: Delay | None, call: str) -> "Mapping[int, TaskResult | Exception]":
-    with contextlib.suppress(RuntimeError):
-        asyncio.get_running_loop()
-        raise WouldBlock(call=call, instead="wait" if call == "result" else "results_async")
+    refuse_event_loop(call, "wait" if call == "result" else None)
     client, seconds = get_client(), _seconds(timeout)
     _await(client.opening(), OPENING)
     endings = None if seconds == 0 else _await(client.waiting.wait(ids), seconds)

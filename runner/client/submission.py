@@ -1,14 +1,13 @@
 """Submission: a handler with task options, and the ways to submit it."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from runner.client.client import get_client
+from runner.client.client import get_client, refuse_event_loop
 from runner.client.handle import TaskHandle, handles
-from runner.errors import PayloadTooLarge, WouldBlock
+from runner.errors import PayloadTooLarge
 from runner.handlers.registry import Handler
 from runner.handlers.rules import NO_RULES, Rules
 from runner.model.task import NewTask, SubmitResult
@@ -105,19 +104,6 @@ class Submission(Generic[P, R]):
             return bulk
         arguments = self.handler.signature.arguments
         return [self.rules.applied(task, partial(arguments, task.payload)) for task in bulk]
-
-
-def refuse_event_loop(call: str) -> None:
-    """Reject a call on an event loop, because its wait for the commit would block the loop.
-
-    Raises:
-        WouldBlock: the caller is on an event loop.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise WouldBlock(call=call, instead=f"{call}_async")
 
 
 def task_handle(result: SubmitResult) -> TaskHandle[R]:
