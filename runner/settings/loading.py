@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic_settings import EnvSettingsSource
+from pydantic import create_model
 
 from runner.errors import InvalidSettings
 from runner.settings.profiles import ConfigFile, Profile, read_config
@@ -66,7 +66,7 @@ def load(profile: str | None = None, config: str | Path | None = None, **overrid
         UnknownProfile: the configuration file does not define the profile.
     """
     stray = stray_names(os.environ)
-    environment = EnvSettingsSource(Settings)()
+    environment = _read_environment()
     file = _config_file(config, environment)
     active = file.choose(profile or environment.get("profile"))
     if profile and active:
@@ -108,6 +108,19 @@ def stray_names(environ: Iterable[str]) -> tuple[str, ...]:
             why = f"unknown setting; did you mean {_variable(similar)}? Correct or remove it"
             raise InvalidSettings(where=f"{name} in the environment", why=why)
     return tuple(unknown)
+
+
+def _read_environment() -> dict[str, Any]:
+    """Return the variables that are settings and not empty, as text, by setting."""
+    if not any(name.upper().startswith(ENV_PREFIX) for name in os.environ):
+        return {}  # the import takes a tenth of the start-up time of a command
+    from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+    class Environment(BaseSettings):
+        model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True, defer_build=True)
+
+    texts: dict[str, Any] = dict.fromkeys(NAMES, (str | None, None))
+    return EnvSettingsSource(create_model("Variables", __base__=Environment, **texts))()
 
 
 def _merge(sources: Iterable[SettingLayer]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -19,7 +19,6 @@ A profile may also set any other setting. A password in a url is rejected, becau
 import os
 import shlex
 import stat
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -171,7 +170,7 @@ def read_config(path: Path | None, asked_by: str = "") -> ConfigFile:
         # Opening a fifo waits for a writer, and reading a device may never end.
         if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             _reject(asked_by or str(file), f"{file} is not a regular file")
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         if path is None:
             return ConfigFile(file, exists=False)
@@ -179,11 +178,18 @@ def read_config(path: Path | None, asked_by: str = "") -> ConfigFile:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InvalidSettings(where=str(file), why=f"the file cannot be read: {why}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidSettings(where=str(file), why=f"the file is not valid TOML: {error}") from None
-    config = _parsed(file, content)
+    config = _parsed(file, _decoded(file, text))
     _reject_foreign_command(config, status)
     return config
+
+
+def _decoded(file: Path, text: str) -> dict[str, Any]:
+    import tomllib  # most start-ups find no file to read
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidSettings(where=str(file), why=f"the file is not valid TOML: {error}") from None
 
 
 def _reject_foreign_command(config: ConfigFile, status: os.stat_result) -> None:

@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 from annotated_types import Ge, Gt
 from pydantic import (
+    BaseModel,
     BeforeValidator,
     ByteSize,
+    ConfigDict,
     Field,
     InstanceOf,
     ModelWrapValidatorHandler,
@@ -20,7 +22,6 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from runner.errors import InvalidDuration, InvalidSettings, InvalidUrl
 from runner.model.duration import format_duration, parse_duration
@@ -97,7 +98,7 @@ class Origins(NamedTuple):
         return self.places.get(name, f"argument {name}")
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """All settings. The constructor uses only its arguments and defaults; `load` reads all sources.
 
     Raises:
@@ -105,14 +106,7 @@ class Settings(BaseSettings):
         InvalidUrl: the URL is not valid or not supported.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX,
-        env_ignore_empty=True,
-        enable_decoding=False,
-        extra="forbid",
-        frozen=True,
-        hide_input_in_errors=True,
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     profile: str | None = Field(default=None, description="profile of the configuration file")
     config: Path | None = Field(default=None, description="path of the configuration file, if not the default one")
@@ -203,17 +197,6 @@ class Settings(BaseSettings):
     )
 
     origins: InstanceOf[Origins] = Field(default=Origins(), repr=False, exclude=True)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings passes it
-        init_settings: PydanticBaseSettingsSource,
-        *_: Any,
-        **__: Any,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Use only the arguments: `load` merges the other sources, because it keeps the origin of each value."""
-        return (init_settings,)
 
     @model_validator(mode="wrap")
     @classmethod

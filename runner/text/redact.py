@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
+from functools import cache
 from typing import Any
 
 from runner.text.sanitize import CUT
@@ -34,8 +35,7 @@ _NAMED = r"""
     (?:(?:bearer|basic)\s{1,3})?
     (?:"(?=[^\w"\n]{0,9}\w)[^"\n]{1,400}"|'(?=[^\w'\n]{0,9}\w)[^'\n]{1,400}'|[^\s"'&,;(){}\[\]\\]{1,400})
 """
-_TEXT = re.compile(
-    rf"""
+_TEXT = rf"""
     -----BEGIN\ [A-Z\ ]{{0,40}}PRIVATE\ KEY-----(?:.*?-----END\ [A-Z\ ]{{0,40}}PRIVATE\ KEY-----|.*)
     | (?P<url>://[^\s/@:"']{{0,100}}:)[^\s/@"']{{1,400}}(?=@)
     | (?P<scheme>\b(?:bearer|basic)\s{{1,3}})(?=[a-z._~+/-]{{0,400}}[\d=])[\w.~+/=-]{{8,}}
@@ -43,9 +43,7 @@ _TEXT = re.compile(
     | \b(?:(?:AKIA|ASIA)[A-Z0-9]{{16}}|[rs]k_(?:live|test)_\w{{8,}}|gh[opsur]_\w{{20,}}|xox[abeprs]-[\w-]{{10,}}
       |glpat-[\w-]{{16,}}|AIza[\w-]{{30,}}|sk-[\w-]{{20,}})
     | {_NAMED}
-    """,
-    re.IGNORECASE | re.VERBOSE | re.DOTALL,
-)
+"""
 _HINTS = (
     *("pass", "pwd", "secret", "token", "authori", "key", "credential", "cookie", "signature", "://", "bearer"),
     *("basic", "eyj", "akia", "asia", "aiza", "k_", "gh", "xox", "glpat", "sk-"),
@@ -67,7 +65,12 @@ def mask(text: str, *, reveal: bool = False) -> str:
     lower = text.lower()
     if reveal or not any(hint in lower for hint in _HINTS):
         return text
-    return _TEXT.sub(_mask, text)
+    return _text_pattern().sub(_mask, text)
+
+
+@cache
+def _text_pattern() -> re.Pattern[str]:
+    return re.compile(_TEXT, re.IGNORECASE | re.VERBOSE | re.DOTALL)  # compiling takes milliseconds
 
 
 def _mask(match: re.Match[str]) -> str:

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from runner.operations.edit import edit, edit_each
 from runner.operations.eligibility import objection
 from runner.operations.results import Result, Target
-from runner.operations.sql_export import script
-from runner.queries.task.detail import TaskDetail, task_detail
 from tasktui.actions.action import Action
 from tasktui.actions.as_command import command_line, edit_words
 from tasktui.actions.question import Dialog
@@ -19,6 +16,7 @@ from tasktui.session.session import Session
 
 if TYPE_CHECKING:
     from runner.operations.edit_values import Changes
+    from runner.queries.task.detail import TaskDetail
 
 
 def ask(_action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
@@ -28,6 +26,7 @@ def ask(_action: Action, session: Session, targets: Targets) -> Coroutine[Any, A
 
 
 async def _ask(session: Session, task_id: int) -> Dialog:
+    from runner.queries.task.detail import task_detail
     from tasktui.actions.edit_form import requeues  # imports modules that the first screen does not need
 
     detail = await session.read(task_detail, task_id)
@@ -47,7 +46,7 @@ class TaskEdit:
     """
 
     session: Session
-    detail: TaskDetail
+    detail: "TaskDetail"
     typed: Mapping[str, str]
 
     def command(self) -> str | None:
@@ -69,6 +68,9 @@ class TaskEdit:
         Raises:
             NoSqlEquivalent: nothing would change, or the SQL cannot be pasted.
         """
+        from runner.operations.edit import edit_each
+        from runner.operations.sql_export import script
+
         operation = partial(edit_each, changes=self._changes(), **self._options())
         return await self.session.write(script, operation, [Target(self.detail.task.id, self.detail.task.version)])
 
@@ -78,6 +80,8 @@ class TaskEdit:
         Raises:
             RunnerError: a text cannot be parsed, or the database rejects the change.
         """
+        from runner.operations.edit import edit
+
         task, options = self.detail.task, self._options()
         return await self.session.write(edit, task.id, task.version, self._changes(), **options)
 

@@ -11,7 +11,6 @@ from runner.db.transaction import clock
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.queries.pauses import Pause
 from runner.text import format
-from tasktui.actions import perform
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.as_command import pause_words
 from tasktui.actions.question import Dialog, Question
@@ -34,6 +33,8 @@ def ask_for_handler(action: Action, session: Session, targets: Targets) -> Corou
 
 
 async def _ask(action: Action, session: Session, place: PauseTarget) -> Dialog:
+    from tasktui.actions import perform  # imports all operations, which the first screen does not need
+
     current = await perform.current_pause(session, place)
     return Question(
         action if current is None else action.without_prompt(),
@@ -56,6 +57,8 @@ def _about(session: Session, place: PauseTarget, current: Pause | None, at: date
 
 
 async def _toggle(session: Session, place: PauseTarget, current: Pause | None, consent: Confirmation) -> Notice:
+    from tasktui.actions import perform
+
     if current is None:
         result = await perform.pause(session, place, consent.answer, consent.reason)
     else:

@@ -2,16 +2,18 @@
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 
 from textual.content import Content
 
 from runner.operations.results import Result
-from runner.queries.task.detail import TaskDetail
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.clipboard import ConsentSql
 from tasktui.messages import Notice
 from tasktui.session.job import Job
+
+if TYPE_CHECKING:
+    from runner.queries.task.detail import TaskDetail
 
 MOST_SKIPPED = 8
 """The most skipped tasks to list in a notice."""
@@ -54,7 +56,7 @@ class Question:
     many: bool = False
 
 
-Dialog: TypeAlias = Question | TaskDetail | Notice
+Dialog: TypeAlias = Union[Question, "TaskDetail", Notice]
 """A confirmation, a task for the edit form, or the reason why the action is impossible."""
 
 

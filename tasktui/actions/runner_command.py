@@ -3,7 +3,6 @@
 from functools import partial
 
 from runner.text import format
-from tasktui.actions import perform
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.as_command import runner_command_words
 from tasktui.actions.question import Dialog, Question
@@ -15,6 +14,8 @@ from tasktui.session.session import Session
 
 def ask(action: Action, session: Session, targets: Targets) -> Dialog | None:
     """Ask to drain or resize the selected runner."""
+    from tasktui.actions import perform  # imports all operations, which the first screen does not need
+
     runner = targets.runner()
     if runner is None:
         return None
@@ -34,6 +35,8 @@ def ask(action: Action, session: Session, targets: Targets) -> Dialog | None:
 
 
 async def _send(session: Session, action: Action, runner_id: int, consent: Confirmation) -> Notice:
+    from tasktui.actions import perform
+
     command = consent.answer if action.prompt else action.name
     result = await perform.send_runner_command(session, runner_id, command, consent.reason)
     return Notice(f"Runner {runner_id} {result}")

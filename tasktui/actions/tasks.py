@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Any
 from runner.errors import InvalidInput
 from runner.filter.parse import Filter
 from runner.model.duration import parse_duration
-from runner.operations.delay import delay as apply_delay
 from runner.operations.results import Actor
-from runner.operations.retry import retry_now
-from runner.operations.terminate import terminate as apply_terminate
-from runner.operations.unblock import unblock as apply_unblock
-from tasktui.actions import perform
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.as_command import plan_words
 from tasktui.actions.plan import ActionPlan, plan, plan_lines
@@ -40,10 +35,14 @@ def ask(action: Action, session: Session, targets: Targets) -> Dialog | Coroutin
 
 
 async def _ask_for_filter(action: Action, session: Session, task_filter: Filter) -> Dialog:
+    from tasktui.actions import perform  # imports all operations, which the first screen does not need
+
     return _question(await perform.preview(session, action, task_filter), session)
 
 
 def _question(plan: ActionPlan, session: Session) -> Dialog:
+    from tasktui.actions import perform
+
     if not plan.eligible.number:
         reasons = list(plan.skipped) or ["no tasks match"]
         return Notice("\n".join(f"{plan.action.label}: {why}" for why in reasons), bad=True)
@@ -66,6 +65,8 @@ def _question(plan: ActionPlan, session: Session) -> Dialog:
 
 def retry(by: Actor, answer: str) -> "Operation":
     """Build a retry, spread over a duration."""
+    from runner.operations.retry import retry_now
+
     return partial(retry_now, by=by, spread=parse_duration(answer).total_seconds() if answer else 0.0)
 
 
@@ -76,11 +77,15 @@ def retry_options(answer: str) -> Sequence[object]:
 
 def terminate(by: Actor, _answer: str) -> "Operation":
     """Build a termination."""
+    from runner.operations.terminate import terminate as apply_terminate
+
     return partial(apply_terminate, by=by)
 
 
 def delay(by: Actor, answer: str) -> "Operation":
     """Build a delay by a duration."""
+    from runner.operations.delay import delay as apply_delay
+
     return partial(apply_delay, seconds=parse_duration(answer).total_seconds(), by=by)
 
 
@@ -91,6 +96,8 @@ def delay_options(answer: str) -> Sequence[object]:
 
 def unblock(by: Actor, answer: str) -> "Operation":
     """Build an unblock of one dependency or of all."""
+    from runner.operations.unblock import unblock as apply_unblock
+
     return partial(apply_unblock, by=by, dependency_id=_dependency_id(answer))
 
 

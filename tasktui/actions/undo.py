@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from textual.content import Content
 
-from runner.operations.undo.batch import preview_undo as read_undoing
 from runner.policy.confirmation import MANY
 from runner.text import format
 from runner.text.redact import differences
-from tasktui.actions import perform
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.as_command import undo_group_words, undo_words
 from tasktui.actions.question import BulkChange, Dialog, Question, result_notice
@@ -48,6 +46,8 @@ def ask_for_group(action: Action, session: Session, targets: Targets) -> Corouti
 async def _ask_for_task(
     action: Action, session: Session, task_id: int, ask_for: Callable[..., Coroutine[Any, Any, Dialog]]
 ) -> Dialog:
+    from tasktui.actions import perform  # imports all operations, which the first screen does not need
+
     entry = await perform.last_change(session, task_id)
     if entry is None:
         return Notice(f"Task {task_id} has no change to undo", bad=True)
@@ -55,6 +55,9 @@ async def _ask_for_task(
 
 
 async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord") -> Dialog:
+    from runner.operations.undo.batch import preview_undo as read_undoing
+    from tasktui.actions import perform
+
     preview_undo = await session.read(read_undoing, [entry.id])
     if not preview_undo.able:
         why = next(iter(preview_undo.skipped), "it is no longer in the audit")
@@ -75,10 +78,14 @@ async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord"
 
 
 async def _undo(session: Session, entry_id: int, consent: Confirmation) -> Notice:
+    from tasktui.actions import perform
+
     return result_notice("Undo", await perform.undo(session, entry_id, consent.reason))
 
 
 async def _ask_for_group(action: Action, session: Session, entry: "AuditRecord") -> Dialog:
+    from runner.operations.undo.batch import preview_undo as read_undoing
+
     group = entry.batch
     if group is None:
         return Notice(f"Change {entry.id} does not belong to a group; undo it with Z", bad=True)
@@ -102,5 +109,7 @@ def _about_group(entry: "AuditRecord", preview_undo: "UndoPreview", skipped: Seq
 
 
 def _undo_group(session: Session, group: str, preview_undo: "UndoPreview", consent: Confirmation) -> BulkChange:
+    from tasktui.actions import perform
+
     total = None if preview_undo.more else len(preview_undo.able)
     return BulkChange("Undo", total, partial(perform.undo_group, session, group, consent))

@@ -7,7 +7,6 @@ from typing import Any
 from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved
 from runner.filter.sort import parse_sort
-from tasktui.actions import perform
 from tasktui.commands.console import CommandTarget
 from tasktui.commands.parse import Command, place_of
 
@@ -87,6 +86,8 @@ def _forget(console: CommandTarget, command: Command) -> None:
 
 
 def _pause(console: CommandTarget, command: Command) -> None:
+    from tasktui.actions import perform  # imports all operations, which the first screen does not need
+
     place, words = place_of(command)
 
     async def run() -> None:
@@ -99,6 +100,8 @@ def _pause(console: CommandTarget, command: Command) -> None:
 
 
 def _resume(console: CommandTarget, command: Command) -> None:
+    from tasktui.actions import perform
+
     place, words = place_of(command)
 
     async def run() -> None:

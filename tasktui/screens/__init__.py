@@ -50,9 +50,15 @@ MODES = {
 
 DIALOGS = ("answer", "ask", "command", "confirm", "edit", "health", "help", "palette", "why")
 
+OPERATIONS = (
+    "tasktui.actions.perform",
+    *("runner.operations.delay", "runner.operations.retry", "runner.operations.terminate", "runner.operations.unblock"),
+)
+"""The modules that the actions import when they are first used."""
+
 
 def preload() -> None:
-    """Import the other screens and all dialogs, so that no key waits for them, and start garbage collection.
+    """Import the other screens, all dialogs and the operations, so that no key waits, and start garbage collection.
 
     The collector skips everything imported by then: modules stay until the process ends.
     """
@@ -60,6 +66,8 @@ def preload() -> None:
         _ = mode.screen
     for dialog in DIALOGS:
         import_module(f"tasktui.dialogs.{dialog}")
+    for module in OPERATIONS:
+        import_module(module)
     if not gc.isenabled():
         gc.freeze()
         gc.enable()

@@ -9,7 +9,6 @@ from textual.binding import Binding, BindingType
 from runner.errors import RunnerError
 from runner.operations.results import Result
 from runner.policy.confirmation import required_confirmation
-from runner.queries.task.detail import TaskDetail
 from tasktui.actions.action import ActionTarget, Confirmation
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
@@ -20,6 +19,7 @@ from tasktui.session.job import Job
 from tasktui.terminal.key_buffer import holding
 
 if TYPE_CHECKING:
+    from runner.queries.task.detail import TaskDetail
     from tasktui.screens.live import LiveScreen
 
 TASK_TARGETS = (
@@ -118,7 +118,7 @@ class Actions:
 
         self._screen.app.push_screen(ConfirmScreen(question, required, command), on_close)
 
-    def _edit(self, detail: TaskDetail) -> None:
+    def _edit(self, detail: "TaskDetail") -> None:
         def on_close(result: Result | None) -> None:
             if result is not None:
                 self._report(result_notice("Edit", result))
