@@ -20,7 +20,6 @@ from runner.policy.claim_order import PAUSED
 from runner.queries.pauses import registered
 from runner.queries.rows import moment, readable, text
 from runner.queries.task_list.search import find
-from runner.store.validation import check
 
 
 class PauseKind(StrEnum):
@@ -135,6 +134,10 @@ async def resume(tx: Transaction, place: PauseTarget, by: Actor) -> bool:
 
 
 def _check_name(place: PauseTarget) -> None:
+    from runner.store.validation import (
+        check,
+    )  # imports the task options, which the console's first screen does not need
+
     try:
         check(NewTask(place.name))
     except InvalidTask as error:

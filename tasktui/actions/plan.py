@@ -10,7 +10,6 @@ from textual.content import Content
 from runner.filter.parse import Filter
 from runner.model.task import Shown
 from runner.operations.eligibility import LAST, is_last, objection
-from runner.operations.preview import bounded
 from runner.operations.results import Target
 from runner.policy.confirmation import MANY
 from runner.queries.counting import Count
@@ -76,6 +75,8 @@ def plan(action: Action, tasks: Sequence[TaskRow]) -> ActionPlan:
 
 def plan_for_filter(action: Action, task_filter: Filter, preview: "Preview") -> ActionPlan:
     """Plan an action on the tasks that match a filter, from the preview of the store."""
+    from runner.operations.preview import bounded
+
     return ActionPlan(
         action=action,
         eligible=Count(preview.eligible, preview.total.more),
