@@ -18,7 +18,7 @@ from textual.widgets import Input
 from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved as views
 from tasktui.commands.parse import parse_command
-from tasktui.commands.run import obey
+from tasktui.commands.run import run_command
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
 from tasktui.screens import MODES as SCREENS
 from tasktui.screens import preload
@@ -140,9 +140,9 @@ class Console(KeyBuffer):
         if typed is None:
             return
         try:
-            obey(self, parse_command(typed))
+            run_command(self, parse_command(typed))
         except RunnerError as error:
-            self.tell(str(error), bad=True)
+            self.show_notice(str(error), bad=True)
 
     def list_tasks(self, filter_text: str) -> None:
         """Open the task list with a filter."""
@@ -151,9 +151,9 @@ class Console(KeyBuffer):
 
     @on(Notice)
     def _show_notice(self, message: Notice) -> None:
-        self.tell(message.text, bad=message.bad)
+        self.show_notice(message.text, bad=message.bad)
 
-    def tell(self, text: str, *, bad: bool = False) -> None:
+    def show_notice(self, text: str, *, bad: bool = False) -> None:
         """Show a notice."""
         footer.show(self, text, bad=bad)
 

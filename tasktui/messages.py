@@ -7,7 +7,7 @@ from textual.message import Message
 from runner.errors import RunnerError
 from runner.filter.parse import Filter
 
-if TYPE_CHECKING:  # `Story` imports modules that the first screen does not need.
+if TYPE_CHECKING:  # `TaskDetail` imports modules that the first screen does not need.
     from collections.abc import Sequence
 
     from runner.operations.results import Result

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import settings
 
 from tests.postgres import Cluster, Remote, Server, create_database, drop_database, find_programs
-from tests.postgres.again import Shape, emptied, shape_of
 from tests.postgres.databases import URL_VARIABLE
 from tests.postgres.programs import BIN_VARIABLE
+from tests.postgres.reuse import Shape, emptied, shape_of
 
 if TYPE_CHECKING:
     from runner.db.database import Database

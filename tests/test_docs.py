@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner import Context, errors, handler
-from runner.cli.app import VERBS, build
+from runner.cli.app import CLI_COMMANDS, build
 from runner.cli.bench import PARTS
 from runner.cli.exit_codes import MEANINGS
 from runner.db.migrations.roles import ROLES
@@ -118,7 +118,7 @@ def test_every_documented_url_is_valid(url: str) -> None:
 
 
 def test_every_verb_is_listed() -> None:
-    assert table("verb", "## Commands", OPERATING) == [[code(verb.name), verb.help] for verb in VERBS]
+    assert table("verb", "## Commands", OPERATING) == [[code(verb.name), verb.help] for verb in CLI_COMMANDS]
 
 
 def test_every_exit_code_is_listed() -> None:

@@ -16,7 +16,7 @@ from tests.postgres import Server, ServerFailed, create_database, drop_database,
 from tests.postgres.programs import BIN_VARIABLE
 
 PROJECT = Path(__file__).parent.parent
-PATIENCE = 20.0
+WAIT_SECONDS = 20.0
 
 START_AND_WAIT = """
 from tests.postgres import Server, find_programs
@@ -120,7 +120,7 @@ def test_programs_in_a_private_directory_run_from_a_copy(programs: Path, tmp_pat
 
 
 def wait_until_gone(path: Path) -> None:
-    give_up = time.monotonic() + PATIENCE
+    give_up = time.monotonic() + WAIT_SECONDS
     while path.exists():
         assert time.monotonic() < give_up, f"{path} is still there"
         time.sleep(0.02)

@@ -13,7 +13,7 @@ from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
 
 
-class Verb(NamedTuple):
+class CliCommand(NamedTuple):
     """One command.
 
     Args:
@@ -34,33 +34,33 @@ ALONE = ("--help", "--version")
 
 RUN, INSPECT, OPERATE, MAINTAIN = "Run", "Inspect", "Operate", "Maintain"
 
-VERBS = (
-    Verb("demo", RUN, "Fill a queue with sample tasks and run them.", "demo.verb"),
-    Verb("work", RUN, "Run tasks until stopped.", "work"),
-    Verb("submit", RUN, "Submit a task, or a file of tasks.", "submit"),
-    Verb("tasks", INSPECT, "List the tasks that match a filter.", "tasks"),
-    Verb("show", INSPECT, "Show everything about one task.", "show"),
-    Verb("why", INSPECT, "Explain why a task is not running.", "why"),
-    Verb("stats", INSPECT, "Summarize the queues: states, ages, rates.", "stats"),
-    Verb("runners", INSPECT, "List the runners and the tasks they hold.", "runners"),
-    Verb("reports", INSPECT, "Report success, attempts, durations and volume over a period.", "reports"),
-    Verb("failures", INSPECT, "Group failed attempts by cause.", "failures"),
-    Verb("audit", INSPECT, "List the changes: who, when and why.", "audit"),
-    Verb("views", INSPECT, "List, show, save or delete saved filters.", "views"),
-    Verb("retry", OPERATE, "Run tasks again now.", "operate"),
-    Verb("terminate", OPERATE, "Terminate tasks: waiting ones now, running ones by request.", "operate"),
-    Verb("delay", OPERATE, "Postpone tasks.", "operate"),
-    Verb("unblock", OPERATE, "Release tasks from their dependencies.", "operate"),
-    Verb("edit", OPERATE, "Change when and how one task runs.", "edit"),
-    Verb("pause", OPERATE, "Stop starting the tasks of a queue or a handler.", "pause"),
-    Verb("resume", OPERATE, "End a pause.", "pause"),
-    Verb("undo", OPERATE, "Undo a change or a whole change group.", "undo"),
-    Verb("drain", OPERATE, "Ask a runner to finish its tasks and exit.", "drain"),
-    Verb("resize", OPERATE, "Ask a runner to run more or fewer tasks in parallel.", "drain"),
-    Verb("migrate", MAINTAIN, "Create or upgrade the tables.", "migrate"),
-    Verb("prune", MAINTAIN, "Delete finished tasks past their retention.", "prune"),
-    Verb("check", MAINTAIN, "Check the installation and advise on problems.", "check"),
-    Verb("bench", MAINTAIN, "Measure submit and run throughput on this machine.", "bench.verb"),
+CLI_COMMANDS = (
+    CliCommand("demo", RUN, "Fill a queue with sample tasks and run them.", "demo.verb"),
+    CliCommand("work", RUN, "Run tasks until stopped.", "work"),
+    CliCommand("submit", RUN, "Submit a task, or a file of tasks.", "submit"),
+    CliCommand("tasks", INSPECT, "List the tasks that match a filter.", "tasks"),
+    CliCommand("show", INSPECT, "Show everything about one task.", "show"),
+    CliCommand("why", INSPECT, "Explain why a task is not running.", "why"),
+    CliCommand("stats", INSPECT, "Summarize the queues: states, ages, rates.", "stats"),
+    CliCommand("runners", INSPECT, "List the runners and the tasks they hold.", "runners"),
+    CliCommand("reports", INSPECT, "Report success, attempts, durations and volume over a period.", "reports"),
+    CliCommand("failures", INSPECT, "Group failed attempts by cause.", "failures"),
+    CliCommand("audit", INSPECT, "List the changes: who, when and why.", "audit"),
+    CliCommand("views", INSPECT, "List, show, save or delete saved filters.", "views"),
+    CliCommand("retry", OPERATE, "Run tasks again now.", "operate"),
+    CliCommand("terminate", OPERATE, "Terminate tasks: waiting ones now, running ones by request.", "operate"),
+    CliCommand("delay", OPERATE, "Postpone tasks.", "operate"),
+    CliCommand("unblock", OPERATE, "Release tasks from their dependencies.", "operate"),
+    CliCommand("edit", OPERATE, "Change when and how one task runs.", "edit"),
+    CliCommand("pause", OPERATE, "Stop starting the tasks of a queue or a handler.", "pause"),
+    CliCommand("resume", OPERATE, "End a pause.", "pause"),
+    CliCommand("undo", OPERATE, "Undo a change or a whole change group.", "undo"),
+    CliCommand("drain", OPERATE, "Ask a runner to finish its tasks and exit.", "drain"),
+    CliCommand("resize", OPERATE, "Ask a runner to run more or fewer tasks in parallel.", "drain"),
+    CliCommand("migrate", MAINTAIN, "Create or upgrade the tables.", "migrate"),
+    CliCommand("prune", MAINTAIN, "Delete finished tasks past their retention.", "prune"),
+    CliCommand("check", MAINTAIN, "Check the installation and advise on problems.", "check"),
+    CliCommand("bench", MAINTAIN, "Measure submit and run throughput on this machine.", "bench.verb"),
 )
 
 _DATABASE = (
@@ -79,7 +79,7 @@ def build(verb_name: str = "") -> App:
         name="runner",
         help="Run and operate tasks whose queue is a database table.",
         help_format="plaintext",
-        help_epilogue="" if verb_name in {verb.name for verb in VERBS} else f"{_DATABASE}\n\n{_exit_codes()}",
+        help_epilogue="" if verb_name in {verb.name for verb in CLI_COMMANDS} else f"{_DATABASE}\n\n{_exit_codes()}",
         version=lambda: version("tasktui"),
         default_parameter=Parameter(negative=(), show_default=False),
         result_action="return_value",
@@ -88,7 +88,7 @@ def build(verb_name: str = "") -> App:
         exit_on_error=False,
     )
     groups = {name: Group(name, sort_key=index) for index, name in enumerate((RUN, INSPECT, OPERATE, MAINTAIN))}
-    for index, verb in enumerate(VERBS):
+    for index, verb in enumerate(CLI_COMMANDS):
         path = f"runner.cli.{verb.module}:{verb.name}"
         line = verb.help if verb.name != verb_name else None
         app.command(path, name=verb.name, help=line, group=groups[verb.group], sort_key=index)
@@ -105,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
         The exit code of the command.
     """
     words = list(arguments) or ["--help"]
-    modules = {verb.name: verb.module for verb in VERBS}
+    modules = {verb.name: verb.module for verb in CLI_COMMANDS}
     if words[0].startswith("--") and words[0] not in ALONE:
         raise InvalidInput(why=f"put {words[0].partition('=')[0]} after the command; see runner --help")
     if words[0] not in modules and not words[0].startswith("-"):

@@ -12,7 +12,7 @@ from runner.db.transaction import clock
 from runner.errors import InvalidInput
 from runner.queries.audit import AuditRecord
 from runner.queries.audit import audit as read_audit
-from runner.text import format
+from runner.text import formatting
 from runner.text.operator import local_zone
 from runner.text.redact import decode_audit, differences
 from runner.text.sanitize import count_noun
@@ -22,14 +22,14 @@ MAX_LIMIT = 1_000
 """Entries per call; `--after` continues."""
 
 COLUMNS = (
-    TableColumn("ID", right=True, whole=True),
-    TableColumn("TIME", right=True, whole=True),
+    TableColumn("ID", right=True, no_wrap=True),
+    TableColumn("TIME", right=True, no_wrap=True),
     TableColumn("OPERATOR"),
-    TableColumn("OPERATION", whole=True),
+    TableColumn("OPERATION", no_wrap=True),
     TableColumn("TARGET"),
     TableColumn("CHANGE"),
     TableColumn("REASON"),
-    TableColumn("GROUP", whole=True),
+    TableColumn("GROUP", no_wrap=True),
 )
 
 
@@ -39,7 +39,7 @@ async def audit(  # noqa: PLR0913 - one for each option
     operator: str | None = None,
     of: str | None = None,
     since: str | None = None,
-    batch: str | None = None,
+    group: str | None = None,
     limit: int = 50,
     after: EntryId | None = None,
     json: bool = False,
@@ -52,7 +52,7 @@ async def audit(  # noqa: PLR0913 - one for each option
         operator: Only changes by this operator.
         of: Only changes of this: 'queue mail', 'handler smtp.send', 'runner 7'.
         since: Only changes since this time: 1h, 9:00, yesterday.
-        batch: Only this change group.
+        group: Only this change group.
         limit: Maximum number of entries.
         after: Continue after this entry; the last line of output names it.
         json: Print one JSON document.
@@ -64,7 +64,7 @@ async def audit(  # noqa: PLR0913 - one for each option
         at = await database.read(clock)
         begin = None if since is None else parse_moment(since, at, local_zone(), past=True)
         entries = await database.read(
-            read_audit, task, after, limit, operator=operator, since=begin, batch=batch, target=of
+            read_audit, task, after, limit, operator=operator, since=begin, change_group=group, target=of
         )
     if json:
         print_json({"entries": [document(entry) for entry in entries], "next": _next(entries, limit), "at": at})
@@ -84,7 +84,7 @@ def _next(entries: list[AuditRecord], limit: int) -> int | None:
 
 
 def _print(entries: list[AuditRecord], at: datetime, next_entry: int | None) -> None:
-    width = len(COLUMNS) if any(entry.batch for entry in entries) else -1
+    width = len(COLUMNS) if any(entry.change_group for entry in entries) else -1
     if entries:
         print_table(COLUMNS[:width], [list(_row(entry, at))[:width] for entry in entries])
     more = f"; continue with --after {next_entry}" if next_entry is not None else ""
@@ -93,13 +93,13 @@ def _print(entries: list[AuditRecord], at: datetime, next_entry: int | None) -> 
 
 def _row(entry: AuditRecord, at: datetime) -> Iterator[str]:
     yield str(entry.id)
-    yield format.clock(entry.at, at, local_zone())
+    yield formatting.clock(entry.at, at, local_zone())
     yield who(entry)
-    yield f"undo of {entry.undo_of}" if entry.undo_of else format.verb(entry.verb)
-    yield f"task {entry.task_id}" if entry.task_id is not None else format.text(entry.target)
+    yield f"undo of {entry.undo_of}" if entry.undo_of else formatting.verb(entry.verb)
+    yield f"task {entry.task_id}" if entry.task_id is not None else formatting.text(entry.target)
     yield "; ".join(differences(entry.before, entry.after, zone=local_zone()))
     yield entry.reason or ""
-    yield entry.batch or ""
+    yield entry.change_group or ""
 
 
 def who(entry: AuditRecord) -> str:

@@ -26,7 +26,7 @@ from runner.queries.task.dependency_tree import dependency_cycles
 from runner.settings import Settings
 from runner.store.partitions.forecast import has_tasks_beyond
 from runner.store.partitions.layout import read_layout
-from runner.text import format
+from runner.text import formatting
 from runner.text.sanitize import count_noun
 from runner.urls import DatabaseUrl
 
@@ -37,7 +37,7 @@ PINGS = 5
 
 MAX_CYCLES = 5
 
-SETTINGS = (TableColumn("SETTING", whole=True), TableColumn("VALUE"), TableColumn("ORIGIN"))
+SETTINGS = (TableColumn("SETTING", no_wrap=True), TableColumn("VALUE"), TableColumn("ORIGIN"))
 
 
 class CheckStatus(StrEnum):
@@ -124,9 +124,9 @@ def _handlers(settings: Settings) -> Finding:
 
 async def _database(database: Database, settings: Settings) -> AsyncIterator[Finding]:
     latency, skew = await ping(lambda: database.read(clock), PINGS)
-    yield Finding("database", CheckStatus.WELL, f"{database.url} answers in {format.duration(latency)}")
-    for worry in health_issues(await database.read(health)):
-        yield Finding("database", CheckStatus.NOTE, worry.text, worry.advice)
+    yield Finding("database", CheckStatus.WELL, f"{database.url} answers in {formatting.duration(latency)}")
+    for issue in health_issues(await database.read(health)):
+        yield Finding("database", CheckStatus.NOTE, issue.text, issue.advice)
     for finding in _file_mode(settings.url):
         yield finding
     if settings.url.tls.weak:
@@ -154,7 +154,7 @@ def _file_mode(url: DatabaseUrl) -> Iterator[Finding]:
 
 def _clock(skew: timedelta) -> Finding:
     direction = "ahead of" if skew > timedelta(0) else "behind"
-    text = f"the database's clock is {format.duration(abs(skew).total_seconds())} {direction} this host's"
+    text = f"the database's clock is {formatting.duration(abs(skew).total_seconds())} {direction} this host's"
     if abs(skew) <= MAX_SKEW:
         return Finding("clock", CheckStatus.WELL, text)
     advice = "Synchronize both (NTP). Tasks run by the database's clock; typed times are read by this host's."

@@ -11,10 +11,10 @@ from runner.operations.eligibility import LAST
 from runner.operations.preview import Preview
 from runner.policy.confirmation import MANY, RequiredConfirmation, required_confirmation
 from runner.settings import Settings
-from runner.text import format
+from runner.text import formatting
 from runner.text.operator import now
 
-GROUPS = (TableColumn("STATE", whole=True), TableColumn("QUEUE"), TableColumn("TASKS", right=True, whole=True))
+GROUPS = (TableColumn("STATE", no_wrap=True), TableColumn("QUEUE"), TableColumn("TASKS", right=True, no_wrap=True))
 
 
 def eligible_count(preview: Preview) -> str:
@@ -25,7 +25,7 @@ def eligible_count(preview: Preview) -> str:
 def document(preview: Preview) -> dict[str, Any]:
     """A preview as a JSON object."""
     return {
-        "verb": format.verb(preview.verb),
+        "verb": formatting.verb(preview.verb),
         "total": preview.total,
         "eligible": preview.eligible,
         "groups": [
@@ -46,9 +46,9 @@ def print_preview(preview: Preview, *, json: bool) -> None:
         print_line(NO_MATCH)
         return
     match = "task matches" if str(preview.total) == "1" else "tasks match"
-    title = f"{format.verb(preview.verb)}: {preview.total} {match}, {eligible_count(preview)} would change"
+    title = f"{formatting.verb(preview.verb)}: {preview.total} {match}, {eligible_count(preview)} would change"
     print_line(title, style="bold")
-    groups = [[format.state(shown), queue, f"{count:,}"] for (shown, queue), count in preview.groups.items()]
+    groups = [[formatting.state(shown), queue, f"{count:,}"] for (shown, queue), count in preview.groups.items()]
     if groups:
         print_table(GROUPS, groups)
     for why, count in preview.skipped.items():

@@ -11,7 +11,7 @@ from runner.operations.runner_command import send_command
 from runner.operations.sql_export import command_script
 from runner.policy.runner_command import RunnerCommand
 from runner.queries.runners import RunnerRow, runner_of
-from runner.text import format
+from runner.text import formatting
 
 
 async def drain(
@@ -99,7 +99,9 @@ async def _ask(
     else:
         print_line(_sentence(row, command, dry_run))
     if not row.alive:
-        print_stderr(f"runner {runner_id} has sent no heartbeat for {format.age(row.heartbeat_age)}; it may be lost")
+        print_stderr(
+            f"runner {runner_id} has sent no heartbeat for {formatting.age(row.heartbeat_age)}; it may be lost"
+        )
     return Exit.OK
 
 

@@ -21,7 +21,7 @@ from runner.operations.edit import edit as apply_edit
 from runner.operations.edit_values import KEEP, Changes
 from runner.operations.results import Target, local_actor
 from runner.policy.retry import parse_plan
-from runner.text import format
+from runner.text import formatting
 from runner.text.operator import local_zone
 from runner.text.redact import differences
 from runner.text.times import format_moment, parse_moment
@@ -122,7 +122,7 @@ async def edit(
             return Exit.OK
         if dry_run:
             plan = await database.read(preview_edit, id, version, changes, requeue=requeue, payload_limit=limit)
-            result = plan.answer
+            result = plan.result
         else:
             operation = partial(apply_edit, requeue=requeue, payload_limit=limit)
             result = await database.write(operation, id, version, changes, local_actor(reason))
@@ -132,7 +132,9 @@ async def edit(
         return _show(plan, json=json)
     code = print_result("edit", result, json=json)
     if code == Exit.OK and not json and changes.run_at is not KEEP:
-        print_line(f"It runs at {format_moment(changes.run_at, local_zone())}, {format.distance(changes.run_at, at)}.")
+        print_line(
+            f"It runs at {format_moment(changes.run_at, local_zone())}, {formatting.distance(changes.run_at, at)}."
+        )
     return code
 
 
@@ -141,9 +143,9 @@ def _show(plan: EditPreview, *, json: bool) -> int:
     before, after = (dumps(values, default=str) for values in (plan.before, plan.after))
     changes = differences(before, after, zone=local_zone())
     if json:
-        print_json({"verb": "edit", "eligible": len(plan.answer.changed), "changes": changes})
+        print_json({"verb": "edit", "eligible": len(plan.result.changed), "changes": changes})
     for change in changes if not json else ():
         print_line(f"would change {change}")
-    for line in plan.answer.reasons():
+    for line in plan.result.reasons():
         print_stderr(line)
-    return exit_code(plan.answer)
+    return exit_code(plan.result)

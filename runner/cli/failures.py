@@ -15,7 +15,7 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.queries.failures import Failures
 from runner.queries.failures import failures as read_failures
-from runner.text import format
+from runner.text import formatting
 from runner.text.redact import mask
 from runner.text.sanitize import count_noun
 
@@ -25,12 +25,12 @@ MAX_LIMIT = 1_000
 """Groups per call."""
 
 COLUMNS = (
-    TableColumn("GROUP", whole=True),
-    TableColumn("COUNT", right=True, whole=True),
-    TableColumn("NOW/m", right=True, whole=True),
-    TableColumn("TASKS", right=True, whole=True),
-    TableColumn("DEAD", right=True, whole=True),
-    TableColumn("LAST", right=True, whole=True),
+    TableColumn("GROUP", no_wrap=True),
+    TableColumn("COUNT", right=True, no_wrap=True),
+    TableColumn("NOW/m", right=True, no_wrap=True),
+    TableColumn("TASKS", right=True, no_wrap=True),
+    TableColumn("DEAD", right=True, no_wrap=True),
+    TableColumn("LAST", right=True, no_wrap=True),
     TableColumn("HANDLER"),
     TableColumn("ERROR"),
 )
@@ -98,11 +98,11 @@ def _row(group: Failures, at: datetime) -> list[str]:
         f"{group.rate:,.3g}",
         f"{group.tasks:,}",
         f"{group.dead:,}",
-        format.since(group.last, at),
+        formatting.since(group.last, at),
         group.handler,
         _error(group),
     ]
 
 
 def _error(group: Failures) -> str:
-    return format.reason(f"{group.error_type}: {group.message}")
+    return formatting.reason(f"{group.error_type}: {group.message}")

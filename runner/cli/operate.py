@@ -19,7 +19,7 @@ from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.duration import parse_duration
-from runner.operations.bulk import Course, Operation, to_all, to_each
+from runner.operations.bulk import BulkOptions, Operation, to_all, to_each
 from runner.operations.delay import delay as apply_delay
 from runner.operations.preview import Preview, bounded
 from runner.operations.preview import preview as apply_preview
@@ -28,7 +28,7 @@ from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate as apply_terminate
 from runner.operations.unblock import unblock as apply_unblock
 from runner.settings import Settings
-from runner.text import format
+from runner.text import formatting
 from runner.text.sanitize import count_noun
 
 Targets = Annotated[str, Parameter(name="TASKS")]
@@ -165,8 +165,8 @@ async def _change(
             limit = len(targets)
         by = local_actor(options.reason) if limit == 1 else with_change_group(local_actor(options.reason))
         operation = partial(function, by=by)
-        result = await _execute(database, operation, targets, limit, options, format.verb(verb))
-    return print_result(format.verb(verb), result, json=options.json, batch=by.batch)
+        result = await _execute(database, operation, targets, limit, options, formatting.verb(verb))
+    return print_result(formatting.verb(verb), result, json=options.json, change_group=by.change_group)
 
 
 def _is_applicable(preview: Preview, options: ChangeOptions) -> bool:
@@ -178,7 +178,7 @@ def _is_applicable(preview: Preview, options: ChangeOptions) -> bool:
 def _print_unchanged(preview: Preview, options: ChangeOptions) -> int:
     """Report that nothing changed: no task matches, or no matching task allows the operation."""
     if options.json:
-        print_result(format.verb(preview.verb), Result(), json=True)
+        print_result(formatting.verb(preview.verb), Result(), json=True)
         for why, count in preview.skipped.items():
             print_stderr(f"{count:,} skipped: {why}")
     else:
@@ -232,11 +232,11 @@ async def _execute(
 ) -> Result:
     """Change chunk by chunk, and no more tasks than were confirmed, even if more match by now."""
     progress = ProgressLine(label, limit if options.limit is None else min(options.limit, limit or options.limit))
-    course = Course(most=progress.total, on_progress=progress.show)
+    bulk_options = BulkOptions(limit=progress.total, on_progress=progress.show)
     try:
         if isinstance(targets, Filter):
-            return await to_all(database, operation, targets, course)
-        return await to_each(database, operation, [Target(id) for id in targets], course)
+            return await to_all(database, operation, targets, bulk_options)
+        return await to_each(database, operation, [Target(id) for id in targets], bulk_options)
     except asyncio.CancelledError:
         print_stderr(f"stopped: {count_noun(progress.done, 'task')} changed")
         raise

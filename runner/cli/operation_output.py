@@ -13,7 +13,7 @@ from runner.operations.bulk import matching as apply_matching
 from runner.operations.lock import MISSING
 from runner.operations.results import Result, Target
 from runner.operations.sql_export import MOST_SCRIPTED, script
-from runner.text import format
+from runner.text import formatting
 
 # Characters that a terminal might interpret or hide, and lone surrogates. JSON has escapes for them.
 
@@ -22,22 +22,22 @@ MAX_LINES = 50
 """Skipped tasks listed at most."""
 
 
-def print_result(verb: str, result: Result, *, json: bool, batch: str | None = None) -> int:
+def print_result(verb: str, result: Result, *, json: bool, change_group: str | None = None) -> int:
     """Print the result of an operation.
 
     Args:
         verb: the operation.
         result: the tasks it changed and skipped.
         json: print one JSON document instead of text.
-        batch: id of the change group; None for a single change.
+        change_group: id of the change group; None for a single change.
 
     Returns:
         The exit code: full, partial or no success.
     """
     if json:
-        print_json({"verb": verb, **plain(result), "batch": batch if result.changed else None})
+        print_json({"verb": verb, **plain(result), "change_group": change_group if result.changed else None})
     else:
-        back = f"; undo with: runner undo --batch {batch}" if batch and result.changed else ""
+        back = f"; undo with: runner undo --group {change_group}" if change_group and result.changed else ""
         print_line(f"{verb}: {result}{back}")
     lines = result.reasons()
     for line in lines[:MAX_LINES]:
@@ -81,7 +81,7 @@ class ProgressLine:
         self.done, now = len(result.changed), time.monotonic()
         if now - self._updated_at >= PERIOD and sys.stderr.isatty():
             self._updated_at, self._is_drawn = now, True
-            text = format.progress(self.done, self.total, now - self._started_at)
+            text = formatting.progress(self.done, self.total, now - self._started_at)
             print(f"\r\x1b[K{self.label}: {text}; ctrl-c to stop", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:

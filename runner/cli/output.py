@@ -27,12 +27,12 @@ class TableColumn(NamedTuple):
     Args:
         title: the heading.
         right: align right, for numbers and ages.
-        whole: never truncate, even on a narrow terminal.
+        no_wrap: never truncate, even on a narrow terminal.
     """
 
     title: str
     right: bool = False
-    whole: bool = False
+    no_wrap: bool = False
 
 
 def print_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[str]]) -> None:
@@ -43,11 +43,11 @@ def print_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[str]]) -
         rows: one text for each column.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title, right, whole in columns:
+    for title, right, no_wrap in columns:
         table.add_column(
             Text(title),
             justify="right" if right else "left",
-            no_wrap=whole,  # Rich narrows the other columns first; their cells are then truncated
+            no_wrap=no_wrap,  # Rich narrows the other columns first; their cells are then truncated
         )
     for row in rows:
         table.add_row(*(Text(clean(cell, MAX_CELL), no_wrap=True, overflow="ellipsis") for cell in row))

@@ -18,7 +18,7 @@ from runner.operations.pause import pause as apply_pause
 from runner.operations.pause import resume as apply_resume
 from runner.operations.results import local_actor
 from runner.operations.sql_export import pause_script
-from runner.text import format
+from runner.text import formatting
 from runner.text.operator import local_zone
 from runner.text.times import parse_moment
 
@@ -120,7 +120,7 @@ def _sentence(place: PauseTarget, pause: Paused, at: datetime, *, dry_run: bool)
     again = " (already paused)" if pause.again else ""
     why = f": {pause.why}" if pause.why else ""
     manually = f"resume with: runner resume {_arguments(place)}"
-    end = f"resumes {format.distance(pause.until, at)}" if pause.until else manually
+    end = f"resumes {formatting.distance(pause.until, at)}" if pause.until else manually
     return f"{place} {'would be paused' if dry_run else 'paused'}{again}{why}; {end}"
 
 

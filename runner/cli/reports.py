@@ -11,21 +11,21 @@ from runner.errors import InvalidInput
 from runner.filter.fields import FIELDS
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
-from runner.text import format
+from runner.text import formatting
 from runner.text.operator import local_zone, now
 from runner.text.times import format_moment
 
 COLUMNS = (
     TableColumn("NAME"),
-    TableColumn("IN", right=True, whole=True),
-    TableColumn("DONE", right=True, whole=True),
-    TableColumn("SUCCESS", right=True, whole=True),
-    TableColumn("1ST ATT", right=True, whole=True),
-    TableColumn("2ND", right=True, whole=True),
-    TableColumn("RETRY", right=True, whole=True),
-    TableColumn("DEAD", right=True, whole=True),
-    TableColumn("P50", right=True, whole=True),
-    TableColumn("P95", right=True, whole=True),
+    TableColumn("IN", right=True, no_wrap=True),
+    TableColumn("DONE", right=True, no_wrap=True),
+    TableColumn("SUCCESS", right=True, no_wrap=True),
+    TableColumn("1ST ATT", right=True, no_wrap=True),
+    TableColumn("2ND", right=True, no_wrap=True),
+    TableColumn("RETRY", right=True, no_wrap=True),
+    TableColumn("DEAD", right=True, no_wrap=True),
+    TableColumn("P50", right=True, no_wrap=True),
+    TableColumn("P95", right=True, no_wrap=True),
 )
 
 
@@ -95,11 +95,11 @@ def _row(line: SummaryLine) -> Sequence[str]:
         line.name,
         str(line.submitted),
         f"{flow.succeeded:,}",
-        format.share(flow.success_rate),
-        format.share(line.first_try_rate),
-        format.share(line.second_try_rate),
+        formatting.share(flow.success_rate),
+        formatting.share(line.first_try_rate),
+        formatting.share(line.second_try_rate),
         f"{flow.retried:,}",
         f"{flow.died:,}",
-        format.duration(line.p50),
-        format.duration(line.p95),
+        formatting.duration(line.p50),
+        formatting.duration(line.p95),
     ]

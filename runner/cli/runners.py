@@ -8,16 +8,16 @@ from runner.cli.output import TableColumn, plain, print_json, print_line, print_
 from runner.db.transaction import clock
 from runner.queries.runners import RunnerRow
 from runner.queries.runners import runners as read_runners
-from runner.text import format
+from runner.text import formatting
 
 COLUMNS = (
-    TableColumn("RUNNER", right=True, whole=True),
+    TableColumn("RUNNER", right=True, no_wrap=True),
     TableColumn("HOST"),
-    TableColumn("PID", right=True, whole=True),
-    TableColumn("STATE", whole=True),
-    TableColumn("HEARTBEAT", right=True, whole=True),
-    TableColumn("SLOTS", right=True, whole=True),
-    TableColumn("UPTIME", right=True, whole=True),
+    TableColumn("PID", right=True, no_wrap=True),
+    TableColumn("STATE", no_wrap=True),
+    TableColumn("HEARTBEAT", right=True, no_wrap=True),
+    TableColumn("SLOTS", right=True, no_wrap=True),
+    TableColumn("UPTIME", right=True, no_wrap=True),
     TableColumn("VERSION"),
     TableColumn("HANDLERS"),
 )
@@ -49,9 +49,9 @@ def _row(runner: RunnerRow, at: datetime) -> list[str]:
         runner.host,
         str(runner.pid),
         f"{state}, {runner.command}" if runner.command else state,
-        format.age(runner.heartbeat_age),
+        formatting.age(runner.heartbeat_age),
         f"{runner.running_tasks}/{runner.capacity}",
-        format.since(runner.started_at, at),
+        formatting.since(runner.started_at, at),
         runner.version,
         ", ".join(runner.handlers),
     ]

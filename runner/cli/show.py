@@ -18,13 +18,13 @@ from runner.queries.task.detail import TaskDetail, task_fields
 from runner.queries.task.detail import task_detail as read_detail
 from runner.queries.task.timeline import timeline
 from runner.settings import Settings
-from runner.text import format
+from runner.text import formatting
 from runner.text.operator import local_zone
 from runner.text.redact import decode, decode_audit, mask
 from runner.text.sanitize import one_line
 from runner.text.times import format_moment
 
-JSON_TEXTS = ("payload", "result", "checkpoint")
+JSON_TEXTS = ("payload", "result")
 
 
 async def show(
@@ -111,7 +111,7 @@ def _print_failures(detail: TaskDetail, reveal: bool) -> None:
         print_block(mask(detail.error, reveal=reveal))
     print_title("timeline")
     for event in timeline(detail, reveal=reveal, zone=local_zone()):
-        print_line(f"{format.distance(event.at, detail.at) if event.at else '':>13}  {event.text}")
+        print_line(f"{formatting.distance(event.at, detail.at) if event.at else '':>13}  {event.text}")
         for part in event.details:
             print_line(f"{'':15}{one_line(part)}")
     if detail.attempts and (traceback := detail.attempts[-1].traceback):
@@ -120,4 +120,4 @@ def _print_failures(detail: TaskDetail, reveal: bool) -> None:
 
 
 def _time_line(moment: datetime, at: datetime, zone: tzinfo) -> str:
-    return f"{format_moment(moment, zone)}  {format.distance(moment, at)}"
+    return f"{format_moment(moment, zone)}  {formatting.distance(moment, at)}"

@@ -12,32 +12,32 @@ from runner.queries.pauses import Pause, pauses
 from runner.queries.queues import QueueCounts, counts
 from runner.queries.reports import Total, totals
 from runner.queries.runners import HandlerWithoutRunner, unknown_handlers
-from runner.text import format
+from runner.text import formatting
 
 HOUR = timedelta(hours=1)
 
 QUEUES = (
     TableColumn("QUEUE"),
-    TableColumn("READY", right=True, whole=True),
-    TableColumn("SCHED", right=True, whole=True),
-    TableColumn("RETRY", right=True, whole=True),
-    TableColumn("RUN", right=True, whole=True),
-    TableColumn("LOST", right=True, whole=True),
-    TableColumn("DEAD", right=True, whole=True),
-    TableColumn("OLDEST", right=True, whole=True),
-    TableColumn("IN/m", right=True, whole=True),
-    TableColumn("OUT/m", right=True, whole=True),
-    TableColumn("FAIL/m", right=True, whole=True),
+    TableColumn("READY", right=True, no_wrap=True),
+    TableColumn("SCHED", right=True, no_wrap=True),
+    TableColumn("RETRY", right=True, no_wrap=True),
+    TableColumn("RUN", right=True, no_wrap=True),
+    TableColumn("LOST", right=True, no_wrap=True),
+    TableColumn("DEAD", right=True, no_wrap=True),
+    TableColumn("OLDEST", right=True, no_wrap=True),
+    TableColumn("IN/m", right=True, no_wrap=True),
+    TableColumn("OUT/m", right=True, no_wrap=True),
+    TableColumn("FAIL/m", right=True, no_wrap=True),
 )
 HANDLERS = (
     TableColumn("HANDLER"),
     TableColumn("QUEUE"),
-    TableColumn("DONE", right=True, whole=True),
-    TableColumn("1ST ATT", right=True, whole=True),
-    TableColumn("RETRY", right=True, whole=True),
-    TableColumn("DEAD", right=True, whole=True),
-    TableColumn("P50", right=True, whole=True),
-    TableColumn("P95", right=True, whole=True),
+    TableColumn("DONE", right=True, no_wrap=True),
+    TableColumn("1ST ATT", right=True, no_wrap=True),
+    TableColumn("RETRY", right=True, no_wrap=True),
+    TableColumn("DEAD", right=True, no_wrap=True),
+    TableColumn("P50", right=True, no_wrap=True),
+    TableColumn("P95", right=True, no_wrap=True),
 )
 
 
@@ -76,15 +76,15 @@ async def read_stats(tx: Transaction) -> Stats:
 
 def paused_line(subject: str, pause: Pause, at: datetime) -> str:
     """A sentence about a pause: since when, by whom, why and until when."""
-    end = f"it resumes {format.distance(pause.until, at)}" if pause.until else "it has no end time"
-    since, why = format.since(pause.since, at), format.text(pause.why)
-    return f"{subject} has been paused for {since} by {format.text(pause.by)} ({why}); {end}."
+    end = f"it resumes {formatting.distance(pause.until, at)}" if pause.until else "it has no end time"
+    since, why = formatting.since(pause.since, at), formatting.text(pause.why)
+    return f"{subject} has been paused for {since} by {formatting.text(pause.by)} ({why}); {end}."
 
 
 def unknown_line(unknown: HandlerWithoutRunner) -> str:
     """A sentence about tasks that no live runner takes."""
     queues = ", ".join(unknown.queues)
-    age = f"due for {format.age(unknown.due)}" if unknown.due >= 0 else f"due in {format.age(-unknown.due)}"
+    age = f"due for {formatting.age(unknown.due)}" if unknown.due >= 0 else f"due in {formatting.age(-unknown.due)}"
     last_seen = f"last registered {unknown.seen:%Y-%m-%d %H:%M} UTC" if unknown.seen else "never registered"
     return f"No live runner takes handler {unknown.handler} (queue {queues}, {age}, {last_seen})."
 
@@ -111,16 +111,15 @@ def _print(report: Stats) -> None:
 
 
 def _queue(queue: QueueCounts) -> Sequence[str]:
-    limit = f"/{queue.limit}" if queue.limit else ""
     return [
         queue.queue,
         str(queue.ready),
         str(queue.scheduled),
         str(queue.retrying),
-        f"{queue.running}{limit}",
+        str(queue.running),
         str(queue.lost),
         str(queue.dead),
-        format.age(queue.oldest),
+        formatting.age(queue.oldest),
         str(queue.arrived),
         f"{queue.minute.ended:,}",
         f"{queue.minute.failed:,}",
@@ -133,9 +132,9 @@ def _total(total: Total) -> Sequence[str]:
         total.handler,
         total.queue,
         f"{flow.succeeded:,}",
-        format.share(flow.share_of(flow.first_try)),
+        formatting.share(flow.share_of(flow.first_try)),
         f"{flow.retried:,}",
         f"{flow.died:,}",
-        format.duration(total.p50),
-        format.duration(total.p95),
+        formatting.duration(total.p50),
+        formatting.duration(total.p95),
     ]

@@ -15,20 +15,20 @@ from runner.filter.sort import NEWEST, Sort, SortField, sort_by
 from runner.queries.task_list.cursor import parse_cursor, written
 from runner.queries.task_list.page import TaskPage, page, page_script
 from runner.queries.task_list.row import TaskRow
-from runner.text import format
+from runner.text import formatting
 from runner.text.sanitize import count_noun
 
 MAX_LIMIT = 1_000
 """Tasks per call; `--after` continues."""
 
 COLUMNS = (
-    TableColumn("ID", right=True, whole=True),
-    TableColumn("STATE", whole=True),
+    TableColumn("ID", right=True, no_wrap=True),
+    TableColumn("STATE", no_wrap=True),
     TableColumn("QUEUE"),
     TableColumn("HANDLER"),
     TableColumn("KEY"),
-    TableColumn("ATT", right=True, whole=True),
-    TableColumn("WHEN", right=True, whole=True),
+    TableColumn("ATT", right=True, no_wrap=True),
+    TableColumn("WHEN", right=True, no_wrap=True),
     TableColumn("REASON"),
 )
 
@@ -120,11 +120,11 @@ def task_cells(task: TaskRow, at: datetime) -> list[str]:
     """The cells of a task for COLUMNS, at the database's time `at`."""
     return [
         str(task.id),
-        format.state(task.shown),
+        formatting.state(task.shown),
         task.queue,
         task.handler,
-        format.text(task.key),
-        format.attempts(task.attempt, task.max_attempts),
-        format.distance(task.relevant_time, at),
-        format.reason(task.remark),
+        formatting.text(task.key),
+        formatting.attempts(task.attempt, task.max_attempts),
+        formatting.distance(task.relevant_time, at),
+        formatting.reason(task.remark),
     ]

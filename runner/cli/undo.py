@@ -13,15 +13,15 @@ from runner.cli.task_filter import EntryId
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.operations.bulk import Course
+from runner.operations.bulk import BulkOptions
 from runner.operations.results import Result, local_actor, with_change_group
 from runner.operations.sql_export import undo_script
-from runner.operations.undo.batch import UndoPreview, preview_undo, undo_all
+from runner.operations.undo.change_group import UndoPreview, preview_undo, undo_all
 from runner.operations.undo.undo import undo as apply_undo
-from runner.queries.audit import AuditRecord, audited, undoable
+from runner.queries.audit import AuditRecord, audit_record, undoable
 from runner.queries.audit import audit as read_audit
 from runner.settings import Settings
-from runner.text import format
+from runner.text import formatting
 from runner.text.operator import local_zone, operator
 from runner.text.redact import differences
 from runner.text.sanitize import count_noun
@@ -34,7 +34,7 @@ async def undo(
     entry: EntryId | None = None,
     /,
     *,
-    batch: str | None = None,
+    group: str | None = None,
     dry_run: bool = False,
     sql: bool = False,
     yes: str | None = None,
@@ -52,7 +52,7 @@ async def undo(
 
     Args:
         entry: The id of the change, from runner audit.
-        batch: The id of the change group, from runner audit or the operation.
+        group: The id of the change group, from runner audit or the operation.
         dry_run: Only show the changes to undo.
         sql: Only print SQL that undoes one change of a task, for psql or sqlite3.
         yes: The number of changes to undo in the change group.
@@ -60,16 +60,16 @@ async def undo(
         json: Print one JSON document.
         connection: The database.
     """
-    if batch is not None and entry is not None:
-        raise InvalidInput(why="name a change by its id, or a change group with --batch, but not both")
-    if yes is not None and batch is None:
-        raise InvalidInput(why="--yes only works with --batch")
-    if sql and batch is not None:
+    if group is not None and entry is not None:
+        raise InvalidInput(why="name a change by its id, or a change group with --group, but not both")
+    if yes is not None and group is None:
+        raise InvalidInput(why="--yes only works with --group")
+    if sql and group is not None:
         raise InvalidInput(why="--sql prints one change; name it by its id")
     settings = connection.settings()
     async with open_database(settings) as database:
-        if batch is not None:
-            return await _undo_group(database, settings, batch, yes, reason, dry_run=dry_run, json=json)
+        if group is not None:
+            return await _undo_group(database, settings, group, yes, reason, dry_run=dry_run, json=json)
         change = await _entry(database, entry)
         if sql:
             print(await database.write(undo_script, change, local_actor(reason)), end="")
@@ -91,7 +91,7 @@ async def _entry(database: Database, entry_id: int | None) -> AuditRecord:
         if last is None:
             raise InvalidInput(why=f"{operator()} has no recent change to undo; see runner audit")
         return last
-    change = await database.read(audited, entry_id)
+    change = await database.read(audit_record, entry_id)
     if change is None:
         raise InvalidInput(why=f"change {entry_id} does not exist; see runner audit")
     return change
@@ -102,9 +102,9 @@ async def _show(database: Database, change: AuditRecord, preview: UndoPreview, *
         print_json(_document(preview))
         return
     at = await database.read(clock)
-    target = f"task {change.task_id}" if change.task_id is not None else format.text(change.target)
-    age = format.distance(change.at, at)
-    print_line(f"change {change.id}: {format.verb(change.verb)} of {target} by {change.operator}, {age}")
+    target = f"task {change.task_id}" if change.task_id is not None else formatting.text(change.target)
+    age = formatting.distance(change.at, at)
+    print_line(f"change {change.id}: {formatting.verb(change.verb)} of {target} by {change.operator}, {age}")
     for difference in differences(change.after, change.before, zone=local_zone()):
         print_line(f"  back to {difference}")
     for why in preview.skipped:
@@ -122,14 +122,14 @@ def _ask(change: AuditRecord) -> None:
 async def _undo_group(
     database: Database,
     settings: Settings,
-    batch: str,
+    group: str,
     yes: str | None,
     reason: str | None,
     *,
     dry_run: bool,
     json: bool,
 ) -> int:
-    preview = await _read_group(database, batch)
+    preview = await _read_group(database, group)
     if dry_run or yes is None:
         _print_preview(preview, json=json and dry_run)
     if dry_run:
@@ -138,23 +138,23 @@ async def _undo_group(
     require_reason(demanded, reason)
     if yes is None:
         yes = ask(preview.number, demanded)
-        preview = await _read_group(database, batch)  # tasks may have changed while the prompt waited
+        preview = await _read_group(database, group)  # tasks may have changed while the prompt waited
     check_count(preview.number, yes)
-    return print_result("undo", await _execute(database, batch, preview, reason), json=json)
+    return print_result("undo", await _execute(database, group, preview, reason), json=json)
 
 
-async def _read_group(database: Database, batch: str) -> UndoPreview:
-    preview = await database.read(preview_undo, None, batch)
+async def _read_group(database: Database, group: str) -> UndoPreview:
+    preview = await database.read(preview_undo, None, group)
     if not preview.changes:
-        raise InvalidInput(why=f"change group {batch!r} does not exist; see runner audit --json")
+        raise InvalidInput(why=f"change group {group!r} does not exist; see runner audit --json")
     return preview
 
 
-async def _execute(database: Database, batch: str, preview: UndoPreview, reason: str | None) -> Result:
+async def _execute(database: Database, group: str, preview: UndoPreview, reason: str | None) -> Result:
     operation = partial(apply_undo, by=with_change_group(local_actor(reason)))
     progress = ProgressLine("undo", None if preview.more else len(preview.able))
     try:
-        return await undo_all(database, operation, batch, Course(on_progress=progress.show))
+        return await undo_all(database, operation, group, BulkOptions(on_progress=progress.show))
     finally:
         progress.end()
 
@@ -163,7 +163,7 @@ def _print_preview(preview: UndoPreview, *, json: bool) -> None:
     if json:
         print_json(_document(preview))
         return
-    verbs = ", ".join(sorted({format.verb(change.verb) for change in preview.changes}))
+    verbs = ", ".join(sorted({formatting.verb(change.verb) for change in preview.changes}))
     more = "+" if preview.more else ""
     print_line(
         f"undo of {verbs}: {count_noun(len(preview.changes), 'change')}{more}, {preview.number} would be undone",

@@ -10,7 +10,7 @@ from runner.cli.task_filter import read_filter
 from runner.errors import InvalidInput
 from runner.filter import saved
 
-COLUMNS = (TableColumn("VIEW", whole=True), TableColumn("FILTER"))
+COLUMNS = (TableColumn("VIEW", no_wrap=True), TableColumn("FILTER"))
 
 
 def views(

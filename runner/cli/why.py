@@ -36,15 +36,15 @@ async def why(id: TaskId, /, *, json: bool = False, connection: Connection = DEF
 
 def _document(explanation: Why) -> dict[str, Any]:
     details = plain(explanation)
-    chances = [{"text": chance.text, **plain(chance)} for chance in explanation.remedies]
-    causes = [plain(cause) | {"sight": cause.sight and cause.sight.command} for cause in explanation.causes]
+    remedies = [{"text": remedy.text, **plain(remedy)} for remedy in explanation.remedies]
+    causes = [plain(cause) | {"view": cause.view and cause.view.command} for cause in explanation.causes]
     document = {
         "task": task_document(explanation.task),
         "at": details["at"],
         "verdict": explanation.verdict,
         "causes": causes,
     }
-    return document | {"would_start_if": chances}
+    return document | {"would_start_if": remedies}
 
 
 def _print(explanation: Why) -> None:
@@ -55,9 +55,9 @@ def _print(explanation: Why) -> None:
             print_line(line)
         if cause.advice:
             print_line(f"     -> {cause.advice}", style="dim")
-        if cause.sight and cause.sight.command not in cause.advice:
-            print_line(f"     see: {cause.sight.command}", style="dim")
+        if cause.view and cause.view.command not in cause.advice:
+            print_line(f"     see: {cause.view.command}", style="dim")
     for line in textwrap.wrap(sentence(explanation.remedies), width, initial_indent="  ", subsequent_indent="  "):
         print_line(line)
-    for chance in explanation.remedies:
-        print_line(f"     -> {chance.commands}", style="dim")
+    for remedy in explanation.remedies:
+        print_line(f"     -> {remedy.commands}", style="dim")

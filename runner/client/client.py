@@ -16,7 +16,7 @@ from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings, load
 
 if TYPE_CHECKING:
-    from runner.client.external import Verb
+    from runner.client.external import StepsBuilder
     from runner.db.database import Database
     from runner.queries.task.results import TaskResult
 
@@ -62,7 +62,7 @@ class Client:
         from runner.store.submit import submit_with_result, takes_one_statement  # importing SQLAlchemy takes 0.25 s
 
         database = await self._get_database()
-        transact = database.state if takes_one_statement(tasks) else database.write
+        transact = database.write_single if takes_one_statement(tasks) else database.write
         return await transact(submit_with_result, tasks, notify=self.settings.notify)
 
     def submit_within(self, tx: object, tasks: Sequence[NewTask]) -> SubmitResult:
@@ -81,7 +81,7 @@ class Client:
             result: SubmitResult = await follower_async(tx)(tx, self._submission(tasks))
         return result
 
-    def _submission(self, tasks: Sequence[NewTask]) -> "Verb[SubmitResult]":
+    def _submission(self, tasks: Sequence[NewTask]) -> "StepsBuilder[SubmitResult]":
         from runner.client.external import ExternalTransaction
         from runner.store.submit import submit_steps
 
@@ -90,7 +90,7 @@ class Client:
     async def _look(self, ids: Sequence[int]) -> "Mapping[int, TaskResult | None]":
         from runner.queries.task.results import endings
 
-        return await (await self._get_database()).ask(endings, ids)
+        return await (await self._get_database()).read_single(endings, ids)
 
     def opening(self) -> Future[None]:
         """Open the database if it is not open; the future resolves when that has succeeded or failed."""

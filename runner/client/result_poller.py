@@ -23,7 +23,7 @@ SHARE = 0.5
 REST, LONGEST_REST = 4, 0.05
 """The pause after a query, as a multiple of the query's duration, and its limit in seconds."""
 
-PATIENCE = 30.0
+WAIT_SECONDS = 30.0
 """Seconds of database downtime after which the callers receive an error."""
 
 MOST = 5_000
@@ -194,11 +194,11 @@ class ResultPoller:
             wait.put(id, ending)
 
     def _handle_downtime(self, ids: Sequence[int], error: DatabaseUnavailable) -> None:
-        """Keep waiting for the database up to PATIENCE, then fail the callers."""
+        """Keep waiting for the database up to WAIT_SECONDS, then fail the callers."""
         now = time.monotonic()
         self.trouble = error
         self._away_since = now if self._away_since is None else self._away_since
-        if now - self._away_since > PATIENCE:
+        if now - self._away_since > WAIT_SECONDS:
             self._fail(ids, error)
         for id in ids:
             if (watched := self._watched.get(id)) is not None:

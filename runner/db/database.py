@@ -12,9 +12,9 @@ from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine
 from runner.db.dialects import DIALECTS
 from runner.db.errors import is_transient, translate
 from runner.db.filesystem import refuse_remote
-from runner.db.gate import Gate
 from runner.db.handler_transactions import HandlerTransactions, Wait
 from runner.db.schema import tables
+from runner.db.semaphore import FairSemaphore
 from runner.db.shield import T, shielded
 from runner.db.statement_pool import StatementPool
 from runner.db.transaction import BlockingTransaction, Transaction
@@ -22,31 +22,32 @@ from runner.settings import Settings
 from runner.urls import DatabaseUrl, async_url, redacted, sync_url
 
 P = ParamSpec("P")
-Verb = Callable[Concatenate[Transaction, P], Awaitable[T]]
+StoreVerb = Callable[Concatenate[Transaction, P], Awaitable[T]]
+"""An operation on the store: takes an open transaction and its own arguments."""
 
-TRIES = 8
-"""Maximum number of attempts of a transaction that loses against others."""
+MAX_ATTEMPTS = 8
+"""Attempts of a transaction that fails because of a concurrent one: lock, deadlock, serialization."""
 
 
 class Database:
-    """One database that holds tasks.
+    """One installation of the tables in a database.
 
     Args:
-        engine: the connections.
-        handlers: those of `ctx.transaction()`.
-        turn: that writers of this process take; None where they do not exclude each other.
-        url: the database as people may see it, without a password.
-        prefix: goes before every table's name.
-        schema: the PostgreSQL schema of the tables.
+        engine: the engine of the pooled connections.
+        handlers: the transactions of handlers, on separate connections.
+        writer_lock: serializes the writers of this process; None if the database allows concurrent writers.
+        url: the URL without its password, for messages.
+        prefix: prefix of every table name.
+        schema: PostgreSQL schema of the tables; None for the search path.
         read_only: refuse all changes.
-        deadline: seconds after which the database breaks a statement of a transaction that writes off; None for never.
+        deadline: maximum seconds of a statement in a writing transaction; None for no limit.
     """
 
     def __init__(
         self,
         engine: AsyncCoreEngine,
         handlers: HandlerTransactions,
-        turn: Gate | None,
+        writer_lock: FairSemaphore | None,
         url: str,
         prefix: str = "",
         schema: str | None = None,
@@ -65,7 +66,7 @@ class Database:
         self._read_only, self._deadline = read_only, deadline
         single = engine.execution_options(**connect.SINGLE[self.dialect.name])
         self._statements = StatementPool(single, commits=not self.dialect.isolates_rows)
-        self._turn = turn
+        self._writer_lock = writer_lock
 
     @classmethod
     def open(
@@ -82,18 +83,17 @@ class Database:
         """Create a Database without connecting.
 
         Args:
-            url: as people write it: sqlite:///file.db or postgresql://host/database.
-            prefix: goes before every table's name.
-            schema: the PostgreSQL schema of the tables.
-            synchronous: SQLite's promise: FULL survives a power cut, NORMAL is faster and may lose the last commits.
+            url: sqlite:///file.db or postgresql://host/database.
+            prefix: prefix of every table name.
+            schema: PostgreSQL schema of the tables; None for the search path.
+            synchronous: SQLite's durability: FULL survives a power cut, NORMAL is faster and may lose the last commits.
             read_only: refuse all changes.
-            deadline: seconds after which the database breaks a statement of a transaction that writes off; None for
-                never.
-            transactions: how many transactions of handlers are open at the same time; on SQLite it is one.
+            deadline: maximum seconds of a statement in a writing transaction; None for no limit.
+            transactions: maximum number of concurrent transactions of handlers; always 1 on SQLite.
 
         Raises:
-            InvalidUrl: when the URL names nothing that we support.
-            UnsafeFile: when a SQLite file lies on a network share.
+            InvalidUrl: the URL is malformed, or its database is not supported.
+            UnsafeFile: the SQLite file is on a network file system.
         """
         target = async_url(url)
         if target.get_backend_name() == "sqlite":
@@ -103,13 +103,13 @@ class Database:
         engine = AsyncCoreEngine.create(target, hide_parameters=True, **connect.options(target))
         connect.prepare(engine.sync_engine, synchronous)
         name = redacted(url)
-        turn = Gate(1) if target.get_backend_name() == "sqlite" else None
-        handlers = HandlerTransactions(target, sync_url(url), synchronous, transactions, turn, name)
-        return cls(engine, handlers, turn, name, prefix, schema, read_only=read_only, deadline=deadline)
+        writer_lock = FairSemaphore(1) if target.get_backend_name() == "sqlite" else None
+        handlers = HandlerTransactions(target, sync_url(url), synchronous, transactions, writer_lock, name)
+        return cls(engine, handlers, writer_lock, name, prefix, schema, read_only=read_only, deadline=deadline)
 
     @classmethod
     def of(cls, settings: Settings, *, read_only: bool = False, deadline: float | None = None) -> Self:
-        """Create the Database of the settings; see `open`."""
+        """Create a Database from the settings; see `open`."""
         return cls.open(
             settings.url,
             prefix=settings.table_prefix,
@@ -125,7 +125,7 @@ class Database:
         """Open a read-only transaction on one snapshot.
 
         Args:
-            deadline: seconds after which the database breaks a statement off; None for no limit.
+            deadline: maximum seconds of a statement; None for no limit.
         """
         async with (
             self._translated(),
@@ -140,7 +140,7 @@ class Database:
         """Open a writing transaction; it commits unless the block raises."""
         async with (
             self._translated(),
-            self._writers_turn(),
+            self._exclusive(),
             await self._writer.connect() as connection,
             connection.begin(),
             connect.deadline(connection, self._deadline),
@@ -152,40 +152,40 @@ class Database:
         """Open a writing transaction for a handler, on separate connections; errors are not translated.
 
         Raises:
-            TransactionUnavailable: when there is none before `wait` is over.
+            TransactionUnavailable: none became available before the end of `wait`.
         """
         async with self._handlers.opened(wait) as connection:
             yield self._transaction(connection)
 
     @contextmanager
     def for_handler_in_thread(self, wait: Wait) -> Iterator[BlockingTransaction]:
-        """The synchronous form of `for_handler`, for threads."""
+        """The blocking form of `for_handler`, for threads."""
         with self._handlers.opened_in_thread(wait) as connection:
             yield BlockingTransaction(connection, self.tables, self.dialect)
 
     @property
-    def obstacle(self) -> str:
-        """The reason why a handler waits for its transaction, as text."""
-        return self._handlers.obstacle
+    def limit_reason(self) -> str:
+        """The limit that makes handlers wait for their transactions, as text."""
+        return self._handlers.limit_reason
 
     @asynccontextmanager
-    async def stating(self, writes: bool = True) -> AsyncIterator[Transaction]:
+    async def single(self, writes: bool = True) -> AsyncIterator[Transaction]:
         """Open a transaction for one prepared statement, with minimal overhead.
 
-        On PostgreSQL the statement commits by itself; on SQLite several make one transaction.
+        On PostgreSQL each statement commits by itself; on SQLite all statements of the block are one transaction.
 
         Args:
-            writes: False for one that changes nothing: it waits for no writer.
+            writes: False for a reading statement, which does not wait for writers.
         """
         if self._read_only:
             async with self.reading() as tx:
                 yield tx
             return
-        turn = self._writers_turn() if writes else nullcontext()
-        async with self._translated(), turn, self._statements.checkout(writes) as pooled:
+        lock = self._exclusive() if writes else nullcontext()
+        async with self._translated(), lock, self._statements.checkout(writes) as pooled:
             yield Transaction(pooled.connection, self.tables, self.dialect, pooled.driver)
 
-    async def read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def read(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of the store in its own reading transaction."""
 
         async def transaction() -> T:
@@ -194,26 +194,26 @@ class Database:
 
         return await shielded(transaction())
 
-    async def write(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a verb of the store in its own writing transaction, and retry it if it loses against another one."""
-        return await shielded(_until_won(self.writing, verb, *args, **kwargs))
+    async def write(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb of the store in its own writing transaction; retry if a concurrent one made it fail."""
+        return await shielded(_retried(self.writing, verb, *args, **kwargs))
 
-    async def state(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a verb that is one statement, as `write` does, but with fewer round trips."""
-        return await shielded(_until_won(self.stating, verb, *args, **kwargs))
+    async def write_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb that executes one statement; like `write` with fewer round trips."""
+        return await shielded(_retried(self.single, verb, *args, **kwargs))
 
-    async def ask(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a verb that is one reading statement, with minimal overhead."""
-        return await shielded(_until_won(partial(self.stating, writes=False), verb, *args, **kwargs))
+    async def read_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a verb that executes one reading statement, with minimal overhead."""
+        return await shielded(_retried(partial(self.single, writes=False), verb, *args, **kwargs))
 
     async def dispose(self) -> None:
-        """Close all connections; an open one to SQLite would keep the process from ending."""
+        """Close all connections. An open SQLite connection would prevent the process from exiting."""
         await self._statements.close()
         await self.engine.dispose()
         await self._handlers.dispose()
 
     async def migrate(self) -> None:
-        """Create the tables, or bring them up to date."""
+        """Create the tables, or upgrade them to the current version."""
         from runner.db.migrations.apply import upgrade  # Alembic takes a third of a second to import
 
         async with self._translated():
@@ -223,35 +223,38 @@ class Database:
         return Transaction(connection, self.tables, self.dialect)
 
     @asynccontextmanager
-    async def _writers_turn(self) -> AsyncIterator[None]:
-        if self._turn is None:
+    async def _exclusive(self) -> AsyncIterator[None]:
+        if self._writer_lock is None:
             yield
-        else:
-            async with self._turn.admitted():  # one writer at a time: this queue is fair, SQLite's busy handler is not
-                yield
+            return
+        async with self._writer_lock.acquire():  # first in, first out, unlike SQLite's busy timeout
+            yield
 
     @asynccontextmanager
     async def _translated(self) -> AsyncIterator[None]:
         try:
             yield
         except Exception as error:
-            known = translate(error, self.url)
-            if known is None:
+            translated = translate(error, self.url)
+            if translated is None:
                 raise
-            raise known from error
+            raise translated from error
 
 
-async def _until_won(
-    begin: Callable[[], AbstractAsyncContextManager[Transaction]], verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs
+async def _retried(
+    begin: Callable[[], AbstractAsyncContextManager[Transaction]],
+    verb: StoreVerb[P, T],
+    *args: P.args,
+    **kwargs: P.kwargs,
 ) -> T:
-    """Run a verb in a transaction, again if it lost against another one."""
+    """Run a verb in a transaction; retry if a concurrent one made it fail."""
     attempt = 1
     while True:
         try:
             async with begin() as tx:
                 return await verb(tx, *args, **kwargs)
         except Exception as error:
-            if attempt == TRIES or not is_transient(error.__cause__ or error):
+            if attempt == MAX_ATTEMPTS or not is_transient(error.__cause__ or error):
                 raise
         await asyncio.sleep(random.random() * 0.01 * 2**attempt)  # noqa: S311 - jitter, not security
         attempt += 1

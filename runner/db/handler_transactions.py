@@ -1,4 +1,4 @@
-"""HandlerTransactions: the connections of `ctx.transaction()`, apart from the pool of the runner itself."""
+"""HandlerTransactions: the transactions of `ctx.transaction()`, on connections of their own."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from runner.db import connect
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine
 from runner.db.errors import is_transient, translate
-from runner.db.gate import Gate, admission, admission_in_thread
+from runner.db.semaphore import FairSemaphore, granted, granted_in_thread
 from runner.db.shield import shielded
 from runner.errors import DatabaseUnavailable, TransactionUnavailable
 from runner.model.duration import format_duration
@@ -26,192 +26,193 @@ if TYPE_CHECKING:
 log = logging.getLogger("runner.task")
 
 SETTING = "transaction_connections"
+"""The setting that limits concurrent transactions."""
 
-LONGEST_WAIT = 60.0
-"""Seconds that a handler waits for a transaction before its task returns to the queue."""
+MAX_WAIT = 60.0
+"""Maximum seconds that a handler waits for a transaction; then its task returns to the queue."""
 
-NOTICE_AFTER = 3.0
+LOG_AFTER = 3.0
 """Seconds of waiting after which the log names the limit."""
 
-NOTICE_EVERY = 30.0
-"""Seconds between two such lines."""
+LOG_INTERVAL = 30.0
+"""Minimum seconds between two such log lines."""
 
-STOP_CHECK = 0.5
-"""Seconds between two looks of a waiting thread at its task's stop event."""
+STOP_CHECK_INTERVAL = 0.5
+"""Seconds between two checks of a waiting thread whether its task must end."""
 
 CONNECT_PAUSE = 0.25
 """Seconds between two attempts to connect."""
 
 BUSY_SECONDS = 1.0
-"""How long one attempt to begin on SQLite waits for another process; then the other writers here have their turn."""
+"""Maximum seconds that BEGIN waits for another process on SQLite; then other writers of this process go first."""
 
 
 class Wait:
-    """The patience of one handler that waits for its transaction.
+    """The wait of one handler for its transaction.
 
     Args:
-        task: the task's id.
-        seconds: until the task's time is up; None when it has no time-out.
+        task: id of the task.
+        seconds: seconds until the task times out; None without a timeout.
         stopped: returns True once the task must end.
     """
 
     def __init__(self, task: int, seconds: float | None = None, stopped: Callable[[], bool] = lambda: False) -> None:
         self.task = task
         self.started = time.monotonic()
-        self.end = self.started + (LONGEST_WAIT if seconds is None else min(LONGEST_WAIT, seconds))
+        self.end = self.started + (MAX_WAIT if seconds is None else min(MAX_WAIT, seconds))
         self.stopped = stopped
-        self.noticed = False
+        self.logged = False
 
     @property
-    def left(self) -> float:
-        """Seconds that are left."""
+    def remaining(self) -> float:
+        """Seconds until the wait ends."""
         return max(0.0, self.end - time.monotonic())
 
     @property
-    def over(self) -> bool:
-        """True when the handler gets no transaction any more."""
-        return not self.left or self.stopped()
+    def is_over(self) -> bool:
+        """True if the handler must not wait any longer."""
+        return not self.remaining or self.stopped()
 
     @property
-    def until_notice(self) -> float:
-        """Seconds until the log mentions this wait, or until it is over."""
-        notice = self.left if self.noticed else self.started + NOTICE_AFTER - time.monotonic()
-        return max(0.0, min(notice, self.left))
+    def until_log(self) -> float:
+        """Seconds until the log mentions this wait, or until it ends."""
+        seconds = self.remaining if self.logged else self.started + LOG_AFTER - time.monotonic()
+        return max(0.0, min(seconds, self.remaining))
 
 
 class HandlerTransactions:
     """Opens the transactions of handlers; coroutines and threads share one limit.
 
-    On SQLite the limit is one, since a file has one writer, and each transaction takes its turn among the runner's own.
+    On SQLite the limit is 1, because a file has one writer, and a transaction queues behind the runner's own writers.
 
     Args:
-        url: for connections that are awaited.
-        sync_url: for connections that block.
+        url: URL for asyncio connections.
+        sync_url: URL for blocking connections.
         synchronous: SQLite's durability, see Database.open.
-        limit: transactions that are open at the same time.
-        turn: of the writers of this process; None where writers do not exclude each other.
-        name: the database without its password, for messages.
+        limit: maximum number of concurrent transactions.
+        writer_lock: serializes the writers of this process; None if the database allows concurrent writers.
+        name: the URL without its password, for messages.
     """
 
     def __init__(
-        self, url: sa.URL, sync_url: sa.URL, synchronous: str, limit: int, turn: Gate | None, name: str
+        self, url: sa.URL, sync_url: sa.URL, synchronous: str, limit: int, writer_lock: FairSemaphore | None, name: str
     ) -> None:
         self._url, self._sync_url, self._name = url, sync_url, name
         self._synchronous = synchronous
-        self._turn = turn
-        self._gate = Gate(limit if turn is None else 1)
+        self._writer_lock = writer_lock
+        self._semaphore = FairSemaphore(limit if writer_lock is None else 1)
         self._creation = threading.Lock()
         self._async_engine: AsyncCoreEngine | None = None
         self._sync_engine: sa.Engine | None = None
-        self._next_notice = 0.0
+        self._next_log = 0.0
 
     @property
-    def obstacle(self) -> str:
-        """Why a handler has to wait, for people."""
-        if self._turn is not None:
-            return "one transaction at a time can write to a SQLite file"
-        return f"all {self._gate.size} connections for transactions of handlers are in use ({SETTING})"
+    def limit_reason(self) -> str:
+        """The limit that makes handlers wait, as text."""
+        if self._writer_lock is not None:
+            return "SQLite allows one writing transaction at a time"
+        return f"all {self._semaphore.size} connections for transactions of handlers are in use ({SETTING})"
 
     @asynccontextmanager
     async def opened(self, wait: Wait) -> AsyncIterator[AsyncCoreConnection]:
-        """Open a transaction; it commits unless an exception leaves the block.
+        """Open a transaction; it commits unless the block raises.
 
         Raises:
-            TransactionUnavailable: when there is none before `wait` is over.
+            TransactionUnavailable: none became available before the end of `wait`.
         """
-        place = self._gate.join()
+        request = self._semaphore.request()
         try:
-            while not await admission(place, wait.until_notice):
-                self._still_waiting(wait)
+            while not await granted(request, wait.until_log):
+                self._check_wait(wait)
             async with AsyncExitStack() as stack:
-                yield await self._begun(stack, wait)
+                yield await self._begin(stack, wait)
         finally:
-            self._gate.leave(place)
+            self._semaphore.release(request)
 
     @contextmanager
     def opened_in_thread(self, wait: Wait) -> Iterator[sa.Connection]:
-        """Do as `opened` in a thread that may block."""
-        place = self._gate.join()
+        """The blocking form of `opened`."""
+        request = self._semaphore.request()
         try:
-            while not admission_in_thread(place, min(wait.until_notice, STOP_CHECK)):
-                self._still_waiting(wait)
+            while not granted_in_thread(request, min(wait.until_log, STOP_CHECK_INTERVAL)):
+                self._check_wait(wait)
             with ExitStack() as stack:
-                yield self._begun_in_thread(stack, wait)
+                yield self._begin_in_thread(stack, wait)
         finally:
-            self._gate.leave(place)
+            self._semaphore.release(request)
 
     async def dispose(self) -> None:
-        """Close all connections that are not in use."""
+        """Close all idle connections."""
         if self._async_engine is not None:
             await self._async_engine.dispose()
         if self._sync_engine is not None:
             self._sync_engine.dispose()
 
-    async def _begun(self, stack: AsyncExitStack, wait: Wait) -> AsyncCoreConnection:
-        """Connect and begin; a cancel in the middle would leave SQLite's write lock with an abandoned connection."""
+    async def _begin(self, stack: AsyncExitStack, wait: Wait) -> AsyncCoreConnection:
+        """Connect and begin, shielded: a cancellation would leave SQLite's write lock on an abandoned connection."""
         while True:
-            place = self._take_place(stack)
-            while place is not None and not await admission(place, wait.until_notice):
-                self._still_waiting(wait)
+            request = self._request_writer_lock(stack)
+            while request is not None and not await granted(request, wait.until_log):
+                self._check_wait(wait)
             try:
-                return await shielded(self._connected(stack))
+                return await shielded(self._connect(stack))
             except Exception as error:
                 await stack.aclose()
-                self._require_patience(error, wait)
+                self._require_retry(error, wait)
             await asyncio.sleep(CONNECT_PAUSE)
 
-    async def _connected(self, stack: AsyncExitStack) -> AsyncCoreConnection:
-        connection = await stack.enter_async_context(await self._awaited().connect())
+    async def _connect(self, stack: AsyncExitStack) -> AsyncCoreConnection:
+        connection = await stack.enter_async_context(await self._asyncio_engine().connect())
         await stack.enter_async_context(connection.begin())
         return connection
 
-    def _begun_in_thread(self, stack: ExitStack, wait: Wait) -> sa.Connection:
+    def _begin_in_thread(self, stack: ExitStack, wait: Wait) -> sa.Connection:
         while True:
-            place = self._take_place(stack)
-            while place is not None and not admission_in_thread(place, min(wait.until_notice, STOP_CHECK)):
-                self._still_waiting(wait)
+            request = self._request_writer_lock(stack)
+            while request is not None and not granted_in_thread(request, min(wait.until_log, STOP_CHECK_INTERVAL)):
+                self._check_wait(wait)
             try:
-                connection = stack.enter_context(self._blocking().connect())
+                connection = stack.enter_context(self._blocking_engine().connect())
                 stack.enter_context(connection.begin())
             except Exception as error:
                 stack.close()
-                self._require_patience(error, wait)
+                self._require_retry(error, wait)
             else:
                 return connection
             time.sleep(CONNECT_PAUSE)
 
-    def _take_place(self, stack: AsyncExitStack | ExitStack) -> "Future[None] | None":
-        if self._turn is None:
+    def _request_writer_lock(self, stack: AsyncExitStack | ExitStack) -> "Future[None] | None":
+        if self._writer_lock is None:
             return None
-        place = self._turn.join()
-        stack.callback(partial(self._turn.leave, place))
-        return place
+        request = self._writer_lock.request()
+        stack.callback(partial(self._writer_lock.release, request))
+        return request
 
-    def _still_waiting(self, wait: Wait) -> None:
-        if wait.over:
-            raise self._unavailable(wait, self.obstacle)
+    def _check_wait(self, wait: Wait) -> None:
+        if wait.is_over:
+            raise self._unavailable(wait, self.limit_reason)
         now = time.monotonic()
-        if wait.noticed or now < wait.started + NOTICE_AFTER:
+        if wait.logged or now < wait.started + LOG_AFTER:
             return
-        wait.noticed = True
-        if now >= self._next_notice:
-            self._next_notice = now + NOTICE_EVERY
+        wait.logged = True
+        if now >= self._next_log:
+            self._next_log = now + LOG_INTERVAL
             waited = _duration(now - wait.started)
-            log.warning("task %d has waited %s for its transaction: %s", wait.task, waited, self.obstacle)
+            log.warning("task %d has waited %s for its transaction: %s", wait.task, waited, self.limit_reason)
 
-    def _require_patience(self, error: Exception, wait: Wait) -> None:
-        """Raise the error, unless another attempt to connect or to begin may help and there is time for it."""
-        known = translate(error, self._name)
-        if not (is_transient(error) or isinstance(known, DatabaseUnavailable)):
+    def _require_retry(self, error: Exception, wait: Wait) -> None:
+        """Raise unless another attempt may succeed and the wait is not over."""
+        translated = translate(error, self._name)
+        if not (is_transient(error) or isinstance(translated, DatabaseUnavailable)):
             raise error
-        if wait.over:
-            raise self._unavailable(wait, str(known or error).rstrip(".")) from error
+        if wait.is_over:
+            raise self._unavailable(wait, str(translated or error).rstrip(".")) from error
 
     def _unavailable(self, wait: Wait, why: str) -> TransactionUnavailable:
         waited = _duration(time.monotonic() - wait.started)
         return TransactionUnavailable(id=wait.task, waited=waited, why=why)
 
-    def _awaited(self) -> AsyncCoreEngine:
+    def _asyncio_engine(self) -> AsyncCoreEngine:
         with self._creation:
             if self._async_engine is None:
                 engine = AsyncCoreEngine.create(self._url, hide_parameters=True, **self._options(self._url))
@@ -219,7 +220,7 @@ class HandlerTransactions:
                 self._async_engine = engine.execution_options(**connect.WRITING[engine.dialect.name])
             return self._async_engine
 
-    def _blocking(self) -> sa.Engine:
+    def _blocking_engine(self) -> sa.Engine:
         with self._creation:
             if self._sync_engine is None:
                 engine = sa.create_engine(self._sync_url, hide_parameters=True, **self._options(self._sync_url))
@@ -228,8 +229,8 @@ class HandlerTransactions:
             return self._sync_engine
 
     def _options(self, url: sa.URL) -> dict[str, object]:
-        chosen = connect.options(url) | {"pool_size": self._gate.size, "max_overflow": 0}
-        return chosen if self._turn is None else chosen | {"connect_args": {"timeout": BUSY_SECONDS}}
+        options = connect.options(url) | {"pool_size": self._semaphore.size, "max_overflow": 0}
+        return options if self._writer_lock is None else options | {"connect_args": {"timeout": BUSY_SECONDS}}
 
 
 def _duration(seconds: float) -> str:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.sql import visitors
 
-from runner.db.dialects.shells import Whole
+from runner.db.dialects.shells import BoundStatement
 from runner.db.statement import Prepared
 from runner.db.transaction import Parameters, Transaction
 
@@ -27,14 +27,14 @@ class Executed(NamedTuple):
         """True if the statement, or a part of it, changes data."""
         return any(isinstance(part, sa.UpdateBase) for part in visitors.iterate(self.statement))
 
-    def complete(self) -> list[Whole]:
+    def complete(self) -> list[BoundStatement]:
         """Return the statement with its values, once per execution."""
         match self.parameters:
             case None:
-                return [Whole(self.statement, {})]
+                return [BoundStatement(self.statement, {})]
             case Mapping():
-                return [Whole(self.statement, self.parameters)]
-        return [Whole(self.statement.values(dict(row)), {}) for row in self.parameters]
+                return [BoundStatement(self.statement, self.parameters)]
+        return [BoundStatement(self.statement.values(dict(row)), {}) for row in self.parameters]
 
 
 class Recording(Transaction):

@@ -169,11 +169,11 @@ class Claimer:
             await self._survey()
         self._submitted = False
         while self.lanes and self._allowed():
-            taken = await self._claim_round()
-            if taken is None:
+            claimed_count = await self._claim_round()
+            if claimed_count is None:
                 self.work_left = True
                 break
-            if surveyed and not taken and not self.lanes:
+            if surveyed and not claimed_count and not self.lanes:
                 break  # a survey also returns tasks that a claim skips, e.g. suspects: do not loop
             surveyed = not self.lanes or self._pace.is_due(time.monotonic())
             if surveyed:
@@ -186,12 +186,12 @@ class Claimer:
 
     async def _survey(self) -> None:
         started = time.monotonic()
-        self.lanes.survey(await self._database.ask(survey))
+        self.lanes.survey(await self._database.read_single(survey))
         self._pace.record(started, time.monotonic())
 
     async def _claim_round(self) -> int | None:
         """Claim once per pool of slots and return the number of tasks; None if no due lane has a free slot."""
-        taken = None
+        claimed_count = None
         for slots in (self._in_flight.on_loop, self._in_flight.in_threads):
             lanes = {lane: place for lane, place in self.lanes.places.items() if self._slots(lane) is slots}
             limit = min(slots.room(), self._batch)
@@ -199,11 +199,11 @@ class Claimer:
                 continue
             starts = limit <= slots.free_count
             with self._claim_pending():
-                claimed = await self._database.state(claim, self.claimant, lanes, self._defaults, limit, starts)
+                claimed = await self._database.write_single(claim, self.claimant, lanes, self._defaults, limit, starts)
                 self.lanes.advance(lanes, claimed, limit)
                 self._take(claimed, slots, prefetched=not starts)
-            taken = (taken or 0) + len(claimed)
-        return taken
+            claimed_count = (claimed_count or 0) + len(claimed)
+        return claimed_count
 
     async def _claim_suspects(self) -> None:
         while claimed := await self._claim_group(first(self._unproven(), self._suspect_room())):
@@ -215,7 +215,7 @@ class Claimer:
         if not lanes or ask.limit <= 0 or not self._allowed():
             return []
         with self._claim_pending():
-            claimed = await self._database.state(claim_suspect, self.claimant, lanes, self._defaults, ask)
+            claimed = await self._database.write_single(claim_suspect, self.claimant, lanes, self._defaults, ask)
             for task in claimed:
                 self._take([task], self._slots(Lane(task.queue, task.handler, task.priority)))
         return claimed

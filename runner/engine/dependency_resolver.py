@@ -113,17 +113,17 @@ class DependencyResolver:
 
     async def _resolve_dependents(self, parents: Sequence[FinishedParent]) -> None:
         started = time.monotonic()
-        if not await self._database.ask(any_open):
+        if not await self._database.read_single(any_open):
             self._pace.record(started, time.monotonic())
             return
         attempts = ATTEMPTS
-        while attempts and (dependencies := await self._database.ask(open_dependencies, parents)):
+        while attempts and (dependencies := await self._database.read_single(open_dependencies, parents)):
             if not await self._resolve(dependencies):
                 attempts -= 1
                 await asyncio.sleep(LOCK_RETRY)
 
     async def _sweep_page(self, below: int) -> int:
-        page = await self._database.ask(find_strays, below)
+        page = await self._database.read_single(find_strays, below)
         if self._sweep_below in (below, NEWEST):
             self._sweep_below = NEWEST if page.lowest is None else page.lowest
         if page.moot:

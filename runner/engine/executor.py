@@ -203,14 +203,14 @@ INTERRUPTED = Failure("Interrupted", "the runner stopped before the task ended")
 
 
 def _timed_out(running: Running, limit: float | None) -> Retry | Release:
-    if running.obstacle:
-        return Release(f"timed out while waiting for a transaction: {running.obstacle}")
+    if running.waits_for:
+        return Release(f"timed out while waiting for a transaction: {running.waits_for}")
     allowed = format_duration(timedelta(seconds=limit or 0))
     return Retry(failure=Failure("Timeout", f"the task took longer than {allowed}"))
 
 
 def _interrupted(running: Running) -> Retry | Release:
-    if running.obstacle:
+    if running.waits_for:
         return Release("the runner stopped while the task waited for a transaction")
     return Retry("0s", failure=INTERRUPTED)
 

@@ -96,7 +96,7 @@ class Lease:
         """
         started, own = elapsed(), self.id
         try:
-            reply = await self._database.state(heartbeat, own, self._seconds, running, self._gap)
+            reply = await self._database.write_single(heartbeat, own, self._seconds, running, self._gap)
         except StoreError as error:
             log.warning("could not renew the lease: %s", error)
             return

@@ -73,7 +73,7 @@ async def _arm_on_stop(runner: Runner, forced: ForcedEnd) -> None:
 
 
 async def _cancel_leftovers() -> bool:
-    """Cancel the coroutines that handlers tasks behind; return False if some do not end."""
+    """Cancel the coroutines that handlers left behind; return False if some do not end."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()

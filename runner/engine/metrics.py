@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 from runner.model.task import Claimed, State
 from runner.policy import histogram
-from runner.store.metrics import Arrival, Minute
+from runner.store.minute_statistics import Arrival, Minute
 
 COUNTED: dict[str, str] = {
     "succeed": State.SUCCEEDED,
     "retry": "retried",
-    "bury": "died",
+    "die": "died",
     "cancel": State.CANCELLED,
     "rescue": "rescued",
 }

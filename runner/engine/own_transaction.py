@@ -68,7 +68,7 @@ class HandlerTransaction:
     async def _open(self) -> "AsyncIterator[AsyncConnection]":
         with self._exclusive():
             async with self._database.for_handler(self._wait()) as tx:
-                self._running.obstacle = ""
+                self._running.waits_for = ""
                 with self._forbid_commit(tx.connection.sync_connection):
                     yield tx.connection.for_application()
                 self._require_accepted(await tx.follow(complete_steps(tx, self._runner_id, self._finished_task())))
@@ -78,16 +78,16 @@ class HandlerTransaction:
     def _open_blocking(self) -> Iterator[Connection]:
         with self._exclusive():
             with self._database.for_handler_in_thread(self._wait()) as tx:
-                self._running.obstacle = ""
+                self._running.waits_for = ""
                 with self._forbid_commit(tx.connection):
                     yield tx.connection
                 self._require_accepted(tx.follow(complete_steps(tx, self._runner_id, self._finished_task())))
             self._running.done_in_tx = True
 
     def _wait(self) -> Wait:
-        """Return the wait limit. `obstacle` remains set if the wait fails, so that no attempt is counted."""
+        """Return the wait limit. `waits_for` remains set if the wait fails, so that no attempt is counted."""
         running = self._running
-        running.obstacle = self._database.obstacle
+        running.waits_for = self._database.limit_reason
         seconds = None if running.deadline is None else running.deadline - time.monotonic()
         return Wait(running.task.id, seconds, lambda: running.stop is not None and running.stop.is_set())
 

@@ -31,7 +31,7 @@ from runner.store.claim import Claimant
 from runner.store.dependencies import FinishedParent
 from runner.store.heartbeat import HeartbeatReply
 from runner.store.lanes import pending
-from runner.store.metrics import write_statistics
+from runner.store.minute_statistics import write_statistics
 from runner.store.rescue import any_lost, rescue
 from runner.text.sanitize import count_noun
 
@@ -291,7 +291,7 @@ class Runner:
         if not self.lease.may_rescue or not self._rescue_pace.is_due(started):
             return
         with contextlib.suppress(DatabaseUnavailable):  # claims and heartbeats already log this
-            lost = await self.database.ask(any_lost, self.lease.rescuer, grace)
+            lost = await self.database.read_single(any_lost, self.lease.rescuer, grace)
             self._rescue_pace.record(started, time.monotonic())
             rescued = await self.database.write(rescue, self.lease.rescuer, grace) if lost else {}
             for task_id, task in rescued.items():

@@ -164,7 +164,7 @@ class SettleBuffer:
         unsettled = [item for item in settlements if item.id not in settled.verbs]
         done = [item for item in unsettled if type(item.outcome) is Done and not individually]
         if done:
-            task_ids = await self._database.state(settle_done, self.runner_id, done)
+            task_ids = await self._database.write_single(settle_done, self.runner_id, done)
             settled.verbs |= dict.fromkeys(task_ids, "succeed")
         rest = [item for item in unsettled if item.id not in settled.verbs]
         if rest:

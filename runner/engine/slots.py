@@ -41,7 +41,6 @@ class Running:
         "handler",
         "in_tx",
         "job",
-        "obstacle",
         "prefetched",
         "received_at",
         "settled",
@@ -50,6 +49,7 @@ class Running:
         "started",
         "stop",
         "task",
+        "waits_for",
     )
 
     def __init__(self, task: Claimed, handler: Handler, slots: "Slots", prefetched: bool = False) -> None:
@@ -64,7 +64,7 @@ class Running:
         self.done_in_tx = False
         self.in_tx = False
         self.deadline: float | None = None
-        self.obstacle = ""
+        self.waits_for = ""
         self.error: BaseException | None = None
         """The exception that ended the attempt, for logs and error trackers."""
         self.slot_released = False

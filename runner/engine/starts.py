@@ -78,7 +78,7 @@ class Starts:
         now = time.monotonic()
         starts = [Start(running.task.id, running.task.fence, running.started - now) for running in batch]
         try:
-            await self._database.state(mark_started, self._runner_id(), starts)
+            await self._database.write_single(mark_started, self._runner_id(), starts)
         except StoreError as error:
             log.warning("could not mark %d tasks as started: %s", len(batch), error)
             self._unmarked.extendleft(reversed(batch))

@@ -116,8 +116,8 @@ class Watchdog:
             return
         with self._get_engine().connect() as connection, connection.begin():
             tx = BlockingTransaction(connection, self._database.tables, self._database.dialect)
-            answer = tx.follow(renew(tx, runner_id, self._settings.lease_timeout.total_seconds()))
-        self._lease.note_renewal(runner_id, started, answer.alive, answer.late)
+            reply = tx.follow(renew(tx, runner_id, self._settings.lease_timeout.total_seconds()))
+        self._lease.note_renewal(runner_id, started, reply.alive, reply.late)
 
     def _get_engine(self) -> sa.Engine:
         if self._engine is None:

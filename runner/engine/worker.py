@@ -258,12 +258,12 @@ def _exception_of(running: Running) -> BaseException | None:
     return None if job is None or job.cancelled() else job.exception()
 
 
-_LEVELS = {"bury": logging.ERROR, "retry": logging.WARNING, "rescue": logging.WARNING}
+_LEVELS = {"die": logging.ERROR, "retry": logging.WARNING, "rescue": logging.WARNING}
 """Levels of the moves that need attention; the others are information."""
 
 _RESCUES = {
     "rescue": "rescued from a lost runner",
-    "bury": "is dead: its runner was lost on its last attempt",
+    "die": "is dead: its runner was lost on its last attempt",
     "cancel": "cancelled: its runner was lost after a terminate request",
 }
 
@@ -281,7 +281,7 @@ def _log_failure(running: Running, settlement: Settlement, verb: str) -> None:
     task, failure = running.task, getattr(settlement.outcome, "failure", None)
     why = failure.reason if failure else getattr(settlement.outcome, "why", "")
     attempt = f"attempt {task.attempt}/{task.max_attempts}"
-    level, error = _LEVELS.get(verb, logging.INFO), running.error if verb == "bury" else None
+    level, error = _LEVELS.get(verb, logging.INFO), running.error if verb == "die" else None
     # Without the frame of the executor.
     exc_info = error and (type(error), error, error.__traceback__ and error.__traceback__.tb_next)
     extra = {

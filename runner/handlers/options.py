@@ -108,8 +108,10 @@ def _check_tags(name: str, value: Any) -> None:
 class TaskOption:
     """A task option: a value that producers set.
 
-    `handler.options`, `runner submit`, JSON lines, the checks of a submit, the columns of its statement, the rights of
-    the producer role and the documentation follow this description.
+    `runner submit`, JSON lines, the checks of a submit, the columns of its statement, the rights of the producer role
+    and the documentation follow this description. A new option also needs its typed argument in `handler.options`
+    (runner.client.handler), its field in NewTask (runner.model.task), and its column in runner.db.schema.task and in a
+    migration; tests compare the first two with this table.
 
     Args:
         name: name in `handler.options`, in JSON lines and in the documentation.

@@ -82,7 +82,7 @@ MOVES: dict[str, Move] = {
     "claim": Move((State.WAITING,), State.RUNNING, "A runner claims the task; the attempt and the fence go up."),
     "succeed": Move((State.RUNNING,), State.SUCCEEDED, "The handler returned a result."),
     "retry": Move((State.RUNNING,), State.WAITING, "The attempt failed; the retry plan sets the time of the next one."),
-    "bury": Move((State.RUNNING,), State.DEAD, "The attempt failed and was the last one, or the handler gave up."),
+    "die": Move((State.RUNNING,), State.DEAD, "The attempt failed and was the last one, or the handler gave up."),
     "snooze": Move((State.RUNNING,), State.WAITING, "The handler postponed the task; the attempt does not count."),
     "release": Move(
         (State.RUNNING,), State.WAITING, "The runner returned the task before executing it; the attempt does not count."
@@ -100,7 +100,7 @@ MOVES: dict[str, Move] = {
     "requeue": Move((State.DEAD, State.CANCELLED), State.WAITING, "An operator runs the finished task again."),
     "unblock": Move((State.BLOCKED,), State.WAITING, "The last dependency finished, or an operator removed it."),
     "restore": Move((State.CANCELLED,), State.WAITING, "An operator undid a termination."),
-    "rebury": Move((State.WAITING,), State.DEAD, "An operator undid a retry of a dead task."),
+    "undo_retry": Move((State.WAITING,), State.DEAD, "An operator undid a retry of a dead task."),
     "reblock": Move(
         (State.WAITING, State.CANCELLED),
         State.BLOCKED,
@@ -135,7 +135,6 @@ class Claimed(NamedTuple):
     timeout: float | None
     """Seconds; None for the handler's timeout."""
     rescues: int
-    checkpoint: str | None
     submitted: float | None = None
     """Minutes from 1970 to its submission; None if the row has no time."""
     parents: str | None = None

@@ -14,7 +14,7 @@ from runner.queries.audit import REVEAL
 
 NAME_LIMIT = 1_000
 REASON_LIMIT = 4_000
-"""The most bytes that are stored."""
+"""Maximum number of bytes that are stored."""
 
 
 class AuditEntry(NamedTuple):
@@ -55,7 +55,7 @@ def _values(by: Actor, entry: AuditEntry) -> dict[str, Any]:
         "before": _encode(entry.before),
         "after": _encode(entry.after),
         "undo_of": entry.undo_of,
-        "batch": by.batch,
+        "change_group": by.change_group,
     }
 
 

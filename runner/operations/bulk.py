@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction
 from runner.filter.parse import Filter
 from runner.operations.results import Result, Target
-from runner.queries.rows import whole
+from runner.queries.rows import as_int
 from runner.queries.task_list.cursor import SCAN_LIMIT, Cursor
 from runner.queries.task_list.scans import is_few
 from runner.queries.task_list.search import find
@@ -18,7 +18,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CHUNK = 500
-"""The most tasks changed in one transaction."""
+"""Maximum number of tasks changed in one transaction."""
 
 SORTED_CHUNK = 5_000
 """The tasks found per search if a search must sort all matches: by key or failure group."""
@@ -44,42 +44,42 @@ class DatabaseAccess(Protocol):
 
 
 def never() -> bool:
-    """The default of Course.stop."""
+    """The default of BulkOptions.stop."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class BulkOptions:
     """The options of a bulk operation.
 
     Args:
-        chunk: the most tasks in one transaction.
-        most: the most tasks to change; None for no limit.
+        chunk: maximum number of tasks changed in one transaction.
+        limit: maximum number of tasks to change; None for no limit.
         on_progress: called with the result so far after every chunk.
         stop: called before every chunk; True stops the operation.
     """
 
     chunk: int = CHUNK
-    most: int | None = None
+    limit: int | None = None
     on_progress: Callable[[Result], object] | None = None
     stop: Callable[[], bool] = never
 
-    def over(self, so_far: Result) -> bool:
+    def is_done(self, so_far: Result) -> bool:
         """True if no further chunk may begin."""
-        return self.stop() or (self.most is not None and len(so_far.changed) >= self.most)
+        return self.stop() or (self.limit is not None and len(so_far.changed) >= self.limit)
 
     async def step(
         self, database: DatabaseAccess, operation: Operation, targets: Sequence[Target], so_far: Result
     ) -> None:
         """Process one chunk and add its result."""
-        limit = None if self.most is None else self.most - len(so_far.changed)
+        limit = None if self.limit is None else self.limit - len(so_far.changed)
         if targets:
             so_far.add(await database.write(_at_most, limit, operation, targets))
         if self.on_progress:
             self.on_progress(so_far)
 
 
-PLAIN = Course()
+DEFAULT_OPTIONS = BulkOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +103,21 @@ async def matching(
     Args:
         tx: an open transaction.
         task_filter: the filter.
-        limit: the most tasks.
+        limit: maximum number of tasks.
         after: the cursor from the previous call; None to begin.
-        scan_limit: the most rows to check in each table; it can leave fewer than `limit` tasks.
+        scan_limit: maximum number of rows to check in each table; it can leave fewer than `limit` tasks.
     """
     page = await find(tx, task_filter, limit, after, scan_limit=scan_limit)
     versions: dict[int, int] = {}
     for table in (tx.tables.task, tx.tables.history):
         statement = sa.select(table.c.id, table.c.version).where(tx.dialect.one_of(table.c.id, page.ids))
-        versions |= {row.id: whole(row.version) for row in await tx.rows(statement)}
+        versions |= {row.id: as_int(row.version) for row in await tx.rows(statement)}
     return Matching([Target(id, versions[id]) for id in page.ids if id in versions], page.next)
 
 
-async def to_all(database: DatabaseAccess, operation: Operation, task_filter: Filter, course: Course = PLAIN) -> Result:
+async def to_all(
+    database: DatabaseAccess, operation: Operation, task_filter: Filter, options: BulkOptions = DEFAULT_OPTIONS
+) -> Result:
     """Apply an operation to all tasks that match a filter.
 
     The bulk goes from the newest task to the oldest, so that it skips later submits and does not meet requeued tasks
@@ -125,18 +127,18 @@ async def to_all(database: DatabaseAccess, operation: Operation, task_filter: Fi
         database: access to the database.
         operation: the operation on a chunk.
         task_filter: the filter.
-        course: the options.
+        options: the options of the bulk operation.
 
     Returns:
         The combined result.
     """
     result, after = Result(), None
-    limit = max(course.chunk, SORTED_CHUNK) if is_few(task_filter) else course.chunk
-    while not course.over(result):
+    limit = max(options.chunk, SORTED_CHUNK) if is_few(task_filter) else options.chunk
+    while not options.is_done(result):
         page = await database.read(matching, task_filter, limit, after)
-        for first in range(0, max(1, len(page.targets)), course.chunk):
-            if not course.over(result):
-                await course.step(database, operation, page.targets[first : first + course.chunk], result)
+        for first in range(0, max(1, len(page.targets)), options.chunk):
+            if not options.is_done(result):
+                await options.step(database, operation, page.targets[first : first + options.chunk], result)
         after = page.next
         if after is None:
             break
@@ -144,7 +146,7 @@ async def to_all(database: DatabaseAccess, operation: Operation, task_filter: Fi
 
 
 async def to_each(
-    database: DatabaseAccess, operation: Operation, targets: Sequence[Target], course: Course = PLAIN
+    database: DatabaseAccess, operation: Operation, targets: Sequence[Target], options: BulkOptions = DEFAULT_OPTIONS
 ) -> Result:
     """Apply an operation to selected tasks.
 
@@ -152,26 +154,26 @@ async def to_each(
         database: access to the database.
         operation: the operation on a chunk.
         targets: the tasks, with the versions that the operator saw.
-        course: the options.
+        options: the options of the bulk operation.
 
     Returns:
         The combined result.
     """
     result = Result()
-    for first in range(0, len(targets), course.chunk):
-        if course.over(result):
+    for first in range(0, len(targets), options.chunk):
+        if options.is_done(result):
             break
-        await course.step(database, operation, targets[first : first + course.chunk], result)
+        await options.step(database, operation, targets[first : first + options.chunk], result)
     return result
 
 
-async def _at_most(tx: Transaction, most: int | None, operation: Operation, targets: Sequence[Target]) -> Result:
-    """Apply the operation until it has changed `most` tasks; skipped tasks do not count."""
-    if most is None:
+async def _at_most(tx: Transaction, limit: int | None, operation: Operation, targets: Sequence[Target]) -> Result:
+    """Apply the operation until it has changed `limit` tasks; skipped tasks do not count."""
+    if limit is None:
         return await operation(tx, targets)
     result, position = Result(), 0
-    while position < len(targets) and len(result.changed) < most:
-        chunk = targets[position : position + most - len(result.changed)]
+    while position < len(targets) and len(result.changed) < limit:
+        chunk = targets[position : position + limit - len(result.changed)]
         result.add(await operation(tx, chunk))
         position += len(chunk)
     return result

@@ -29,15 +29,15 @@ async def delay(tx: Transaction, targets: Iterable[Target], seconds: float, by: 
     """
     if not (math.isfinite(seconds) and 0 < seconds < LONGEST_SECONDS):
         raise InvalidEdit(field="the delay", value=seconds, why="it must be a positive number of seconds")
-    tasks, answer = await lock_targets(tx, "delay", targets)
+    tasks, result = await lock_targets(tx, "delay", targets)
     now, delta = await clock(tx), timedelta(seconds=seconds)
     times = {task.id: max(task.run_at or now, now) for task in tasks}
     late_ids = [id for id, run_at in times.items() if LATEST - run_at <= delta]
-    answer.skipped += [Skipped(id, TOO_LATE) for id in late_ids]
+    result.skipped += [Skipped(id, TOO_LATE) for id in late_ids]
     stored = await reschedule(tx, {id: run_at + delta for id, run_at in times.items() if id not in late_ids})
     changed: list[LockedTask] = [task for task in tasks if task.id in stored]
     await record(
         tx, by, [AuditEntry("delay", {"run_at": task.run_at}, {"run_at": stored[task.id]}, task.id) for task in changed]
     )
-    answer.changed = [task.id for task in changed]
-    return answer
+    result.changed = [task.id for task in changed]
+    return result

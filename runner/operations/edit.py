@@ -19,12 +19,12 @@ class EditPreview:
     """The preview of an edit.
 
     Args:
-        answer: the result that the edit would return.
+        result: the result that the edit would return.
         before: the current values of the fields that would change.
         after: the new values of these fields.
     """
 
-    answer: Result
+    result: Result
     before: dict[str, Any] = field(default_factory=dict)
     after: dict[str, Any] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ async def edit(
         changes: the new values.
         by: the author.
         requeue: requeue a dead or cancelled task.
-        payload_limit: the most bytes of a payload.
+        payload_limit: maximum number of bytes of a payload.
 
     Returns:
         The result; a task that already has the values is skipped.
@@ -68,7 +68,7 @@ async def edit(
     if preview.after:
         await change(tx, [id], **preview.after)
         await record(tx, by, [AuditEntry("edit", preview.before, preview.after, id)])
-    return preview.answer
+    return preview.result
 
 
 async def preview_edit(
@@ -88,7 +88,7 @@ async def preview_edit(
         seen: the expected version; None for any version.
         changes: the new values.
         requeue: as in `edit`.
-        payload_limit: the most bytes of a payload.
+        payload_limit: maximum number of bytes of a payload.
 
     Raises:
         InvalidEdit: as in `edit`.
@@ -97,20 +97,20 @@ async def preview_edit(
     """
     values = check_values(changes, payload_limit)
     verb = "requeue" if requeue else "edit"
-    tasks, answer = partition_targets(verb, [Target(id, seen)], await read_tasks(tx, [id], locked=False))
-    return _editing(values, [task._replace(attempt=0) for task in tasks] if requeue else tasks, answer)
+    tasks, result = partition_targets(verb, [Target(id, seen)], await read_tasks(tx, [id], locked=False))
+    return _editing(values, [task._replace(attempt=0) for task in tasks] if requeue else tasks, result)
 
 
-def _editing(values: dict[str, Any], tasks: list[LockedTask], answer: Result) -> EditPreview:
+def _editing(values: dict[str, Any], tasks: list[LockedTask], result: Result) -> EditPreview:
     """The changes to the task, if it is eligible."""
     for task in tasks:
         check_against(values, task)
         new = {name: value for name, value in values.items() if getattr(task, name) != value}
         if new:
-            answer.changed.append(task.id)
-            return EditPreview(answer, {name: getattr(task, name) for name in new}, new)
-        answer.skipped.append(Skipped(task.id, SAME))
-    return EditPreview(answer)
+            result.changed.append(task.id)
+            return EditPreview(result, {name: getattr(task, name) for name in new}, new)
+        result.skipped.append(Skipped(task.id, SAME))
+    return EditPreview(result)
 
 
 async def edit_each(

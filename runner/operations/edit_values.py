@@ -64,7 +64,7 @@ def check_values(changes: Changes, payload_limit: int = PAYLOAD_LIMIT) -> dict[s
 
     Args:
         changes: the values to set.
-        payload_limit: the most bytes of a payload.
+        payload_limit: maximum number of bytes of a payload.
 
     Returns:
         The values by column.

@@ -8,7 +8,7 @@ from runner.policy.claim_conditions import used_up
 REQUEUED = tuple(state for state in MOVES["requeue"].sources if state)
 CANCELLED = tuple(state for state in MOVES["cancel"].sources if state)
 
-VERBS: dict[str, tuple[State, ...]] = {
+ACCEPTED_STATES: dict[str, tuple[State, ...]] = {
     "retry_now": (State.WAITING, *REQUEUED),
     "requeue": REQUEUED,
     "delay": (State.WAITING,),
@@ -26,7 +26,7 @@ def objection(verb: str, task: Any) -> str | None:
     """The reason why an operation does not apply to a task.
 
     Args:
-        verb: a key of VERBS.
+        verb: a key of ACCEPTED_STATES.
         task: a row with state, attempt, max_attempts and cancel_requested.
 
     Returns:
@@ -35,8 +35,8 @@ def objection(verb: str, task: Any) -> str | None:
     state = State(task.state)
     if verb == "edit" and state in REQUEUED:
         return f"it is {state}: only an edit that retries it (--requeue) can change it"
-    if state not in VERBS[verb]:
-        return f"it is {state}, not {_either(VERBS[verb])}"
+    if state not in ACCEPTED_STATES[verb]:
+        return f"it is {state}, not {_either(ACCEPTED_STATES[verb])}"
     if verb == "terminate" and task.cancel_requested:
         return "its termination is already requested"
     if verb == "retry_now" and state is State.WAITING and used_up(task.attempt, task.max_attempts):

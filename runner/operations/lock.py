@@ -12,7 +12,7 @@ from runner.db.types import Instant
 from runner.model.task import State
 from runner.operations.eligibility import objection
 from runner.operations.results import Conflict, Result, Skipped, Target
-from runner.queries.rows import moment, number, readable, text, whole, words
+from runner.queries.rows import as_int, as_text, moment, number, readable, text
 
 DUE_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "run_at": Instant}
 
@@ -39,7 +39,6 @@ class LockedTask(NamedTuple):
     unique_key: str | None
     error: str | None
     rescues: int
-    progress: float | None
     blocked_by: int
 
 
@@ -48,7 +47,7 @@ async def lock_targets(tx: Transaction, verb: str, targets: Iterable[Target]) ->
 
     Args:
         tx: a writing transaction.
-        verb: a key of eligibility.VERBS.
+        verb: a key of eligibility.ACCEPTED_STATES.
         targets: the tasks, with the versions that the operator saw; the first target of an id counts.
 
     Returns:
@@ -66,25 +65,25 @@ def partition_targets(
     """Separate the tasks that have changed or that the operation does not apply to, as `lock_targets` does.
 
     Args:
-        verb: a key of eligibility.VERBS.
+        verb: a key of eligibility.ACCEPTED_STATES.
         targets: the tasks, with the versions that the operator saw; the first target of an id counts.
         tasks: the current tasks by id.
     """
     versions: dict[int, int | None] = {}
     for target in targets:
         versions.setdefault(target.id, target.version)
-    answer, eligible = Result(), []
+    result, eligible = Result(), []
     for id in sorted(versions):
         task = tasks.get(id)
         if task is None:
-            answer.skipped.append(Skipped(id, MISSING))
+            result.skipped.append(Skipped(id, MISSING))
         elif versions[id] not in (None, task.version):
-            answer.conflicts.append(Conflict(id, task.state, task.version))
+            result.conflicts.append(Conflict(id, task.state, task.version))
         elif why := objection(verb, task):
-            answer.skipped.append(Skipped(id, why))
+            result.skipped.append(Skipped(id, why))
         else:
             eligible.append(task)
-    return eligible, answer
+    return eligible, result
 
 
 async def read_tasks(tx: Transaction, ids: Sequence[int], *, locked: bool) -> dict[int, LockedTask]:
@@ -115,23 +114,22 @@ def _held(row: sa.RowMapping) -> LockedTask:
     return LockedTask(
         id=row["id"],
         state=State(row["state"]),
-        version=whole(row["version"]),
-        fence=whole(row["fence"]),
-        handler=words(row["handler"]),
-        attempt=whole(row["attempt"]),
-        max_attempts=None if row["max_attempts"] is None else whole(row["max_attempts"]),
+        version=as_int(row["version"]),
+        fence=as_int(row["fence"]),
+        handler=as_text(row["handler"]),
+        attempt=as_int(row["attempt"]),
+        max_attempts=None if row["max_attempts"] is None else as_int(row["max_attempts"]),
         cancel_requested=row.get("cancel_requested") in (1, True),
         run_at=moment(row["run_at"]),
-        priority=whole(row["priority"]),
+        priority=as_int(row["priority"]),
         retry=text(row["retry"]),
         timeout=number(row["timeout"]),
-        payload=words(row["payload"]),
+        payload=as_text(row["payload"]),
         key=text(row["key"]),
         unique_key=text(row["unique_key"]),
         error=text(row["error"]),
-        rescues=whole(row["rescues"]),
-        progress=number(row.get("progress")),
-        blocked_by=whole(row.get("blocked_by")),
+        rescues=as_int(row["rescues"]),
+        blocked_by=as_int(row.get("blocked_by")),
     )
 
 

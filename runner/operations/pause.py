@@ -17,7 +17,7 @@ from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
 from runner.operations.results import Actor
 from runner.policy.claim_order import PAUSED
-from runner.queries.pauses import registered
+from runner.queries.pauses import registry_entries
 from runner.queries.rows import moment, readable, text
 from runner.queries.task_list.search import find
 
@@ -150,7 +150,7 @@ def registry_of(tx: Transaction, place: PauseTarget) -> sa.Table:
 
 
 async def pause_set(tx: Transaction, place: PauseTarget, values: Mapping[str, Any]) -> None:
-    """Set the pause of a registered queue or handler; empty values remove it."""
+    """Set the pause of a registry_entries queue or handler; empty values remove it."""
     registry = registry_of(tx, place)
     statement = sa.update(registry).where(registry.c.name == place.name)
     await tx.execute(statement.values(dict.fromkeys(PAUSE) | dict(values)))
@@ -185,7 +185,7 @@ async def name_warning(tx: Transaction, place: PauseTarget) -> str:
     Returns:
         A clause; empty if a task, runner or pause has used the name.
     """
-    entries = await registered(tx, registry_of(tx, place))
+    entries = await registry_entries(tx, registry_of(tx, place))
     if place.name in entries or (await find(tx, Filter((Term(place.kind, Operator.EQ, place.name),)), 1)).ids:
         return ""
     return f"{place} has never been used{suggestion(place.name, tuple(entries))}"

@@ -14,13 +14,13 @@ from runner.model.task import Shown, State
 from runner.operations.eligibility import is_last, objection
 from runner.operations.unique_keys import ANOTHER, key_conflicts
 from runner.queries.counting import Count
-from runner.queries.rows import whole, words
+from runner.queries.rows import as_int, as_text
 from runner.queries.task_list.row import STORED, TaskRow, displayed_state, task_rows
 from runner.queries.task_list.search import find
 
 CAP = 10_000
 MAX_SEARCHES = 50
-"""The most searches, each up to the scan limit, before the preview is incomplete."""
+"""Maximum number of searches, each up to the scan limit, before the preview is incomplete."""
 
 SAMPLES = 5
 
@@ -56,8 +56,8 @@ async def preview(tx: Transaction, task_filter: Filter, verb: str, cap: int = CA
     Args:
         tx: an open transaction.
         task_filter: the filter.
-        verb: a key of eligibility.VERBS.
-        cap: the most tasks to read.
+        verb: a key of eligibility.ACCEPTED_STATES.
+        cap: maximum number of tasks to read.
     """
     ids, more = await matching_ids(tx, task_filter, cap)
     outlines = await _outlines(tx, ids)
@@ -126,8 +126,8 @@ def _outline(row: sa.RowMapping) -> Outline:
     return Outline(
         id=row["id"],
         shown=Shown(row["shown"]),
-        queue=words(row["queue"]),
-        attempt=whole(row["attempt"]),
-        max_attempts=None if row["max_attempts"] is None else whole(row["max_attempts"]),
+        queue=as_text(row["queue"]),
+        attempt=as_int(row["attempt"]),
+        max_attempts=None if row["max_attempts"] is None else as_int(row["max_attempts"]),
         cancel_requested=row.get("cancel_requested") in (1, True),
     )

@@ -16,13 +16,13 @@ class Actor(NamedTuple):
         operator: the operator's name.
         host: the operator's host.
         reason: the reason; None if none was given.
-        batch: the id of the change group; its changes can be undone together.
+        change_group: the id of the change group; its changes can be undone together.
     """
 
     operator: str
     host: str
     reason: str | None = None
-    batch: str | None = None
+    change_group: str | None = None
 
 
 class Target(NamedTuple):
@@ -96,4 +96,4 @@ def local_actor(reason: str | None) -> Actor:
 
 def with_change_group(by: Actor) -> Actor:
     """The same author, with a new change group."""
-    return by._replace(batch=secrets.token_hex(4))
+    return by._replace(change_group=secrets.token_hex(4))

@@ -65,8 +65,8 @@ async def _retry(
 ) -> Result:
     target_list = list(targets)
     keys = await lock_keys(tx, [target.id for target in target_list])
-    locked, answer = await lock_targets(tx, verb, target_list)
-    tasks = await assign_keys(tx, keys, locked, answer)
+    locked, result = await lock_targets(tx, verb, target_list)
+    tasks = await assign_keys(tx, keys, locked, result)
     for task in tasks:
         check_against(values, task._replace(attempt=0))
     finished = [task.id for task in tasks if task.state.final]
@@ -78,8 +78,8 @@ async def _retry(
     if values and tasks:
         await change(tx, [task.id for task in tasks], **values)
     await record(tx, by, [_entry(verb, task, times, values) for task in tasks])
-    answer.changed = [task.id for task in tasks]
-    return answer
+    result.changed = [task.id for task in tasks]
+    return result
 
 
 def _entry(verb: str, task: LockedTask, times: Mapping[int, object], values: Mapping[str, Any]) -> AuditEntry:

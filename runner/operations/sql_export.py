@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from runner.db.dialects.shells import Whole, in_psql, in_sqlite
+from runner.db.dialects.shells import BoundStatement, in_psql, in_sqlite
 from runner.db.recorder import Recording
 from runner.db.transaction import Transaction
 from runner.errors import NoSqlEquivalent
@@ -30,7 +30,7 @@ from runner.text.sanitize import clean, one_line
 T = TypeVar("T")
 
 MOST_SCRIPTED = 100
-"""The most tasks in one script."""
+"""Maximum number of tasks in one script."""
 
 SECRET = "it would show secrets, which are masked here; execute it with runner instead"  # noqa: S105 - a message
 UNSAFE = "it would contain control characters; execute it with runner instead"
@@ -116,7 +116,7 @@ async def sql_of(tx: Transaction, parts: Iterable[Part]) -> str:
     return pasteable(text)
 
 
-async def dry_run(tx: Transaction, operation: Callable[[Transaction], Awaitable[T]]) -> tuple[T, list[Whole]]:
+async def dry_run(tx: Transaction, operation: Callable[[Transaction], Awaitable[T]]) -> tuple[T, list[BoundStatement]]:
     """Run an operation, record its statements, and roll it back.
 
     Returns:
@@ -129,7 +129,7 @@ async def dry_run(tx: Transaction, operation: Callable[[Transaction], Awaitable[
     return result, [whole for executed in recording.executed if executed.writes for whole in executed.complete()]
 
 
-def transaction(tx: Transaction, guard: Guard, statements: Sequence[Whole]) -> str:
+def transaction(tx: Transaction, guard: Guard, statements: Sequence[BoundStatement]) -> str:
     """Write statements as one transaction.
 
     Raises:

@@ -12,7 +12,7 @@ from runner.operations.audit_log import REASON_LIMIT, AuditEntry, record
 from runner.operations.lock import LockedTask, change, lock_targets
 from runner.operations.results import Actor, Result, Target
 from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, finish
-from runner.store.metrics import count_unclaimed
+from runner.store.minute_statistics import count_unclaimed
 
 
 async def terminate(tx: Transaction, targets: Iterable[Target], by: Actor) -> Result:
@@ -28,7 +28,7 @@ async def terminate(tx: Transaction, targets: Iterable[Target], by: Actor) -> Re
     Returns:
         The result; for a running task "changed" means that termination was requested.
     """
-    tasks, answer = await lock_targets(tx, "terminate", targets)
+    tasks, result = await lock_targets(tx, "terminate", targets)
     running = [task for task in tasks if task.state is State.RUNNING]
     idle = [task for task in tasks if task.state is not State.RUNNING]
     if running:
@@ -39,8 +39,8 @@ async def terminate(tx: Transaction, targets: Iterable[Target], by: Actor) -> Re
         await count_unclaimed(tx, [task.id for task in idle])
         await finish(tx, "cancel", NO_RUNNER, [FinishedTask(task.id, task.fence, error=_why(by)) for task in idle])
     await record(tx, by, [_entry(task) for task in tasks])
-    answer.changed = [task.id for task in tasks]
-    return answer
+    result.changed = [task.id for task in tasks]
+    return result
 
 
 def _why(by: Actor) -> str:
@@ -55,8 +55,8 @@ def _entry(task: LockedTask) -> AuditEntry:
             "terminate", {"cancel_requested": False} | attempt, {"cancel_requested": True} | attempt, task.id
         )
     before: dict[str, Any] = {"state": task.state, "version": task.version}
-    # The history has no column for the progress, and its error column holds the reason for the end.
-    before |= {name: value for name in ("progress", "error") if (value := getattr(task, name)) is not None}
+    if task.error is not None:  # The error column of the history holds the reason for the end.
+        before["error"] = task.error
     after = {"state": MOVES["cancel"].target, "version": task.version + VERSION_STEPS}
     return AuditEntry("terminate", before, after, task.id)
 

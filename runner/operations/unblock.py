@@ -13,7 +13,7 @@ from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, AuditEntry, record
 from runner.operations.lock import LockedTask, change, lock_targets
 from runner.operations.results import Actor, Result, Skipped, Target
-from runner.queries.rows import words
+from runner.queries.rows import as_text
 from runner.store.dependencies.parents import is_open
 from runner.store.dependencies.resolve import unblock_dependents
 
@@ -40,10 +40,10 @@ async def unblock(
     Returns:
         The result; a task that still has open dependencies counts as changed and stays blocked.
     """
-    tasks, answer = await lock_targets(tx, "unblock", targets)
+    tasks, result = await lock_targets(tx, "unblock", targets)
     closed = await _close(tx, [task.id for task in tasks], by, dependency_id)
     changed = [task.id for task in tasks if dependency_id is None or task.id in closed]
-    answer.skipped += [
+    result.skipped += [
         Skipped(task.id, f"it has no open dependency {dependency_id}") for task in tasks if task.id not in changed
     ]
     released = set(await unblock_dependents(tx, {id: len(closed[id]) for id in changed}, notify=notify))
@@ -51,8 +51,8 @@ async def unblock(
     await record(
         tx, by, [_entry(task, closed[task.id], unblocked=task.id in released) for task in tasks if task.id in changed]
     )
-    answer.changed = changed
-    return answer
+    result.changed = changed
+    return result
 
 
 async def _close(tx: Transaction, ids: Sequence[int], by: Actor, dependency_id: int | None) -> dict[int, list[Closed]]:
@@ -74,7 +74,7 @@ async def _close(tx: Transaction, ids: Sequence[int], by: Actor, dependency_id: 
     )
     closed: dict[int, list[Closed]] = defaultdict(list)
     for task_id, id, parent_id, handler, key in await tx.rows(update.returning(*columns)):
-        parent = f"task {parent_id}" if key is None else f"{words(handler)} {words(key)}"
+        parent = f"task {parent_id}" if key is None else f"{as_text(handler)} {as_text(key)}"
         closed[task_id].append(Closed(parent, id))
     return closed
 
@@ -89,4 +89,4 @@ def _entry(task: LockedTask, closed: Sequence[Closed], *, unblocked: bool) -> Au
 
 
 MAX_NAMES = 20
-"""The most parents in an audit entry."""
+"""Maximum number of parents in an audit entry."""

@@ -12,7 +12,7 @@ from runner.operations.eligibility import REQUEUED
 from runner.operations.lock import LockedTask
 from runner.operations.results import Conflict, Result, Skipped
 from runner.policy.uniqueness import Key, KeyChange, blocked
-from runner.queries.rows import readable, words
+from runner.queries.rows import as_text, readable
 from runner.store.unique import delete_keys, key_holders, lock_unique_keys, save_keys
 
 ANOTHER = "another task has its unique key"
@@ -53,7 +53,7 @@ async def lock_keys(tx: Transaction, ids: Sequence[int]) -> Locked:
 
 
 async def assign_keys(
-    tx: Transaction, locked_keys: Locked, tasks: Iterable[LockedTask], answer: Result
+    tx: Transaction, locked_keys: Locked, tasks: Iterable[LockedTask], result: Result
 ) -> list[LockedTask]:
     """Assign unique keys to the tasks that run again, and skip tasks whose key another task holds.
 
@@ -61,7 +61,7 @@ async def assign_keys(
         tx: a writing transaction.
         locked_keys: the keys of the tasks.
         tasks: the locked tasks.
-        answer: receives the skipped tasks and conflicts.
+        result: receives the skipped tasks and conflicts.
 
     Returns:
         The tasks that can run again, and the live ones.
@@ -73,10 +73,10 @@ async def assign_keys(
     eligible = []
     for task in tasks:
         if task.id in conflicts:
-            answer.skipped.append(Skipped(task.id, f"task {conflicts[task.id]} has its unique key"))
+            result.skipped.append(Skipped(task.id, f"task {conflicts[task.id]} has its unique key"))
         elif task.state.final and task.unique_key is not None and task.id not in keys:
             # It ended after the keys were locked, so its key is not locked.
-            answer.conflicts.append(Conflict(task.id, task.state, task.version))
+            result.conflicts.append(Conflict(task.id, task.state, task.version))
         else:
             eligible.append(task)
     assigned = {own_keys[task.id]: task.id for task in eligible if task.id in own_keys}
@@ -94,4 +94,4 @@ async def _keys(tx: Transaction, ids: Sequence[int]) -> dict[int, Key]:
     columns: list[Any] = readable(tx, [history.c.id, history.c.handler, history.c.unique_key])
     requeuable = tx.dialect.one_of(history.c.id, ids) & is_state(history.c.state, *REQUEUED)
     rows = await tx.execute(sa.select(*columns).where(requeuable, history.c.unique_key.is_not(None)))
-    return {row["id"]: (words(row["handler"]), words(row["unique_key"])) for row in rows.mappings()}
+    return {row["id"]: (as_text(row["handler"]), as_text(row["unique_key"])) for row in rows.mappings()}

@@ -17,7 +17,7 @@ from runner.db.types import db_now
 from runner.model.task import State
 from runner.policy.suspicion import ALONE, FIRST, WIDTHS
 from runner.policy.suspicion import width as width_of
-from runner.text.format import reason, sentence_of, since, when
+from runner.text.formatting import reason, sentence_of, since, when
 from runner.text.sanitize import count_noun, one_line
 
 
@@ -120,7 +120,7 @@ class ClaimFacts(Protocol):
         """The registry entry of its handler; None if there is none."""
 
     @property
-    def takers(self) -> Sequence[_Slots]:
+    def candidates(self) -> Sequence[_Slots]:
         """The live runners that claim such tasks, each with its running tasks by handler."""
 
 

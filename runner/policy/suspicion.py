@@ -77,7 +77,7 @@ class Ask(NamedTuple):
     """Which suspects to claim next.
 
     Args:
-        limit: the most tasks.
+        limit: maximum number of tasks.
         width: the least width that they must have.
     """
 
@@ -133,7 +133,7 @@ def more(unproven: Iterable[Suspect], width: int, room: int) -> Ask:
 
 
 def rounds(innocents: int, killers: int = 0, slots: int = WIDTHS[0], attempts: int = 5) -> int:
-    """The most rounds in which one runner gets through its suspects.
+    """Maximum number of rounds after which one runner has started all of its suspects.
 
     Args:
         innocents: tasks that end well, none of them before its last attempt.

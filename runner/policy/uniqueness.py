@@ -111,10 +111,10 @@ def blocked(keys: Mapping[int, Key], holders: Mapping[Key, int]) -> dict[int, in
         The holder of the key, by the id of the task that cannot be requeued. If several tasks request a free key, the
         latest task gets it.
     """
-    takers = dict(holders)
+    owners = dict(holders)
     for id in sorted(keys, reverse=True):
-        takers.setdefault(keys[id], id)
-    return {id: takers[key] for id, key in keys.items() if takers[key] != id}
+        owners.setdefault(keys[id], id)
+    return {id: owners[key] for id, key in keys.items() if owners[key] != id}
 
 
 def replacements(tasks: Sequence[NewTask], outcome: Contest, ids: Sequence[int]) -> dict[int, NewTask]:

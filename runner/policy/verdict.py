@@ -93,7 +93,7 @@ def judge(outcome: Outcome, row: AttemptState, random: float) -> Verdict:
                 else _no_attempts_left(row)
             )
         case Dead():
-            return _bury(_failure(outcome))
+            return _die(_failure(outcome))
         case Retry(delay=delay):
             return _retry(_failure(outcome), delay, row, random)
     raise AssertionError(outcome)
@@ -114,24 +114,24 @@ def _release(why: str, row: AttemptState) -> Verdict:
         return _no_attempts_left(row)
     counted = row.releases >= FREE_RELEASES
     if counted and row.used_up:
-        return _bury(Failure("released too often", why or f"{row.releases + 1} times"))
+        return _die(Failure("released too often", why or f"{row.releases + 1} times"))
     return Verdict("release", timedelta(0), counted=counted, why=why)
 
 
 def _no_attempts_left(row: AttemptState) -> Verdict:
     message = f"max_attempts was lowered to {row.max_attempts} after {row.attempt - 1} attempts"
-    return _bury(Failure("no attempts left", message))
+    return _die(Failure("no attempts left", message))
 
 
 def _retry(failure: Failure, delay: Delay | None, row: AttemptState, random: float) -> Verdict:
     if row.used_up:
-        return _bury(failure)
+        return _die(failure)
     wait = row.plan.delay(row.attempt, random) if delay is None else parse_duration(delay)
-    return _bury(failure) if wait is None else Verdict("retry", wait, failure=failure, why=failure.reason)
+    return _die(failure) if wait is None else Verdict("retry", wait, failure=failure, why=failure.reason)
 
 
-def _bury(failure: Failure) -> Verdict:
-    return Verdict("bury", failure=failure, why=failure.reason)
+def _die(failure: Failure) -> Verdict:
+    return Verdict("die", failure=failure, why=failure.reason)
 
 
 def _failure(outcome: Outcome) -> Failure:

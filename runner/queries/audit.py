@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from runner.db.schema.states import Condition
 from runner.db.transaction import Transaction
 from runner.queries.counting import Count, capped
-from runner.queries.rows import moment, readable, text, words
+from runner.queries.rows import as_text, moment, readable, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class AuditRecord:
         reason: the operator's reason.
         before: the values before, JSON text.
         after: the values after, JSON text.
-        batch: the id of the change group; None for a single change.
+        change_group: the id of the change group; None for a single change.
         login: the database login that wrote the entry; None if the database has no logins.
     """
 
@@ -44,7 +44,7 @@ class AuditRecord:
     reason: str | None
     before: str | None
     after: str | None
-    batch: str | None = None
+    change_group: str | None = None
     login: str | None = None
 
 
@@ -52,7 +52,7 @@ REVEAL = "reveal"
 """The verb of an entry that records a reveal of secrets; it changed nothing, and undo does not apply."""
 
 SCAN_LIMIT = 100_000
-"""The most entries that a search without an index reads."""
+"""Maximum number of entries that a search without an index reads."""
 
 
 async def audit(
@@ -63,7 +63,7 @@ async def audit(
     *,
     operator: str | None = None,
     since: datetime | None = None,
-    batch: str | None = None,
+    change_group: str | None = None,
     target: str | None = None,
 ) -> list[AuditRecord]:
     """List the changes by operators, latest first.
@@ -72,16 +72,16 @@ async def audit(
         tx: an open transaction.
         task_id: only changes of this task.
         after: the id of the last entry of the previous page; None to begin.
-        limit: the most entries.
+        limit: maximum number of entries.
         operator: only changes by this operator; without a task the search reads at most SCAN_LIMIT entries.
         since: only changes at or after this time, aware; the same bound applies.
-        batch: only the changes of this change group.
+        change_group: only the changes of this change group.
         target: only changes of this target, e.g. "queue mail"; the same bound applies.
     """
     table = tx.tables.audit.c
     conditions = [table.task_id == task_id] if task_id is not None else []
-    if batch is not None:
-        conditions.append(table.batch == batch)
+    if change_group is not None:
+        conditions.append(table.change_group == change_group)
     if after is not None:
         conditions.append(table.id < after)
     columns = ((table.operator, operator), (table.target, target))
@@ -102,21 +102,21 @@ async def entries(
         tx: an open transaction; one statement is executed.
         indexed: conditions with an index.
         unindexed: conditions without an index; with any of them the search reads at most SCAN_LIMIT entries.
-        limit: the most entries.
+        limit: maximum number of entries.
     """
     table, conditions = tx.tables.audit.c, [*indexed, *unindexed]
     if unindexed:
         oldest = sa.select(table.id).where(*indexed).order_by(table.id.desc()).offset(SCAN_LIMIT - 1).limit(1)
         conditions.append(table.id >= sa.func.coalesce(oldest.scalar_subquery(), 0))
     statement = sa.select(*readable(tx, table)).where(*conditions).order_by(table.id.desc()).limit(limit)
-    return [audited_row(row) for row in (await tx.execute(statement)).mappings().all()]
+    return [as_record(row) for row in (await tx.execute(statement)).mappings().all()]
 
 
-async def audited(tx: Transaction, entry: int) -> AuditRecord | None:
+async def audit_record(tx: Transaction, entry: int) -> AuditRecord | None:
     """Read one entry; None if there is none with this id."""
     table = tx.tables.audit
     row = (await tx.execute(sa.select(*readable(tx, table.c)).where(table.c.id == entry))).mappings().one_or_none()
-    return audited_row(row) if row else None
+    return as_record(row) if row else None
 
 
 def undoable(entries: Sequence[AuditRecord]) -> AuditRecord | None:
@@ -130,7 +130,7 @@ def undoable(entries: Sequence[AuditRecord]) -> AuditRecord | None:
     return next((entry for entry in changes if entry.id not in undone), None)
 
 
-def audited_row(row: sa.RowMapping) -> AuditRecord:
+def as_record(row: sa.RowMapping) -> AuditRecord:
     """An entry from a row of `legible` columns."""
     return AuditRecord(
         id=row["id"],
@@ -138,19 +138,19 @@ def audited_row(row: sa.RowMapping) -> AuditRecord:
         target=text(row["target"]),
         undo_of=row["undo_of"],
         at=moment(row["at"]),
-        operator=words(row["operator"]),
-        host=words(row["host"]),
-        verb=words(row["verb"]),
+        operator=as_text(row["operator"]),
+        host=as_text(row["host"]),
+        verb=as_text(row["verb"]),
         reason=text(row["reason"]),
         before=text(row["before"]),
         after=text(row["after"]),
-        batch=text(row["batch"]),
+        change_group=text(row["change_group"]),
         login=text(row["login"]),
     )
 
 
 CAP = 10_000
-"""The most changes of one operation that are counted."""
+"""Maximum number of changes of one operation that are counted."""
 
 
 class ChangeGroup(NamedTuple):
@@ -165,18 +165,18 @@ class ChangeGroup(NamedTuple):
     number: Count
 
 
-async def change_groups(tx: Transaction, limit: int = 50, batch: str | None = None) -> list[ChangeGroup]:
+async def change_groups(tx: Transaction, limit: int = 50, group: str | None = None) -> list[ChangeGroup]:
     """List operations, latest first.
 
     Args:
         tx: an open transaction; one statement per page of entries, and one that counts.
-        limit: the most operations.
-        batch: a change group, whose changes are then listed one by one.
+        limit: maximum number of operations.
+        group: a change group, whose changes are then listed one by one.
     """
-    if batch is not None:
-        return [ChangeGroup(entry, Count(1)) for entry in await audit(tx, limit=limit, batch=batch)]
+    if group is not None:
+        return [ChangeGroup(entry, Count(1)) for entry in await audit(tx, limit=limit, change_group=group)]
     entries = await _latest(tx, limit)
-    numbers = await _numbers(tx, [entry.id for entry in entries if entry.batch])
+    numbers = await _numbers(tx, [entry.id for entry in entries if entry.change_group])
     return [ChangeGroup(entry, numbers.get(entry.id, Count(1))) for entry in entries]
 
 
@@ -192,9 +192,9 @@ async def _latest(tx: Transaction, limit: int) -> list[AuditRecord]:
     while len(latest) < limit:
         page = await _page(tx, limit, last, groups)
         for entry in page:
-            if entry.batch is None or entry.batch not in groups:
+            if entry.change_group is None or entry.change_group not in groups:
                 latest.append(entry)
-                groups.update([entry.batch] if entry.batch else [])
+                groups.update([entry.change_group] if entry.change_group else [])
         if len(page) < limit:
             break
         last = page[-1].id
@@ -203,7 +203,7 @@ async def _latest(tx: Transaction, limit: int) -> list[AuditRecord]:
 
 async def _page(tx: Transaction, limit: int, last: int | None, groups: Collection[str]) -> list[AuditRecord]:
     table = tx.tables.audit.c
-    others = table.batch.is_(None) | ~tx.dialect.one_of(table.batch, sorted(groups))
+    others = table.change_group.is_(None) | ~tx.dialect.one_of(table.change_group, sorted(groups))
     after = [table.id < last] if last is not None else []
     return await entries(tx, after, [others] if groups else [], limit)
 
@@ -212,7 +212,8 @@ async def _numbers(tx: Transaction, entries: Sequence[int]) -> Mapping[int, Coun
     if not entries:
         return {}
     table, other = tx.tables.audit, tx.tables.audit.alias("together")
-    window = sa.select(other.c.id).where(other.c.batch == table.c.batch).limit(CAP + 1).correlate(table).subquery()
+    same = other.c.change_group == table.c.change_group
+    window = sa.select(other.c.id).where(same).limit(CAP + 1).correlate(table).subquery()
     number = sa.select(sa.func.count()).select_from(window).correlate(table).scalar_subquery()
     rows = await tx.rows(sa.select(table.c.id, number).where(tx.dialect.one_of(table.c.id, entries)))
     return {id: capped(count, CAP) for id, count in rows}

@@ -12,7 +12,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_now
 from runner.model.task import Shown, State
 from runner.policy.lanes import Lane
-from runner.queries.rows import words
+from runner.queries.rows import as_text
 from runner.queries.task_list.sources import live_states
 
 LANE_COLUMNS: dict[str, Any] = {"queue": sa.Text, "handler": sa.Text, "priority": sa.SmallInteger}
@@ -63,7 +63,7 @@ async def waiting(tx: Transaction, lanes: Sequence[Lane], cap: int) -> dict[str,
     Args:
         tx: an open transaction; one statement is executed.
         lanes: the lanes that exist, from a survey.
-        cap: the most tasks to count for each number.
+        cap: maximum number of tasks to count for each number.
     """
     lane_rows = sa.select(tx.dialect.rows("lane", LANE_COLUMNS)).cte("lane")
     queue, lane = sa.select(lane_rows.c.queue).distinct().subquery("queue"), lane_rows.alias("mine")
@@ -113,7 +113,7 @@ async def running(tx: Transaction, cap: int) -> dict[str, RunningCounts]:
     rows = await tx.rows(sa.select(window.c.queue, *numbers).group_by(window.c.queue))
     more = sum(row[1] for row in rows) > cap
     return {
-        words(queue): RunningCounts(Count(total - lost_count, more), Count(lost_count, more))
+        as_text(queue): RunningCounts(Count(total - lost_count, more), Count(lost_count, more))
         for queue, total, lost_count in rows
     }
 
@@ -124,7 +124,7 @@ async def blocked(tx: Transaction, cap: int) -> dict[str, Count]:
     window = sa.select(task.queue).where(is_state(task.state, State.BLOCKED)).limit(cap + 1).subquery()
     rows = await tx.rows(sa.select(window.c.queue, sa.func.count()).group_by(window.c.queue))
     more = sum(row[1] for row in rows) > cap
-    return {words(queue): Count(number, more) for queue, number in rows}
+    return {as_text(queue): Count(number, more) for queue, number in rows}
 
 
 async def dead(tx: Transaction, cap: int) -> dict[str, Count]:
@@ -140,7 +140,7 @@ async def dead(tx: Transaction, cap: int) -> dict[str, Count]:
     is_dead = ended(dead_rows.c.state, State.DEAD) & (dead_rows.c.queue == heads.c.queue)
     window = sa.select(dead_rows.c.id).where(is_dead).limit(cap + 1).correlate(heads).subquery()
     statement = sa.select(heads.c.queue, _size(window)).where(heads.c.queue.is_not(None))
-    return {words(queue): capped(number, cap) for queue, number in await tx.rows(statement)}
+    return {as_text(queue): capped(number, cap) for queue, number in await tx.rows(statement)}
 
 
 def _first_queue(history: Any, condition: Condition) -> sa.ScalarSelect[str]:

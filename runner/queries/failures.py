@@ -13,14 +13,14 @@ from runner.db.types import db_later, db_now
 from runner.filter.parse import Filter
 from runner.model.task import MOVES, State
 from runner.queries.counting import Count
-from runner.queries.rows import moment, readable, text, words
+from runner.queries.rows import as_text, moment, readable, text
 from runner.queries.task_list.compile import conditions
 from runner.queries.task_list.sources import attempts
 
 WINDOW = 20_000
-"""The most attempts that one list of failure groups reads, latest first."""
+"""Maximum number of attempts that one list of failure groups reads, latest first."""
 
-LATELY = 600.0
+RECENT_SECONDS = 600.0
 """The period, in seconds, of the current rate."""
 
 DEAD_VERBS = [verb for verb, move in MOVES.items() if move.target is State.DEAD]
@@ -35,7 +35,7 @@ class Failures:
         count: the number of attempts.
         dead: the attempts after which the task was dead.
         tasks: the number of tasks.
-        recent: the attempts that ended in the last LATELY seconds.
+        recent: the attempts that ended in the last RECENT_SECONDS seconds.
         first: when the first one ended.
         last: when the last one ended.
         handler: the handler of the tasks.
@@ -60,8 +60,8 @@ class Failures:
 
     @property
     def rate(self) -> float:
-        """Attempts per minute in the last LATELY seconds."""
-        return self.recent / (LATELY / 60)
+        """Attempts per minute in the last RECENT_SECONDS seconds."""
+        return self.recent / (RECENT_SECONDS / 60)
 
 
 async def failures(
@@ -77,8 +77,8 @@ async def failures(
         tx: an open transaction; one statement is executed.
         task_filter: a filter on the fields of an attempt.
         since: include only attempts that ended at or after this time, aware.
-        limit: the most groups.
-        window: the most attempts to read; beyond it, the counts cover the latest ones.
+        limit: maximum number of groups.
+        window: maximum number of attempts to read; beyond it, the counts cover the latest ones.
 
     Returns:
         The groups, each with its last attempt as the example.
@@ -119,7 +119,7 @@ def _grouped(tables: Tables, recent: sa.CTE, limit: int) -> sa.Subquery:
         count.label("count"),
         sa.func.sum(sa.case((recent.c.verb.in_(DEAD_VERBS), 1), else_=0)).label("deaths"),
         sa.func.count(recent.c.task_id.distinct()).label("tasks"),
-        sa.func.sum(sa.case((recent.c.ended_at >= db_later(db_now(), -LATELY), 1), else_=0)).label("recent"),
+        sa.func.sum(sa.case((recent.c.ended_at >= db_later(db_now(), -RECENT_SECONDS), 1), else_=0)).label("recent"),
         sa.func.min(recent.c.ended_at, type_=tables.attempt.c.ended_at.type).label("first"),
         rank.label("place"),
     )
@@ -140,16 +140,16 @@ def _with_examples(tx: Transaction, grouped: sa.Subquery, recent: sa.CTE, oldest
 
 def _failures(row: Any) -> Failures:
     return Failures(
-        fingerprint=words(row["fingerprint"]),
+        fingerprint=as_text(row["fingerprint"]),
         count=Count(row["count"], bool(row["more"])),
         dead=int(row["deaths"]),
         tasks=row["tasks"],
         recent=int(row["recent"]),
         first=moment(row["first"]),
         last=moment(row["ended_at"]),
-        handler=words(row["handler"]),
-        error_type=words(row["error_type"]),
-        message=words(row["message"]),
+        handler=as_text(row["handler"]),
+        error_type=as_text(row["error_type"]),
+        message=as_text(row["message"]),
         traceback=text(row["traceback"]),
         task_id=row["task_id"],
     )

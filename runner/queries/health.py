@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from runner.db.transaction import Transaction, clock
 from runner.queries.permissions import staleness
-from runner.queries.rows import number, text, whole, words
-from runner.text import format
+from runner.queries.rows import as_int, as_text, number, text
+from runner.text import formatting
 from runner.text.operator import now
 from runner.text.sanitize import one_line
 
@@ -114,12 +114,14 @@ async def health(tx: Transaction) -> Health:
     vitals = {name: await tx.rows(statement) for name, statement in tx.dialect.vitals(tx.tables).items()}
     size, free, file = vitals["size"][0] if vitals.get("size") else (None, None, None)
     used, most, hidden = vitals["connections"][0] if vitals.get("connections") else (None, 0, 0)
-    dead = (DeadRows(words(row[0]), whole(row[1]), whole(row[2]), number(row[3])) for row in vitals.get("bloat", ()))
-    oldest = (OpenTransaction(row[0], row[1], words(row[2]), words(row[3])) for row in vitals.get("oldest", ()))
+    dead = (
+        DeadRows(as_text(row[0]), as_int(row[1]), as_int(row[2]), number(row[3])) for row in vitals.get("bloat", ())
+    )
+    oldest = (OpenTransaction(row[0], row[1], as_text(row[2]), as_text(row[3])) for row in vitals.get("oldest", ()))
     return Health(
         at=await clock(tx),
         kind=tx.dialect.name,
-        version=words(vitals["version"][0][0]),
+        version=as_text(vitals["version"][0][0]),
         size=size,
         free=free,
         wal=_wal(text(file)),
@@ -136,14 +138,14 @@ def health_issues(health: Health) -> Iterator[HealthIssue]:
     if health.oldest is not None and health.oldest.age > OLD:
         program = one_line(health.oldest.program) or "an unnamed program"
         connection = f"{program} (connection {health.oldest.pid}, {health.oldest.state})"
-        age = format.age(health.oldest.age)
+        age = formatting.age(health.oldest.age)
         yield HealthIssue(
             f"a transaction of {connection} has been open for {age}: dead rows accumulate until it ends",
             f"End it if it is not needed: SELECT pg_terminate_backend({health.oldest.pid})",
         )
     for table in health.dead:
         if table.dead > max(MANY_DEAD, table.live):
-            last_vacuum = f"{format.age(table.vacuumed)} ago" if table.vacuumed is not None else "never"
+            last_vacuum = f"{formatting.age(table.vacuumed)} ago" if table.vacuumed is not None else "never"
             yield HealthIssue(
                 f"{table.table} has {table.dead:,} dead and {table.live:,} live rows, last vacuum: {last_vacuum}",
                 f"Find old transactions, then run: VACUUM {table.table}",
@@ -155,7 +157,7 @@ def health_issues(health: Health) -> Iterator[HealthIssue]:
         )
     if health.wal is not None and health.wal > LARGE_WAL:
         yield HealthIssue(
-            f"the write-ahead log has grown to {format.size(health.wal)}",
+            f"the write-ahead log has grown to {formatting.size(health.wal)}",
             "A reader blocks checkpoints: find the program that keeps a transaction open.",
         )
 

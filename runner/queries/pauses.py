@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST
 from runner.policy.claim_order import PAUSED
-from runner.queries.rows import moment, readable, text, words
+from runner.queries.rows import as_text, moment, readable, text
 
 MOST = 1_000
-"""The most rows of a registry that are read."""
+"""Maximum number of rows of a registry that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +34,17 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistryEntry:
     """The registry entry of a queue or a handler.
 
     Args:
         name: the name of the queue or handler.
-        limit: the most tasks that may run concurrently; None for no limit.
         pause: the pause in force; None if it is not paused.
-        breaker: the state of a handler's breaker.
-        breaker_until: when the breaker allows a probe.
         seen: when a runner last had the handler; None for never, if a pause created the entry.
     """
 
     name: str
-    limit: int | None
     pause: Pause | None
-    breaker: str | None = None
-    breaker_until: datetime | None = None
     seen: datetime | None = None
 
 
@@ -77,7 +71,7 @@ async def _in_force(tx: Transaction, registry: sa.Table) -> dict[str, Pause]:
     return {name: entry.pause for name, entry in entries.items() if entry.pause is not None}
 
 
-async def registered(tx: Transaction, registry: sa.Table) -> dict[str, Registered]:
+async def registry_entries(tx: Transaction, registry: sa.Table) -> dict[str, RegistryEntry]:
     """Read a registry.
 
     Args:
@@ -90,28 +84,25 @@ async def registered(tx: Transaction, registry: sa.Table) -> dict[str, Registere
     return await _entries(tx, registry)
 
 
-async def entry(tx: Transaction, registry: sa.Table, name: str) -> Registered | None:
+async def entry(tx: Transaction, registry: sa.Table, name: str) -> RegistryEntry | None:
     """Read the registry entry of one queue or handler; None if there is none."""
     return next(iter((await _entries(tx, registry, registry.c.name == name)).values()), None)
 
 
-async def _entries(tx: Transaction, registry: sa.Table, *only: sa.ColumnElement[bool]) -> dict[str, Registered]:
+async def _entries(tx: Transaction, registry: sa.Table, *only: sa.ColumnElement[bool]) -> dict[str, RegistryEntry]:
     paused = PAUSED.is_paused(registry).label("paused")
     statement = sa.select(*readable(tx, registry.c), paused).where(*only).order_by(registry.c.name).limit(MOST)
     rows = (await tx.execute(statement)).mappings().all()
-    return {words(row["name"]): _registered(row) for row in rows}
+    return {as_text(row["name"]): _entry(row) for row in rows}
 
 
-def _registered(row: Mapping[Any, Any]) -> Registered:
+def _entry(row: Mapping[Any, Any]) -> RegistryEntry:
     seen = moment(row.get("last_seen_at"))
     pause = Pause(
         moment(row["paused_at"]), moment(row["paused_until"]), text(row["paused_by"]), text(row["paused_why"])
     )
-    return Registered(
-        name=words(row["name"]),
-        limit=row["max_running"],
+    return RegistryEntry(
+        name=as_text(row["name"]),
         pause=pause if row["paused"] else None,
-        breaker=text(row.get("breaker")),
-        breaker_until=moment(row.get("breaker_until")),
         seen=None if seen == EARLIEST else seen,
     )

@@ -16,7 +16,7 @@ class Permission(Enum):
     CLOSED = "a database in read-only mode"
 
 
-async def standing(tx: Transaction) -> Permission:
+async def connection_permission(tx: Transaction) -> Permission:
     """Find out which changes this connection may make."""
     conditions = tx.dialect.rights(tx.tables)
     row = (await tx.rows(sa.select(*(condition.label(name) for name, condition in conditions.items()))))[0]

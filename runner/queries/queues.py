@@ -12,9 +12,9 @@ from runner.db.transaction import Transaction, clock
 from runner.policy.lanes import Head, Lane
 from runner.queries import counting
 from runner.queries.counting import Count, RunningCounts, WaitingCounts
-from runner.queries.pauses import Pause, registered
+from runner.queries.pauses import Pause, registry_entries
 from runner.queries.reports import Flow, flows
-from runner.queries.rows import words
+from runner.queries.rows import as_text
 from runner.store.lanes import survey
 
 STEPS = (1_000, 10_000)
@@ -47,14 +47,14 @@ async def unclaimed(tx: Transaction, since: datetime, until: datetime, steps: tu
         tx: an open transaction; each step executes one statement.
         since: the start of the period, aware.
         until: the end of the period (exclusive), aware.
-        steps: the most tasks to read, first and last.
+        steps: maximum number of tasks to read, first and last.
     """
     for limit in steps:
         rows = await tx.rows(_newest(tx, since, until, limit))
         more = sum(row[3] for row in rows) >= limit and not any(row[4] for row in rows)
         if not more:
             break
-    return Unclaimed({(words(row[0]), words(row[1])): int(row[2]) for row in rows if row[2]}, more)
+    return Unclaimed({(as_text(row[0]), as_text(row[1])): int(row[2]) for row in rows if row[2]}, more)
 
 
 def _newest(tx: Transaction, since: datetime, until: datetime, limit: int) -> sa.Select[Any]:
@@ -93,7 +93,6 @@ class QueueCounts:
         arrived: tasks submitted in the last full minute.
         minute: the flow of the last full minute.
         hour: the flow of the last hour.
-        limit: the most tasks that may run concurrently; None for no limit.
         paused: the pause in force; None if the queue is not paused.
     """
 
@@ -109,7 +108,6 @@ class QueueCounts:
     arrived: Count
     minute: Flow
     hour: Flow
-    limit: int | None
     paused: Pause | None
 
     @property
@@ -159,8 +157,8 @@ async def counts(tx: Transaction, cap: int = CAP, depth: int | None = None) -> l
 
     Args:
         tx: an open transaction; nine or ten statements are executed.
-        cap: the most tasks to count per number; for running and blocked tasks, over all queues.
-        depth: the most waiting tasks to count, the slowest part on a large backlog; None for `cap`.
+        cap: maximum number of tasks to count per number; for running and blocked tasks, over all queues.
+        depth: maximum number of waiting tasks to count, the slowest part on a large backlog; None for `cap`.
 
     Returns:
         Every queue that has tasks, is registered, or was active in the last hour, by name.
@@ -174,7 +172,7 @@ async def counts(tx: Transaction, cap: int = CAP, depth: int | None = None) -> l
     minute, hour = await flows(tx)
     this_minute = (await clock(tx)).replace(second=0, microsecond=0)
     unclaimed_counts = await unclaimed(tx, this_minute - ONE_MINUTE, this_minute)
-    registry = await registered(tx, tx.tables.queue)
+    registry = await registry_entries(tx, tx.tables.queue)
     queues = []
     for name in sorted({*waiting_counts, *in_hand, *blocked, *dead, *hour, *registry}):
         ready, scheduled, retrying = waiting_counts.get(name, WaitingCounts())
@@ -194,7 +192,6 @@ async def counts(tx: Transaction, cap: int = CAP, depth: int | None = None) -> l
                 arrived=Count(flow.submitted + unclaimed_counts.of(name), unclaimed_counts.more),
                 minute=flow,
                 hour=hour.get(name, Flow()),
-                limit=entry.limit if entry else None,
                 paused=entry.pause if entry else None,
             )
         )
@@ -206,7 +203,7 @@ async def waiting(tx: Transaction, cap: int = CAP) -> dict[str, WaitingCounts]:
 
     Args:
         tx: an open transaction; two statements are executed.
-        cap: the most tasks to count per number.
+        cap: maximum number of tasks to count per number.
     """
     return await counting.waiting(tx, _lanes(await survey(tx)), cap)
 

@@ -13,10 +13,10 @@ from runner.db.schema import MINUTE_COUNTS
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, minute_number
 from runner.policy.histogram import merged, percentile
-from runner.queries.rows import moment, words
+from runner.queries.rows import as_text, moment
 
 MOST_ROWS = 200_000
-"""The most rows of statistics whose durations one report reads: a day of a hundred handlers on one runner."""
+"""Maximum number of rows of statistics whose durations one report reads: a day of a hundred handlers on one runner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ async def flows(tx: Transaction) -> tuple[dict[str, Flow], dict[str, Flow]]:
     statement = sa.select(minute.queue, *_sums(tx), *in_last).group_by(minute.queue)
     rows = await tx.rows(statement.where(minute.minute > db_later(db_now(), -3600)))
     half = 1 + len(MINUTE_COUNTS)
-    return {words(row[0]): _flow(row[half:]) for row in rows}, {words(row[0]): _flow(row[1:half]) for row in rows}
+    return {as_text(row[0]): _flow(row[half:]) for row in rows}, {as_text(row[0]): _flow(row[1:half]) for row in rows}
 
 
 async def pulses(tx: Transaction, since: datetime) -> dict[str, list[MinuteFlow]]:
@@ -126,7 +126,7 @@ async def pulses(tx: Transaction, since: datetime) -> dict[str, list[MinuteFlow]
     minutes: dict[str, list[MinuteFlow]] = defaultdict(list)
     for row in await tx.rows(statement):
         if beginning := moment(row[1]):
-            minutes[words(row[0])].append(MinuteFlow(beginning, _flow(row[2:])))
+            minutes[as_text(row[0])].append(MinuteFlow(beginning, _flow(row[2:])))
     return dict(minutes)
 
 
@@ -224,4 +224,4 @@ def _histogram(text: Any) -> list[int]:
 
 def _total(row: Sequence[Any], durations: list[int]) -> Total:
     p50, p95 = (percentile(durations, q) for q in (0.5, 0.95))
-    return Total(words(row[0]), words(row[1]), _flow(row[2:]), tuple(durations), p50, p95)
+    return Total(as_text(row[0]), as_text(row[1]), _flow(row[2:]), tuple(durations), p50, p95)

@@ -51,12 +51,12 @@ def text(value: Any) -> str | None:
     return str(value)
 
 
-def words(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A text from a column without NULL."""
     return text(value) or ""
 
 
-def whole(value: Any) -> int:
+def as_int(value: Any) -> int:
     """An integer; zero for any other value."""
     return value if isinstance(value, int) else 0
 
@@ -69,7 +69,7 @@ def number(value: Any) -> float | None:
 def texts(value: Any) -> tuple[str, ...]:
     """The texts in a JSON array; none for any other value."""
     try:
-        items = json.loads(words(value) or "[]")
+        items = json.loads(as_text(value) or "[]")
     except (ValueError, RecursionError):
         return ()
     return tuple(item for item in items if isinstance(item, str)) if isinstance(items, list) else ()

@@ -11,12 +11,12 @@ from runner.db.schema import is_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
 from runner.model.task import State
-from runner.queries.pauses import registered
-from runner.queries.rows import moment, readable, text, texts, whole, words
+from runner.queries.pauses import registry_entries
+from runner.queries.rows import as_int, as_text, moment, readable, text, texts
 from runner.store.lanes import survey
 
 MOST = 1_000
-"""The most runners in a list."""
+"""Maximum number of runners in a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ async def _runners(tx: Transaction, condition: sa.ColumnElement[bool]) -> list[R
     running = sa.select(sa.func.count()).where(task.runner_id == runner.c.id, is_state(task.state, State.RUNNING))
     columns = [
         *readable(tx, runner.c),
-        seconds_until(runner.c.beat_at).label("beat"),
+        seconds_until(runner.c.heartbeat_at).label("beat"),
         seconds_until(runner.c.lease_until).label("lease"),
         running.correlate(runner).scalar_subquery().label("running_tasks"),
     ]
@@ -113,18 +113,18 @@ async def _runners(tx: Transaction, condition: sa.ColumnElement[bool]) -> list[R
 def _runner(row: sa.RowMapping) -> RunnerRow:
     return RunnerRow(
         id=row["id"],
-        host=words(row["host"]),
-        pid=whole(row["pid"]),
-        version=words(row["version"]),
+        host=as_text(row["host"]),
+        pid=as_int(row["pid"]),
+        version=as_text(row["version"]),
         started_at=moment(row["started_at"]),
         heartbeat_age=-(row["beat"] or 0.0),
         lease=row["lease"] or 0.0,
         handlers=texts(row["handlers"]),
         queues=texts(row["queues"]),
         threaded=texts(row["threaded"]),
-        capacity=whole(row["capacity"]),
-        threads=whole(row["threads"]),
-        running=whole(row["running"]),
+        capacity=as_int(row["capacity"]),
+        threads=as_int(row["threads"]),
+        running=as_int(row["running"]),
         running_tasks=row["running_tasks"],
         command=text(row["command"]),
     )
@@ -134,13 +134,13 @@ async def unknown_handlers(tx: Transaction) -> list[HandlerWithoutRunner]:
     """Find the handlers with waiting tasks that no live runner claims, longest due first."""
     lanes: dict[str, dict[str, float]] = defaultdict(dict)
     for head in await survey(tx):
-        queues = lanes[words(head.lane.handler)]
-        queue = words(head.lane.queue)
+        queues = lanes[as_text(head.lane.handler)]
+        queue = as_text(head.lane.queue)
         queues[queue] = min(queues.get(queue, head.wait), head.wait)
     runner = tx.tables.runner.c
     rows = await tx.rows(sa.select(runner.handlers, runner.queues).where(runner.lease_until >= db_now()))
     claimants = [(texts(row[0]), texts(row[1])) for row in rows]
-    registry = await registered(tx, tx.tables.handler)
+    registry = await registry_entries(tx, tx.tables.handler)
     result = []
     for handler, queues in lanes.items():
         unclaimed = {

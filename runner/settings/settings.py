@@ -25,7 +25,7 @@ from pydantic_core import ErrorDetails
 
 from runner.errors import InvalidDuration, InvalidSettings, InvalidUrl
 from runner.model.duration import format_duration, parse_duration
-from runner.text import format
+from runner.text import formatting
 from runner.urls import DatabaseUrl, parse_url
 
 DEFAULT_URL = "sqlite:///tasktui.db"
@@ -309,7 +309,7 @@ def _text(value: Any) -> str:
         case bool():
             return "on" if value else "off"
         case ByteSize():
-            return format.size(value)
+            return formatting.size(value)
         case timedelta():
             return format_duration(value)
         case tuple():

@@ -135,20 +135,20 @@ def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes") ->
     lane = _open_lanes(tables, dialect.rows("lane", LANE_COLUMNS))
     match among:
         case "lane":
-            chosen = _first_of_lane(tables, lane, dialect)
+            selection = _first_of_lane(tables, lane, dialect)
         case "lanes":
-            chosen = _first_in_need(tables, lane, dialect)
+            selection = _first_in_need(tables, lane, dialect)
         case "suspects":
-            chosen = _first_suspect(tables, lane, dialect)
+            selection = _first_suspect(tables, lane, dialect)
     if dialect.isolates_rows:
         # An array is computed once under any plan: IN (SELECT ... LIMIT n) can run again and take more than n.
-        taken = ctid(task) == sa.func.any(sa.func.array(chosen.scalar_subquery()))
+        is_selected = ctid(task) == sa.func.any(sa.func.array(selection.scalar_subquery()))
     else:
-        taken = task.c.id.in_(chosen.scalar_subquery())
-    given = {name: _of_handler(lane, name, task) for name in ("max_attempts", "timeout")}
+        is_selected = task.c.id.in_(selection.scalar_subquery())
+    defaults = {name: _of_handler(lane, name, task) for name in ("max_attempts", "timeout")}
     return (
         sa.update(task)
-        .where(taken, _alive(tables.runner))
+        .where(is_selected, _alive(tables.runner))
         .values(
             state=state_literal(MOVES["claim"].target),
             attempt=task.c.attempt + sa.literal_column("1"),
@@ -158,8 +158,8 @@ def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes") ->
             host=sa.bindparam("host", type_=sa.Text),
             claimed_at=db_now(),
             started_at=sa.case((sa.bindparam("starts", type_=sa.Boolean), db_now())),
-            deadline_at=db_later(db_now(), sa.func.coalesce(task.c.timeout, given["timeout"])),
-            max_attempts=sa.func.coalesce(task.c.max_attempts, given["max_attempts"]),
+            deadline_at=db_later(db_now(), sa.func.coalesce(task.c.timeout, defaults["timeout"])),
+            max_attempts=sa.func.coalesce(task.c.max_attempts, defaults["max_attempts"]),
         )
         .returning(*_handed_out(task))
     )
@@ -194,8 +194,8 @@ def _first_of_lane(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[
 def _first_in_need(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The first `limit` tasks over all lanes."""
     due = _due(tables, tables.task.alias("due"), lane).limit(LIMIT)
-    found, row = dialect.for_each(lane, due, tables.task)
-    head = sa.select(lane.c.number, row.id).select_from(found).order_by(*CLAIM_POLICY.order_by(row)).limit(LIMIT)
+    joined, row = dialect.for_each(lane, due, tables.task)
+    head = sa.select(lane.c.number, row.id).select_from(joined).order_by(*CLAIM_POLICY.order_by(row)).limit(LIMIT)
     if not dialect.isolates_rows:
         return head.with_only_columns(row.id)
     # The order over all lanes is computed without locks and gives only the number of tasks per lane. These are then
@@ -211,8 +211,8 @@ def _taken(tables: Tables, lane: sa.CTE, source: sa.FromClause, tasks: Any) -> s
     """Lock the first tasks of each lane that no other transaction has locked, and return their ctids."""
     row = tables.task.alias("due")
     first = _due(tables, row, lane).with_only_columns(ctid(row)).limit(tasks).with_for_update(skip_locked=True)
-    taken = first.correlate(source, lane).lateral("taken")
-    return sa.select(taken.c.ctid).select_from(source.join(taken, sa.true()))
+    locked = first.correlate(source, lane).lateral("locked")
+    return sa.select(locked.c.ctid).select_from(source.join(locked, sa.true()))
 
 
 def _due(tables: Tables, row: sa.FromClause, lane: sa.CTE) -> sa.Select[Any]:
@@ -223,12 +223,12 @@ def _due(tables: Tables, row: sa.FromClause, lane: sa.CTE) -> sa.Select[Any]:
 def _first_suspect(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The first due suspects in the lanes: a walk along the small index `rescued`."""
     row, isolation = tables.task.alias("due"), CLAIM_POLICY.isolation
-    mine = sa.select(lane.c.number).where(lane.c.queue == row.c.queue, lane.c.handler == row.c.handler)
+    same_lane = sa.select(lane.c.number).where(lane.c.queue == row.c.queue, lane.c.handler == row.c.handler)
     # As a join it would walk every due task of the lanes instead.
-    ours = mine.offset(NO_JOIN).exists()
+    in_lanes = same_lane.offset(NO_JOIN).exists()
     return (
         sa.select(ctid(row) if dialect.isolates_rows else row.c.id)
-        .where(*CLAIM_POLICY.suspects(row.c, _scope(tables)), ours)
+        .where(*CLAIM_POLICY.suspects(row.c, _scope(tables)), in_lanes)
         .where(isolation.width(row.c) >= sa.bindparam("width", type_=sa.Integer))
         .order_by(*isolation.order_by(row.c))
         .limit(LIMIT)

@@ -45,7 +45,7 @@ def _prepared(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
     runner = tables.runner
     same = runner.c.id == sa.bindparam("runner", type_=sa.BigInteger)
     until = db_later(db_now(), sa.bindparam("lease", type_=sa.Float))
-    update = sa.update(runner).where(same).values(beat_at=db_now(), lease_until=until).returning(runner.c.id)
+    update = sa.update(runner).where(same).values(heartbeat_at=db_now(), lease_until=until).returning(runner.c.id)
     look = sa.select((runner.c.lease_until < db_now()).label("late")).where(same)
     return Prepared(look, driver), Prepared(update, driver)
 
@@ -162,11 +162,11 @@ async def heartbeat(
 def _reply_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     """One row for each task that is running on the runner, and at least one row."""
     runner, task = tables.runner, tables.task
-    mine = (task.c.runner_id == runner.c.id) & is_state(task.c.state, State.RUNNING)
-    gap = runner.c.beat_at < db_later(db_now(), sa.bindparam("gap", type_=sa.Float))
+    own_tasks = (task.c.runner_id == runner.c.id) & is_state(task.c.state, State.RUNNING)
+    gap = runner.c.heartbeat_at < db_later(db_now(), sa.bindparam("gap", type_=sa.Float))
     late = (runner.c.lease_until < db_now()) | gap
     columns = (late, runner.c.command, task.c.id, task.c.fence, task.c.cancel_requested)
-    return Prepared(sa.select(*columns).select_from(runner.outerjoin(task, mine)).where(_is_it(tables)), driver)
+    return Prepared(sa.select(*columns).select_from(runner.outerjoin(task, own_tasks)).where(_is_it(tables)), driver)
 
 
 @lru_cache
@@ -174,7 +174,7 @@ def _renew_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     until = db_later(db_now(), sa.bindparam("lease", type_=sa.Float))
     in_hand = sa.bindparam("in_hand", type_=sa.Integer)
     renewed = sa.update(tables.runner).where(_is_it(tables))
-    renewed = renewed.values(beat_at=db_now(), lease_until=until, running=in_hand)
+    renewed = renewed.values(heartbeat_at=db_now(), lease_until=until, running=in_hand)
     return Prepared(renewed.returning(tables.runner.c.id), driver)
 
 

@@ -96,20 +96,20 @@ def finish_statements(tables: Tables, dialect: Dialect, target: State) -> list[s
 
 def _in_two(tables: Tables, ending: sa.FromClause, target: State) -> list[sa.UpdateBase]:
     task = tables.task
-    held = ending.join(task, _held(task, ending))
+    joined = ending.join(task, _held(task, ending))
     result_values = {name: ending.c[name] for name in RESULT_COLUMNS}
-    copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, result_values, target, held))
-    gone = sa.select(task.c.id).select_from(held).scalar_subquery()
+    copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, result_values, target, joined))
+    gone = sa.select(task.c.id).select_from(joined).scalar_subquery()
     return [copy, sa.delete(task).where(task.c.id.in_(gone)).returning(task.c.id)]
 
 
 def _in_one(tables: Tables, dialect: Dialect, ending: sa.FromClause, target: State) -> list[sa.UpdateBase]:
     task = tables.task
-    found, meant = dialect.one_by_one(ending, task, _held)
+    ending_row, match = dialect.one_by_one(ending, task, _held)
     carried = [*(task.c[name] for name in shared(tables)), task.c.error]
-    result_values = [found.c[name].label(f"given_{name}") for name in RESULT_COLUMNS]
-    gone = sa.delete(task).where(meant).returning(*carried, *result_values).cte("gone")
-    renamed = {name: gone.c[f"given_{name}"] for name in RESULT_COLUMNS}
+    result_values = [ending_row.c[name].label(f"new_{name}") for name in RESULT_COLUMNS]
+    gone = sa.delete(task).where(match).returning(*carried, *result_values).cte("gone")
+    renamed = {name: gone.c[f"new_{name}"] for name in RESULT_COLUMNS}
     copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
     return [copy.returning(tables.history.c.id)]
 
@@ -166,14 +166,17 @@ async def requeue(tx: Transaction, ids: list[int]) -> set[int]:
     cleared = {"runner_id": sa.null(), "claimed_at": sa.null(), "attempt": sa.literal_column("0")}
     new = {"state": state_literal(move.target), "run_at": db_now(), "rescues": sa.literal_column("0")}
     values: dict[str, Any] = old | cleared | new | {"version": history.c.version + 1}
-    chosen = history.c.id.in_(ids) & is_state(history.c.state, *(state for state in move.sources if state))
-    copy = sa.insert(task).from_select(list(values), sa.select(*values.values()).where(chosen)).returning(task.c.id)
+    is_selected = history.c.id.in_(ids) & is_state(history.c.state, *(state for state in move.sources if state))
+    copy = (
+        sa.insert(task).from_select(list(values), sa.select(*values.values()).where(is_selected)).returning(task.c.id)
+    )
     moved = {row[0] for row in await tx.rows(copy)}
     await tx.execute(sa.delete(history).where(history.c.id.in_(moved)))
     return moved
 
 
-BACK_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "error": sa.Text, "progress": sa.Float}
+BACK_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "error": sa.Text}
+"""The id of a task, and its error before it was cancelled, which the history does not keep."""
 
 
 async def restore(tx: Transaction, back: Sequence[tuple[Any, ...]]) -> None:
@@ -188,11 +191,10 @@ async def restore(tx: Transaction, back: Sequence[tuple[Any, ...]]) -> None:
     values: dict[str, Any] = {name: history.c[name] for name in shared(tx.tables)} | {
         "state": state_literal(target.target),
         "error": lost.c.error,
-        "progress": lost.c.progress,
         "version": history.c.version + 1,
     }
-    chosen = (history.c.id == lost.c.id) & is_state(history.c.state, *(state for state in target.sources if state))
-    rows = sa.select(*values.values()).select_from(history.join(lost, chosen))
+    is_selected = (history.c.id == lost.c.id) & is_state(history.c.state, *(state for state in target.sources if state))
+    rows = sa.select(*values.values()).select_from(history.join(lost, is_selected))
     parameters = tx.dialect.parameters("back", by_column(BACK_COLUMNS, back))
     moved = await tx.rows(sa.insert(task).from_select(list(values), rows).returning(task.c.id), parameters)
     await tx.execute(sa.delete(history).where(tx.dialect.one_of(history.c.id, [row.id for row in moved])))

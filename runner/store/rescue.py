@@ -67,7 +67,7 @@ def _may_rescue(tables: Tables) -> sa.ColumnElement[bool]:
 
 
 class Rescued(NamedTuple):
-    """A rescued task and its move: "rescue", "bury" or "cancel"."""
+    """A rescued task and its move: "rescue", "die" or "cancel"."""
 
     verb: str
     queue: str
@@ -108,7 +108,7 @@ async def rescue(tx: Transaction, rescuer: Rescuer, grace: float) -> dict[int, R
     await _return_to_queue(tx, [row.id for row in lost if not row.began], UNSTARTED, 1)
     verbs = {row.id: _verb(row) for row in lost}
     await record(tx, [FailedAttempt(row, verbs[row.id], _failure(row), None) for row in lost if row.began])
-    for verb in ("bury", "cancel"):
+    for verb in ("die", "cancel"):
         ended = [FinishedTask(row.id, row.fence + 1) for row in lost if verbs[row.id] == verb]
         if ended:
             await delete_stale_history(tx, [ending.id for ending in ended])
@@ -176,4 +176,4 @@ def _verb(row: Any) -> str:
     if row.cancel_requested:
         return "cancel"
     used = row.attempt if row.began else row.attempt - 1
-    return "bury" if used_up(used, row.max_attempts) else "rescue"
+    return "die" if used_up(used, row.max_attempts) else "rescue"

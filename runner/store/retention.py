@@ -40,8 +40,8 @@ async def forget_expired(tx: Transaction, limit: int) -> int:
     """
     unique = tx.tables.unique
     over = unique.c.expires_at <= db_now()
-    chosen = sa.select(unique.c.handler, unique.c.unique_key).where(over).order_by(unique.c.expires_at).limit(limit)
-    return await _forget(tx, chosen.with_for_update(skip_locked=True))
+    selection = sa.select(unique.c.handler, unique.c.unique_key).where(over).order_by(unique.c.expires_at).limit(limit)
+    return await _forget(tx, selection.with_for_update(skip_locked=True))
 
 
 async def forget_finished(tx: Transaction, holders: Iterable[tuple[Key, int]]) -> None:
@@ -54,11 +54,11 @@ async def forget_finished(tx: Transaction, holders: Iterable[tuple[Key, int]]) -
     rows = [(*key, id) for key, id in holders]
     if rows:
         unique, gone = tx.tables.unique, tx.dialect.rows("gone", HELD_COLUMNS)
-        mine = (unique.c.handler == gone.c.handler) & (unique.c.unique_key == gone.c.unique_key)
-        chosen = sa.select(unique.c.handler, unique.c.unique_key).select_from(unique.join(gone, mine))
+        same_key = (unique.c.handler == gone.c.handler) & (unique.c.unique_key == gone.c.unique_key)
+        selection = sa.select(unique.c.handler, unique.c.unique_key).select_from(unique.join(gone, same_key))
         still = (unique.c.task_id == gone.c.task_id) & (unique.c.scope == Scope.UNTIL_FINISHED.value)
         parameters = tx.dialect.parameters("gone", by_column(HELD_COLUMNS, rows))
-        await _forget(tx, chosen.where(still).with_for_update(of=unique, skip_locked=True), parameters)
+        await _forget(tx, selection.where(still).with_for_update(of=unique, skip_locked=True), parameters)
 
 
 async def forget_gone(tx: Transaction, after: Key, limit: int = 1_000) -> Key | None:
@@ -74,8 +74,8 @@ async def forget_gone(tx: Transaction, after: Key, limit: int = 1_000) -> Key | 
     """
     unique = tx.tables.unique
     place = sa.tuple_(unique.c.handler, unique.c.unique_key)
-    chosen = sa.select(unique.c.handler, unique.c.unique_key, unique.c.task_id).where(place > sa.tuple_(*after))
-    rows = await tx.rows(chosen.order_by(unique.c.handler, unique.c.unique_key).limit(limit))
+    selection = sa.select(unique.c.handler, unique.c.unique_key, unique.c.task_id).where(place > sa.tuple_(*after))
+    rows = await tx.rows(selection.order_by(unique.c.handler, unique.c.unique_key).limit(limit))
     ids = sorted({row.task_id for row in rows})
     # One statement: between two of them a task may move from the one table to the other.
     parts = [
@@ -86,9 +86,9 @@ async def forget_gone(tx: Transaction, after: Key, limit: int = 1_000) -> Key | 
     return (rows[-1].handler, rows[-1].unique_key) if len(rows) == limit else None
 
 
-async def _forget(tx: Transaction, chosen: sa.Select[Any], parameters: dict[str, Any] | None = None) -> int:
+async def _forget(tx: Transaction, selection: sa.Select[Any], parameters: dict[str, Any] | None = None) -> int:
     # Never waits for locks: the owner of a key may wait for locks of this transaction.
-    keys = [(handler, key) for handler, key in await tx.rows(chosen, parameters)]
+    keys = [(handler, key) for handler, key in await tx.rows(selection, parameters)]
     await tx.follow(delete_keys(tx, keys))
     return len(keys)
 
@@ -151,19 +151,19 @@ def _outside(tx: Transaction, part: Range) -> Condition:
 
 
 async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int, passed: Sequence[Condition]) -> int:
-    history, attempt, audit, edge = tx.tables.history, tx.tables.attempt, tx.tables.audit, tx.tables.dependency
+    history, attempt, audit, dependency = tx.tables.history, tx.tables.attempt, tx.tables.audit, tx.tables.dependency
     old = history.c.finished_at < db_later(db_now(), -age.total_seconds())
     # A parent with open dependents may be retried and succeed.
-    waited_for = sa.exists().where(edge.c.parent_id == history.c.id, is_open(edge.c))
-    found = (ended(history.c.state, state), old, ~waited_for, *passed)
+    waited_for = sa.exists().where(dependency.c.parent_id == history.c.id, is_open(dependency.c))
+    conditions = (ended(history.c.state, state), old, ~waited_for, *passed)
     # Newest first: older rows have mostly been deleted, except those of other states.
     columns = (history.c.id, history.c.handler, history.c.unique_key)
-    chosen = sa.select(*columns).where(*found).order_by(history.c.finished_at.desc()).limit(limit)
-    rows = await tx.rows(chosen.with_for_update(skip_locked=True))
+    selection = sa.select(*columns).where(*conditions).order_by(history.c.finished_at.desc()).limit(limit)
+    rows = await tx.rows(selection.with_for_update(skip_locked=True))
     ids = [row.id for row in rows]
     if ids:
         await forget_finished(tx, [((row.handler, row.unique_key), row.id) for row in rows if row.unique_key])
-        for column in (attempt.c.task_id, audit.c.task_id, edge.c.task_id):
+        for column in (attempt.c.task_id, audit.c.task_id, dependency.c.task_id):
             await tx.execute(sa.delete(column.table).where(tx.dialect.one_of(column, ids)))
         gone = tx.dialect.one_of(history.c.id, ids) & is_state(history.c.state, state)
         await tx.execute(sa.delete(history).where(gone))
@@ -174,8 +174,8 @@ async def _prune_minutes(tx: Transaction, age: timedelta, limit: int) -> int:
     minute = tx.tables.minute
     old = minute.c.minute < db_later(db_now(), -age.total_seconds())
     key = [minute.c[column.name] for column in minute.primary_key]
-    chosen = sa.select(*key).where(old).order_by(*key).limit(limit).subquery()
-    deleted = sa.delete(minute).where(sa.tuple_(*key).in_(sa.select(chosen)))
+    selection = sa.select(*key).where(old).order_by(*key).limit(limit).subquery()
+    deleted = sa.delete(minute).where(sa.tuple_(*key).in_(sa.select(selection)))
     return len(await tx.rows(deleted.returning(minute.c.minute)))
 
 
@@ -198,9 +198,9 @@ async def enforce(
     """
     spared: list[Range] = []
     if State.SUCCEEDED in retention and database.dialect.partitions:
-        found = await database.read(forecast, retention[State.SUCCEEDED], leeway)
-        spared = [*found.drop, *found.spare]
-        async for pruned in _drop_ranges(database, found):
+        ranges = await database.read(forecast, retention[State.SUCCEEDED], leeway)
+        spared = [*ranges.drop, *ranges.spare]
+        async for pruned in _drop_ranges(database, ranges):
             yield pruned
     pruned = CONTINUE
     while pruned.more:
@@ -208,15 +208,15 @@ async def enforce(
         yield pruned
 
 
-async def _drop_ranges(database: Database, found: Forecast) -> AsyncGenerator[Pruned]:
+async def _drop_ranges(database: Database, ranges: Forecast) -> AsyncGenerator[Pruned]:
     """Drop ranges, each after the rows of other tables that belong to its tasks, and delete their unique keys."""
     gone = 0
-    for part in found.drop:
+    for part in ranges.drop:
         left: Range | None = part
         while left:
-            left = await database.write(strip, left, found.before)
+            left = await database.write(strip, left, ranges.before)
             yield CONTINUE
-        if dropped := await database.write(drop, part, found.before):
+        if dropped := await database.write(drop, part, ranges.before):
             gone += 1
             yield Pruned({State.SUCCEEDED: dropped.tasks}, more=True, ranges=[part])
     last = START if gone else None

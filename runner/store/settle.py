@@ -79,7 +79,7 @@ async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> S
     await record(
         tx, [_failed_attempt(row, verdict, failure) for _, row, verdict in verdicts if (failure := verdict.failure)]
     )
-    for verb in ("succeed", "bury", "cancel"):
+    for verb in ("succeed", "die", "cancel"):
         ended = [_finished_task(item, verdict) for item, _, verdict in verdicts if verdict.verb == verb]
         if ended:
             await delete_stale_history(tx, [ending.id for ending in ended])

@@ -44,15 +44,15 @@ async def mark_started(tx: Transaction, holder: int, starts: Sequence[Start]) ->
 @lru_cache
 def _prepared(tables: Tables, driver: sa.Dialect) -> Prepared:
     task, dialect = tables.task, DIALECTS[driver.name]
-    start, meant = dialect.one_by_one(dialect.rows("start", START_COLUMNS), task, _held)
+    start, match = dialect.one_by_one(dialect.rows("start", START_COLUMNS), task, _held)
     started_at = db_later(db_now(), start.c.ago)
-    return Prepared(sa.update(task).where(meant).values(started_at=started_at).returning(task.c.id), driver)
+    return Prepared(sa.update(task).where(match).values(started_at=started_at).returning(task.c.id), driver)
 
 
 def _held(task: Any, start: Any) -> sa.ColumnElement[bool]:
     """The condition that the fence matches; it compares no state, as in runner.store.history."""
     holder = sa.bindparam("holder", type_=sa.BigInteger)
-    held: sa.ColumnElement[bool] = (
+    condition: sa.ColumnElement[bool] = (
         (task.c.id == start.c.id) & (task.c.fence == start.c.fence) & (task.c.runner_id == holder)
     )
-    return held
+    return condition

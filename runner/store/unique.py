@@ -66,23 +66,21 @@ def _lock_replaced(tables: Tables, driver: sa.Dialect) -> Prepared:
     waiting = same_id(row, new) & is_state(row.c.state, State.WAITING, State.BLOCKED)
     # The batch comes in the order of ids, and is locked row by row.
     locked = sa.select(row.c.id).where(waiting).with_for_update(of=row).correlate(new)
-    found, held = dialect.for_each(new, locked, tables.task)
-    return Prepared(sa.select(held.id).select_from(found), driver)
+    joined, held_row = dialect.for_each(new, locked, tables.task)
+    return Prepared(sa.select(held_row.id).select_from(joined), driver)
 
 
 @lru_cache
 def _replace_statement(tables: Tables, driver: sa.Dialect, notify: bool) -> Prepared:
     dialect, task = DIALECTS[driver.name], tables.task
-    new, meant = dialect.one_by_one(dialect.rows("new", NEWER_COLUMNS), task, same_id)
-    said = {name: new.c[name] for name in DEFAULTS_TO_OLD} | {"tags": sa.cast(new.c.tags, JsonText)}
-    values = {name: sa.func.coalesce(value, task.c[name]) for name, value in said.items()} | {
+    new, match = dialect.one_by_one(dialect.rows("new", NEWER_COLUMNS), task, same_id)
+    options = {name: new.c[name] for name in DEFAULTS_TO_OLD} | {"tags": sa.cast(new.c.tags, JsonText)}
+    values = {name: sa.func.coalesce(value, task.c[name]) for name, value in options.items()} | {
         "payload": sa.cast(new.c.payload, JsonText),
         "run_at": db_later(sa.func.coalesce(new.c.run_at, db_now()), sa.func.coalesce(new.c.delay, 0)),
-        "checkpoint": sa.null(),  # it belongs to the old payload
-        "progress": sa.null(),
         "version": task.c.version + sa.literal_column("1"),
     }
-    update = sa.update(task).where(meant).values(values).returning(task.c.id)
+    update = sa.update(task).where(match).values(values).returning(task.c.id)
     return Prepared(dialect.announcing(update, tables) if notify else update, driver)
 
 
@@ -204,11 +202,11 @@ def _literal(scope: Scope) -> sa.ColumnElement[str]:
 
 def _each(frame: Frame, prepare: Any, columns: Mapping[str, Any], rows: Iterable[tuple[Any, ...]]) -> Steps[list[Any]]:
     """Execute a statement for all rows in the order of their keys, in chunks."""
-    ordered, found = sorted(rows, key=lambda row: row[:2]), []
+    ordered, results = sorted(rows, key=lambda row: row[:2]), []
     for first in range(0, len(ordered), CHUNK):
         values = by_column(columns, ordered[first : first + CHUNK])
-        found += yield Step(prepare(frame.tables, frame.driver), frame.dialect.parameters("new", values))
-    return found
+        results += yield Step(prepare(frame.tables, frame.driver), frame.dialect.parameters("new", values))
+    return results
 
 
 @lru_cache
@@ -230,26 +228,26 @@ def _lock_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
 @lru_cache
 def _holder_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     unique, new = tables.unique.alias("known"), DIALECTS[driver.name].rows("new", KEY_COLUMNS)
-    mine = sa.select(unique.c.task_id).where(_same(unique, new), is_key_held(unique, tables.task))
-    holder = mine.correlate(new).scalar_subquery()
+    holder_id = sa.select(unique.c.task_id).where(_same(unique, new), is_key_held(unique, tables.task))
+    holder = holder_id.correlate(new).scalar_subquery()
     return Prepared(sa.select(new.c.handler, new.c.unique_key, holder.label("holder")), driver)
 
 
 @lru_cache
 def _save_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     dialect, unique = DIALECTS[driver.name], tables.unique
-    new, meant = dialect.one_by_one(dialect.rows("new", CHANGE_COLUMNS), unique, _same)
-    taken = new.c.task_id.is_not(None)
-    other = taken & (new.c.task_id != unique.c.task_id)
+    new, match = dialect.one_by_one(dialect.rows("new", CHANGE_COLUMNS), unique, _same)
+    has_new_holder = new.c.task_id.is_not(None)
+    other = has_new_holder & (new.c.task_id != unique.c.task_id)
     repeated = new.c.duplicates > sa.literal_column("0")
     values = {
         "task_id": sa.func.coalesce(new.c.task_id, unique.c.task_id),
         "scope": sa.func.coalesce(new.c.scope, unique.c.scope),
-        "expires_at": sa.case((taken, db_later(db_now(), new.c.seconds)), else_=unique.c.expires_at),
+        "expires_at": sa.case((has_new_holder, db_later(db_now(), new.c.seconds)), else_=unique.c.expires_at),
         "duplicates": sa.case((other, new.c.duplicates), else_=unique.c.duplicates + new.c.duplicates),
         "duplicate_at": sa.case((repeated, db_now()), (other, sa.null()), else_=unique.c.duplicate_at),
     }
-    return Prepared(sa.update(unique).where(meant).values(values), driver)
+    return Prepared(sa.update(unique).where(match).values(values), driver)
 
 
 @lru_cache
@@ -265,5 +263,5 @@ def _same(unique: Any, new: Any) -> sa.ColumnElement[bool]:
 @lru_cache
 def _delete_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     unique, new = tables.unique, DIALECTS[driver.name].rows("new", KEY_COLUMNS)
-    mine = sa.tuple_(unique.c.handler, unique.c.unique_key).in_(sa.select(new.c.handler, new.c.unique_key))
-    return Prepared(sa.delete(unique).where(mine), driver)
+    same_key = sa.tuple_(unique.c.handler, unique.c.unique_key).in_(sa.select(new.c.handler, new.c.unique_key))
+    return Prepared(sa.delete(unique).where(same_key), driver)

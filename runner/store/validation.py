@@ -54,7 +54,7 @@ def _check_options(task: NewTask) -> None:
     if task.run_at is not None and task.delay is not None:
         raise InvalidTask(field="delay", value=task.delay, why="run_at is set too: omit one of them")
     own = (task.handler, task.key)
-    if task.after is not None and any(edge.parent == own for edge in task.after):
+    if task.after is not None and any(dependency.parent == own for dependency in task.after):
         raise InvalidTask(
             field="after", value=" ".join(map(str, own)), why="a task cannot depend on its own handler and key"
         )

@@ -60,7 +60,7 @@ class Ran(NamedTuple):
     Args:
         id: task id.
         handler: handler name.
-        verb: move of the task: succeed, retry, bury, snooze or cancel.
+        verb: move of the task: succeed, retry, die, snooze or cancel.
         reason: reason, unless it succeeded.
     """
 
@@ -117,14 +117,14 @@ class Drain:
     async def _lanes(self) -> Lanes:
         start = LanePosition(self.database.dialect.instant(EARLIEST), 0)
         lanes = Lanes(lambda lane: lane.handler in self.handlers, start)
-        lanes.survey(await self.database.ask(survey))
+        lanes.survey(await self.database.read_single(survey))
         return lanes
 
     async def _claim_next(self, lanes: Lanes, runner_id: int) -> Claimed | None:
         if not lanes:
             return None
         handler_terms = {name: handler_defaults(handler, self.settings) for name, handler in self.handlers.items()}
-        claimed = await self.database.state(claim, Claimant(runner_id, "test"), lanes.places, handler_terms, 1)
+        claimed = await self.database.write_single(claim, Claimant(runner_id, "test"), lanes.places, handler_terms, 1)
         return claimed[0] if claimed else None
 
     async def _attempt(self, task: Claimed, runner_id: int) -> Ran:

@@ -17,7 +17,7 @@ SHORTEST = 6
 """The least characters of a secret that is searched for in other texts; a shorter one can occur by chance."""
 
 MOST_LEVELS = 50
-"""The most levels of nesting that are shown, so that printing never exhausts the stack."""
+"""Maximum number of levels of nesting that are shown, so that printing never exhausts the stack."""
 
 INTERNAL_FIELDS = ("version", "fence")
 """Fields of audit entries that identify the row version; they are not shown."""
@@ -88,7 +88,7 @@ def redact(value: Any, *, reveal: bool = False, levels: int = MOST_LEVELS) -> An
     Args:
         value: decoded JSON.
         reveal: keep the secrets.
-        levels: the most levels of nesting to show; deeper values are masked.
+        levels: maximum number of levels of nesting to show; deeper values are masked.
 
     Returns:
         A copy with MASK in place of every secret; null stays null.
@@ -188,7 +188,7 @@ def differences(
         before: the values before, JSON text.
         after: the values after, JSON text.
         reveal: keep the secrets.
-        most: the most characters of a value; None for all.
+        most: maximum number of characters of a value; None for all.
         zone: the time zone of times.
     """
     old, new = (decode_audit(text, reveal=reveal) for text in (before, after))

@@ -45,7 +45,7 @@ def clean(text: str, limit: int = LONGEST_TEXT, *, newlines: bool = False) -> st
 
     Args:
         text: any text.
-        limit: the most characters to show, at least 1.
+        limit: maximum number of characters to show, at least 1.
         newlines: keep line breaks and widen tabs, for a text with its own lines.
 
     Returns:

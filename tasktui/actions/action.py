@@ -65,7 +65,7 @@ class Action:
         default: initial value of that input.
         required: True if the default is only an example, so that the dialog starts at this input.
         in_footer: False to list the key in the help only.
-        verb: a key of eligibility.VERBS; empty for actions that do not depend on the state of a task.
+        verb: a key of eligibility.ACCEPTED_STATES; empty for actions that do not depend on the state of a task.
         operation: builds the operation on tasks from its author and the answer to the prompt.
         options: the command-line options for the answer to the prompt.
     """
@@ -94,7 +94,7 @@ class Confirmation(NamedTuple):
     Args:
         answer: answer to the prompt of the action; empty if it has none.
         reason: reason for the audit; None if omitted.
-        limit: the most tasks to change; None for all.
+        limit: maximum number of tasks to change; None for all.
     """
 
     answer: str = ""
@@ -103,7 +103,7 @@ class Confirmation(NamedTuple):
 
 
 def parse_limit(typed: str) -> int | None:
-    """Parse the most tasks to change; None for all.
+    """Parse the maximum number of tasks to change; None for all.
 
     Raises:
         InvalidInput: the text is neither a positive integer nor `all`.

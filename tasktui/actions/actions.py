@@ -78,7 +78,7 @@ ACTIONS = {
             required=True,
         ),
         Action("undo", "Z", "Undo", ActionTarget.ENTRY, undo.ask),
-        Action("undo --batch", "B", "Undo group", ActionTarget.ENTRY, undo.ask_for_group, in_footer=False),
+        Action("undo --group", "B", "Undo group", ActionTarget.ENTRY, undo.ask_for_group, in_footer=False),
     )
 }
 """Every action by name."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail  # imports modules that the first screen does not need
 
 LONGEST = 4_000
-"""The most characters of a command line to copy."""
+"""Maximum number of characters of a command line to copy."""
 
 
 def command_line(words: Iterable[object], settings: Settings) -> str | None:
@@ -38,39 +38,39 @@ def command_line(words: Iterable[object], settings: Settings) -> str | None:
     return text if len(text) <= LONGEST and clean(text) == text == mask(text) else None
 
 
-def plan_words(plan: ActionPlan, consent: Confirmation) -> list[object]:
+def plan_words(plan: ActionPlan, confirmation: Confirmation) -> list[object]:
     """The command that applies a plan, to the tasks that match its filter or to its tasks by id."""
     words: list[object] = [plan.action.name]
     if plan.task_filter is not None:
         words += [str(plan.task_filter), "--yes", f"{plan.eligible.number}{'+' if plan.eligible.more else ''}"]
     else:
         words += [target.id for target in plan.targets]
-    if consent.limit is not None:
-        words += ["--limit", consent.limit]
-    return [*words, *plan.action.options(consent.answer), *_reason(consent.reason)]
+    if confirmation.limit is not None:
+        words += ["--limit", confirmation.limit]
+    return [*words, *plan.action.options(confirmation.answer), *_reason(confirmation.reason)]
 
 
-def pause_words(place: PauseTarget, consent: Confirmation, *, resume: bool) -> list[object]:
+def pause_words(place: PauseTarget, confirmation: Confirmation, *, resume: bool) -> list[object]:
     """The command that pauses or resumes a queue or a handler."""
     name = ["--handler", place.name] if place.kind is PauseKind.HANDLER else [place.name]
-    until = ["--until", consent.answer] if consent.answer and not resume else []
-    return ["resume" if resume else "pause", *name, *until, *_reason(consent.reason)]
+    until = ["--until", confirmation.answer] if confirmation.answer and not resume else []
+    return ["resume" if resume else "pause", *name, *until, *_reason(confirmation.reason)]
 
 
-def runner_command_words(action: Action, runner_id: int, consent: Confirmation) -> list[object]:
+def runner_command_words(action: Action, runner_id: int, confirmation: Confirmation) -> list[object]:
     """The command that drains or resizes a runner: `concurrency=5 threads=2` becomes two options."""
-    sizes = [part for word in consent.answer.split() for part in f"--{word}".split("=", 1)]
-    return [action.name, runner_id, *sizes, *_reason(consent.reason)]
+    sizes = [part for word in confirmation.answer.split() for part in f"--{word}".split("=", 1)]
+    return [action.name, runner_id, *sizes, *_reason(confirmation.reason)]
 
 
-def undo_words(entry: int, consent: Confirmation) -> list[object]:
+def undo_words(entry: int, confirmation: Confirmation) -> list[object]:
     """The command that undoes one change."""
-    return ["undo", entry, *_reason(consent.reason)]
+    return ["undo", entry, *_reason(confirmation.reason)]
 
 
-def undo_group_words(group: str, count: str, consent: Confirmation) -> list[object]:
+def undo_group_words(group: str, count: str, confirmation: Confirmation) -> list[object]:
     """The command that undoes a change group."""
-    return ["undo", "--batch", group, "--yes", count, *_reason(consent.reason)]
+    return ["undo", "--group", group, "--yes", count, *_reason(confirmation.reason)]
 
 
 def edit_words(detail: "TaskDetail", values: Mapping[str, str], reason: str | None) -> list[object]:

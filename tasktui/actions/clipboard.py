@@ -14,7 +14,7 @@ ConsentSql: TypeAlias = Callable[[Confirmation], Awaitable[str]]
 """Returns the SQL for the answers of the operator so far."""
 
 LONGEST = 300
-"""The most characters of a command line to show."""
+"""Maximum number of characters of a command line to show."""
 
 NO_COMMAND = "No command line does this, or it cannot be pasted safely"
 
@@ -40,20 +40,20 @@ class CopyTarget(Protocol):
         ...
 
 
-def copy(desk: CopyTarget, command: str | None, sql: SqlSource | None = None) -> None:
+def copy(target: CopyTarget, command: str | None, sql: SqlSource | None = None) -> None:
     """Copy a command line to the terminal's clipboard, or its SQL if the clipboard already holds the command line.
 
     Args:
-        desk: the screen to copy from.
+        target: the screen to copy from.
         command: the command line; None if it cannot be pasted.
         sql: source of the equivalent SQL; None if there is none.
     """
     if command is None:
-        desk.report(NO_COMMAND, bad=True)
-    elif sql is not None and desk.app.clipboard == command:
-        desk.run_worker(_copy_sql(desk, sql), group="sql")
+        target.report(NO_COMMAND, bad=True)
+    elif sql is not None and target.app.clipboard == command:
+        target.run_worker(_copy_sql(target, sql), group="sql")
     else:
-        _put(desk, command, shorten(command))
+        _put(target, command, shorten(command))
 
 
 def shorten(text: str) -> str:
@@ -63,15 +63,15 @@ def shorten(text: str) -> str:
     return f"{text[:LONGEST]}… (all {len(text):,} characters copied)"
 
 
-async def _copy_sql(desk: CopyTarget, sql: SqlSource) -> None:
+async def _copy_sql(target: CopyTarget, sql: SqlSource) -> None:
     try:
         text = await sql()
     except RunnerError as error:
-        desk.call_later(partial(desk.report, str(error), bad=True))
+        target.call_later(partial(target.report, str(error), bad=True))
     else:
-        desk.call_later(_put, desk, text, f"Copied as SQL for psql or sqlite3:\n{text}")
+        target.call_later(_put, target, text, f"Copied as SQL for psql or sqlite3:\n{text}")
 
 
-def _put(desk: CopyTarget, text: str, report: str) -> None:
-    desk.app.copy_to_clipboard(text)
-    desk.report(report)
+def _put(target: CopyTarget, text: str, report: str) -> None:
+    target.app.copy_to_clipboard(text)
+    target.report(report)

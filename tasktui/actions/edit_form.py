@@ -15,7 +15,7 @@ from runner.operations.edit_values import KEEP, Changes
 from runner.operations.eligibility import objection
 from runner.queries.task.detail import TaskDetail, forecast
 from runner.queries.task_list.row import TaskRow
-from runner.text import format
+from runner.text import formatting
 from runner.text.redact import decode, redact
 from runner.text.times import format_zone, parse_moment
 from tasktui.render.render import block, line
@@ -24,7 +24,7 @@ NONE = "none"
 """Typed to use the handler's default, or to remove the key."""
 
 MOST_RUNS = 6
-"""The most runs that a preview lists."""
+"""Maximum number of runs that a preview lists."""
 
 LONGEST_FORECAST = 20
 """A forecast of this length may be cut off."""
@@ -56,7 +56,7 @@ def requeues(detail: TaskDetail) -> bool:
 def entries(detail: TaskDetail, zone: tzinfo) -> list[FormField]:
     """Build the entries of the form for a task."""
     task = detail.task
-    run_at = "as soon as you save" if requeues(detail) else format.exact(task.run_at, detail.at, zone)
+    run_at = "as soon as you save" if requeues(detail) else formatting.exact(task.run_at, detail.at, zone)
     payload, lock_reason = _payload(detail.payload)
     return [
         FormField("run_at", "Run at", "", f"{run_at}; now, +15m, 14:30"),
@@ -110,8 +110,8 @@ def edit_conflict(before: TaskDetail, after: TaskDetail, zone: tzinfo) -> EditCo
     old, new = ({entry.name: entry for entry in entries(detail, zone)} for detail in (before, after))
     values = {"State": (before.task.shown, after.task.shown), "Attempts": (before.task.attempt, after.task.attempt)}
     values["Run at"] = (
-        format.exact(before.task.run_at, after.at, zone),
-        format.exact(after.task.run_at, after.at, zone),
+        formatting.exact(before.task.run_at, after.at, zone),
+        formatting.exact(after.task.run_at, after.at, zone),
     )
     values |= {entry.label: (entry.value, new[name].value) for name, entry in old.items() if entry.value}
     differences = [
@@ -153,7 +153,7 @@ def _difference(name: str, value: Any, detail: TaskDetail, zone: tzinfo) -> list
     if name == "payload":
         return [f"{label}: {text}" for text in payload_differences(detail.payload, value)] or [f"{label}: reformatted"]
     if isinstance(value, datetime):
-        return [f"{label}: {format.exact(value, detail.at, zone)}"]
+        return [f"{label}: {formatting.exact(value, detail.at, zone)}"]
     before = getattr(detail, name) if name in ("retry", "timeout") else getattr(detail.task, name)
     used = f"; {detail.task.attempt} used" if name == "max_attempts" else ""
     return [f"{label}: {_format(before)} -> {_format(value)}{used}"]

@@ -10,7 +10,7 @@ from textual.content import Content
 from runner.db.transaction import clock
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.queries.pauses import Pause
-from runner.text import format
+from runner.text import formatting
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.as_command import pause_words
 from tasktui.actions.question import Dialog, Question
@@ -49,18 +49,18 @@ async def _ask(action: Action, session: Session, place: PauseTarget) -> Dialog:
 def _about(session: Session, place: PauseTarget, current: Pause | None, at: datetime) -> list[Content]:
     if current is None:
         return [content((f"Pause {line(place)}: none of its tasks start", "bold"))]
-    until = format.exact(current.until, at, session.zone) if current.until else "resumed"
+    until = formatting.exact(current.until, at, session.zone) if current.until else "resumed"
     return [
         content((f"Resume {line(place)}", "bold")),
         content(f"  paused by {line(current.by)} until {until}{f': {line(current.why)}' if current.why else ''}"),
     ]
 
 
-async def _toggle(session: Session, place: PauseTarget, current: Pause | None, consent: Confirmation) -> Notice:
+async def _toggle(session: Session, place: PauseTarget, current: Pause | None, confirmation: Confirmation) -> Notice:
     from tasktui.actions import perform
 
     if current is None:
-        result = await perform.pause(session, place, consent.answer, consent.reason)
+        result = await perform.pause(session, place, confirmation.answer, confirmation.reason)
     else:
-        result = await perform.resume(session, place, consent.reason)
+        result = await perform.resume(session, place, confirmation.reason)
     return Notice(f"{str(place).capitalize()} {result}")

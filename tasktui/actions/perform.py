@@ -8,7 +8,7 @@ from runner.db.transaction import clock
 from runner.errors import NoSqlEquivalent
 from runner.filter.parse import Filter
 from runner.operations.audit_log import reveal
-from runner.operations.bulk import Course, to_all, to_each
+from runner.operations.bulk import BulkOptions, to_all, to_each
 from runner.operations.pause import PauseKind, PauseTarget, name_warning
 from runner.operations.pause import pause as apply_pause
 from runner.operations.pause import resume as apply_resume
@@ -16,7 +16,7 @@ from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Result, with_change_group
 from runner.operations.runner_command import send_command
 from runner.operations.sql_export import command_script, pause_script, script, undo_script
-from runner.operations.undo.batch import undo_all
+from runner.operations.undo.change_group import undo_all
 from runner.operations.undo.undo import undo as apply_undo
 from runner.queries.audit import audit, undoable
 from runner.queries.pauses import Pause
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from runner.queries.audit import AuditRecord  # imports modules that the first screen does not need
 
 CHUNK = 200
-"""The most tasks to change in one transaction: it keeps locks short and shows progress."""
+"""Maximum number of tasks to change in one transaction: it keeps locks short and shows progress."""
 
 LATEST = 100
-"""The most audit entries of a task to search for one to undo."""
+"""Maximum number of audit entries of a task to search for one to undo."""
 
 
 async def preview(session: Session, action: Action, task_filter: Filter) -> ActionPlan:
@@ -42,44 +42,44 @@ async def preview(session: Session, action: Action, task_filter: Filter) -> Acti
     return plan_for_filter(action, task_filter, await session.read(apply_preview, task_filter, action.verb))
 
 
-async def carry_out(session: Session, plan: ActionPlan, consent: Confirmation, work: Job) -> Result:
+async def carry_out(session: Session, plan: ActionPlan, confirmation: Confirmation, work: Job) -> Result:
     """Apply a plan in chunks; each task must still be at the version on the screen.
 
     Args:
         session: the operator's session.
         plan: the confirmed plan.
-        consent: answers of the operator.
+        confirmation: answers of the operator.
         work: receives the progress and requests the stop.
     """
-    by = session.by(consent.reason)
+    by = session.by(confirmation.reason)
     single = plan.task_filter is None and len(plan.targets) == 1
-    change = plan.action.operation(by if single else with_change_group(by), consent.answer)
-    course = Course(CHUNK, most=work.total, on_progress=work.went_on, stop=lambda: work.stopping)
+    change = plan.action.operation(by if single else with_change_group(by), confirmation.answer)
+    options = BulkOptions(CHUNK, limit=work.total, on_progress=work.update, stop=lambda: work.stopping)
     if plan.task_filter is not None:
-        return await to_all(session, change, plan.task_filter, course)
-    return await to_each(session, change, plan.targets, course)
+        return await to_all(session, change, plan.task_filter, options)
+    return await to_each(session, change, plan.targets, options)
 
 
-async def plan_sql(session: Session, plan: ActionPlan, consent: Confirmation) -> str:
+async def plan_sql(session: Session, plan: ActionPlan, confirmation: Confirmation) -> str:
     """Write the SQL of a plan.
 
     Raises:
-        NoScript: the plan applies to a filter.
+        NoSqlEquivalent: the plan applies to a filter.
     """
     if plan.task_filter is not None:
         raise NoSqlEquivalent(why="it applies to every task that matches a filter; copy the command line")
-    by = session.by(consent.reason)
-    change = plan.action.operation(by if len(plan.targets) == 1 else with_change_group(by), consent.answer)
-    return await session.write(script, change, plan.targets[: consent.limit])
+    by = session.by(confirmation.reason)
+    change = plan.action.operation(by if len(plan.targets) == 1 else with_change_group(by), confirmation.answer)
+    return await session.write(script, change, plan.targets[: confirmation.limit])
 
 
-async def undo_sql(session: Session, entry: "AuditRecord", consent: Confirmation) -> str:
+async def undo_sql(session: Session, entry: "AuditRecord", confirmation: Confirmation) -> str:
     """Write the SQL that undoes a change.
 
     Raises:
-        NoScript: the change has no SQL equivalent.
+        NoSqlEquivalent: the change has no SQL equivalent.
     """
-    return await session.write(undo_script, entry, session.by(consent.reason))
+    return await session.write(undo_script, entry, session.by(confirmation.reason))
 
 
 async def current_pause(session: Session, place: PauseTarget) -> Pause | None:
@@ -113,27 +113,27 @@ async def _until(session: Session, length: str) -> datetime | None:
     return parse_moment(length, now, session.zone) if length else None
 
 
-async def pause_sql(session: Session, place: PauseTarget, current: Pause | None, consent: Confirmation) -> str:
+async def pause_sql(session: Session, place: PauseTarget, current: Pause | None, confirmation: Confirmation) -> str:
     """Write the SQL that pauses a queue or a handler, or resumes it if it is paused.
 
     Raises:
-        NoScript: the change has no SQL equivalent.
+        NoSqlEquivalent: the change has no SQL equivalent.
     """
-    by = session.by(consent.reason)
+    by = session.by(confirmation.reason)
     if current is not None:
         return await session.write(pause_script, place, partial(apply_resume, place=place, by=by))
-    until = await _until(session, consent.answer)
+    until = await _until(session, confirmation.answer)
     return await session.write(pause_script, place, partial(apply_pause, place=place, by=by, until=until))
 
 
-async def runner_command_sql(session: Session, action: Action, runner_id: int, consent: Confirmation) -> str:
+async def runner_command_sql(session: Session, action: Action, runner_id: int, confirmation: Confirmation) -> str:
     """Write the SQL that stores a runner command.
 
     Raises:
-        NoScript: the change has no SQL equivalent.
+        NoSqlEquivalent: the change has no SQL equivalent.
     """
-    command = consent.answer if action.prompt else action.name
-    return await session.write(command_script, runner_id, command, session.by(consent.reason))
+    command = confirmation.answer if action.prompt else action.name
+    return await session.write(command_script, runner_id, command, session.by(confirmation.reason))
 
 
 async def resume(session: Session, place: PauseTarget, reason: str | None) -> str:
@@ -170,7 +170,9 @@ async def undo(session: Session, entry: int, reason: str | None) -> Result:
     return await session.write(apply_undo, [entry], session.by(reason))
 
 
-async def undo_group(session: Session, group: str, consent: Confirmation, work: Job) -> Result:
+async def undo_group(session: Session, group: str, confirmation: Confirmation, work: Job) -> Result:
     """Undo a change group in chunks."""
-    course = Course(CHUNK, most=work.total, on_progress=work.went_on, stop=lambda: work.stopping)
-    return await undo_all(session, partial(apply_undo, by=with_change_group(session.by(consent.reason))), group, course)
+    options = BulkOptions(CHUNK, limit=work.total, on_progress=work.update, stop=lambda: work.stopping)
+    return await undo_all(
+        session, partial(apply_undo, by=with_change_group(session.by(confirmation.reason))), group, options
+    )

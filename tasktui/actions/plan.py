@@ -14,7 +14,7 @@ from runner.operations.results import Target
 from runner.policy.confirmation import MANY
 from runner.queries.counting import Count
 from runner.queries.task_list.row import TaskRow
-from runner.text import format
+from runner.text import formatting
 from tasktui.actions.action import Action
 from tasktui.render.render import content, line, state
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SAMPLES = 5
 
 MOST_GROUPS = 6
-"""The most states and queues to list, so that the dialog fits a small screen."""
+"""Maximum number of states and queues to list, so that the dialog fits a small screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,11 @@ def plan_lines(plan: ActionPlan, database: str) -> list[Content]:
     if plan.last:
         parts.append(content((f"  {plan.last:,} {LAST}", "yellow")))
     for task in plan.samples:
-        texts = (str(task.id), line(task.handler, 20), line(task.key, 20), line(format.reason(task.error) or None, 40))
+        texts = (
+            str(task.id),
+            line(task.handler, 20),
+            line(task.key, 20),
+            line(formatting.reason(task.error) or None, 40),
+        )
         parts.append(content((f"  {'  '.join(texts)}", "dim")))
     return parts

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
 
 MOST_SKIPPED = 8
-"""The most skipped tasks to list in a notice."""
+"""Maximum number of skipped tasks to list in a notice."""
 
 
 class BulkChange(NamedTuple):

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from runner.text import format
+from runner.text import formatting
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.as_command import runner_command_words
 from tasktui.actions.question import Dialog, Question
@@ -23,7 +23,7 @@ def ask(action: Action, session: Session, targets: Targets) -> Dialog | None:
     about = [content((f"{action.label} {name} at its next heartbeat", "bold"))]
     about.append(content(f"  {runner.running_tasks:,} of {runner.capacity:,} slots in use"))
     if not runner.alive:
-        about.append(content((f"  no heartbeat for {format.age(runner.heartbeat_age)}", "yellow")))
+        about.append(content((f"  no heartbeat for {formatting.age(runner.heartbeat_age)}", "yellow")))
     return Question(
         action,
         about,
@@ -34,9 +34,9 @@ def ask(action: Action, session: Session, targets: Targets) -> Dialog | None:
     )
 
 
-async def _send(session: Session, action: Action, runner_id: int, consent: Confirmation) -> Notice:
+async def _send(session: Session, action: Action, runner_id: int, confirmation: Confirmation) -> Notice:
     from tasktui.actions import perform
 
-    command = consent.answer if action.prompt else action.name
-    result = await perform.send_runner_command(session, runner_id, command, consent.reason)
+    command = confirmation.answer if action.prompt else action.name
+    result = await perform.send_runner_command(session, runner_id, command, confirmation.reason)
     return Notice(f"Runner {runner_id} {result}")

@@ -47,10 +47,10 @@ def _question(plan: ActionPlan, session: Session) -> Dialog:
         reasons = list(plan.skipped) or ["no tasks match"]
         return Notice("\n".join(f"{plan.action.label}: {why}" for why in reasons), bad=True)
 
-    def change(consent: Confirmation) -> BulkChange:
+    def change(confirmation: Confirmation) -> BulkChange:
         eligible = None if plan.eligible.more else plan.eligible.number
-        total = eligible if consent.limit is None else min(consent.limit, eligible or consent.limit)
-        return BulkChange(plan.action.label, total, partial(perform.carry_out, session, plan, consent))
+        total = eligible if confirmation.limit is None else min(confirmation.limit, eligible or confirmation.limit)
+        return BulkChange(plan.action.label, total, partial(perform.carry_out, session, plan, confirmation))
 
     return Question(
         plan.action,

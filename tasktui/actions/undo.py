@@ -1,4 +1,4 @@
-"""UndoPreview one change or a change group: its confirmation.
+"""Undoing one change or a change group: its confirmation.
 
 A change that cannot be undone gets a notice with the reason instead of a dialog.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from textual.content import Content
 
 from runner.policy.confirmation import MANY
-from runner.text import format
+from runner.text import formatting
 from runner.text.redact import differences
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.as_command import undo_group_words, undo_words
@@ -22,7 +22,7 @@ from tasktui.session.session import Session
 
 if TYPE_CHECKING:
     # They import modules that the first screen does not need.
-    from runner.operations.undo.batch import UndoPreview
+    from runner.operations.undo.change_group import UndoPreview
     from runner.queries.audit import AuditRecord
 
 
@@ -55,15 +55,15 @@ async def _ask_for_task(
 
 
 async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord") -> Dialog:
-    from runner.operations.undo.batch import preview_undo as read_undoing
+    from runner.operations.undo.change_group import preview_undo as read_undoing
     from tasktui.actions import perform
 
-    preview_undo = await session.read(read_undoing, [entry.id])
-    if not preview_undo.able:
-        why = next(iter(preview_undo.skipped), "it is no longer in the audit")
+    preview = await session.read(read_undoing, [entry.id])
+    if not preview.able:
+        why = next(iter(preview.skipped), "it is no longer in the audit")
         return Notice(f"Change {entry.id} cannot be undone: {why}", bad=True)
     target = f"task {entry.task_id}" if entry.task_id is not None else entry.target
-    about = [content((f"Undo {line(format.verb(entry.verb))} of {line(target)} by {line(entry.operator)}", "bold"))]
+    about = [content((f"Undo {line(formatting.verb(entry.verb))} of {line(target)} by {line(entry.operator)}", "bold"))]
     about += [
         content(f"  restore {line(change)}") for change in differences(entry.after, entry.before, zone=session.zone)
     ]
@@ -77,39 +77,39 @@ async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord"
     )
 
 
-async def _undo(session: Session, entry_id: int, consent: Confirmation) -> Notice:
+async def _undo(session: Session, entry_id: int, confirmation: Confirmation) -> Notice:
     from tasktui.actions import perform
 
-    return result_notice("Undo", await perform.undo(session, entry_id, consent.reason))
+    return result_notice("Undo", await perform.undo(session, entry_id, confirmation.reason))
 
 
 async def _ask_for_group(action: Action, session: Session, entry: "AuditRecord") -> Dialog:
-    from runner.operations.undo.batch import preview_undo as read_undoing
+    from runner.operations.undo.change_group import preview_undo as read_undoing
 
-    group = entry.batch
+    group = entry.change_group
     if group is None:
         return Notice(f"Change {entry.id} does not belong to a group; undo it with Z", bad=True)
-    preview_undo = await session.read(read_undoing, None, group)
-    skipped = [f"  {count:,} skipped: {line(why)}" for why, count in preview_undo.skipped.items()]
-    if not preview_undo.able:
+    preview = await session.read(read_undoing, None, group)
+    skipped = [f"  {count:,} skipped: {line(why)}" for why, count in preview.skipped.items()]
+    if not preview.able:
         return Notice("\n".join(["None of these changes can be undone", *skipped]), bad=True)
     return Question(
         action,
-        _about_group(entry, preview_undo, skipped),
-        MANY + 1 if preview_undo.more else len(preview_undo.able),
-        words=partial(undo_group_words, group, preview_undo.number),
-        change=partial(_undo_group, session, group, preview_undo),
+        _about_group(entry, preview, skipped),
+        MANY + 1 if preview.more else len(preview.able),
+        words=partial(undo_group_words, group, preview.number),
+        change=partial(_undo_group, session, group, preview),
     )
 
 
-def _about_group(entry: "AuditRecord", preview_undo: "UndoPreview", skipped: Sequence[str]) -> list[Content]:
-    change = f"{line(format.verb(entry.verb))} of {len(preview_undo.changes):,}{'+' if preview_undo.more else ''} tasks"
-    about = [content((f"Undo {change} by {line(entry.operator)}", "bold")), content(f"  {preview_undo.number} to undo")]
+def _about_group(entry: "AuditRecord", preview: "UndoPreview", skipped: Sequence[str]) -> list[Content]:
+    change = f"{line(formatting.verb(entry.verb))} of {len(preview.changes):,}{'+' if preview.more else ''} tasks"
+    about = [content((f"Undo {change} by {line(entry.operator)}", "bold")), content(f"  {preview.number} to undo")]
     return about + [content((text, "yellow")) for text in skipped]
 
 
-def _undo_group(session: Session, group: str, preview_undo: "UndoPreview", consent: Confirmation) -> BulkChange:
+def _undo_group(session: Session, group: str, preview: "UndoPreview", confirmation: Confirmation) -> BulkChange:
     from tasktui.actions import perform
 
-    total = None if preview_undo.more else len(preview_undo.able)
-    return BulkChange("Undo", total, partial(perform.undo_group, session, group, consent))
+    total = None if preview.more else len(preview.able)
+    return BulkChange("Undo", total, partial(perform.undo_group, session, group, confirmation))

@@ -42,7 +42,7 @@ class CommandTarget(Protocol):
         """The saved filters by name."""
         ...
 
-    def tell(self, text: str, *, bad: bool = False) -> None:
+    def show_notice(self, text: str, *, bad: bool = False) -> None:
         """Show a notice."""
         ...
 

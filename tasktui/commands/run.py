@@ -11,7 +11,7 @@ from tasktui.commands.console import CommandTarget
 from tasktui.commands.parse import Command, place_of
 
 
-def obey(console: CommandTarget, command: Command) -> None:
+def run_command(console: CommandTarget, command: Command) -> None:
     """Execute a command; a name outside the table is a screen.
 
     Raises:
@@ -71,18 +71,18 @@ def _view(console: CommandTarget, command: Command) -> None:
     if name:
         console.list_tasks(saved.get(filters, name))
     else:
-        console.tell("\n".join(f"{view}: {text}" for view, text in filters.items()) or "No filters are saved")
+        console.show_notice("\n".join(f"{view}: {text}" for view, text in filters.items()) or "No filters are saved")
 
 
 def _save(console: CommandTarget, command: Command) -> None:
     text = console.session.filter_text
     saved.save(console.session.views, command.rest, text)
-    console.tell(f"Saved {command.rest}: {text or 'all tasks'}")
+    console.show_notice(f"Saved {command.rest}: {text or 'all tasks'}")
 
 
 def _forget(console: CommandTarget, command: Command) -> None:
     saved.delete(console.session.views, command.rest)
-    console.tell(f"Deleted {command.rest}")
+    console.show_notice(f"Deleted {command.rest}")
 
 
 def _pause(console: CommandTarget, command: Command) -> None:
@@ -94,7 +94,7 @@ def _pause(console: CommandTarget, command: Command) -> None:
         duration = words[:1] if words and words[0][0] in "+0123456789" else ()
         reason = " ".join(words[len(duration) :])
         result = await perform.pause(console.session, place, "".join(duration), reason or None)
-        console.tell(f"{str(place).capitalize()} {result}")
+        console.show_notice(f"{str(place).capitalize()} {result}")
 
     _run_in_background(console, run)
 
@@ -106,7 +106,7 @@ def _resume(console: CommandTarget, command: Command) -> None:
 
     async def run() -> None:
         result = await perform.resume(console.session, place, " ".join(words) or None)
-        console.tell(f"{str(place).capitalize()} {result}")
+        console.show_notice(f"{str(place).capitalize()} {result}")
 
     _run_in_background(console, run)
 
@@ -116,7 +116,7 @@ def _run_in_background(console: CommandTarget, run: Callable[[], Coroutine[Any, 
         try:
             await run()
         except RunnerError as error:
-            console.tell(str(error), bad=True)
+            console.show_notice(str(error), bad=True)
 
     console.run_worker(run_and_report(), group="act")
 

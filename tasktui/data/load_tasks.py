@@ -9,7 +9,7 @@ from runner.filter.parse import Filter
 from runner.filter.sort import Sort
 from runner.operations.preview import bounded, matching_ids
 from runner.queries.counting import Count
-from runner.queries.pauses import registered
+from runner.queries.pauses import registry_entries
 from runner.queries.task_list.compile import indexed
 from runner.queries.task_list.page import TaskPage
 from runner.queries.task_list.page import page as read_page
@@ -59,7 +59,7 @@ class Refreshed:
 async def names(tx: Transaction) -> dict[str, Sequence[str]]:
     """Existing names for completion; names that need sanitizing are left out."""
     tables = {"queue": tx.tables.queue, "handler": tx.tables.handler}
-    entries = {field: await registered(tx, table) for field, table in tables.items()}
+    entries = {field: await registry_entries(tx, table) for field, table in tables.items()}
     return {field: [name for name in values if line(name) == name] for field, values in entries.items()}
 
 

@@ -1,4 +1,4 @@
-"""A glance: the figures of the overview at one moment."""
+"""A overview: the figures of the overview at one moment."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from runner.queries.runners import runners as read_runners
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
-LATELY = timedelta(minutes=10)
+RECENT = timedelta(minutes=10)
 
 SHALLOW, SHALLOWEST = 1_000, 200
 """Waiting tasks of a queue are counted up to the first number per query, up to the second if many queues are full."""
@@ -55,7 +55,7 @@ class Slowdown:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Diagnoses:
     """Diagnoses that are too expensive for every refresh.
 
     Args:
@@ -80,7 +80,7 @@ class Overview:
         runners: all registered runners.
         unknown: handlers that no live runner takes.
         handlers: pauses of handlers.
-        trouble: diagnoses.
+        diagnoses: diagnoses.
         whole: time when the last hour was last read completely.
         flows: minutes of the last day, on request; else empty.
     """
@@ -92,7 +92,7 @@ class Overview:
     unknown: tuple[HandlerWithoutRunner, ...]
     handlers: Mapping[str, Pause]
     whole: datetime
-    trouble: Trouble = Trouble()
+    diagnoses: Diagnoses = Diagnoses()
     flows: tuple[MinuteFlow, ...] = ()
 
     @property
@@ -108,7 +108,7 @@ class Overview:
         """
         failing = {}
         for queue, flows in self.pulses.items():
-            recent = sorted((flow for flow in flows if flow.minute > self.at - LATELY), key=lambda flow: flow.minute)
+            recent = sorted((flow for flow in flows if flow.minute > self.at - RECENT), key=lambda flow: flow.minute)
             failed = sum(flow.flow.failed for flow in recent)
             attempts = failed + sum(flow.flow.succeeded for flow in recent)
             if failed > FEW and failed >= attempts * MIN_SHARE and recent[-1].flow.failed >= recent[-1].flow.succeeded:
@@ -121,7 +121,7 @@ async def read_overview(tx: Transaction, last: Overview | None = None) -> Overvi
 
     Args:
         tx: an open transaction.
-        last: the previous glance, whose older minutes are reused; None to read all.
+        last: the previous overview, whose older minutes are reused; None to read all.
     """
     at = await clock(tx)
     stored = last if last is not None and not is_stale(last, at) else None
@@ -144,7 +144,7 @@ def is_stale(last: Overview, at: datetime) -> bool:
 
 
 def depth(last: Overview | None) -> int:
-    """The limit for counting the waiting tasks of a queue, from the number of full queues in the last glance."""
+    """The limit for counting the waiting tasks of a queue, from the number of full queues in the last overview."""
     full = sum(queue.is_capped for queue in last.queues) if last is not None else 0
     return min(SHALLOW, max(SHALLOWEST, MAX_COUNTED // max(full, 1)))
 
@@ -190,7 +190,7 @@ def _larger(now: Count, before: Count) -> Count:
     return before if now.more and before.number > now.number else now
 
 
-async def trouble(tx: Transaction, behind: Sequence[str], failing: Sequence[str] = ()) -> Trouble:
+async def diagnoses(tx: Transaction, behind: Sequence[str], failing: Sequence[str] = ()) -> Diagnoses:
     """Diagnose queues.
 
     Args:
@@ -204,16 +204,16 @@ async def trouble(tx: Transaction, behind: Sequence[str], failing: Sequence[str]
         deaths[group.error_type] += group.dead
     slow = {}
     for queue in behind[:MAX_DIAGNOSED]:
-        recent = await read_totals(tx, at - LATELY, at + MINUTE, queue)
+        recent = await read_totals(tx, at - RECENT, at + MINUTE, queue)
         if recent:
             worst = max(recent, key=_time)
-            before = await read_totals(tx, at - LATELY - HOUR, at - LATELY, queue, worst.handler)
+            before = await read_totals(tx, at - RECENT - HOUR, at - RECENT, queue, worst.handler)
             slow[queue] = Slowdown(worst.handler, worst.p95, before[0].p95 if before else None)
     errors = {}
     for queue in failing[:MAX_DIAGNOSED]:
-        for group in await failures(tx, Filter((Term("queue", Operator.EQ, queue),)), at - LATELY, limit=1):
+        for group in await failures(tx, Filter((Term("queue", Operator.EQ, queue),)), at - RECENT, limit=1):
             errors[queue] = group.error_type
-    return Trouble({error: number for error, number in deaths.most_common() if number}, slow, errors)
+    return Diagnoses({error: number for error, number in deaths.most_common() if number}, slow, errors)
 
 
 async def day(tx: Transaction) -> tuple[MinuteFlow, ...]:

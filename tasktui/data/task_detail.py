@@ -10,7 +10,7 @@ from textual.content import Content
 from runner.queries.audit import AuditRecord
 from runner.queries.task.detail import TaskDetail, task_fields
 from runner.queries.task.timeline import format_entry, timeline
-from runner.text import format
+from runner.text import formatting
 from runner.text.redact import decode, differences, mask
 from runner.text.times import format_moment
 from tasktui.render.render import block, content, line, state
@@ -39,7 +39,7 @@ def detail_lines(detail: TaskDetail, zone: tzinfo, *, reveal: bool = False, unfo
     if detail.error:
         yield from _section("error", block(mask(detail.error, reveal=reveal)))
     yield from _timeline(detail, zone, reveal=reveal)
-    for name in ("payload", "checkpoint", "result"):
+    for name in ("payload", "result"):
         value = decode(getattr(detail, name), reveal=reveal)
         if value is not None:
             text = pretty(value)
@@ -47,7 +47,7 @@ def detail_lines(detail: TaskDetail, zone: tzinfo, *, reveal: bool = False, unfo
     if detail.attempts and (trace := detail.attempts[-1].traceback):
         yield from _section("traceback of the last failure", block(mask(trace, reveal=reveal)))
     if detail.next_runs:
-        runs = "\n".join(format.exact(run, detail.at, zone) for run in detail.next_runs)
+        runs = "\n".join(formatting.exact(run, detail.at, zone) for run in detail.next_runs)
         yield from _section("next runs, if every attempt fails immediately", runs)
 
 
@@ -64,7 +64,7 @@ def folded(text: str) -> str:
 
 def change(entry: AuditRecord, at: datetime, zone: tzinfo, *, reveal: bool = False) -> Iterator[Content]:
     """An audit entry: who did what and when, and the changed values."""
-    when = f"{format_moment(entry.at, zone)}, {format.distance(entry.at, at)}" if entry.at else format.NOTHING
+    when = f"{format_moment(entry.at, zone)}, {formatting.distance(entry.at, at)}" if entry.at else formatting.NOTHING
     yield content((when, "dim"))
     yield content(f"{'':15}", line(format_entry(entry)))
     for difference in differences(entry.before, entry.after, reveal=reveal, zone=zone):
@@ -79,7 +79,7 @@ def _section(title: str, text: str) -> Iterator[Content]:
 def _timeline(detail: TaskDetail, zone: tzinfo, *, reveal: bool) -> Iterator[Content]:
     yield content(("\ntimeline", TITLE))
     for event in timeline(detail, reveal=reveal, zone=zone):
-        when = format.distance(event.at, detail.at) if event.at else ""
+        when = formatting.distance(event.at, detail.at) if event.at else ""
         yield content((f"{when:>13}  ", "dim"), line(event.text))
         style = "red" if event.kind == "attempt" else "dim"
         yield from (content((f"{'':15}{line(part)}", style)) for part in event.details)

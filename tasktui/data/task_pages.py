@@ -23,7 +23,7 @@ COUNT_EVERY = 10.0
 """Seconds to cache the number of matching tasks."""
 
 MOST_LOADED = 5_000
-"""The most tasks to load; use a filter to go further."""
+"""Maximum number of tasks to load; use a filter to go further."""
 
 
 class TaskPages:
@@ -81,7 +81,7 @@ class TaskPages:
             ids: the tasks to refresh.
         """
         if self.needs_load:
-            session.learn(await session.read(names))
+            session.add_names(await session.read(names))
             return await session.read(load, self.filter, PAGE, self.sort)
         if self._needs_page and self.listing.next is not None:
             return More(await session.read(read_page, self.filter, self.listing.next, PAGE, self.sort))

@@ -73,12 +73,12 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         values = self._values()
         try:
             limit = parse_limit(values.get("limit", ""))
-            consent = Confirmation(values.get("answer", ""), values["reason"] or None, limit)
-            text = self._command(consent)
+            confirmation = Confirmation(values.get("answer", ""), values["reason"] or None, limit)
+            text = self._command(confirmation)
         except InvalidInput as error:
             self._reject(line(str(error)))
             return
-        copy(self, text, partial(self._question.sql, consent) if self._question.sql else None)
+        copy(self, text, partial(self._question.sql, confirmation) if self._question.sql else None)
 
     def report(self, text: str, *, bad: bool = False) -> None:
         """Show a copied text or an error."""

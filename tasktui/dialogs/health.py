@@ -8,7 +8,7 @@ from textual.content import Content
 
 from runner.queries.health import Health, Ping, health_issues
 from runner.queries.health import health as read_health
-from runner.text import format
+from runner.text import formatting
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.render.render import content, line
 from tasktui.session.session import Session
@@ -59,31 +59,31 @@ def health_lines(vitals: Vitals, name: str, load: int) -> Iterator[Content]:
     health = vitals.health
     yield content((f"{line(name)}: {health.kind} {line(health.version)}", "bold"))
     yield from (content((f"{label:>20}  ", "dim"), value) for label, value in _rows(vitals, load))
-    for worry in health_issues(health):
-        yield content((f" ! {line(worry.text)}", "bold"))
-        yield content((f"   → {line(worry.advice)}", "dim"))
+    for issue in health_issues(health):
+        yield content((f" ! {line(issue.text)}", "bold"))
+        yield content((f"   → {line(issue.advice)}", "dim"))
 
 
 def _rows(vitals: Vitals, load: int) -> Iterator[tuple[str, str]]:
     health = vitals.health
-    yield "latency", format.duration(vitals.ping.took)
+    yield "latency", formatting.duration(vitals.ping.took)
     if health.stale is not None:
-        yield "standby", f"newest replicated change is {format.age(health.stale)} old"
+        yield "standby", f"newest replicated change is {formatting.age(health.stale)} old"
     yield "clock skew", milliseconds(vitals.ping.skew)
     yield "console load", f"{load} transactions in the last minute"
     if health.size is not None:
-        free = f", {format.size(health.free)} of it free" if health.free else ""
-        yield "size", f"{format.size(health.size)}{free}"
+        free = f", {formatting.size(health.free)} of it free" if health.free else ""
+        yield "size", f"{formatting.size(health.size)}{free}"
     if health.wal is not None:
-        yield "write-ahead log", format.size(health.wal)
+        yield "write-ahead log", formatting.size(health.wal)
     if health.connections is not None:
         used, most = health.connections
         hidden = f", {health.hidden} of them hidden from this role (pg_read_all_stats)" if health.hidden else ""
         yield "connections", f"{used} of {most}{hidden}"
         oldest = health.oldest
         who = f", {line(oldest.program)} (connection {oldest.pid}), {line(oldest.state)}" if oldest else ""
-        yield "oldest transaction", f"{format.age(oldest.age)}{who}" if oldest else "none besides this console"
+        yield "oldest transaction", f"{formatting.age(oldest.age)}{who}" if oldest else "none besides this console"
     for index, table in enumerate(table for table in health.dead[:MOST_TABLES] if table.dead >= FEW):
-        vacuumed = f"vacuumed {format.age(table.vacuumed)} ago" if table.vacuumed is not None else "never vacuumed"
+        vacuumed = f"vacuumed {formatting.age(table.vacuumed)} ago" if table.vacuumed is not None else "never vacuumed"
         text = f"{line(table.table)}: {table.dead:,}, live {table.live:,}, {vacuumed}"
         yield "" if index else "dead rows", text

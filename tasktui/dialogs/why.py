@@ -44,36 +44,36 @@ class WhyScreen(AnswerScreen[RelatedView | None]):
 
     def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
         """Render the causes."""
-        return why_lines(answer, width, self._sight)
+        return why_lines(answer, width, self._view)
 
     def hint(self) -> str:
         """Return the keys to show below the causes."""
-        more = ", up/down select a cause" if len(self._sights) > 1 else ""
-        return f"enter open ▶{more}, escape close" if self._sights else "escape close"
+        more = ", up/down select a cause" if len(self._views) > 1 else ""
+        return f"enter open ▶{more}, escape close" if self._views else "escape close"
 
     def action_move(self, by: int) -> None:
         """Select another cause."""
-        self._index = min(max(self._position + by, 0), max(0, len(self._sights) - 1))
+        self._index = min(max(self._position + by, 0), max(0, len(self._views) - 1))
         self.draw()
 
     def action_open(self) -> None:
         """Open the screen that shows the selected cause."""
-        if self._sight is not None:
-            self.dismiss(self._sight)
+        if self._view is not None:
+            self.dismiss(self._view)
 
     @property
-    def _sights(self) -> list[RelatedView]:
+    def _views(self) -> list[RelatedView]:
         causes = self._answer.causes if self._answer is not None else ()
-        return [cause.sight for cause in causes if cause.sight is not None]
+        return [cause.view for cause in causes if cause.view is not None]
 
     @property
     def _position(self) -> int:
         """Index of the selected cause; the latest answer may have fewer causes."""
-        return min(self._index, max(0, len(self._sights) - 1))
+        return min(self._index, max(0, len(self._views) - 1))
 
     @property
-    def _sight(self) -> RelatedView | None:
-        return self._sights[self._position] if self._sights else None
+    def _view(self) -> RelatedView | None:
+        return self._views[self._position] if self._views else None
 
 
 def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> Iterator[Content]:
@@ -86,7 +86,7 @@ def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> I
     """
     yield content((line(answer.verdict), "bold"))
     for number, cause in enumerate(answer.causes, 1):
-        mark = "▶" if selected is not None and cause.sight is selected else " "
+        mark = "▶" if selected is not None and cause.view is selected else " "
         first = f"{mark}{number}. " if len(answer.causes) > 1 else f"{mark} "
         wrapped = textwrap.wrap(line(cause.text), width, initial_indent=first, subsequent_indent=" " * len(first))
         yield content("\n".join(wrapped))
@@ -95,5 +95,5 @@ def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> I
             yield content((f"{' ' * len(first)}→ {line(cause.advice)}", "dim"), (key, "bold"))
     if answer.remedies:
         yield content("\n".join(textwrap.wrap(line(sentence(answer.remedies)), width, subsequent_indent=" ")))
-    for chance in answer.remedies:
-        yield content((f" → {line(chance.commands)}", "dim"), (shortcut(chance.commands, answer.task.id), "bold"))
+    for remedy in answer.remedies:
+        yield content((f" → {line(remedy.commands)}", "dim"), (shortcut(remedy.commands, answer.task.id), "bold"))

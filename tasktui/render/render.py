@@ -13,7 +13,7 @@ from textual.content import Content
 
 from runner.model.task import Shown
 from runner.queries.task_list.row import TaskRow
-from runner.text import format as cells
+from runner.text import formatting
 from runner.text.sanitize import CUT, clean, state_text
 
 MAX_LINE = 400
@@ -54,7 +54,7 @@ class RenderedRow(NamedTuple):
 
 def line(value: object, limit: int = MAX_LINE) -> str:
     """A sanitized value on one line; NOTHING for an empty one."""
-    return clean(cells.text(value), limit)
+    return clean(formatting.text(value), limit)
 
 
 def block(text: str) -> str:
@@ -95,9 +95,9 @@ def task_line(task: TaskRow, at: datetime, *, ended: bool = False, gone: bool = 
             Cell(line(task.queue)),
             Cell(line(task.handler)),
             Cell(line(task.key)),
-            Cell(cells.attempts(task.attempt, task.max_attempts)),
-            Cell(cells.distance(task.relevant_time, at)),
-            Cell(cells.since(task.submitted_at, at)),
+            Cell(formatting.attempts(task.attempt, task.max_attempts)),
+            Cell(formatting.distance(task.relevant_time, at)),
+            Cell(formatting.since(task.submitted_at, at)),
             Cell(brief(task.remark)),
         ),
         struck=ended or gone,
@@ -106,7 +106,7 @@ def task_line(task: TaskRow, at: datetime, *, ended: bool = False, gone: bool = 
 
 def brief(error: str | None) -> str:
     """The first line of an error for a narrow cell, without the module of its type."""
-    return _MODULE.sub("", cells.reason(error), count=1)
+    return _MODULE.sub("", formatting.reason(error), count=1)
 
 
 def fitted(text: str, width: int, *, right: bool = False) -> str:

@@ -107,12 +107,12 @@ class Actions:
         session = self._screen.session
         required = required_confirmation(question.count, production=session.settings.production, name=session.name)
 
-        def on_close(consent: Confirmation | None) -> None:
-            if consent is not None:
-                self._apply(question, consent)
+        def on_close(confirmation: Confirmation | None) -> None:
+            if confirmation is not None:
+                self._apply(question, confirmation)
 
-        def command(consent: Confirmation) -> str | None:
-            return command_line(question.words(consent), session.settings)
+        def command(confirmation: Confirmation) -> str | None:
+            return command_line(question.words(confirmation), session.settings)
 
         from tasktui.dialogs.confirm import ConfirmScreen
 
@@ -127,8 +127,8 @@ class Actions:
 
         self._screen.app.push_screen(EditScreen(detail, self._screen.session), on_close)
 
-    def _apply(self, question: Question, consent: Confirmation) -> None:
-        change = question.change(consent)
+    def _apply(self, question: Question, confirmation: Confirmation) -> None:
+        change = question.change(confirmation)
         if isinstance(change, BulkChange):
             self._start_job(change)
             return

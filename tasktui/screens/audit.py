@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from runner.db.transaction import Transaction, clock
 from runner.queries.audit import ChangeGroup, change_groups
-from runner.text import format
+from runner.text import formatting
 from runner.text.redact import differences
 from tasktui.actions.action import ActionTarget
 from tasktui.actions.targets import Targets
@@ -25,7 +25,7 @@ from tasktui.widgets.table import Table
 from tasktui.widgets.text_block import TextBlock
 
 MOST = 200
-"""The most operations to list, latest first."""
+"""Maximum number of operations to list, latest first."""
 
 COLUMNS = (
     ListColumn("ID", 7, right=True),
@@ -61,7 +61,7 @@ class AuditScreen(LiveScreen):
     ]
 
     def __init__(self) -> None:
-        super().__init__(Targets(change=self._deed))
+        super().__init__(Targets(change=self._operation))
         self._operations: RecentOperations | None = None
         self._change_group: str | None = None
 
@@ -84,35 +84,35 @@ class AuditScreen(LiveScreen):
     def show(self, snapshot: Any) -> None:
         """Show the operations."""
         self._operations = snapshot
-        rows = {deed.entry.id: deed for deed in snapshot.rows}
-        undone = {deed.entry.undo_of for deed in snapshot.rows}
+        rows = {operation.entry.id: operation for operation in snapshot.rows}
+        undone = {operation.entry.undo_of for operation in snapshot.rows}
         self.query_one("#entries", Table).show(
-            tuple(rows), lambda id: deed_line(rows[id], snapshot.at, self.session.zone, undone=id in undone)
+            tuple(rows), lambda id: operation_line(rows[id], snapshot.at, self.session.zone, undone=id in undone)
         )
         self._move_to_target()
         self._show_entry()
 
     def command_words(self) -> Sequence[object]:
         """Return the command that lists the same changes."""
-        return ["audit", *(["--batch", self._change_group] if self._change_group else [])]
+        return ["audit", *(["--group", self._change_group] if self._change_group else [])]
 
     def _move_to_target(self) -> None:
         """Move the cursor to the latest operation on the target that `why` opened this screen for."""
         target, self.session.target = self.session.target, ""
         rows = self._operations.rows if self._operations else ()
-        deed = next((deed for deed in rows if target and line(deed.entry.target) == target), None)
-        if deed is not None:
-            self.query_one("#entries", Table).move_to(deed.entry.id)
+        operation = next((operation for operation in rows if target and line(operation.entry.target) == target), None)
+        if operation is not None:
+            self.query_one("#entries", Table).move_to(operation.entry.id)
         elif target:
             self.post_message(Notice(f"No operation on {target} among the latest {MOST}", bad=True))
 
     @on(Table.Selected)
     def _open(self) -> None:
-        deed = self._deed()
-        if deed is not None and is_group(deed):
-            self._list(deed.entry.batch)
-        elif deed is not None and deed.entry.task_id is not None:
-            self.session.task_id = deed.entry.task_id
+        operation = self._operation()
+        if operation is not None and is_group(operation):
+            self._list(operation.entry.change_group)
+        elif operation is not None and operation.entry.task_id is not None:
+            self.session.task_id = operation.entry.task_id
             self.app.switch_mode("task")
 
     def action_back(self) -> None:
@@ -132,33 +132,33 @@ class AuditScreen(LiveScreen):
 
     @on(Table.CursorMoved)
     def _show_entry(self) -> None:
-        deed, operations = self._deed(), self._operations
-        parts = change(deed.entry, operations.at, self.session.zone) if deed and operations else ()
+        operation, operations = self._operation(), self._operations
+        parts = change(operation.entry, operations.at, self.session.zone) if operation and operations else ()
         self.query_one("#entry", TextBlock).set_text(lines(parts))
 
-    def _deed(self) -> ChangeGroup | None:
+    def _operation(self) -> ChangeGroup | None:
         cursor = self.query_one("#entries", Table).cursor
         rows = self._operations.rows if self._operations else ()
-        return next((deed for deed in rows if deed.entry.id == cursor), None)
+        return next((operation for operation in rows if operation.entry.id == cursor), None)
 
 
-def is_group(deed: ChangeGroup) -> bool:
+def is_group(operation: ChangeGroup) -> bool:
     """True if a row covers several changes."""
-    return deed.number.number > 1
+    return operation.number.number > 1
 
 
-def deed_line(deed: ChangeGroup, at: datetime, zone: tzinfo, *, undone: bool) -> RenderedRow:
+def operation_line(operation: ChangeGroup, at: datetime, zone: tzinfo, *, undone: bool) -> RenderedRow:
     """Render an operation as a row."""
-    entry, group = deed.entry, is_group(deed)
+    entry, group = operation.entry, is_group(operation)
     target = f"task {entry.task_id}" if entry.task_id is not None else entry.target
-    target = f"{deed.number} tasks" if group and entry.task_id is not None else target
+    target = f"{operation.number} tasks" if group and entry.task_id is not None else target
     undo = "undo" if group else f"undo of {entry.undo_of}"
-    verb = undo if entry.undo_of else format.verb(entry.verb)
+    verb = undo if entry.undo_of else formatting.verb(entry.verb)
     changed = "enter lists changes" if group else "; ".join(differences(entry.before, entry.after, zone=zone))
     return RenderedRow(
         (
             Cell(str(entry.id)),
-            Cell(format.since(entry.at, at)),
+            Cell(formatting.since(entry.at, at)),
             Cell(line(entry.operator)),
             Cell(line(entry.host)),
             Cell(line(verb)),

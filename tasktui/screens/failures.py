@@ -14,7 +14,7 @@ from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.queries.failures import Failures, failures
-from runner.text import format
+from runner.text import formatting
 from runner.text.redact import mask
 from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget
@@ -52,9 +52,9 @@ class FailuresScreen(LiveScreen):
     """The failure groups."""
 
     ABOUT = (
-        "Failed attempts grouped by handler and error, with numbers, ids and quotes mask, most frequent first. NOW/m "
-        "is the rate per minute over the last ten minutes, DEAD the attempts that left their task dead. Enter lists "
-        "the tasks of a group. R, T and D act on all its tasks, H pauses its handler."
+        "Failed attempts grouped by handler and error, with numbers, ids and quoted values masked. The most frequent "
+        "group is first. NOW/m is the rate per minute over the last ten minutes, DEAD the attempts that left their "
+        "task dead. Enter lists the tasks of a group. R, T and D act on all its tasks, H pauses its handler."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         *action_bindings(ActionTarget.TASKS, ActionTarget.HANDLER),
@@ -138,8 +138,8 @@ def group_line(group: Failures, at: datetime) -> RenderedRow:
             Cell(compact(group.rate), "bold" if group.recent else "dim"),
             Cell(str(group.tasks)),
             Cell(str(group.dead), "red" if group.dead else "dim"),
-            Cell(format.since(group.first, at)),
-            Cell(format.since(group.last, at)),
+            Cell(formatting.since(group.first, at)),
+            Cell(formatting.since(group.last, at)),
             Cell(line(group.handler)),
             Cell(brief(f"{group.error_type}: {group.message}")),
         )

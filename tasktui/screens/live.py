@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
-from runner.text import format
+from runner.text import formatting
 from tasktui.actions.as_command import command_line
 from tasktui.actions.clipboard import SqlSource, copy
 from tasktui.actions.targets import Targets
@@ -198,10 +198,10 @@ class LiveScreen(Screen[None]):
     def _update_heading(self) -> None:
         session, now = self.session, time.monotonic()
         waited = now - self._started_at
-        waiting = f"no answer for {format.age(waited)}" if self.feed.looking and waited > NO_ANSWER_AFTER else ""
+        waiting = f"no answer for {formatting.age(waited)}" if self.feed.looking and waited > NO_ANSWER_AFTER else ""
         trouble = waiting or self._trouble
         age = now - self._read_at if self._read_at is not None else 0.0
-        prefix = f"data is {format.age(age)} old: " if self._read_at is not None else ""
+        prefix = f"data is {formatting.age(age)} old: " if self._read_at is not None else ""
         self.query_one(Heading).show(
             Status(
                 name=session.name,
@@ -214,7 +214,7 @@ class LiveScreen(Screen[None]):
                 title=self.title or "",
                 work=session.work.label(now) if session.work is not None else "",
                 trouble=f"{prefix}{trouble}" if trouble else "",
-                age=format.age(int(age)) if age > OLD and not trouble else "",
+                age=formatting.age(int(age)) if age > OLD and not trouble else "",
             )
         )
         state = (session.writable, session.work is not None)

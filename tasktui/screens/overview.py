@@ -16,12 +16,12 @@ from runner.queries.counting import WaitingCounts
 from runner.queries.queues import QueueCounts
 from runner.queries.queues import waiting as read_backlog
 from runner.queries.reports import Flow, MinuteFlow
-from runner.text import format
+from runner.text import formatting
 from tasktui.actions.action import ActionTarget
 from tasktui.actions.targets import Targets
 from tasktui.data.alerts import alerts, workforce
 from tasktui.data.complete_filter import filter_of
-from tasktui.data.overview import Overview, Trouble, day, deepened, per_minute, read_overview, trouble
+from tasktui.data.overview import Diagnoses, Overview, day, deepened, diagnoses, per_minute, read_overview
 from tasktui.render.plot import compact, plot, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, content, line, lines
 from tasktui.screens.actions import action_bindings
@@ -46,7 +46,7 @@ COLUMNS = (
     ListColumn("READY", 7, right=True),
     ListColumn("SCHED", 7, right=True),
     ListColumn("RETRY", 7, right=True),
-    ListColumn("RUN/LIM", 7, right=True),
+    ListColumn("RUN", 7, right=True),
     ListColumn("DEAD", 7, right=True),
     ListColumn("OLDEST", 6, right=True),
     ListColumn("IN/m", 5, right=True),
@@ -77,7 +77,7 @@ class OverviewScreen(LiveScreen):
         self._complete = False
         self._span = 0
         self._backlog_cache = TtlCache[Mapping[str, WaitingCounts]](DEEP_EVERY)
-        self._trouble_cache = TtlCache[Trouble](TROUBLE_EVERY)
+        self._trouble_cache = TtlCache[Diagnoses](TROUBLE_EVERY)
         self._day_cache = TtlCache[tuple[MinuteFlow, ...]](DAY_EVERY)
 
     def parts(self) -> Iterable[Widget]:
@@ -104,9 +104,9 @@ class OverviewScreen(LiveScreen):
         died = any(flow.flow.died for flow in snapshot.hour)
         failing = tuple(snapshot.failing)
         if behind or died or failing:
-            ask = partial(self.session.read, trouble, behind, failing)
+            ask = partial(self.session.read, diagnoses, behind, failing)
             details = await self._trouble_cache.get((behind, died, failing), ask)
-            snapshot = replace(snapshot, trouble=details)
+            snapshot = replace(snapshot, diagnoses=details)
         if self._span:
             snapshot = replace(snapshot, flows=await self._day_cache.get(None, partial(self.session.read, day)))
         return snapshot
@@ -118,7 +118,7 @@ class OverviewScreen(LiveScreen):
             self._complete = True
             self.feed.hurry()
         queues = {queue.queue: queue for queue in data.queues}
-        self.session.learn({"queue": [name for name in queues if line(name) == name]})
+        self.session.add_names({"queue": [name for name in queues if line(name) == name]})
         self.query_one("#queues", Table).show(
             tuple(queues), lambda name: queue_line(queues[name], finished_per_minute(data, name))
         )
@@ -166,7 +166,6 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = ()) -> RenderedRow:
         queue: counts of the queue.
         hour: finished tasks in each minute of the last hour.
     """
-    limit = f"/{queue.limit}" if queue.limit else ""
     more = "+" if queue.arrived.more else ""
     return RenderedRow(
         (
@@ -174,9 +173,9 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = ()) -> RenderedRow:
             Cell(str(queue.ready)),
             Cell(str(queue.scheduled), "dim"),
             Cell(str(queue.retrying), "yellow" if queue.retrying.number else "dim"),
-            Cell(f"{queue.running}{limit}"),
+            Cell(str(queue.running)),
             Cell(str(queue.dead), "red" if queue.dead.number else "dim"),
-            Cell(format.age(queue.oldest)),
+            Cell(formatting.age(queue.oldest)),
             Cell(f"{compact(queue.arrived.number)}{more}"),
             Cell(compact(queue.minute.ended)),
             empty_in(queue),
@@ -195,4 +194,4 @@ def empty_in(queue: QueueCounts) -> Cell:
     if seconds is not None and isinf(seconds):
         return Cell("never", "bold red" if queue.falls_behind else "")
     more = ">" if queue.ready.more and seconds is not None else ""
-    return Cell(f"{more}{format.age(seconds)}", "" if seconds else "dim")
+    return Cell(f"{more}{formatting.age(seconds)}", "" if seconds else "dim")

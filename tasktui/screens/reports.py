@@ -16,7 +16,7 @@ from runner.errors import InvalidInput
 from runner.queries.reports import Flow, MinuteFlow, per_minute
 from runner.queries.summary import GroupBy, Summary, SummaryLine
 from runner.queries.summary import summary as read_summary
-from runner.text import format
+from runner.text import formatting
 from tasktui.data.complete_filter import filter_of
 from tasktui.data.export import export, usual_name
 from tasktui.messages import Notice
@@ -80,7 +80,7 @@ class ReportData:
 
     summary: Summary
     name: str
-    course: tuple[MinuteFlow, ...]
+    plot_values: tuple[MinuteFlow, ...]
 
 
 class ReportsScreen(LiveScreen):
@@ -182,7 +182,7 @@ class ReportsScreen(LiveScreen):
     def _plot(self, id: str, title: str, value: Callable[[Flow], int]) -> None:
         assert self._report is not None  # noqa: S101 - called after a read
         span, summary = SPANS[self._span], self._report.summary
-        values = course(self._report.course, summary.since, summary.until, span.step, value)
+        values = plot_values(self._report.plot_values, summary.since, summary.until, span.step, value)
         ends = (self._local(summary.since, span.time_format), self._local(summary.until, span.time_format))
         name = line(self._report.name) if self._report.name else "all"
         width = max(24, self.size.width // 2 - 2)
@@ -201,12 +201,12 @@ def report_line(row: SummaryLine, summary: Summary) -> RenderedRow:
             Cell("all", "bold") if row is summary.total else Cell(line(row.name)),
             Cell(str(row.submitted)),
             Cell(f"{flow.succeeded:,}"),
-            Cell(format.share(flow.success_rate)),
-            Cell(format.share(row.first_try_rate)),
-            Cell(format.share(row.second_try_rate), "dim"),
+            Cell(formatting.share(flow.success_rate)),
+            Cell(formatting.share(row.first_try_rate)),
+            Cell(formatting.share(row.second_try_rate), "dim"),
             Cell(f"{flow.died:,}", dead),
-            Cell(format.duration(row.p50)),
-            Cell(format.duration(row.p95)),
+            Cell(formatting.duration(row.p50)),
+            Cell(formatting.duration(row.p95)),
             Cell(f"{flow.retried:,}", "yellow" if flow.retried else "dim"),
             Cell(f"{flow.cancelled:,}", "dim"),
             Cell(f"{flow.rescued:,}", "dim"),
@@ -214,7 +214,7 @@ def report_line(row: SummaryLine, summary: Summary) -> RenderedRow:
     )
 
 
-def course(
+def plot_values(
     flows: Sequence[MinuteFlow], since: datetime, until: datetime, step: int, value: Callable[[Flow], int]
 ) -> list[float]:
     """Return values for a plot, the mean per minute over each step; steps without data are zero.

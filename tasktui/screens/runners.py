@@ -20,7 +20,7 @@ from runner.queries.runners import RunnerRow
 from runner.queries.runners import runners as read_runners
 from runner.queries.task_list.page import page
 from runner.queries.task_list.row import TaskRow
-from runner.text import format
+from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget
 from tasktui.actions.targets import Targets
@@ -46,7 +46,7 @@ COLUMNS = (
 LONGEST = Sort(SortField.CLAIMED_AT, descending=False)
 
 MOST_TASKS = 50
-"""The most tasks of a runner to list below the table."""
+"""Maximum number of tasks of a runner to list below the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,9 @@ def runner_line(runner: RunnerRow, at: datetime) -> RenderedRow:
             Cell(
                 f"{state}, {line(runner.command)}" if runner.command else state, "green" if runner.alive else "bold red"
             ),
-            Cell(format.age(runner.heartbeat_age)),
+            Cell(formatting.age(runner.heartbeat_age)),
             Cell(f"{runner.running_tasks}/{runner.capacity}"),
-            Cell(format.since(runner.started_at, at)),
+            Cell(formatting.since(runner.started_at, at)),
             Cell(line(runner.version)),
             Cell(line(", ".join(runner.handlers))),
         )
@@ -149,11 +149,10 @@ def claimed_lines(runner: RunnerRow | None, tasks: Sequence[TaskRow], at: dateti
     more = f", the {len(tasks)} longest running" if len(tasks) < runner.running_tasks else ""
     yield content((f"runner {runner.id}: {count_noun(runner.running_tasks, 'claimed task')}{more}", "bold"))
     for task in tasks:
-        progress = f"  {task.progress:.0%}" if task.progress is not None else ""
         cancel = "  cancel requested" if task.cancel_requested else ""
-        attempt = f"attempt {format.attempts(task.attempt, task.max_attempts)}"
+        attempt = f"attempt {formatting.attempts(task.attempt, task.max_attempts)}"
         about = f"{line(task.handler, 40)}  {line(task.key, 40)}  {attempt}"
-        yield content(f"{format.since(task.claimed_at, at):>8}  {task.id}  {about}{progress}{cancel}")
+        yield content(f"{formatting.since(task.claimed_at, at):>8}  {task.id}  {about}{cancel}")
 
 
 async def _workforce(tx: Transaction, runner_id: int | None) -> Workforce:

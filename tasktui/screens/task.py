@@ -26,7 +26,7 @@ class TaskScreen(LiveScreen):
     """The detail of the task that the operator opened last."""
 
     ABOUT = (
-        "The task opened with enter or :task ID. Secrets are mask; v reveals them and records that in the audit. A "
+        "The task opened with enter or :task ID. Secrets are masked; v reveals them and records that in the audit. A "
         "long payload is folded; f unfolds it."
     )
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from runner.operations.results import Result
-from runner.text import format
+from runner.text import formatting
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Job:
     done: int = 0
     stopping: bool = False
 
-    def went_on(self, result: Result) -> None:
+    def update(self, result: Result) -> None:
         """Update the progress."""
         self.done = len(result.changed)
 
@@ -35,4 +35,4 @@ class Job:
     def label(self, now: float) -> str:
         """The progress, and the key that stops the operation."""
         end = "stopping" if self.stopping else "ctrl+x stops it"
-        return f"{self.what}: {format.progress(self.done, self.total, now - self.began)}; {end}"
+        return f"{self.what}: {formatting.progress(self.done, self.total, now - self.began)}; {end}"

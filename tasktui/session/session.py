@@ -3,14 +3,14 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
-from runner.db.database import Database
+from runner.db.database import Database, StoreVerb
 from runner.db.filesystem import identity
 from runner.db.migrations.revisions import check, check_in
 from runner.db.transaction import Transaction, clock
@@ -19,9 +19,9 @@ from runner.filter.saved import default_path
 from runner.filter.sort import NEWEST, Sort
 from runner.operations.results import Actor, local_actor
 from runner.queries.health import Ping, ping
-from runner.queries.permissions import Permission, staleness, standing
+from runner.queries.permissions import Permission, connection_permission, staleness
 from runner.settings import Settings
-from runner.text import format
+from runner.text import formatting
 from runner.text.operator import local_zone
 from tasktui.session.cache import TtlCache
 from tasktui.session.job import Job
@@ -71,7 +71,6 @@ class Timeout:
 
 
 P = ParamSpec("P")
-Verb = Callable[Concatenate[Transaction, P], Awaitable[T]]
 
 DEADLINE = 5.0
 """Statement timeout in seconds: the console must not add load to a database in trouble."""
@@ -139,7 +138,7 @@ class Session:
     _query_times: deque[float] = field(default_factory=deque)
     _prefetched: dict[object, asyncio.Task[Any]] = field(default_factory=dict)
     _change_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _patience: Timeout = field(default_factory=Timeout)
+    _timeout: Timeout = field(default_factory=Timeout)
     _file: tuple[int, int] | None = None
 
     @property
@@ -154,7 +153,7 @@ class Session:
 
     def lock_label(self, now: float) -> str:
         """The write lock's label for the heading; on a standby with the age of its data."""
-        age = f", {format.age(self.stale)} old" if self.stale is not None else ""
+        age = f", {formatting.age(self.stale)} old" if self.stale is not None else ""
         return self.lock.label(now) + age
 
     @property
@@ -164,7 +163,7 @@ class Session:
             self._query_times.popleft()
         return len(self._query_times)
 
-    def learn(self, seen: Mapping[str, Iterable[str]]) -> None:
+    def add_names(self, seen: Mapping[str, Iterable[str]]) -> None:
         """Add names for completion, by filter field."""
         for field_name, values in seen.items():
             self.names[field_name] = sorted({*self.names.get(field_name, ()), *values})
@@ -177,16 +176,16 @@ class Session:
         """The actor of a change, with the reason."""
         return local_actor(reason or self.lock.reason)
 
-    def ask_ahead(self, verb: Verb[[], T]) -> None:
+    def start_read(self, verb: StoreVerb[[], T]) -> None:
         """Start the first query of a screen before the screen exists."""
         self._prefetched[verb] = asyncio.create_task(self._read(verb))
 
-    async def read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def read(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a store function in a short read-only transaction."""
         task = self._prefetched.pop(verb, None) if not (args or kwargs) else None
         return cast("T", await task) if task is not None else await self._read(verb, *args, **kwargs)
 
-    async def _read(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _read(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         async def transaction() -> T:
             async with self.database.reading(DEADLINE) as tx:
                 self._file = self._file_now()
@@ -195,9 +194,9 @@ class Session:
 
         self._query_times.append(time.monotonic())
         try:
-            return await self._patience.wait(transaction(), SILENCE, self._timeout_error(NOTHING, SILENCE))
+            return await self._timeout.wait(transaction(), SILENCE, self._timeout_error(NOTHING, SILENCE))
         except DatabaseRefused:  # most likely the tables are of another release
-            await self._patience.wait(check(self.database), SILENCE, self._timeout_error(NOTHING, SILENCE))
+            await self._timeout.wait(check(self.database), SILENCE, self._timeout_error(NOTHING, SILENCE))
             raise
 
     async def measure(self) -> None:
@@ -215,7 +214,7 @@ class Session:
         self.ping = await ping(lambda: self.read(clock), PINGS)
         return self.ping
 
-    async def write(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def write(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a store function in a writable transaction.
 
         Raises:
@@ -229,9 +228,9 @@ class Session:
             if self._file not in (None, self._file_now()):
                 raise FileReplaced(path=self.settings.url.database)
             timeout_error = self._timeout_error(NOTHING_TO_A_CHANGE, LONGEST_SILENCE)
-            return await self._patience.wait(self._change(verb, *args, **kwargs), LONGEST_SILENCE, timeout_error)
+            return await self._timeout.wait(self._change(verb, *args, **kwargs), LONGEST_SILENCE, timeout_error)
 
-    async def _change(self, verb: Verb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _change(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         database = Database.of(self.settings, deadline=LONGEST_CHANGE)
 
         async def checked(tx: Transaction) -> T:
@@ -246,7 +245,7 @@ class Session:
     async def ended(self) -> None:
         """Wait until no query runs; the database may be closed only then."""
         await asyncio.gather(*self._prefetched.values(), return_exceptions=True)
-        await self._patience.ended()
+        await self._timeout.ended()
 
     def _file_now(self) -> tuple[int, int] | None:
         """The identity of the database file, if it exists."""
@@ -261,5 +260,5 @@ class Session:
 
 async def _standby_check(tx: Transaction) -> tuple[Permission, float | None]:
     """The permissions on the server, and the age of its data while it is a standby."""
-    permission = await standing(tx)
+    permission = await connection_permission(tx)
     return permission, await staleness(tx) if permission is Permission.STANDBY else None

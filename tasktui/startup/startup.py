@@ -19,7 +19,7 @@ from runner.db.connect import driver_threads_ended
 from runner.db.database import Database
 from runner.db.migrations.revisions import HEAD, check
 from runner.errors import DatabaseUnavailable, RunnerError, SchemaMissing
-from runner.queries.permissions import standing
+from runner.queries.permissions import connection_permission
 from runner.settings import Settings
 from runner.text.sanitize import clean
 from runner.urls import DatabaseUrl
@@ -98,7 +98,7 @@ async def run(arguments: Arguments, ready: Callable[[], object], on_leave: Calla
     settings = arguments.settings()
     loading = asyncio.create_task(asyncio.to_thread(_console))
     async with opened(arguments, settings) as session:
-        session.ask_ahead(read_overview)
+        session.start_read(read_overview)
         console = (await loading)(session)
         end_on_signals(console.exit)
         ready()
@@ -154,7 +154,7 @@ async def barrier_of(arguments: Arguments, settings: Settings, database: Databas
     by_effect = os.access in os.supports_effective_ids
     if settings.url.kind == "sqlite" and not os.access(settings.url.database, os.W_OK, effective_ids=by_effect):
         return FILE
-    return BARRIERS[await database.read(standing)]
+    return BARRIERS[await database.read(connection_permission)]
 
 
 def named(url: DatabaseUrl) -> DatabaseUrl:

@@ -61,7 +61,7 @@ ROOM_FOR_AGE = 60
 """Cells of a line that has room for the age of the data."""
 
 MOST_LINES = 4
-"""The most lines of an error."""
+"""Maximum number of lines of an error."""
 
 
 class Heading(TextBlock):

@@ -87,7 +87,7 @@ DUMP = Dump(
     tried=(
         tried(2, 1, "retry", 1.0, 1.5, delay=2.0),
         tried(2, 2, "rescue", 3.5, 7.0, attempt=2, **LOST),
-        tried(3, 1, "bury", 1.0, 1.5),
+        tried(3, 1, "die", 1.0, 1.5),
     ),
     paid=(1,),
 )

@@ -24,7 +24,7 @@ from tests.chaos.check import GRAIN, OK, check
 from tests.chaos.dump import take
 from tests.chaos.journal import Journal, read
 from tests.conftest import on_postgresql
-from tests.engine.workshop import Workshop, at_work, heard, until
+from tests.engine.harness import Harness, at_work, until, wait_for_event
 
 PATIENT = {"lease_timeout": "1h", "heartbeat_interval": "30m"}
 """So that no runner hears by a beat that it was struck out."""
@@ -33,27 +33,27 @@ PATIENT = {"lease_timeout": "1h", "heartbeat_interval": "30m"}
 PAY = sa.text("INSERT INTO payments (task) VALUES (:task)")
 
 
-async def create_payments(workshop: Workshop) -> None:
+async def create_payments(harness: Harness) -> None:
     """Create the table of the application, unless an earlier scenario of the test has."""
-    await workshop.change(sa.text("CREATE TABLE IF NOT EXISTS payments (task BIGINT NOT NULL)"))
+    await harness.change(sa.text("CREATE TABLE IF NOT EXISTS payments (task BIGINT NOT NULL)"))
 
 
 class Bench:
-    """A workshop whose tasks write a journal.
+    """A harness whose tasks write a journal.
 
     Args:
-        workshop: that they run in.
+        harness: that they run in.
         folder: of the journal.
     """
 
-    def __init__(self, workshop: Workshop, folder: Path) -> None:
-        self.workshop = workshop
+    def __init__(self, harness: Harness, folder: Path) -> None:
+        self.harness = harness
         self.folder = folder
         self.journal = Journal(folder, "bench")
 
     async def submit(self, handler: str, **options: Any) -> int:
         token = os.urandom(8).hex()
-        task = await self.workshop.submit(handler, {"token": token, "data": 1}, **options)
+        task = await self.harness.submit(handler, {"token": token, "data": 1}, **options)
         due = options["run_at"].timestamp() if "run_at" in options else None
         self.journal.write("submit", task=task, token=token, answer=OK, given=1, run_at=due)
         return task
@@ -66,12 +66,12 @@ class Bench:
 
     async def broken(self) -> set[int]:
         """The promises that were broken."""
-        return {violation.promise for violation in check(read(self.folder), await take(self.workshop.database))}
+        return {violation.promise for violation in check(read(self.folder), await take(self.harness.database))}
 
 
 @pytest.fixture
 def bench(database: Database, migrated_url: str, tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(Workshop(database, migrated_url), tmp_path)
+    bench = Bench(Harness(database, migrated_url), tmp_path)
     yield bench
     bench.journal.close()
 
@@ -97,10 +97,10 @@ async def test_a_settle_without_a_fence_is_found(bench: Bench, monkeypatch: pyte
 
 async def broken_by_a_late_settle(bench: Bench) -> set[int]:
     """A runner loses its lease, another one takes its task, and the first one ends before the second."""
-    workshop = bench.workshop
+    harness = bench.harness
     begun, gates = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work(ctx: Context, token: str, data: int) -> None:
         bench.start(ctx, token)
         begun[ctx.attempt - 1].set()
@@ -108,28 +108,28 @@ async def broken_by_a_late_settle(bench: Bench) -> set[int]:
         bench.end(ctx)
 
     task = await bench.submit("work")
-    first, second = workshop.runner(**PATIENT), workshop.runner(**PATIENT)
+    first, second = harness.runner(**PATIENT), harness.runner(**PATIENT)
     async with at_work(first):
-        await heard(begun[0])
+        await wait_for_event(begun[0])
         first.claimer.open = False
-        await expire(workshop, first.lease.id)
+        await expire(harness, first.lease.id)
         async with at_work(second):
-            await heard(begun[1])
+            await wait_for_event(begun[1])
             gates[0].set()
             await until(lambda: first.metrics.verbs.total() == 1)
             await asyncio.sleep(4 * GRAIN)  # so that the times of this settle and the following end differ
             gates[1].set()
-            await workshop.ended(task)
+            await harness.ended(task)
     return await bench.broken()
 
 
-async def expire(workshop: Workshop, runner_id: int) -> None:
+async def expire(harness: Harness, runner_id: int) -> None:
     """Let a lease run out, and have its tasks taken back."""
-    runner = workshop.database.tables.runner
+    runner = harness.database.tables.runner
     past = datetime.now(UTC) - timedelta(hours=1)
-    await workshop.change(sa.update(runner).where(runner.c.id == runner_id).values(lease_until=past))
-    asker = Rescuer(await workshop.database.write(register, Identity("here", 1, "1", [], 0), 60.0), 0.0)
-    assert await workshop.database.write(rescue, asker, 1.0)
+    await harness.change(sa.update(runner).where(runner.c.id == runner_id).values(lease_until=past))
+    asker = Rescuer(await harness.database.write(register, Identity("here", 1, "1", [], 0), 60.0), 0.0)
+    assert await harness.database.write(rescue, asker, 1.0)
 
 
 async def test_attempts_that_are_not_counted_are_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ async def test_attempts_that_are_not_counted_are_found(bench: Bench, monkeypatch
 async def broken_by_a_flaky_task(bench: Bench) -> set[int]:
     tries: list[int] = []
 
-    @bench.workshop.handler("flaky", max_attempts=2)
+    @bench.harness.handler("flaky", max_attempts=2)
     async def flaky(ctx: Context, token: str, data: int) -> None:
         bench.start(ctx, token)
         tries.append(ctx.attempt)
@@ -156,7 +156,7 @@ async def broken_by_a_flaky_task(bench: Bench) -> set[int]:
         bench.end(ctx)
 
     await bench.submit("flaky")
-    await bench.workshop.work()
+    await bench.harness.work()
     return await bench.broken()
 
 
@@ -170,14 +170,14 @@ async def test_a_claim_by_a_clock_that_is_ahead_is_found(bench: Bench, monkeypat
 
 
 async def broken_by_a_later_task(bench: Bench) -> set[int]:
-    @bench.workshop.handler("work")
+    @bench.harness.handler("work")
     async def work(ctx: Context, token: str, data: int) -> None:
         bench.start(ctx, token)
         bench.end(ctx)
 
     await bench.submit("work")
     await bench.submit("work", run_at=datetime.now(UTC) + timedelta(minutes=30))
-    await bench.workshop.work(lease_timeout="3h", heartbeat_interval="1h")
+    await bench.harness.work(lease_timeout="3h", heartbeat_interval="1h")
     return await bench.broken()
 
 
@@ -190,7 +190,7 @@ async def test_a_claim_that_hands_out_a_fence_twice_is_found(bench: Bench, monke
     monkeypatch.setattr(claim, "claim_statement", without_a_fence)
     twice = asyncio.Event()
 
-    @bench.workshop.handler("flaky")
+    @bench.harness.handler("flaky")
     async def flaky(ctx: Context, token: str, data: int) -> None:
         bench.start(ctx, token)
         if ctx.attempt == 1:
@@ -199,8 +199,8 @@ async def test_a_claim_that_hands_out_a_fence_twice_is_found(bench: Bench, monke
         bench.end(ctx)
 
     await bench.submit("flaky")
-    async with bench.workshop.running():
-        await heard(twice)
+    async with bench.harness.running():
+        await wait_for_event(twice)
     assert 4 in await bench.broken()
 
 
@@ -219,10 +219,10 @@ async def test_a_finish_without_the_holder_is_found(bench: Bench, monkeypatch: p
 
 async def broken_by_a_run_that_failed_before(bench: Bench) -> set[int]:
     """A failure is settled while the body runs; the fence does not change before the next claim."""
-    workshop = bench.workshop
+    harness = bench.harness
     begun, gate = asyncio.Event(), asyncio.Event()
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work(ctx: Context, token: str, data: int) -> None:
         bench.start(ctx, token)
         begun.set()
@@ -230,16 +230,16 @@ async def broken_by_a_run_that_failed_before(bench: Bench) -> set[int]:
         bench.end(ctx)
 
     task = await bench.submit("work")
-    async with workshop.running(**PATIENT) as runner:
-        await heard(begun)
+    async with harness.running(**PATIENT) as runner:
+        await wait_for_event(begun)
         runner.claimer.open = False
-        row = await workshop.row(task)
+        row = await harness.row(task)
         failed = settle.Settlement(task, row.fence, Retry("0s", failure=Failure("Error", "settled by the test")))
-        await workshop.database.write(settle.settle, runner.lease.id, [failed])
+        await harness.database.write(settle.settle, runner.lease.id, [failed])
         gate.set()
         await until(lambda: not runner.worker.in_flight.tasks)
         runner.claimer.open = True
-        await workshop.ended(task)
+        await harness.ended(task)
     return await bench.broken()
 
 
@@ -259,11 +259,11 @@ async def test_a_completion_without_its_lock_is_found(bench: Bench, monkeypatch:
 
 async def broken_by_an_edit_during_a_completion(bench: Bench) -> set[int]:
     """An operator changes the row while the transaction of the handler completes the task."""
-    workshop = bench.workshop
-    await create_payments(workshop)
+    harness = bench.harness
+    await create_payments(harness)
     begun, gate = asyncio.Event(), asyncio.Event()
 
-    @workshop.handler("chaos.pay")
+    @harness.handler("chaos.pay")
     async def pay(ctx: Context, token: str, data: int) -> None:
         bench.start(ctx, token)
         begun.set()
@@ -273,17 +273,17 @@ async def broken_by_an_edit_during_a_completion(bench: Bench) -> set[int]:
             bench.end(ctx)
 
     async def blocked() -> bool:
-        return bool((await workshop.rows(sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")))[0][0])
+        return bool((await harness.rows(sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")))[0][0])
 
     task = await bench.submit("chaos.pay")
-    async with workshop.running():
-        await heard(begun)
-        table = workshop.database.tables.task
-        async with workshop.database.writing() as tx:
+    async with harness.running():
+        await wait_for_event(begun)
+        table = harness.database.tables.task
+        async with harness.database.writing() as tx:
             await tx.execute(sa.update(table).where(table.c.id == task).values(priority=9))
             gate.set()
             await until(blocked)
-        await workshop.ended(task)
+        await harness.ended(task)
     return await bench.broken()
 
 
@@ -295,11 +295,11 @@ async def test_a_completion_that_ignores_its_result_is_found(bench: Bench, monke
 
 async def broken_by_a_fenced_payment(bench: Bench) -> set[int]:
     """A runner loses its lease before the transaction of a handler, and a second runner executes the task too."""
-    workshop = bench.workshop
-    await create_payments(workshop)
+    harness = bench.harness
+    await create_payments(harness)
     begun, gates = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
 
-    @workshop.handler("chaos.pay")
+    @harness.handler("chaos.pay")
     async def pay(ctx: Context, token: str, data: int) -> None:
         bench.start(ctx, token)
         begun[ctx.attempt - 1].set()
@@ -309,15 +309,15 @@ async def broken_by_a_fenced_payment(bench: Bench) -> set[int]:
             bench.end(ctx)
 
     task = await bench.submit("chaos.pay")
-    first, second = workshop.runner(**PATIENT), workshop.runner(**PATIENT)
+    first, second = harness.runner(**PATIENT), harness.runner(**PATIENT)
     async with at_work(first):
-        await heard(begun[0])
+        await wait_for_event(begun[0])
         first.claimer.open = False
-        await expire(workshop, first.lease.id)
+        await expire(harness, first.lease.id)
         async with at_work(second):
-            await heard(begun[1])
+            await wait_for_event(begun[1])
             gates[0].set()
             await until(lambda: not first.worker.in_flight.tasks)
             gates[1].set()
-            await workshop.ended(task)
+            await harness.ended(task)
     return await bench.broken()

@@ -101,10 +101,10 @@ def test_why_prints_commands_that_show_and_remove_a_cause(cli: Call, store: Stor
     cli("pause", "mail", "--reason", "restore of db-2")
     cli("pause", "other", "--reason", "not this one")
     result = cli("why", id, "--json").document
-    sights = [cause["sight"] for cause in result["causes"] if cause["kind"] == "paused"]
-    assert sights == ["runner audit --of 'queue mail'"]
-    assert sights[0] in cli("why", id).out
-    (entry,) = cli(*shlex.split(sights[0])[1:], "--json").document["entries"]
+    views = [cause["view"] for cause in result["causes"] if cause["kind"] == "paused"]
+    assert views == ["runner audit --of 'queue mail'"]
+    assert views[0] in cli("why", id).out
+    (entry,) = cli(*shlex.split(views[0])[1:], "--json").document["entries"]
     assert (entry["target"], entry["reason"]) == ("queue mail", "restore of db-2")
     (chance,) = result["would_start_if"]
     assert f"It would start now if: {chance['text']}." in " ".join(cli("why", id).out.split())
@@ -199,22 +199,22 @@ def test_a_terminated_task_is_restored_once(cli: Call, store: Store) -> None:
 def test_a_change_group_is_undone_with_the_confirmed_count(cli: Call, store: Store) -> None:
     ids = [later(store) for _ in range(3)]
     done = cli("terminate", *ids)
-    batch = cli("audit", "--json").document["entries"][0]["batch"]
-    assert f"undo with: runner undo --batch {batch}" in done.out
-    assert batch in cli("audit", "--batch", batch).out
+    group = cli("audit", "--json").document["entries"][0]["change_group"]
+    assert f"undo with: runner undo --group {group}" in done.out
+    assert group in cli("audit", "--group", group).out
     cli("retry", ids[0])
-    preview = cli("undo", "--batch", batch, "--dry-run", "--json").document
+    preview = cli("undo", "--group", group, "--dry-run", "--json").document
     assert (preview["total"], preview["eligible"], preview["skipped"][0]["changes"]) == (3, 2, 1)
-    result = cli("undo", "--batch", batch)
+    result = cli("undo", "--group", group)
     assert result.code == Exit.BAD_INPUT
     assert "2 would be undone" in result.out
     assert "confirm with --yes 2" in result.err
-    assert cli("undo", "--batch", batch, "--yes", 3).code == Exit.CONFLICT
-    assert cli("undo", "--batch", batch, "--yes", 2).code == Exit.PARTIAL
+    assert cli("undo", "--group", group, "--yes", 3).code == Exit.CONFLICT
+    assert cli("undo", "--group", group, "--yes", 2).code == Exit.PARTIAL
     assert [task["state"] for task in store.tasks()] == ["waiting"] * 3
 
 
-@pytest.mark.parametrize("words", [("1", "--batch", "x"), ("1", "--yes", "1"), ("--batch", "nothing")])
+@pytest.mark.parametrize("words", [("1", "--group", "x"), ("1", "--yes", "1"), ("--group", "nothing")])
 def test_ambiguous_undo_arguments_are_rejected(cli: Call, store: Store, words: tuple[str, ...]) -> None:
     later(store)
     assert cli("undo", *words).code == Exit.BAD_INPUT

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.app import VERBS, build
+from runner.cli.app import CLI_COMMANDS, build
 from runner.cli.exit_codes import Exit, exit_code_of
 from runner.errors import DatabaseUnavailable, VersionConflict
 from tests.cli.conftest import PROGRAM, Call, program
@@ -47,7 +47,7 @@ WITHOUT_DATABASE = {"views"}
 
 
 def test_every_command_of_the_table_exists_and_has_help(call: Call) -> None:
-    for verb in VERBS:
+    for verb in CLI_COMMANDS:
         result = call(verb.name, "--help")
         assert result.code == 0, verb.name
         assert f"Usage: runner {verb.name}" in result.out
@@ -56,7 +56,7 @@ def test_every_command_of_the_table_exists_and_has_help(call: Call) -> None:
 
 def test_the_help_lists_every_command_and_exit_code(call: Call) -> None:
     result = call("--help").out
-    assert all(f" {verb.name} " in result for verb in VERBS)
+    assert all(f" {verb.name} " in result for verb in CLI_COMMANDS)
     assert all(f"\n{code:5}  " in result for code in Exit)
 
 

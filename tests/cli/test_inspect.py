@@ -13,7 +13,7 @@ from runner.cli.exit_codes import Exit
 from runner.db.transaction import Transaction, clock
 from runner.model.outcome import Done, Failure, Retry
 from runner.model.task import NewTask, Shown, State
-from runner.store.metrics import Minute, write_statistics
+from runner.store.minute_statistics import Minute, write_statistics
 from tests.cli.conftest import Call, Store, program
 
 EVIL = "\x1b[31mred\x9b0m\u202e\u200b[bold]x[/bold][/nothing]\r\n"

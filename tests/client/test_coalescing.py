@@ -20,7 +20,7 @@ from runner.model.task import NewTask, SubmitResult
 from runner.store.submit import submit_with_result
 from runner.urls import parse_url
 
-PATIENCE = 60
+WAIT_SECONDS = 60
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ class Gate:
         self.sizes.append(len(tasks))
         self.arrived.set()
         await self._open.acquire()
-        return await self._database.state(submit_with_result, tasks)
+        return await self._database.write_single(submit_with_result, tasks)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def gathering(gate: Gate) -> AsyncIterator[Coalescer]:
     coalescing = Coalescer(gate.submit, asyncio.get_running_loop())
     yield coalescing
     gate.let(100)
-    await asyncio.wait_for(coalescing.end(), PATIENCE)
+    await asyncio.wait_for(coalescing.end(), WAIT_SECONDS)
 
 
 async def stored(database: Database) -> dict[int, str]:
@@ -81,7 +81,7 @@ async def stored(database: Database) -> dict[int, str]:
 
 
 async def told(future: Future[SubmitResult]) -> int:
-    (task_id,) = (await asyncio.wait_for(asyncio.wrap_future(future), PATIENCE)).ids
+    (task_id,) = (await asyncio.wait_for(asyncio.wrap_future(future), WAIT_SECONDS)).ids
     return task_id
 
 
@@ -230,5 +230,5 @@ def test_closing_the_client_stores_all_pending_submits(
     tasks = [work.options().call(number=number) for number in range(50)]
     futures = [get_client().submit([task]) for task in tasks]
     disconnect()
-    assert not wait_for(futures, timeout=PATIENCE).not_done
+    assert not wait_for(futures, timeout=WAIT_SECONDS).not_done
     assert len(asyncio.run(_stored_at(migrated_url))) == 50

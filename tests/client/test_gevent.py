@@ -12,7 +12,7 @@ from runner.client.client import refuse_event_loop
 from runner.errors import WouldBlock
 from tests.conftest import on_sqlite
 
-PATIENCE = 60
+WAIT_SECONDS = 60
 
 PROGRAM = """
 from gevent import monkey
@@ -50,7 +50,7 @@ except TimedOut:
 def test_greenlets_submit_and_wait(migrated_url: str, tmp_path: Path) -> None:
     (tmp_path / "greenlets.py").write_text(PROGRAM)
     command = [sys.executable, "-P", str(tmp_path / "greenlets.py"), migrated_url]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
     assert (answer.stdout, answer.stderr) == ("20 tasks\n", "")
 
 

@@ -37,10 +37,10 @@ from runner.queries.task.results import TaskResult
 from runner.settings import Settings
 from runner.store.retention import prune
 from runner.urls import parse_url
-from tests.engine.workshop import QUICK, at_work
+from tests.engine.harness import QUICK, at_work
 from tests.store.rows import ahead
 
-PATIENCE = 30
+WAIT_SECONDS = 30
 LIMIT = 200
 """Most bytes of a result."""
 
@@ -110,29 +110,29 @@ async def history(database: Database, task_id: int) -> Any:
 
 
 async def test_a_result_has_the_type_of_the_return_annotation(running_handlers: SimpleNamespace) -> None:
-    invoice = await (await running_handlers.bill.submit_async(number=7)).wait(timeout=PATIENCE)
+    invoice = await (await running_handlers.bill.submit_async(number=7)).wait(timeout=WAIT_SECONDS)
     assert invoice == Invoice(number=7, due=date(2030, 1, 7))
-    assert await (await running_handlers.crunch.submit_async(rows=3)).wait(timeout=PATIENCE) == 6
+    assert await (await running_handlers.crunch.submit_async(rows=3)).wait(timeout=WAIT_SECONDS) == 6
 
 
 async def test_a_result_without_an_annotation_is_plain_json(running_handlers: SimpleNamespace) -> None:
-    assert await (await running_handlers.say.submit_async(size=1)).wait(timeout=PATIENCE) == {"said": "x"}
-    assert await (await running_handlers.refuse.submit_async(why="")).wait(timeout=PATIENCE) is None
+    assert await (await running_handlers.say.submit_async(size=1)).wait(timeout=WAIT_SECONDS) == {"said": "x"}
+    assert await (await running_handlers.refuse.submit_async(why="")).wait(timeout=WAIT_SECONDS) is None
 
 
 async def test_a_result_of_an_unknown_handler_is_plain_json(running_handlers: SimpleNamespace) -> None:
     handle = await running_handlers.bill.submit_async(number=7)
-    await handle.wait(timeout=PATIENCE)
+    await handle.wait(timeout=WAIT_SECONDS)
     REGISTRY._handlers.pop("test.bill")
     try:
-        assert await handle.wait(timeout=PATIENCE) == {"number": 7, "due": "2030-01-07"}
+        assert await handle.wait(timeout=WAIT_SECONDS) == {"number": 7, "due": "2030-01-07"}
     finally:
         REGISTRY.add(running_handlers.bill)
 
 
 async def test_a_thread_can_wait_without_an_event_loop(running_handlers: SimpleNamespace) -> None:
     def ask(rows: int) -> Any:
-        return running_handlers.crunch.submit(rows=rows).result(timeout=PATIENCE)
+        return running_handlers.crunch.submit(rows=rows).result(timeout=WAIT_SECONDS)
 
     assert await asyncio.gather(*(asyncio.to_thread(ask, rows) for rows in range(8))) == [*range(0, 16, 2)]
 
@@ -144,23 +144,23 @@ async def test_a_blocking_wait_on_an_event_loop_is_rejected(handlers: SimpleName
 
 async def test_the_id_is_enough_to_get_the_result_later(running_handlers: SimpleNamespace) -> None:
     number = int(await running_handlers.bill.submit_async(number=7))
-    assert (await running_handlers.bill.task_handle(number).wait(timeout=PATIENCE)).number == 7
+    assert (await running_handlers.bill.task_handle(number).wait(timeout=WAIT_SECONDS)).number == 7
 
 
 async def test_a_wait_includes_retries(running_handlers: SimpleNamespace) -> None:
-    assert await (await running_handlers.fail.submit_async(times=2)).wait(timeout=PATIENCE) == "found"
+    assert await (await running_handlers.fail.submit_async(times=2)).wait(timeout=WAIT_SECONDS) == "found"
 
 
 async def test_a_failure_has_the_error_of_the_handler(running_handlers: SimpleNamespace) -> None:
     with pytest.raises(TaskFailed, match=r"after attempt 3: LookupError: no shop in attempt 3\.$") as failed:
-        await (await running_handlers.fail.submit_async(times=9)).wait(timeout=PATIENCE)
+        await (await running_handlers.fail.submit_async(times=9)).wait(timeout=WAIT_SECONDS)
     assert (failed.value.error_type, failed.value.message) == ("LookupError", "no shop in attempt 3")
     assert (failed.value.attempts, "raise LookupError" in failed.value.traceback) == (3, True)
 
 
 async def test_dead_is_a_failure_with_its_reason(running_handlers: SimpleNamespace) -> None:
     with pytest.raises(TaskFailed, match=r"Dead: no \{such\} shop") as failed:
-        await (await running_handlers.refuse.submit_async(why="no {such} shop")).wait(timeout=PATIENCE)
+        await (await running_handlers.refuse.submit_async(why="no {such} shop")).wait(timeout=WAIT_SECONDS)
     assert (failed.value.error_type, failed.value.message) == ("Dead", "no {such} shop")
 
 
@@ -170,7 +170,7 @@ async def test_waiting_for_a_terminated_task_raises_task_cancelled(
     handle = await handlers.bill.submit_async(number=1)
     await terminated(database, handle)
     with pytest.raises(TaskCancelled, match=r"handler 'test\.bill' was cancelled"):
-        await handle.wait(timeout=PATIENCE)
+        await handle.wait(timeout=WAIT_SECONDS)
 
 
 async def terminated(database: Database, task_id: int) -> None:
@@ -185,14 +185,14 @@ async def test_after_a_timeout_a_caller_can_wait_again(handlers: SimpleNamespace
         await asyncio.to_thread(handle.result, timeout=0.01)
     settings = Settings(url=parse_url(migrated_url), **QUICK)
     async with at_work(Runner(settings, {handlers.crunch.name: handlers.crunch})):
-        assert await handle.wait(timeout=PATIENCE) == 2
+        assert await handle.wait(timeout=WAIT_SECONDS) == 2
 
 
 async def test_a_finished_task_returns_its_result_with_timeout_0(
     running_handlers: SimpleNamespace, database: Database
 ) -> None:
     handle = await running_handlers.crunch.submit_async(rows=1)
-    await handle.wait(timeout=PATIENCE)
+    await handle.wait(timeout=WAIT_SECONDS)
     assert (await handle.wait(timeout=0), await asyncio.to_thread(handle.result, timeout=0)) == (2, 2)
     with pytest.raises(TaskNotFound):
         await TaskHandle[int](4711).wait(timeout=0)
@@ -213,27 +213,27 @@ async def test_the_final_query_has_a_timeout(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_a_task_that_does_not_exist_is_not_found(database: Database) -> None:
     with pytest.raises(TaskNotFound, match="Task 4711 does not exist"):
-        await TaskHandle[int](4711).wait(timeout=PATIENCE)
+        await TaskHandle[int](4711).wait(timeout=WAIT_SECONDS)
 
 
 @pytest.mark.parametrize("id", [0, 2**63])
 async def test_an_impossible_id_does_not_affect_other_waits(running_handlers: SimpleNamespace, id: int) -> None:
     handle = await running_handlers.crunch.submit_async(rows=1)
-    others = [handle.wait(timeout=PATIENCE), TaskHandle[Any](id).wait(timeout=PATIENCE)]
+    others = [handle.wait(timeout=WAIT_SECONDS), TaskHandle[Any](id).wait(timeout=WAIT_SECONDS)]
     answers = await asyncio.gather(*others, return_exceptions=True)
     assert [isinstance(answer, TaskNotFound) for answer in answers] == [False, True]
     assert not isinstance(answers[0], BaseException)
     with pytest.raises(TaskNotFound, match=f"Task {id} does not exist"):
-        await TaskHandle[int](id).wait(timeout=PATIENCE)
+        await TaskHandle[int](id).wait(timeout=WAIT_SECONDS)
 
 
 async def test_a_pruned_task_is_not_found(running_handlers: SimpleNamespace, database: Database) -> None:
     handle = await running_handlers.crunch.submit_async(rows=1)
-    await handle.wait(timeout=PATIENCE)
+    await handle.wait(timeout=WAIT_SECONDS)
     await database.write(_aged, handle)
     await database.write(prune, {State.SUCCEEDED: timedelta(days=7)})
     with pytest.raises(TaskNotFound, match="pruned"):
-        await handle.wait(timeout=PATIENCE)
+        await handle.wait(timeout=WAIT_SECONDS)
 
 
 async def _aged(tx: Transaction, task_id: int) -> None:
@@ -246,7 +246,7 @@ async def test_a_result_that_is_too_large_is_reported_on_the_task(
 ) -> None:
     handle = await running_handlers.say.submit_async(size=LIMIT)
     with pytest.raises(ResultNotKept, match="211 bytes exceed the result_limit of 200"):
-        await handle.wait(timeout=PATIENCE)
+        await handle.wait(timeout=WAIT_SECONDS)
     row = await history(database, handle)
     assert (row.state, row.result) == (State.SUCCEEDED, None)
     assert row.error == "the result was not kept: 211 bytes exceed the result_limit of 200"
@@ -254,15 +254,15 @@ async def test_a_result_that_is_too_large_is_reported_on_the_task(
 
 async def test_a_result_that_does_not_match_the_annotation_is_reported(running_handlers: SimpleNamespace) -> None:
     with pytest.raises(InvalidResult, match="valid integer"):
-        await (await running_handlers.lie.submit_async()).wait(timeout=PATIENCE)
+        await (await running_handlers.lie.submit_async()).wait(timeout=WAIT_SECONDS)
 
 
 async def test_a_missing_result_is_reported(running_handlers: SimpleNamespace, database: Database) -> None:
     handle = await running_handlers.bill.submit_async(number=3)
-    await handle.wait(timeout=PATIENCE)
+    await handle.wait(timeout=WAIT_SECONDS)
     await database.write(_emptied, handle)
     with pytest.raises(InvalidResult, match=r"annotation: there is none; inside ctx\.transaction\(\), set its result"):
-        await handle.wait(timeout=PATIENCE)
+        await handle.wait(timeout=WAIT_SECONDS)
 
 
 async def _emptied(tx: Transaction, task_id: int) -> None:
@@ -275,7 +275,7 @@ async def test_hundreds_of_waits_share_queries(running_handlers: SimpleNamespace
     get_client().waiting._look = looks
     numbers = range(500)
     handles = await running_handlers.crunch.submit_many_async({"rows": number} for number in numbers)
-    results = await asyncio.gather(*(handle.wait(timeout=PATIENCE) for handle in handles))
+    results = await asyncio.gather(*(handle.wait(timeout=WAIT_SECONDS) for handle in handles))
     assert results == [2 * number for number in numbers]
     assert len(looks.sizes) < 250
     assert get_client().waiting._watched == {}
@@ -296,11 +296,11 @@ class QueryCounter:
 
 async def test_one_query_reads_many_results(running_handlers: SimpleNamespace) -> None:
     handles = await running_handlers.crunch.submit_many_async({"rows": number} for number in range(20))
-    await results_async(handles, timeout=PATIENCE)
+    await results_async(handles, timeout=WAIT_SECONDS)
     looks = QueryCounter(get_client().waiting._look)
     get_client().waiting._look = looks
     expected = [2 * number for number in range(20)]
-    assert await results_async(handles, timeout=PATIENCE) == expected
+    assert await results_async(handles, timeout=WAIT_SECONDS) == expected
     assert await asyncio.to_thread(lambda: results(reversed(handles), timeout=0)) == expected[::-1]
     assert (looks.sizes, await results_async([])) == ([20, 20], [])
 
@@ -312,15 +312,15 @@ async def test_many_results_raise_the_first_error_or_return_all_errors(running_h
         TaskHandle[None](4711),
     ]
     with pytest.raises(TaskFailed, match="no shop"):
-        await results_async(handles, timeout=PATIENCE)
-    answers = await results_async(handles, timeout=PATIENCE, return_exceptions=True)
+        await results_async(handles, timeout=WAIT_SECONDS)
+    answers = await results_async(handles, timeout=WAIT_SECONDS, return_exceptions=True)
     assert [type(answer) for answer in answers] == [TaskFailed, type(None), TaskNotFound]
 
 
 async def test_many_results_have_one_timeout(running_handlers: SimpleNamespace) -> None:
     quick = await running_handlers.crunch.submit_async(rows=1)
     later = await running_handlers.crunch.options(delay="1h").submit_async(rows=1)
-    await quick.wait(timeout=PATIENCE)
+    await quick.wait(timeout=WAIT_SECONDS)
     answers = await results_async([later, quick], timeout="10ms", return_exceptions=True)
     assert (type(answers[0]), answers[1]) == (TimedOut, 2)
 
@@ -334,7 +334,7 @@ async def test_a_timeout_does_not_include_opening_the_database(
     running_handlers: SimpleNamespace, migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle = await running_handlers.crunch.submit_async(rows=1)
-    await handle.wait(timeout=PATIENCE)
+    await handle.wait(timeout=WAIT_SECONDS)
     open_when_asked = []
     ask = ResultPoller.wait
 
@@ -370,7 +370,7 @@ async def test_a_new_caller_does_not_wait_for_the_rest_after_a_slow_query(monkey
     monkeypatch.setattr(result_poller, "time", clock)
     poller = ResultPoller(clock.look, asyncio.get_running_loop())
     for number in (1, 2, 3):
-        await asyncio.wait_for(asyncio.wrap_future(poller.wait([number])), PATIENCE)
+        await asyncio.wait_for(asyncio.wrap_future(poller.wait([number])), WAIT_SECONDS)
     assert clock.now == 300
 
 
@@ -430,22 +430,22 @@ class Outage:
 async def test_a_wait_survives_a_short_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_poller, "LATEST", SOONEST)
     poller = ResultPoller(Outage(3), asyncio.get_running_loop())
-    endings = await asyncio.wait_for(asyncio.wrap_future(poller.wait([1])), PATIENCE)
+    endings = await asyncio.wait_for(asyncio.wrap_future(poller.wait([1])), WAIT_SECONDS)
     assert (endings, poller.trouble) == ({1: TaskResult(1, "work", State.SUCCEEDED, 1, "1", None)}, None)
 
 
 async def test_a_single_query_reports_an_outage_immediately() -> None:
     poller = ResultPoller(Outage(1_000), asyncio.get_running_loop())
-    endings = await asyncio.wait_for(asyncio.wrap_future(poller.wait([1], until_finished=False)), PATIENCE)
+    endings = await asyncio.wait_for(asyncio.wrap_future(poller.wait([1], until_finished=False)), WAIT_SECONDS)
     assert isinstance(endings[1], DatabaseUnavailable)
 
 
 async def test_a_long_outage_fails_every_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_poller, "LATEST", SOONEST)
-    monkeypatch.setattr(result_poller, "PATIENCE", 0.0)
+    monkeypatch.setattr(result_poller, "WAIT_SECONDS", 0.0)
     poller = ResultPoller(Outage(1_000), asyncio.get_running_loop())
     waits = [asyncio.wrap_future(poller.wait([number])) for number in (1, 2, 2)]
-    answers = await asyncio.wait_for(asyncio.gather(*waits), PATIENCE)
+    answers = await asyncio.wait_for(asyncio.gather(*waits), WAIT_SECONDS)
     errors = [error for answer in answers for error in answer.values()]
     assert ({type(error) for error in errors}, len({id(error) for error in errors})) == ({DatabaseUnavailable}, 3)
 
@@ -459,7 +459,7 @@ async def test_cancelled_waits_stop_the_queries() -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await cancelled
     assert poller._poller is not None
-    await asyncio.wait_for(poller._poller, PATIENCE)
+    await asyncio.wait_for(poller._poller, WAIT_SECONDS)
     assert poller._watched == {}
 
 

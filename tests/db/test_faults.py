@@ -20,7 +20,7 @@ from tests.postgres import Cluster, Server, drop_database, find_programs
 
 on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
-PATIENCE = 30
+WAIT_SECONDS = 30
 _REAL = {"payload": '{"word": "ключ"}'}
 
 
@@ -35,7 +35,7 @@ async def tasks(database: Database) -> int:
 
 async def no_driver_threads() -> None:
     """Wait for the thread of a failed connection: aiosqlite asks it to stop, but does not wait."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_SECONDS):
         while any("_connection_worker_thread" in thread.name for thread in threading.enumerate()):
             await asyncio.sleep(0.001)
 
@@ -81,7 +81,7 @@ async def test_a_statement_is_cancelled_at_its_deadline(database: Database) -> N
         "postgresql": "SELECT pg_sleep(3600)",
     }
     with pytest.raises(DatabaseRefused):
-        async with asyncio.timeout(PATIENCE), database.reading(0.05) as tx:
+        async with asyncio.timeout(WAIT_SECONDS), database.reading(0.05) as tx:
             await tx.rows(sa.text(endless[database.dialect.name]))
     assert await tasks(database) == 0
 
@@ -104,7 +104,7 @@ async def test_a_cancelled_write_finishes_and_holds_no_lock(database: Database) 
     with pytest.raises(asyncio.CancelledError):
         await writing
     assert await tasks(database) == 1
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_SECONDS):
         await put(database)
 
 
@@ -141,7 +141,7 @@ async def test_two_deadlocked_writes_both_succeed(database: Database) -> None:
             await met.wait()
         await tx.execute(sa.update(task).where(task.c.id == second).values(version=task.c.version + 1))
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(WAIT_SECONDS):
         await asyncio.gather(database.write(both, one, two), database.write(both, two, one))
     assert len(runs) > 2
     async with database.reading() as tx:

@@ -45,7 +45,7 @@ from runner.queries.why.why import why
 from runner.settings import Settings
 from runner.store.claim import Claimant, HandlerDefaults, claim
 from runner.store.heartbeat import Identity, heartbeat, leave, register
-from runner.store.metrics import Minute, write_statistics
+from runner.store.minute_statistics import Minute, write_statistics
 from runner.store.rescue import Rescuer, rescue
 from runner.store.retention import prune, retention_of
 from runner.store.settle import Settlement, settle
@@ -54,8 +54,8 @@ from runner.urls import parse_url
 from tests.cli.conftest import program
 from tests.conftest import PostgresDatabases
 from tests.postgres.logins import logins
+from tests.store.every_operation import DEAD, HELD, LATER, OPERATIONS, RUNNER, UNDOS, Verb, arrange
 from tests.store.rows import filtered
-from tests.store.scene import DEAD, HELD, INTERVENES, LATER, RUNNER, TAKES_BACK, Verb, arrange
 
 URL = parse_url("postgresql://app@db.example.org/app")
 
@@ -296,7 +296,7 @@ CASES = (
     Case("delete the audit", sent("DELETE FROM task_audit"), ("runner",)),
     Case("strike a runner out", sent("DELETE FROM task_runner"), ("runner",)),
     *(Case(name, verb, ("runner",)) for name, verb in RUNS.items()),
-    *(Case(name, verb, ("operator",)) for name, verb in (INTERVENES | TAKES_BACK).items()),
+    *(Case(name, verb, ("operator",)) for name, verb in (OPERATIONS | UNDOS).items()),
     *(Case(name, sent(statement), RUNNERS_AND_OPERATORS) for name, statement in KEY_THEFT.items()),
     *(Case(name, sent(statement), ()) for name, statement in NOBODY_MAY.items()),
 )

@@ -18,7 +18,7 @@ async def test_a_statement_that_outlives_the_database_closes_its_connection(migr
 
     closed: list[object] = []
     sa.event.listen(database.engine.sync_engine, "close", lambda connection, _: closed.append(connection))
-    statement = asyncio.ensure_future(database.ask(wait))
+    statement = asyncio.ensure_future(database.read_single(wait))
     await begun.wait()
     await database.dispose()
     assert not closed
@@ -36,6 +36,6 @@ async def test_a_connection_serves_the_next_statement(migrated_url: str) -> None
         return None
 
     for _ in range(3):
-        await database.state(nothing)
+        await database.write_single(nothing)
     assert len(opened) == 1
     await database.dispose()

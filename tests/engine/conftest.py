@@ -1,11 +1,11 @@
-"""A workshop on each kind of database."""
+"""A harness on each kind of database."""
 
 import pytest
 
 from runner.db.database import Database
-from tests.engine.workshop import Workshop
+from tests.engine.harness import Harness
 
 
 @pytest.fixture
-def workshop(database: Database, migrated_url: str) -> Workshop:
-    return Workshop(database, migrated_url)
+def harness(database: Database, migrated_url: str) -> Harness:
+    return Harness(database, migrated_url)

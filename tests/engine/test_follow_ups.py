@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from runner import Context, TaskHandler, handler
 from runner.handlers.registry import REGISTRY
-from tests.engine.workshop import Workshop
+from tests.engine.harness import Harness
 
 Later = TaskHandler[[int], Any, Any]
 
@@ -22,7 +22,7 @@ def later() -> Iterator[Later]:
     REGISTRY._handlers.pop(later.name)
 
 
-def parent(workshop: Workshop, kind: str, later: Later, ends: Any) -> None:
+def parent(harness: Harness, kind: str, later: Later, ends: Any) -> None:
     """A handler that submits a follow-up and then returns or raises as given."""
 
     async def on_loop(ctx: Context) -> None:
@@ -35,23 +35,23 @@ def parent(workshop: Workshop, kind: str, later: Later, ends: Any) -> None:
             later.options(tx=tx).submit(ctx.attempt)
             tx.execute(ends, {"task": ctx.id})
 
-    workshop.handler("parent", max_attempts=1)(on_loop if kind == "async" else in_thread)
+    harness.handler("parent", max_attempts=1)(on_loop if kind == "async" else in_thread)
 
 
-async def follow_ups(workshop: Workshop) -> int:
-    task = workshop.database.tables.task
-    return await workshop.count(task, task.c.handler == "test.later")
+async def follow_ups(harness: Harness) -> int:
+    task = harness.database.tables.task
+    return await harness.count(task, task.c.handler == "test.later")
 
 
 each_kind = pytest.mark.parametrize("kind", ["async", "plain"])
 
 
 @each_kind
-async def test_a_follow_up_commits_with_the_end_of_its_parent(workshop: Workshop, later: Later, kind: str) -> None:
-    parent(workshop, kind, later, sa.text("SELECT :task"))
-    task = await workshop.submit("parent")
-    await workshop.work()
-    assert (await workshop.state(task), await follow_ups(workshop)) == ("succeeded", 1)
+async def test_a_follow_up_commits_with_the_end_of_its_parent(harness: Harness, later: Later, kind: str) -> None:
+    parent(harness, kind, later, sa.text("SELECT :task"))
+    task = await harness.submit("parent")
+    await harness.work()
+    assert (await harness.state(task), await follow_ups(harness)) == ("succeeded", 1)
 
 
 @each_kind
@@ -60,10 +60,8 @@ async def test_a_follow_up_commits_with_the_end_of_its_parent(workshop: Workshop
     ["INSERT INTO nowhere VALUES (:task)", "UPDATE task SET fence = fence + 1 WHERE id = :task"],
     ids=["fails", "is fenced out"],
 )
-async def test_a_parent_that_is_not_done_has_no_follow_up(
-    workshop: Workshop, later: Later, kind: str, ends: str
-) -> None:
-    parent(workshop, kind, later, sa.text(ends))
-    task = await workshop.submit("parent")
-    await workshop.work()
-    assert (await workshop.state(task), await follow_ups(workshop)) == ("dead", 0)
+async def test_a_parent_that_is_not_done_has_no_follow_up(harness: Harness, later: Later, kind: str, ends: str) -> None:
+    parent(harness, kind, later, sa.text(ends))
+    task = await harness.submit("parent")
+    await harness.work()
+    assert (await harness.state(task), await follow_ups(harness)) == ("dead", 0)

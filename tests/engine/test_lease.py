@@ -65,7 +65,9 @@ async def heard_last(lease: Lease, database: Database, ago: float) -> None:
     runner = database.tables.runner
     async with database.writing() as tx:
         past = runner.update().where(runner.c.id == lease.id)
-        await tx.execute(past.values(beat_at=db_later(db_now(), -ago), lease_until=db_later(db_now(), LEASE - ago)))
+        await tx.execute(
+            past.values(heartbeat_at=db_later(db_now(), -ago), lease_until=db_later(db_now(), LEASE - ago))
+        )
 
 
 async def test_a_fresh_runner_gives_others_one_lease_to_renew(lease: Lease, clock: Clock) -> None:

@@ -14,7 +14,7 @@ from runner import Context, Dead, logs
 from runner.engine.worker import log_rescued
 from runner.queries.failures import failures as read_failures
 from runner.store.rescue import Rescued
-from tests.engine.workshop import Workshop
+from tests.engine.harness import Harness
 
 SECRET = "swordfish"
 
@@ -43,32 +43,32 @@ def stream(root: logging.Logger) -> io.StringIO:
     return stream
 
 
-async def test_every_event_is_one_line_of_json_without_payloads(workshop: Workshop, stream: io.StringIO) -> None:
-    @workshop.handler("broken", max_attempts=2)
+async def test_every_event_is_one_line_of_json_without_payloads(harness: Harness, stream: io.StringIO) -> None:
+    @harness.handler("broken", max_attempts=2)
     async def broken(password: str) -> None:
         raise ValueError(f"two\nlines\x1b[31m, {password}")
 
-    @workshop.handler("strict")
+    @harness.handler("strict")
     async def strict(n: int) -> None: ...
 
-    @workshop.handler("fine")
+    @harness.handler("fine")
     async def fine(password: str) -> str:
         return password
 
-    await workshop.submit("broken", {"password": SECRET})
-    await workshop.submit("strict", {"n": SECRET})
-    await workshop.submit("fine", {"password": SECRET})
-    await workshop.work()
+    await harness.submit("broken", {"password": SECRET})
+    await harness.submit("strict", {"n": SECRET})
+    await harness.submit("fine", {"password": SECRET})
+    await harness.work()
     lines = stream.getvalue().splitlines()
     records = [json.loads(line) for line in lines]
     assert all({"at", "level", "logger", "message"} <= set(record) for record in records)
     messages = " ".join(record["message"] for record in records)
     assert "(broken) attempt 1/2: retry: ValueError: two lines" in messages
-    assert "(broken) attempt 2/2: bury: ValueError: two lines" in messages
+    assert "(broken) attempt 2/2: die: ValueError: two lines" in messages
     assert "InvalidPayload" in messages
     assert "password" not in messages
     assert SECRET not in stream.getvalue()
-    failures = await workshop.database.read(read_failures)
+    failures = await harness.database.read(read_failures)
     assert [SECRET in f"{failure.message} {failure.traceback}" for failure in failures] == [False] * len(failures)
     assert "***" in " ".join(failure.message for failure in failures)
     assert "\x1b" not in stream.getvalue()
@@ -88,14 +88,12 @@ def test_likely_secrets_are_masked(root: logging.Logger, form: Literal["json", "
     assert SECRET not in stream.getvalue()
 
 
-async def test_the_first_line_names_the_runner_and_the_last_its_results(
-    workshop: Workshop, stream: io.StringIO
-) -> None:
-    @workshop.handler("fine")
+async def test_the_first_line_names_the_runner_and_the_last_its_results(harness: Harness, stream: io.StringIO) -> None:
+    @harness.handler("fine")
     async def fine() -> None: ...
 
-    await workshop.submit("fine")
-    await workshop.work()
+    await harness.submit("fine")
+    await harness.work()
     messages = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
     assert messages[0].startswith("runner ")
     assert "with 1 handler" in messages[0]
@@ -141,25 +139,25 @@ def test_log_level_applies_to_all_loggers_otherwise(
 
 
 @pytest.mark.parametrize("own", [True, False])
-async def test_every_line_inside_a_handler_names_its_task(workshop: Workshop, root: logging.Logger, own: bool) -> None:
+async def test_every_line_inside_a_handler_names_its_task(harness: Harness, root: logging.Logger, own: bool) -> None:
     stream = configured(root, logging.INFO) if own else unconfigured(root)
     logs.set_up("json", stream=stream)
     root.handlers[0].setFormatter(logs.JsonLines())
     shop = logging.getLogger("shop")
 
-    @workshop.handler("on_loop")
+    @harness.handler("on_loop")
     async def on_loop() -> None:
         shop.info("on the loop")
         await asyncio.to_thread(shop.info, "beside the loop")
 
-    @workshop.handler("in_thread")
+    @harness.handler("in_thread")
     def in_thread(ctx: Context) -> None:
         shop.info("in a thread")
         ctx.logger.info("by the context")
 
-    first = await workshop.submit("on_loop")
-    second = await workshop.submit("in_thread")
-    await workshop.work()
+    first = await harness.submit("on_loop")
+    second = await harness.submit("in_thread")
+    await harness.work()
     shop.info("outside")
     records = [json.loads(line) for line in stream.getvalue().splitlines()]
     fields = {record["message"]: [record.get(name) for name in ("task", "handler", "attempt")] for record in records}
@@ -184,7 +182,7 @@ class ShopClosed(Exception):
 
 @pytest.mark.parametrize("in_thread", [True, False])
 async def test_a_death_is_an_error_with_its_exception_and_a_retry_a_warning(
-    workshop: Workshop, caplog: pytest.LogCaptureFixture, in_thread: bool
+    harness: Harness, caplog: pytest.LogCaptureFixture, in_thread: bool
 ) -> None:
     def sell(item: str) -> None:
         raise ShopClosed(f"no {item} today")
@@ -192,9 +190,9 @@ async def test_a_death_is_an_error_with_its_exception_and_a_retry_a_warning(
     async def sell_async(item: str) -> None:
         sell(item)
 
-    workshop.handler("sell", max_attempts=2)(sell if in_thread else sell_async)
-    task = await workshop.submit("sell", {"item": "hats"}, key="order-1")
-    await workshop.work()
+    harness.handler("sell", max_attempts=2)(sell if in_thread else sell_async)
+    task = await harness.submit("sell", {"item": "hats"}, key="order-1")
+    await harness.work()
     retry, death = [record for record in caplog.records if getattr(record, "task", None) == task]
     assert (retry.levelname, retry.exc_info, death.levelname) == ("WARNING", None, "ERROR")
     assert death.exc_info is not None
@@ -207,14 +205,14 @@ async def test_a_death_is_an_error_with_its_exception_and_a_retry_a_warning(
 
 
 async def test_the_exception_of_a_death_has_no_secret_of_the_payload(
-    workshop: Workshop, caplog: pytest.LogCaptureFixture
+    harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @workshop.handler("sell", max_attempts=1)
+    @harness.handler("sell", max_attempts=1)
     async def sell(password: str) -> None:
         raise ShopClosed(f"no entry with {password}")
 
-    await workshop.submit("sell", {"password": SECRET})
-    await workshop.work()
+    await harness.submit("sell", {"password": SECRET})
+    await harness.work()
     (death,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert death.exc_info is not None
     assert [error_type := death.exc_info[0], str(death.exc_info[1])] == [error_type, "no entry with ***"]
@@ -222,21 +220,19 @@ async def test_the_exception_of_a_death_has_no_secret_of_the_payload(
     assert (error_type.__module__, error_type.__qualname__) == (__name__, "ShopClosed")
 
 
-async def test_a_death_without_an_exception_is_an_error_too(
-    workshop: Workshop, caplog: pytest.LogCaptureFixture
-) -> None:
-    @workshop.handler("sell")
+async def test_a_death_without_an_exception_is_an_error_too(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    @harness.handler("sell")
     async def sell() -> Dead:
         return Dead("the shop has closed down")
 
-    await workshop.submit("sell")
-    await workshop.work()
+    await harness.submit("sell")
+    await harness.work()
     (death,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert (death.exc_info, "the shop has closed down" in death.getMessage()) == (None, True)
 
 
 def test_a_task_that_dies_with_its_runner_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
-    for verb in ("rescue", "bury"):
+    for verb in ("rescue", "die"):
         log_rescued(17, Rescued(verb, "default", "sell", 5, None))
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
     assert [getattr(record, "task", None) for record in caplog.records] == [17, 17]

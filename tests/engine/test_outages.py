@@ -11,15 +11,15 @@ import pytest
 from runner.db import connect
 from runner.db.database import Database
 from tests.conftest import NO_POSTGRES, SqliteDatabases
+from tests.engine.harness import Harness, at_work, until, wait_for_event
 from tests.engine.locks import Lock
-from tests.engine.workshop import Workshop, at_work, heard, until
 from tests.postgres import Server, create_database, find_programs
 
 
 class Outage(Protocol):
     """A way to take a database away, and to give it back."""
 
-    workshop: Workshop
+    harness: Harness
 
     async def begin(self) -> None: ...
 
@@ -29,9 +29,9 @@ class Outage(Protocol):
 class LockedFile:
     """Another program keeps the write lock of a SQLite file."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self.workshop = workshop
-        self._lock = Lock(workshop.url)
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self._lock = Lock(harness.url)
 
     async def begin(self) -> None:
         await self._lock.take()
@@ -43,15 +43,15 @@ class LockedFile:
 class StoppedServer:
     """A PostgreSQL server is shut down."""
 
-    def __init__(self, workshop: Workshop, server: Server) -> None:
-        self.workshop = workshop
+    def __init__(self, harness: Harness, server: Server) -> None:
+        self.harness = harness
         self._server = server
         self._away = False
 
     async def begin(self) -> None:
         await asyncio.to_thread(self._server.stop, "immediate")
         self._away = True
-        await self.workshop.database.dispose()  # whose connections are dead now
+        await self.harness.database.dispose()  # whose connections are dead now
 
     async def end(self) -> None:
         if self._away:
@@ -90,8 +90,8 @@ def url(server: Server | None, request: pytest.FixtureRequest) -> str:
 async def outage(server: Server | None, url: str) -> AsyncIterator[Outage]:
     database = Database.open(url)
     await database.migrate()
-    workshop = Workshop(database, url)
-    outage: Outage = StoppedServer(workshop, server) if server else LockedFile(workshop)
+    harness = Harness(database, url)
+    outage: Outage = StoppedServer(harness, server) if server else LockedFile(harness)
     yield outage
     await outage.end()
     await database.dispose()
@@ -104,17 +104,17 @@ def said(caplog: pytest.LogCaptureFixture, words: str) -> bool:
 async def test_a_runner_waits_for_a_database_that_is_away_when_it_starts(
     outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workshop = outage.workshop
+    harness = outage.harness
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None: ...
 
-    task = await workshop.submit("work")
+    task = await harness.submit("work")
     await outage.begin()
-    async with workshop.running():
+    async with harness.running():
         await until(lambda: said(caplog, "database unavailable: retrying in "))
         await outage.end()
-        await workshop.ended(task)
+        await harness.ended(task)
     assert not errors(caplog)
 
 
@@ -122,7 +122,7 @@ async def test_a_runner_that_waits_for_its_database_can_be_stopped(
     outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:
     await outage.begin()
-    runner = outage.workshop.runner()
+    runner = outage.harness.runner()
     async with at_work(runner) as life:
         await until(lambda: said(caplog, "database unavailable: retrying in "))
         runner.stop()
@@ -130,27 +130,27 @@ async def test_a_runner_that_waits_for_its_database_can_be_stopped(
 
 
 async def test_outcomes_wait_for_the_database_and_claims_stop(outage: Outage, caplog: pytest.LogCaptureFixture) -> None:
-    workshop, begun, go_on, starts = outage.workshop, asyncio.Event(), asyncio.Event(), []
+    harness, begun, go_on, starts = outage.harness, asyncio.Event(), asyncio.Event(), []
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> str:
         starts.append("work")
         begun.set()
         await go_on.wait()
         return "kept"
 
-    task = await workshop.submit("work")
-    async with workshop.running(lease_timeout="10s") as runner:
-        await heard(begun)
+    task = await harness.submit("work")
+    async with harness.running(lease_timeout="10s") as runner:
+        await wait_for_event(begun)
         await outage.begin()
         go_on.set()
         await until(lambda: said(caplog, "database unavailable: 1 outcome buffered, retrying in "))
         assert not runner.claimer._allowed()
         await outage.end()
-        await workshop.ended(task)
-        after = await workshop.submit("work")
-        await workshop.ended(after)
-    row = await workshop.row(task)
+        await harness.ended(task)
+        after = await harness.submit("work")
+        await harness.ended(after)
+    row = await harness.row(task)
     assert (row.state, row.attempt, row.rescues, row.result) == ("succeeded", 1, 0, '"kept"')
     assert starts == ["work", "work"]
     assert not errors(caplog)
@@ -159,25 +159,25 @@ async def test_outcomes_wait_for_the_database_and_claims_stop(outage: Outage, ca
 async def test_outcomes_outlast_an_outage_that_is_longer_than_the_lease(
     outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workshop, begun, go_on, starts = outage.workshop, asyncio.Event(), asyncio.Event(), []
+    harness, begun, go_on, starts = outage.harness, asyncio.Event(), asyncio.Event(), []
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None:
         starts.append("work")
         begun.set()
         await go_on.wait()
 
-    task = await workshop.submit("work")
-    async with workshop.running(lease_timeout="800ms", heartbeat_interval="200ms") as runner:
-        await heard(begun)
+    task = await harness.submit("work")
+    async with harness.running(lease_timeout="800ms", heartbeat_interval="200ms") as runner:
+        await wait_for_event(begun)
         await outage.begin()
         await until(lambda: not runner.lease.is_valid)
         go_on.set()
         await until(lambda: said(caplog, "database unavailable: 1 outcome buffered, retrying in "))
         await asyncio.sleep(0.3)  # the lease, of which `held` knows four fifths, is over for everybody
         await outage.end()
-        await workshop.ended(task)
-    row = await workshop.row(task)
+        await harness.ended(task)
+    row = await harness.row(task)
     assert (row.state, row.attempt, row.rescues) == ("succeeded", 1, 0)
     assert starts == ["work"]
 
@@ -185,21 +185,21 @@ async def test_outcomes_outlast_an_outage_that_is_longer_than_the_lease(
 async def test_a_scan_that_found_the_database_away_is_made_up_for_though_scans_are_rare(
     outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workshop = outage.workshop
+    harness = outage.harness
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None: ...
 
-    async with workshop.running(
+    async with harness.running(
         poll_interval="1h", notify=False, sqlite_poll_interval="1h", lease_timeout="10s", heartbeat_interval="100ms"
     ) as runner:
         await until(lambda: runner.claimer.open and runner.claimer.idle)
-        task = await workshop.submit("work")
+        task = await harness.submit("work")
         await outage.begin()
         runner._scan_soon()
         await until(lambda: said(caplog, "database unavailable: retrying in "))
         await outage.end()
-        await workshop.ended(task)
+        await harness.ended(task)
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:

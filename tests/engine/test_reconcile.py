@@ -16,8 +16,8 @@ from runner.operations.terminate import terminate
 from runner.store.claim import claim
 from runner.store.heartbeat import Identity, register
 from runner.store.settle import Settlement, settle
-from tests.engine.answers import LateAnswers, LostAnswers
-from tests.engine.workshop import PATIENCE, Workshop, at_work, until
+from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until
+from tests.engine.lost_replies import LateReplies, LostReplies
 
 RELEASE = Release("the answer was lost")
 RARE = {
@@ -30,43 +30,43 @@ RARE = {
 """Settings of a runner that scans and beats only when a test asks for it."""
 
 
-async def submitted(workshop: Workshop, number: int, **options: Any) -> list[int]:
-    return [await workshop.submit("work", **options) for _ in range(number)]
+async def submitted(harness: Harness, number: int, **options: Any) -> list[int]:
+    return [await harness.submit("work", **options) for _ in range(number)]
 
 
 async def ready(runner: Runner) -> None:
     await until(lambda: runner.claimer.open and runner.claimer.idle)
 
 
-async def has_running(workshop: Workshop, number: int) -> bool:
-    task = workshop.database.tables.task
-    return await workshop.count(task, task.c.state == State.RUNNING) == number
+async def has_running(harness: Harness, number: int) -> bool:
+    task = harness.database.tables.task
+    return await harness.count(task, task.c.state == State.RUNNING) == number
 
 
 @pytest.mark.parametrize("suspects", [False, True], ids=["claim", "claim_suspect"])
 async def test_tasks_of_a_claim_whose_answer_is_lost_run_on_the_same_runner(
-    workshop: Workshop, suspects: bool, caplog: pytest.LogCaptureFixture
+    harness: Harness, suspects: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     started: list[int] = []
 
-    @workshop.handler("work", max_attempts=1)
+    @harness.handler("work", max_attempts=1)
     async def work() -> None:
         started.append(1)
 
     number = 1 if suspects else 7
-    tasks = await submitted(workshop, number)
+    tasks = await submitted(harness, number)
     if suspects:
-        await workshop.change(sa.update(workshop.database.tables.task).values(rescues=2))
-    runner = workshop.runner(concurrency=20)
-    answers = LostAnswers(runner.database, suspects)
+        await harness.change(sa.update(harness.database.tables.task).values(rescues=2))
+    runner = harness.runner(concurrency=20)
+    answers = LostReplies(runner.database, suspects)
     answers.most = 1
     async with at_work(runner):
         id_before = await has_an_id(runner)
-        await workshop.ended(*tasks)
+        await harness.ended(*tasks)
         assert runner.lease.id == id_before, "one runner lives throughout"
     assert answers.lost == 1
     assert len(started) == number
-    rows = [await workshop.row(task) for task in tasks]
+    rows = [await harness.row(task) for task in tasks]
     assert {(row.state, row.attempt, row.releases) for row in rows} == {("succeeded", 1, 1)}
     warnings = [record.getMessage() for record in caplog.records if record.name == "runner.reconcile"]
     noun = "task" if number == 1 else "tasks"
@@ -78,126 +78,124 @@ async def has_an_id(runner: Runner) -> int:
     return runner.lease.id
 
 
-async def test_the_first_heartbeat_that_sees_a_stranger_releases_it(workshop: Workshop) -> None:
-    @workshop.handler("work")
+async def test_the_first_heartbeat_that_sees_a_stranger_releases_it(harness: Harness) -> None:
+    @harness.handler("work")
     async def work() -> None: ...
 
-    tasks = await submitted(workshop, 3)
-    async with workshop.running(**RARE) as runner:
+    tasks = await submitted(harness, 3)
+    async with harness.running(**RARE) as runner:
         await ready(runner)
-        await workshop.ended(*tasks)
-        strangers = await submitted(workshop, 3)
-        await claimed_behind(workshop, runner)
-        assert await has_running(workshop, 3)
+        await harness.ended(*tasks)
+        strangers = await submitted(harness, 3)
+        await claimed_behind(harness, runner)
+        assert await has_running(harness, 3)
         await runner._heartbeat()
-        await until(lambda: has_running(workshop, 0))
+        await until(lambda: has_running(harness, 0))
         await runner.claimer.scan()
-        await workshop.ended(*strangers)
+        await harness.ended(*strangers)
 
 
-async def claimed_behind(workshop: Workshop, runner: Runner) -> list[Claimed]:
+async def claimed_behind(harness: Harness, runner: Runner) -> list[Claimed]:
     """Claim the due tasks for a runner, and keep the answer from it."""
     claiming = runner.claimer
     await claiming._survey()
-    return await workshop.database.state(claim, claiming.claimant, claiming.lanes.places, claiming._defaults, 100)
+    return await harness.database.write_single(claim, claiming.claimant, claiming.lanes.places, claiming._defaults, 100)
 
 
 async def test_a_claim_in_flight_during_a_heartbeat_keeps_its_tasks(
-    workshop: Workshop, caplog: pytest.LogCaptureFixture
+    harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     started: list[int] = []
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None:
         started.append(1)
 
-    tasks = await submitted(workshop, 5)
-    runner = workshop.runner(concurrency=20, **RARE)
-    late = LateAnswers(runner.database)
+    tasks = await submitted(harness, 5)
+    runner = harness.runner(concurrency=20, **RARE)
+    late = LateReplies(runner.database)
     runner.claimer._database = late  # type: ignore[assignment]
     async with at_work(runner):
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_SECONDS):
             await late.kept.wait()
         await runner._heartbeat()
         assert runner.reconciler._comparison is not None, "the heartbeat saw tasks that are not here yet"
         await runner._heartbeat()
-        assert await has_running(workshop, 5)
+        assert await has_running(harness, 5)
         late.go_on.set()
-        await workshop.ended(*tasks)
+        await harness.ended(*tasks)
         await until(lambda: runner.reconciler._comparison is None)
-    rows = [await workshop.row(task) for task in tasks]
+    rows = [await harness.row(task) for task in tasks]
     assert {(row.state, row.attempt, row.releases, row.fence) for row in rows} == {("succeeded", 1, 0, 1)}
     assert len(started) == 5
     assert "released" not in caplog.text
 
 
-async def test_outcomes_in_the_settle_buffer_are_no_strangers(workshop: Workshop) -> None:
-    @workshop.handler("work")
+async def test_outcomes_in_the_settle_buffer_are_no_strangers(harness: Harness) -> None:
+    @harness.handler("work")
     async def work() -> None: ...
 
-    tasks = await submitted(workshop, 3)
-    async with workshop.running(**RARE | {"settle_interval": "1h"}) as runner:
+    tasks = await submitted(harness, 3)
+    async with harness.running(**RARE | {"settle_interval": "1h"}) as runner:
         await until(lambda: len(runner.worker.buffer) == 3)
-        assert await has_running(workshop, 3)
+        assert await has_running(harness, 3)
         await runner._heartbeat()
         assert runner.reconciler._comparison is None
         runner.worker.buffer._full.set()
-        await workshop.ended(*tasks)
-    assert [(await workshop.row(task)).releases for task in tasks] == [0, 0, 0]
+        await harness.ended(*tasks)
+    assert [(await harness.row(task)).releases for task in tasks] == [0, 0, 0]
 
 
-async def test_a_terminate_request_for_a_stranger_takes_effect(workshop: Workshop) -> None:
-    @workshop.handler("work")
+async def test_a_terminate_request_for_a_stranger_takes_effect(harness: Harness) -> None:
+    @harness.handler("work")
     async def work() -> None: ...
 
-    async with workshop.running(**RARE) as runner:
+    async with harness.running(**RARE) as runner:
         await ready(runner)
-        task = await workshop.submit("work")
-        await claimed_behind(workshop, runner)
-        row = await workshop.row(task)
-        asked = await workshop.database.write(
-            terminate, [Target(task, row.version)], Actor("ana", "desk", "wrong list")
-        )
+        task = await harness.submit("work")
+        await claimed_behind(harness, runner)
+        row = await harness.row(task)
+        asked = await harness.database.write(terminate, [Target(task, row.version)], Actor("ana", "desk", "wrong list"))
         assert asked.changed == [task]
         await runner._heartbeat()
-        await workshop.ended(task)
-    assert await workshop.state(task) == "cancelled"
+        await harness.ended(task)
+    assert await harness.state(task) == "cancelled"
 
 
-async def test_the_same_task_under_a_higher_fence_is_a_stranger_beside_its_earlier_run(workshop: Workshop) -> None:
+async def test_the_same_task_under_a_higher_fence_is_a_stranger_beside_its_earlier_run(harness: Harness) -> None:
     begun, go_on = threading.Event(), threading.Event()
     fences: list[bool] = []
 
-    @workshop.handler("work")
+    @harness.handler("work")
     def work() -> None:
         fences.append(go_on.is_set())
         begun.set()
-        go_on.wait(PATIENCE)
+        go_on.wait(WAIT_SECONDS)
 
-    async with workshop.running(**RARE) as runner:
+    async with harness.running(**RARE) as runner:
         await ready(runner)
-        task = await workshop.submit("work")
+        task = await harness.submit("work")
         await runner.claimer.scan()
         await until(begun.is_set)
-        await runner.claimer.close(PATIENCE)
-        table = workshop.database.tables.task
+        await runner.claimer.close(WAIT_SECONDS)
+        table = harness.database.tables.task
         taken_back = {"state": State.WAITING.value, "fence": table.c.fence + 1, "runner_id": None}
-        await workshop.change(sa.update(table).where(table.c.id == task).values(taken_back))
-        (again,) = await claimed_behind(workshop, runner)
+        await harness.change(sa.update(table).where(table.c.id == task).values(taken_back))
+        (again,) = await claimed_behind(harness, runner)
         assert (again.id, again.fence) == (task, 3)
         await runner._heartbeat()
-        await until(lambda: has_running(workshop, 0))
+        await until(lambda: has_running(harness, 0))
         runner.claimer.open = True
         go_on.set()
-        await until(lambda: succeeds(workshop, runner, task))
+        await until(lambda: succeeds(harness, runner, task))
     assert fences == [False, True]
-    assert (await workshop.row(task)).state == "succeeded"
+    assert (await harness.row(task)).state == "succeeded"
 
 
-async def succeeds(workshop: Workshop, runner: Runner, task: int) -> bool:
+async def succeeds(harness: Harness, runner: Runner, task: int) -> bool:
     """Scan, since a task that was put off is due a second later."""
     await runner.claimer.scan()
-    return await workshop.state(task) == "succeeded"
+    return await harness.state(task) == "succeeded"
 
 
 async def test_a_stranger_that_was_claimed_again_since_is_left_alone(database: Database) -> None:
@@ -222,28 +220,28 @@ async def test_a_row_that_waits_is_not_released_though_it_names_the_runner(datab
     assert settled.fenced == {1}
 
 
-async def test_a_draining_runner_leaves_no_stranger_behind(workshop: Workshop) -> None:
-    @workshop.handler("work", max_attempts=1)
+async def test_a_draining_runner_leaves_no_stranger_behind(harness: Harness) -> None:
+    @harness.handler("work", max_attempts=1)
     async def work() -> None: ...
 
-    async with workshop.running(**RARE) as runner:
+    async with harness.running(**RARE) as runner:
         await ready(runner)
-        task = await workshop.submit("work")
-        await claimed_behind(workshop, runner)
-    row = await workshop.row(task)
+        task = await harness.submit("work")
+        await claimed_behind(harness, runner)
+    row = await harness.row(task)
     assert (row.state, row.attempt, row.releases) == ("waiting", 0, 1)
 
 
 async def test_a_job_that_ends_by_an_exception_of_ours_is_a_failed_attempt_and_frees_its_slot(
-    workshop: Workshop, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = True
 
-    @workshop.handler("work", max_attempts=2)
+    @harness.handler("work", max_attempts=2)
     async def work() -> None: ...
 
-    task = await workshop.submit("work")
-    runner = workshop.runner(concurrency=1)
+    task = await harness.submit("work")
+    runner = harness.runner(concurrency=1)
     execute = runner.worker.executor.execute
 
     async def breaks(*arguments: Any) -> Outcome:
@@ -256,25 +254,25 @@ async def test_a_job_that_ends_by_an_exception_of_ours_is_a_failed_attempt_and_f
 
     monkeypatch.setattr(runner.worker.executor, "execute", breaks)
     async with at_work(runner):
-        await workshop.ended(task)
+        await harness.ended(task)
         assert runner.worker.in_flight.on_loop.in_use == 0
-    row = await workshop.row(task)
+    row = await harness.row(task)
     assert (row.state, row.attempt) == ("succeeded", 2)
-    (failed,) = await workshop.attempts(task)
+    (failed,) = await harness.attempts(task)
     assert (failed.error_type, failed.message) == ("RecursionError", "out of the executor")
     assert "ended without an outcome" in caplog.text
 
 
 async def test_a_job_that_broke_before_its_handler_began_frees_its_slot_too(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = True
 
-    @workshop.handler("work", max_attempts=2)
+    @harness.handler("work", max_attempts=2)
     async def work() -> None: ...
 
-    tasks = [await workshop.submit("work") for _ in range(2)]
-    runner = workshop.runner(concurrency=1)
+    tasks = [await harness.submit("work") for _ in range(2)]
+    runner = harness.runner(concurrency=1)
     execute = runner.worker.executor.execute
 
     async def breaks(*arguments: Any) -> Outcome:
@@ -286,6 +284,6 @@ async def test_a_job_that_broke_before_its_handler_began_frees_its_slot_too(
 
     monkeypatch.setattr(runner.worker.executor, "execute", breaks)
     async with at_work(runner):
-        await workshop.ended(*tasks)
+        await harness.ended(*tasks)
         assert runner.worker.in_flight.on_loop.in_use == 0
-    assert sorted([(await workshop.row(task)).attempt for task in tasks]) == [1, 2]
+    assert sorted([(await harness.row(task)).attempt for task in tasks]) == [1, 2]

@@ -14,7 +14,7 @@ from runner.engine.slots import InFlight, Running
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed, State
 from runner.policy.polling import LookAhead
-from tests.engine.workshop import PATIENCE, Workshop, heard, until
+from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
 
 MANY = 30
 
@@ -37,90 +37,90 @@ class Gauge:
             self.ended += 1
 
 
-async def submitted(workshop: Workshop, handler: str, tasks: int = MANY) -> Sequence[int]:
-    return [await workshop.submit(handler) for _ in range(tasks)]
+async def submitted(harness: Harness, handler: str, tasks: int = MANY) -> Sequence[int]:
+    return [await harness.submit(handler) for _ in range(tasks)]
 
 
-async def in_flight(workshop: Workshop) -> int:
-    task = workshop.database.tables.task
-    return await workshop.count(task, task.c.state == State.RUNNING.value)
+async def in_flight(harness: Harness) -> int:
+    task = harness.database.tables.task
+    return await harness.count(task, task.c.state == State.RUNNING.value)
 
 
-async def test_async_handlers_never_exceed_the_slots(workshop: Workshop) -> None:
+async def test_async_handlers_never_exceed_the_slots(harness: Harness) -> None:
     gauge = Gauge()
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None:
         with gauge:
             await asyncio.sleep(0.005)
 
-    await submitted(workshop, "work")
-    await workshop.work(concurrency=3)
+    await submitted(harness, "work")
+    await harness.work(concurrency=3)
     assert (gauge.most, gauge.ended) == (3, MANY)
 
 
-async def test_plain_functions_never_exceed_the_threads(workshop: Workshop) -> None:
+async def test_plain_functions_never_exceed_the_threads(harness: Harness) -> None:
     gauge, together = Gauge(), threading.Barrier(2)
 
-    @workshop.handler("work")
+    @harness.handler("work")
     def work() -> None:
         with gauge:
-            together.wait(PATIENCE)
+            together.wait(WAIT_SECONDS)
 
-    await submitted(workshop, "work")
-    await workshop.work(threads=2)
+    await submitted(harness, "work")
+    await harness.work(threads=2)
     assert (gauge.most, gauge.ended) == (2, MANY)
 
 
-async def test_slow_threads_do_not_starve_async_handlers(workshop: Workshop) -> None:
+async def test_slow_threads_do_not_starve_async_handlers(harness: Harness) -> None:
     go_on, gauge = threading.Event(), Gauge()
 
-    @workshop.handler("slow")
+    @harness.handler("slow")
     def slow() -> None:
-        go_on.wait(PATIENCE)
+        go_on.wait(WAIT_SECONDS)
 
-    @workshop.handler("fast")
+    @harness.handler("fast")
     async def fast() -> None:
         with gauge:
             pass
 
-    await submitted(workshop, "slow")
-    async with workshop.running(threads=2) as runner:
+    await submitted(harness, "slow")
+    async with harness.running(threads=2) as runner:
         await until(lambda: runner.worker.in_flight.in_threads.in_use == 2)
-        await workshop.ended(*await submitted(workshop, "fast"))
+        await harness.ended(*await submitted(harness, "fast"))
         go_on.set()
 
 
-async def test_no_more_is_claimed_than_fits(workshop: Workshop) -> None:
+async def test_no_more_is_claimed_than_fits(harness: Harness) -> None:
     go_on, gauge = asyncio.Event(), Gauge()
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None:
         with gauge:
             await go_on.wait()
 
-    tasks = await submitted(workshop, "work")
-    async with workshop.running(concurrency=3) as runner:
+    tasks = await submitted(harness, "work")
+    async with harness.running(concurrency=3) as runner:
         await until(lambda: gauge.now == 3)
-        assert await in_flight(workshop) == 3
+        assert await in_flight(harness) == 3
         await runner.claimer.scan()
-        assert await in_flight(workshop) == 3
+        assert await in_flight(harness) == 3
         go_on.set()
-        await workshop.ended(*tasks)
+        await harness.ended(*tasks)
     assert gauge.most == 3
 
 
-async def test_without_prefetch_no_claimed_task_waits_for_a_slot(workshop: Workshop) -> None:
+async def test_without_prefetch_no_claimed_task_waits_for_a_slot(harness: Harness) -> None:
     most_in_hand = 0
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None:
         nonlocal most_in_hand
         most_in_hand = max(most_in_hand, slots.in_use + len(slots.waiting))
 
     for _ in range(MANY):
-        await workshop.submit("work")
-    async with workshop.running(concurrency=3, prefetch=0) as runner:
+        await harness.submit("work")
+    async with harness.running(concurrency=3, prefetch=0) as runner:
         slots = runner.worker.in_flight.on_loop
         for _ in range(100):  # as after a long while of quick work, which would have it look far ahead
             slots.look_ahead.ended(1_000)
@@ -133,116 +133,116 @@ class OneAhead(LookAhead):
         return 1
 
 
-async def test_a_task_waiting_behind_slow_work_is_released(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_waiting_behind_slow_work_is_released(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = asyncio.Event()
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None:
         await go_on.wait()
 
-    slow = await workshop.submit("work")
-    async with workshop.running(
+    slow = await harness.submit("work")
+    async with harness.running(
         concurrency=1, poll_interval=timedelta(hours=1), heartbeat_interval=timedelta(seconds=1)
     ) as runner:
         slots = runner.worker.in_flight.on_loop
         await until(lambda: bool(slots.in_use))
         slots.look_ahead = OneAhead()  # as after a while of quick work
-        waiting = await workshop.submit("work")
+        waiting = await harness.submit("work")
         await runner.claimer.scan()
         await until(lambda: waiting in runner.worker.in_flight.tasks)
         slots.look_ahead = LookAhead()
         await runner._heartbeat()
-        assert await in_flight(workshop) == 2  # for a moment it may well wait
+        assert await in_flight(harness) == 2  # for a moment it may well wait
         monkeypatch.setattr(process, "MAX_SLOT_WAIT", 0.0)
         await until(lambda: runner.worker.metrics.verbs["release"] == 1)
-        assert (await workshop.state(waiting), await in_flight(workshop)) == ("waiting", 1)
+        assert (await harness.state(waiting), await in_flight(harness)) == ("waiting", 1)
         go_on.set()
-        await workshop.ended(slow, waiting)
+        await harness.ended(slow, waiting)
 
 
-async def test_two_runners_share_and_start_nothing_twice(workshop: Workshop) -> None:
+async def test_two_runners_share_and_start_nothing_twice(harness: Harness) -> None:
     started: list[int] = []
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work(n: int) -> None:
         started.append(n)
         await asyncio.sleep(0.002)
 
     for n in range(MANY):
-        await workshop.submit("work", {"n": n})
-    await asyncio.gather(workshop.work(concurrency=2), workshop.work(concurrency=2))
+        await harness.submit("work", {"n": n})
+    await asyncio.gather(harness.work(concurrency=2), harness.work(concurrency=2))
     assert sorted(started) == list(range(MANY))
 
 
-async def test_a_thread_that_was_given_up_keeps_its_slot_until_it_ends(workshop: Workshop) -> None:
+async def test_a_thread_that_was_given_up_keeps_its_slot_until_it_ends(harness: Harness) -> None:
     go_on, gauge = threading.Event(), Gauge()
 
-    @workshop.handler("stuck", timeout=0.05, max_attempts=1)
+    @harness.handler("stuck", timeout=0.05, max_attempts=1)
     def stuck() -> None:
-        go_on.wait(PATIENCE)
+        go_on.wait(WAIT_SECONDS)
 
-    @workshop.handler("quick")
+    @harness.handler("quick")
     def quick() -> None:
         with gauge:
             pass
 
-    given_up = await workshop.submit("stuck")
-    async with workshop.running(threads=1) as runner:
-        await workshop.ended(given_up)
-        assert await workshop.state(given_up) == "dead"
-        behind = await workshop.submit("quick")
+    given_up = await harness.submit("stuck")
+    async with harness.running(threads=1) as runner:
+        await harness.ended(given_up)
+        assert await harness.state(given_up) == "dead"
+        behind = await harness.submit("quick")
         await runner.claimer.scan()
-        assert (gauge.ended, await workshop.state(behind)) == (0, "waiting")
+        assert (gauge.ended, await harness.state(behind)) == (0, "waiting")
         go_on.set()
-        await workshop.ended(behind)
+        await harness.ended(behind)
 
 
-async def test_a_task_in_flight_is_not_started_again_by_the_same_runner(workshop: Workshop) -> None:
+async def test_a_task_in_flight_is_not_started_again_by_the_same_runner(harness: Harness) -> None:
     """A lease can run out and be taken back while the body still runs; the task then runs here again, but later."""
     begun, go_on, starts = asyncio.Event(), threading.Event(), []
 
-    @workshop.handler("work")
+    @harness.handler("work")
     def work() -> None:
         starts.append(go_on.is_set())
         loop.call_soon_threadsafe(begun.set)
-        go_on.wait(PATIENCE)
+        go_on.wait(WAIT_SECONDS)
 
     loop = asyncio.get_running_loop()
-    task = await workshop.submit("work")
-    table = workshop.database.tables.task
-    async with workshop.running() as runner:
-        await heard(begun)
+    task = await harness.submit("work")
+    table = harness.database.tables.task
+    async with harness.running() as runner:
+        await wait_for_event(begun)
         # As after a rescue, but with a valid lease: the body is still running in the runner.
         taken_back = {"state": State.WAITING.value, "fence": table.c.fence + 1, "runner_id": None}
-        await workshop.change(sa.update(table).where(table.c.id == task).values(taken_back))
+        await harness.change(sa.update(table).where(table.c.id == task).values(taken_back))
         await runner.claimer.scan()
         assert starts == [False]
         go_on.set()
-        await workshop.ended(task)
+        await harness.ended(task)
     assert starts == [False, True]
-    assert await workshop.state(task) == "succeeded"
+    assert await harness.state(task) == "succeeded"
 
 
-async def test_a_scan_ends_despite_unclaimable_tasks(workshop: Workshop) -> None:
-    @workshop.handler("work")
+async def test_a_scan_ends_despite_unclaimable_tasks(harness: Harness) -> None:
+    @harness.handler("work")
     async def work() -> None: ...
 
-    used_up = await workshop.submit("work", max_attempts=3)
-    table = workshop.database.tables.task
-    await workshop.change(sa.update(table).where(table.c.id == used_up).values(attempt=3))
-    async with workshop.running() as runner:
-        await workshop.ended(await workshop.submit("work"))
+    used_up = await harness.submit("work", max_attempts=3)
+    table = harness.database.tables.task
+    await harness.change(sa.update(table).where(table.c.id == used_up).values(attempt=3))
+    async with harness.running() as runner:
+        await harness.ended(await harness.submit("work"))
         await until(lambda: runner.claimer.idle)
-    assert await workshop.state(used_up) == "waiting"
+    assert await harness.state(used_up) == "waiting"
 
 
 @pytest.mark.parametrize(("rescues", "most"), [(2, 16), (3, 4), (4, 1)])
 async def test_suspects_run_in_groups_that_narrow_with_each_lost_runner_beside_others(
-    workshop: Workshop, rescues: int, most: int
+    harness: Harness, rescues: int, most: int
 ) -> None:
     suspects, others, full = Gauge(), Gauge(), asyncio.Event()
 
-    @workshop.handler("suspect")
+    @harness.handler("suspect")
     async def suspect() -> None:
         with suspects:
             if suspects.now == most:
@@ -250,17 +250,17 @@ async def test_suspects_run_in_groups_that_narrow_with_each_lost_runner_beside_o
             await full.wait()
             await asyncio.sleep(0.005)
 
-    @workshop.handler("other")
+    @harness.handler("other")
     async def other() -> None:
         with others:
             await asyncio.sleep(0.005)
 
-    await submitted(workshop, "suspect", 20)
-    table = workshop.database.tables.task
-    await workshop.change(sa.update(table).values(rescues=rescues, max_attempts=20))
-    await submitted(workshop, "other", 10)
+    await submitted(harness, "suspect", 20)
+    table = harness.database.tables.task
+    await harness.change(sa.update(table).values(rescues=rescues, max_attempts=20))
+    await submitted(harness, "other", 10)
     # Long enough for no suspect to run for the proof time.
-    await workshop.work(
+    await harness.work(
         poll_interval="1h",
         notify=False,
         sqlite_poll_interval="1h",
@@ -272,40 +272,40 @@ async def test_suspects_run_in_groups_that_narrow_with_each_lost_runner_beside_o
     assert others.ended == 10
 
 
-async def test_a_suspect_that_has_run_for_the_proof_time_makes_room_for_the_next_one(workshop: Workshop) -> None:
+async def test_a_suspect_that_has_run_for_the_proof_time_makes_room_for_the_next_one(harness: Harness) -> None:
     begun: list[int] = []
     gate = asyncio.Event()
 
-    @workshop.handler("slow")
+    @harness.handler("slow")
     async def slow(ctx: Context) -> None:
         begun.append(ctx.id)
         await gate.wait()
 
-    @workshop.handler("quick")
+    @harness.handler("quick")
     async def quick(ctx: Context) -> None:
         begun.append(ctx.id)
 
-    first, second = await submitted(workshop, "slow", 2)
-    (other,) = await submitted(workshop, "quick", 1)
-    table = workshop.database.tables.task
-    await workshop.change(sa.update(table).values(rescues=4, max_attempts=20))
-    async with workshop.running(lease_timeout="400ms", heartbeat_interval="100ms"):
-        await workshop.ended(other)
+    first, second = await submitted(harness, "slow", 2)
+    (other,) = await submitted(harness, "quick", 1)
+    table = harness.database.tables.task
+    await harness.change(sa.update(table).values(rescues=4, max_attempts=20))
+    async with harness.running(lease_timeout="400ms", heartbeat_interval="100ms"):
+        await harness.ended(other)
         assert begun == [first, second, other], "none of them waits for the end of a slow one"
         gate.set()
-        await workshop.ended(first, second)
+        await harness.ended(first, second)
 
 
-async def test_a_suspect_that_fails_is_run_as_others_are_after_that(workshop: Workshop) -> None:
-    @workshop.handler("flaky", max_attempts=20)
+async def test_a_suspect_that_fails_is_run_as_others_are_after_that(harness: Harness) -> None:
+    @harness.handler("flaky", max_attempts=20)
     async def flaky(ctx: Context) -> None:
         if ctx.attempt == 1:
             raise ConnectionError
 
-    (task,) = await submitted(workshop, "flaky", 1)
-    await workshop.change(sa.update(workshop.database.tables.task).values(rescues=4))
-    await workshop.work()
-    row = await workshop.row(task)
+    (task,) = await submitted(harness, "flaky", 1)
+    await harness.change(sa.update(harness.database.tables.task).values(rescues=4))
+    await harness.work()
+    row = await harness.row(task)
     assert (row.state, row.attempt, row.rescues) == ("succeeded", 2, 0)
 
 

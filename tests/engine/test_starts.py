@@ -10,7 +10,7 @@ from runner.engine.runner import Runner
 from runner.engine.starts import QUICK
 from runner.policy.polling import LookAhead
 from runner.store.heartbeat import leave
-from tests.engine.workshop import Workshop, heard, until
+from tests.engine.harness import Harness, until, wait_for_event
 
 RARE: dict[str, Any] = {
     "poll_interval": "1h",
@@ -43,86 +43,86 @@ class Frozen:
 class Work:
     """A handler whose first run waits, with a task that waits behind it."""
 
-    def __init__(self, workshop: Workshop) -> None:
+    def __init__(self, harness: Harness) -> None:
         self.begun, self.go_on = asyncio.Event(), asyncio.Event()
         self.starts: list[str] = []
 
-        @workshop.handler("first", max_attempts=1)
+        @harness.handler("first", max_attempts=1)
         async def first() -> None:
             self.starts.append("first")
             self.begun.set()
             await self.go_on.wait()
 
-        @workshop.handler("second", max_attempts=1)
+        @harness.handler("second", max_attempts=1)
         async def second() -> None:
             self.starts.append("second")
 
-    async def waits_behind(self, workshop: Workshop, runner: Runner) -> tuple[int, int]:
+    async def waits_behind(self, harness: Harness, runner: Runner) -> tuple[int, int]:
         """Submit both, and return their ids when one runs and the other waits for its slot."""
-        first = await workshop.submit("first")
+        first = await harness.submit("first")
         await until(lambda: runner.claimer.open)
         await runner.claimer.scan()
-        await heard(self.begun)
+        await wait_for_event(self.begun)
         runner.worker.in_flight.on_loop.look_ahead = OneAhead()
-        second = await workshop.submit("second")
+        second = await harness.submit("second")
         await runner.claimer.scan()
         assert second in runner.worker.in_flight.tasks
         return first, second
 
 
 async def test_a_thawed_runner_starts_nothing_until_its_lease_is_renewed(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work, frozen = Work(workshop), Frozen(monkeypatch)
-    async with workshop.running(**RARE) as runner:
-        first, second = await work.waits_behind(workshop, runner)
+    work, frozen = Work(harness), Frozen(monkeypatch)
+    async with harness.running(**RARE) as runner:
+        first, second = await work.waits_behind(harness, runner)
         frozen.thaw()
         work.go_on.set()
-        await workshop.ended(first)
+        await harness.ended(first)
         assert work.starts == ["first"]
         assert runner.worker.in_flight.on_loop.in_use == 0
         await runner._heartbeat()
-        await workshop.ended(second)
-    row = await workshop.row(second)
+        await harness.ended(second)
+    row = await harness.row(second)
     assert (row.state, row.attempt, row.releases) == ("succeeded", 1, 0)
     assert work.starts == ["first", "second"]
 
 
 async def test_a_thawed_runner_drops_its_waiting_tasks_after_it_was_declared_lost(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work, frozen = Work(workshop), Frozen(monkeypatch)
-    async with workshop.running(**RARE) as runner:
-        _, second = await work.waits_behind(workshop, runner)
+    work, frozen = Work(harness), Frozen(monkeypatch)
+    async with harness.running(**RARE) as runner:
+        _, second = await work.waits_behind(harness, runner)
         frozen.thaw()
-        await workshop.database.write(leave, runner.lease.id)
+        await harness.database.write(leave, runner.lease.id)
         work.go_on.set()
         await until(lambda: runner.worker.in_flight.on_loop.in_use == 0)
         assert work.starts == ["first"]
         await runner._heartbeat()
-        await until(lambda: second_scan(workshop, runner, second))
+        await until(lambda: second_scan(harness, runner, second))
     assert work.starts.count("second") == 1
-    row = await workshop.row(second)
+    row = await harness.row(second)
     assert (row.state, row.attempt, row.fence) == ("succeeded", 1, 2), "it starts under a new claim"
 
 
-async def second_scan(workshop: Workshop, runner: Runner, task: int) -> bool:
+async def second_scan(harness: Harness, runner: Runner, task: int) -> bool:
     await runner.claimer.scan()
-    return await workshop.state(task) == "succeeded"
+    return await harness.state(task) == "succeeded"
 
 
-async def test_a_task_that_lost_the_lease_between_its_slot_and_its_first_step_waits_again(workshop: Workshop) -> None:
+async def test_a_task_that_lost_the_lease_between_its_slot_and_its_first_step_waits_again(harness: Harness) -> None:
     ran: list[int] = []
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None:
         ran.append(1)
 
-    async with workshop.running(**RARE) as runner:
+    async with harness.running(**RARE) as runner:
         await until(lambda: runner.claimer.open and runner.claimer.idle)
         answers = iter([True, False])
         runner.worker._may_start = lambda: next(answers, False)
-        task = await workshop.submit("work")
+        task = await harness.submit("work")
         await runner.claimer.scan()
         await until(lambda: len(runner.worker.in_flight.on_loop.waiting) == 1)
         await asyncio.sleep(0)
@@ -131,36 +131,36 @@ async def test_a_task_that_lost_the_lease_between_its_slot_and_its_first_step_wa
         assert len(runner.worker.buffer) == 0
         runner.worker._may_start = lambda: True
         runner.worker.start_waiting()
-        await workshop.ended(task)
+        await harness.ended(task)
     assert ran == [1]
 
 
-async def test_a_prefetched_task_that_runs_for_long_is_marked_as_started(workshop: Workshop) -> None:
+async def test_a_prefetched_task_that_runs_for_long_is_marked_as_started(harness: Harness) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
-    work = Work(workshop)
+    work = Work(harness)
 
-    @workshop.handler("third")
+    @harness.handler("third")
     async def third() -> None:
         begun.set()
         await go_on.wait()
 
-    async with workshop.running(**RARE) as runner:
-        first, second = await work.waits_behind(workshop, runner)
-        assert (await workshop.row(first)).started_at is not None, "it had a slot when it was claimed"
-        assert (await workshop.row(second)).started_at is None
+    async with harness.running(**RARE) as runner:
+        first, second = await work.waits_behind(harness, runner)
+        assert (await harness.row(first)).started_at is not None, "it had a slot when it was claimed"
+        assert (await harness.row(second)).started_at is None
         work.go_on.set()
-        await workshop.ended(first, second)
+        await harness.ended(first, second)
         await until(lambda: runner.worker._starts._timer is None)
         runner.worker.in_flight.on_loop.look_ahead = TwoAhead()
-        task = await workshop.submit("third")
+        task = await harness.submit("third")
         await runner.claimer.scan()
-        await heard(begun)
-        assert (await workshop.row(task)).attempt == 1
-        await until(lambda: marked(workshop, task))
-        row = await workshop.row(task)
+        await wait_for_event(begun)
+        assert (await harness.row(task)).attempt == 1
+        await until(lambda: marked(harness, task))
+        row = await harness.row(task)
         assert row.started_at >= row.claimed_at
         go_on.set()
-        await workshop.ended(task)
+        await harness.ended(task)
     assert QUICK < 1
 
 
@@ -169,5 +169,5 @@ class TwoAhead(LookAhead):
         return 2
 
 
-async def marked(workshop: Workshop, task: int) -> bool:
-    return (await workshop.row(task)).started_at is not None
+async def marked(harness: Harness, task: int) -> bool:
+    return (await harness.row(task)).started_at is not None

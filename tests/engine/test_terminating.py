@@ -9,20 +9,20 @@ import sqlalchemy as sa
 from runner import Context
 from runner.engine.runner import Runner
 from runner.policy.polling import LookAhead
-from tests.engine.workshop import PATIENCE, Workshop, heard, until
+from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
 
 
-async def terminate(workshop: Workshop, task_id: int, **values: Any) -> None:
+async def terminate(harness: Harness, task_id: int, **values: Any) -> None:
     """Ask for the end of a running task."""
-    table = workshop.database.tables.task
+    table = harness.database.tables.task
     asked = {"cancel_requested": True, "version": table.c.version + 1} | values
-    await workshop.change(sa.update(table).where(table.c.id == task_id).values(asked))
+    await harness.change(sa.update(table).where(table.c.id == task_id).values(asked))
 
 
-async def test_an_async_body_is_cancelled_with_the_next_beat(workshop: Workshop) -> None:
+async def test_an_async_body_is_cancelled_with_the_next_beat(harness: Harness) -> None:
     begun, seen = asyncio.Event(), []
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None:
         begun.set()
         try:
@@ -31,89 +31,89 @@ async def test_an_async_body_is_cancelled_with_the_next_beat(workshop: Workshop)
             seen.append("cancelled")
             raise
 
-    task = await workshop.submit("work")
-    async with workshop.running():
-        await heard(begun)
-        await terminate(workshop, task)
-        await workshop.ended(task)
+    task = await harness.submit("work")
+    async with harness.running():
+        await wait_for_event(begun)
+        await terminate(harness, task)
+        await harness.ended(task)
     assert seen == ["cancelled"]
-    assert await workshop.state(task) == "cancelled"
+    assert await harness.state(task) == "cancelled"
 
 
-async def test_a_plain_function_is_told_and_may_end_itself(workshop: Workshop) -> None:
+async def test_a_plain_function_is_told_and_may_end_itself(harness: Harness) -> None:
     begun = threading.Event()
 
-    @workshop.handler("work")
+    @harness.handler("work")
     def work(ctx: Context) -> None:
         begun.set()
-        ctx.stop.wait(PATIENCE)
+        ctx.stop.wait(WAIT_SECONDS)
         assert ctx.cancelled
 
-    task = await workshop.submit("work")
-    async with workshop.running():
-        assert await asyncio.to_thread(begun.wait, PATIENCE)
-        await terminate(workshop, task)
-        await workshop.ended(task)
-    assert await workshop.state(task) == "cancelled"
+    task = await harness.submit("work")
+    async with harness.running():
+        assert await asyncio.to_thread(begun.wait, WAIT_SECONDS)
+        await terminate(harness, task)
+        await harness.ended(task)
+    assert await harness.state(task) == "cancelled"
 
 
-async def test_a_plain_function_that_ends_its_work_all_the_same_has_succeeded(workshop: Workshop) -> None:
+async def test_a_plain_function_that_ends_its_work_all_the_same_has_succeeded(harness: Harness) -> None:
     begun = threading.Event()
 
-    @workshop.handler("work")
+    @harness.handler("work")
     def work(ctx: Context) -> str:
         begun.set()
-        ctx.stop.wait(PATIENCE)
+        ctx.stop.wait(WAIT_SECONDS)
         return "done"
 
-    task = await workshop.submit("work")
-    async with workshop.running():
-        assert await asyncio.to_thread(begun.wait, PATIENCE)
-        await terminate(workshop, task)
-        await workshop.ended(task)
-    row = await workshop.row(task)
+    task = await harness.submit("work")
+    async with harness.running():
+        assert await asyncio.to_thread(begun.wait, WAIT_SECONDS)
+        await terminate(harness, task)
+        await harness.ended(task)
+    row = await harness.row(task)
     assert (row.state, row.result) == ("succeeded", '"done"')
 
 
-async def test_a_failure_after_the_request_is_no_reason_to_try_again(workshop: Workshop) -> None:
+async def test_a_failure_after_the_request_is_no_reason_to_try_again(harness: Harness) -> None:
     tries: list[int] = []
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work(n: int) -> None:
         tries.append(n)
-        await terminate(workshop, n)
+        await terminate(harness, n)
         raise ZeroDivisionError
 
-    task = await workshop.submit("work", {"n": 1})
+    task = await harness.submit("work", {"n": 1})
     assert task == 1
-    await workshop.work(heartbeat_interval="2s")
+    await harness.work(heartbeat_interval="2s")
     assert tries == [1]
-    assert await workshop.state(task) == "cancelled"
+    assert await harness.state(task) == "cancelled"
 
 
-async def test_a_task_that_waits_for_a_slot_never_begins(workshop: Workshop) -> None:
+async def test_a_task_that_waits_for_a_slot_never_begins(harness: Harness) -> None:
     begun, go_on, ran = asyncio.Event(), asyncio.Event(), []
 
-    @workshop.handler("first")
+    @harness.handler("first")
     async def first() -> None:
         begun.set()
         await go_on.wait()
 
-    @workshop.handler("second")
+    @harness.handler("second")
     async def second() -> None:
         ran.append("second")
 
-    blocking = await workshop.submit("first")
-    async with workshop.running(concurrency=1) as runner:
-        await heard(begun)
-        waiting = await claimed_without_a_slot(workshop, runner, "second")
+    blocking = await harness.submit("first")
+    async with harness.running(concurrency=1) as runner:
+        await wait_for_event(begun)
+        waiting = await claimed_without_a_slot(harness, runner, "second")
         await until(lambda: waiting in runner.worker.in_flight.tasks)
-        await terminate(workshop, waiting)
+        await terminate(harness, waiting)
         await runner._heartbeat()
         go_on.set()
-        await workshop.ended(blocking, waiting)
+        await harness.ended(blocking, waiting)
     assert ran == []
-    assert await workshop.state(waiting) == "cancelled"
+    assert await harness.state(waiting) == "cancelled"
 
 
 class OneAhead(LookAhead):
@@ -123,7 +123,7 @@ class OneAhead(LookAhead):
         return 1
 
 
-async def claimed_without_a_slot(workshop: Workshop, runner: Runner, handler: str) -> int:
+async def claimed_without_a_slot(harness: Harness, runner: Runner, handler: str) -> int:
     """A task that a runner claims without a free slot."""
     runner.worker.in_flight.on_loop.look_ahead = OneAhead()
-    return await workshop.submit(handler)
+    return await harness.submit(handler)

@@ -8,7 +8,7 @@ import pytest
 
 from runner.engine import ticks as module
 from runner.engine.ticks import Tick, Ticks
-from tests.engine.workshop import PATIENCE, Workshop, at_work, heard, until
+from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event
 
 SOON = 0.01
 NEVER = 3600.0
@@ -21,7 +21,7 @@ async def ticking(*table: Tick) -> AsyncIterator[Ticks]:
     try:
         yield ticks
     finally:
-        await ticks.shutdown(PATIENCE)
+        await ticks.shutdown(WAIT_SECONDS)
 
 
 class Log:
@@ -152,14 +152,14 @@ async def test_a_small_difference_of_the_clocks_changes_nothing(
     assert caplog.messages == []
 
 
-async def test_a_wake_during_a_scan_is_not_lost(workshop: Workshop) -> None:
+async def test_a_wake_during_a_scan_is_not_lost(harness: Harness) -> None:
     done, surveyed, gate = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None:
         done.set()
 
-    runner = workshop.runner(poll_interval="1h", notify=False, sqlite_poll_interval="1h")
+    runner = harness.runner(poll_interval="1h", notify=False, sqlite_poll_interval="1h")
     survey = runner.claimer._survey
 
     async def survey_slowly() -> None:
@@ -169,20 +169,20 @@ async def test_a_wake_during_a_scan_is_not_lost(workshop: Workshop) -> None:
 
     runner.claimer._survey = survey_slowly  # type: ignore[method-assign]
     async with at_work(runner):
-        await heard(surveyed)
-        await workshop.submit("work")  # the survey under way cannot have seen it
+        await wait_for_event(surveyed)
+        await harness.submit("work")  # the survey under way cannot have seen it
         runner._scan_soon()
         await runner._scan_task
         assert not done.is_set()
         gate.set()
-        await heard(done)
+        await wait_for_event(done)
 
 
 @pytest.mark.parametrize("mode", ["fixed-rate", "fixed-delay"])
-async def test_a_runner_works_in_either_mode(workshop: Workshop, mode: str) -> None:
-    @workshop.handler("work")
+async def test_a_runner_works_in_either_mode(harness: Harness, mode: str) -> None:
+    @harness.handler("work")
     async def work() -> None: ...
 
-    task = await workshop.submit("work")
-    await workshop.work(poll_mode=mode)
-    assert await workshop.state(task) == "succeeded"
+    task = await harness.submit("work")
+    await harness.work(poll_mode=mode)
+    assert await harness.state(task) == "succeeded"

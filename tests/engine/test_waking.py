@@ -15,42 +15,42 @@ from runner.model.task import NewTask
 from runner.settings import Settings
 from runner.store.submit import submit_steps
 from tests.conftest import on_postgresql
-from tests.engine.workshop import Workshop, heard, until
+from tests.engine.harness import Harness, until, wait_for_event
 
 SELDOM = {"poll_interval": "1h", "lease_timeout": "1h", "heartbeat_interval": "30m"}
 """So that nothing but news can wake a runner during a test."""
 
 
-async def test_a_submit_wakes_a_runner_with_a_long_poll_interval(workshop: Workshop) -> None:
-    @workshop.handler("work")
+async def test_a_submit_wakes_a_runner_with_a_long_poll_interval(harness: Harness) -> None:
+    @harness.handler("work")
     async def work() -> None: ...
 
-    async with workshop.running(**SELDOM) as runner:
+    async with harness.running(**SELDOM) as runner:
         await until(lambda: runner.claimer.open)
         for _ in range(3):
-            await workshop.ended(await workshop.submit("work"))
+            await harness.ended(await harness.submit("work"))
 
 
 @pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("fate", ["commit", "rollback"])
 async def test_a_submit_in_an_applications_transaction_wakes_a_runner_at_its_commit(
-    workshop: Workshop, fate: str
+    harness: Harness, fate: str
 ) -> None:
     done: list[int] = []
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work(number: int) -> None:
         done.append(number)
 
-    async with workshop.running(**SELDOM) as runner:
+    async with harness.running(**SELDOM) as runner:
         await until(lambda: runner.claimer.open)
-        with application(workshop.url, 1) as tx:
+        with application(harness.url, 1) as tx:
             await runner.claimer.scan()
             assert done == []
             getattr(tx, fate)()
         if fate == "commit":
             await until(lambda: done == [1])
-        with application(workshop.url, 2):
+        with application(harness.url, 2):
             pass
         await until(lambda: done == ([1, 2] if fate == "commit" else [2]))
 
@@ -64,55 +64,55 @@ def application(url: str, number: int) -> Iterator["psycopg.Connection[Any]"]:
         yield tx
 
 
-async def test_without_news_a_submit_is_found_by_polling(workshop: Workshop) -> None:
-    @workshop.handler("work")
+async def test_without_news_a_submit_is_found_by_polling(harness: Harness) -> None:
+    @harness.handler("work")
     async def work() -> None: ...
 
     quiet = SELDOM | {"poll_interval": "50ms", "notify": False, "sqlite_poll_interval": "1h"}
-    async with workshop.running(**quiet) as runner:
+    async with harness.running(**quiet) as runner:
         await until(lambda: runner.claimer.open)
-        await workshop.ended(await workshop.submit("work"))
+        await harness.ended(await harness.submit("work"))
 
 
-async def test_a_task_due_soon_does_not_wait_for_the_next_poll(workshop: Workshop) -> None:
-    @workshop.handler("work")
+async def test_a_task_due_soon_does_not_wait_for_the_next_poll(harness: Harness) -> None:
+    @harness.handler("work")
     async def work() -> None: ...
 
-    soon = await workshop.submit("work", delay=0.3)
-    async with workshop.running(**SELDOM, notify=False, sqlite_poll_interval="1h"):
-        await workshop.ended(soon)
+    soon = await harness.submit("work", delay=0.3)
+    async with harness.running(**SELDOM, notify=False, sqlite_poll_interval="1h"):
+        await harness.ended(soon)
 
 
-async def test_the_first_scan_waits_for_the_initial_delay(workshop: Workshop) -> None:
+async def test_the_first_scan_waits_for_the_initial_delay(harness: Harness) -> None:
     begun = asyncio.Event()
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None:
         begun.set()
 
-    task = await workshop.submit("work")
-    async with workshop.running(poll_interval="1ms", heartbeat_interval="20ms", initial_delay="1h") as runner:
+    task = await harness.submit("work")
+    async with harness.running(poll_interval="1ms", heartbeat_interval="20ms", initial_delay="1h") as runner:
         await until(lambda: runner.lease.is_valid)
         registered = runner.lease._renewed
-        await until(lambda: runner.lease._renewed > registered)  # it is at work, and has heard news of its own beat
+        await until(lambda: runner.lease._renewed > registered)  # its first heartbeat has been answered
         await runner.claimer.scan()
-        assert await workshop.state(task) == "waiting"
+        assert await harness.state(task) == "waiting"
     assert not begun.is_set()
 
 
-async def test_a_broken_listener_listens_again(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    if workshop.url.startswith("sqlite"):
+async def test_a_broken_listener_listens_again(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    if harness.url.startswith("sqlite"):
         pytest.skip("SQLite has no listener that could break")
     monkeypatch.setattr(notifier, "RECONNECT_DELAY", 0.01)
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None: ...
 
-    async with workshop.running(**SELDOM) as runner:
+    async with harness.running(**SELDOM) as runner:
         await until(lambda: runner.claimer.open)
-        await until(lambda: end_listeners(workshop.url))
-        await until(lambda: listeners(workshop.url) == 1)
-        await workshop.ended(await workshop.submit("work"))
+        await until(lambda: end_listeners(harness.url))
+        await until(lambda: listeners(harness.url) == 1)
+        await harness.ended(await harness.submit("work"))
 
 
 @on_postgresql
@@ -142,19 +142,19 @@ def end_listeners(url: str) -> bool:
         return connection.execute(f"SELECT pg_terminate_backend(pid) {LISTENERS}").fetchall() != []
 
 
-async def test_a_burst_of_submits_is_heard_without_a_scan_for_each(workshop: Workshop) -> None:
+async def test_a_burst_of_submits_is_heard_without_a_scan_for_each(harness: Harness) -> None:
     done = asyncio.Event()
     count = 0
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None:
         nonlocal count
         count += 1
         if count == 50:
             done.set()
 
-    async with workshop.running(**SELDOM) as runner:
+    async with harness.running(**SELDOM) as runner:
         await until(lambda: runner.claimer.open)
         for _ in range(50):
-            await workshop.submit("work")
-        await heard(done)
+            await harness.submit("work")
+        await wait_for_event(done)

@@ -9,24 +9,24 @@ import pytest
 import sqlalchemy as sa
 
 from runner.engine import watchdog
-from tests.engine.workshop import PATIENCE, Workshop, heard, until
+from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
 
 
 async def test_a_lease_outlasts_a_blocked_event_loop(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(watchdog, "EVERY", 0.1)
     caplog.set_level(logging.WARNING, "runner")
     begun, renewed = threading.Event(), threading.Event()
 
-    @workshop.handler("blocks")
+    @harness.handler("blocks")
     async def blocks(token: str) -> bool:
         assert token
         begun.set()
-        return renewed.wait(PATIENCE)
+        return renewed.wait(WAIT_SECONDS)
 
-    task = await workshop.submit("blocks", {"token": "geheim"})
-    runner = workshop.runner(lease_timeout="5s", heartbeat_interval="2s")
+    task = await harness.submit("blocks", {"token": "geheim"})
+    runner = harness.runner(lease_timeout="5s", heartbeat_interval="2s")
     own = runner.lease.note_renewal
     answers: list[tuple[bool, bool]] = []
 
@@ -38,8 +38,8 @@ async def test_a_lease_outlasts_a_blocked_event_loop(
             renewed.set()
 
     monkeypatch.setattr(runner.lease, "note_renewal", note)
-    await asyncio.wait_for(_run_until_ended(workshop, runner, task), 2 * PATIENCE)
-    row = await workshop.row(task)
+    await asyncio.wait_for(_run_until_ended(harness, runner, task), 2 * WAIT_SECONDS)
+    row = await harness.row(task)
     assert (row.state, row.attempt, row.result) == ("succeeded", 1, "true")
     assert answers[:2] == [(True, False)] * 2
     lines = [record.getMessage() for record in caplog.records if f"by task {task}" in record.getMessage()]
@@ -48,47 +48,47 @@ async def test_a_lease_outlasts_a_blocked_event_loop(
     assert "geheim" not in caplog.text
 
 
-async def _run_until_ended(workshop: Workshop, runner: object, task: int) -> None:
+async def _run_until_ended(harness: Harness, runner: object, task: int) -> None:
     life = asyncio.ensure_future(runner.run())  # type: ignore[attr-defined]
-    await workshop.ended(task)
+    await harness.ended(task)
     runner.stop()  # type: ignore[attr-defined]
     await life
 
 
-async def test_a_runner_declared_lost_while_blocked_has_no_valid_lease(workshop: Workshop) -> None:
+async def test_a_runner_declared_lost_while_blocked_has_no_valid_lease(harness: Harness) -> None:
     begun = asyncio.Event()
 
-    @workshop.handler("waits")
+    @harness.handler("waits")
     async def waits() -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    await workshop.submit("waits")
-    async with workshop.running(heartbeat_interval="2s", drain_timeout="0s") as runner:
-        await heard(begun)
+    await harness.submit("waits")
+    async with harness.running(heartbeat_interval="2s", drain_timeout="0s") as runner:
+        await wait_for_event(begun)
         struck = runner.lease.id
-        await workshop.change(sa.delete(workshop.database.tables.runner))
+        await harness.change(sa.delete(harness.database.tables.runner))
         await asyncio.to_thread(runner.watchdog._renew)
         assert not runner.lease.is_valid
         await until(lambda: runner.lease.id != struck and runner.lease.is_valid)
 
 
-async def test_a_renewal_beside_the_heartbeat_gives_other_runners_time_if_it_was_late(workshop: Workshop) -> None:
-    async with workshop.running(heartbeat_interval="2s") as runner:
+async def test_a_renewal_beside_the_heartbeat_gives_other_runners_time_if_it_was_late(harness: Harness) -> None:
+    async with harness.running(heartbeat_interval="2s") as runner:
         await until(lambda: runner.lease.may_rescue)
-        table = workshop.database.tables.runner
-        await workshop.change(sa.update(table).values(lease_until=sa.text("'2020-01-01 00:00:00+00'")))
+        table = harness.database.tables.runner
+        await harness.change(sa.update(table).values(lease_until=sa.text("'2020-01-01 00:00:00+00'")))
         await asyncio.to_thread(runner.watchdog._renew)
         assert runner.lease.is_valid
         assert not runner.lease.may_rescue
 
 
 async def test_a_runner_that_is_blocked_for_too_long_loses_its_lease(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "runner")
     monkeypatch.setattr(watchdog, "LONGEST_BLOCK", 0.0)
-    async with workshop.running(heartbeat_interval="2s") as runner:
+    async with harness.running(heartbeat_interval="2s") as runner:
         await until(lambda: runner.lease.is_valid)
         before = runner.lease._renewed
         runner.watchdog._renew_for_loop(time.monotonic())

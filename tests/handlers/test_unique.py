@@ -15,7 +15,7 @@ from runner.handlers.unique import UniqueFor, parse_scope
 from runner.model.task import BUCKETS, Scope
 from runner.urls import parse_url
 from tests.store.table import count, standing
-from tests.store.uniques import key_row
+from tests.store.unique_tasks import key_row
 
 Welcome = TaskHandler[Any, Any, Any]
 

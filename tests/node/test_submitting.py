@@ -7,12 +7,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.engine.conftest import workshop
-from tests.engine.workshop import Workshop
+from tests.engine.conftest import harness
+from tests.engine.harness import Harness
 from tests.node.run import run
 from tests.test_readme import DOCS, blocks
 
-__all__ = ["workshop"]
+__all__ = ["harness"]
 
 pytestmark = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 
@@ -107,21 +107,21 @@ def test_a_killed_program_leaves_neither(
         assert left(shop) == (0, 0)
 
 
-async def test_what_node_sends_wrong_is_refused_and_the_rest_arrives(tmp_path: Path, workshop: Workshop) -> None:
+async def test_what_node_sends_wrong_is_refused_and_the_rest_arrives(tmp_path: Path, harness: Harness) -> None:
     seen: list[Any] = []
 
-    @workshop.handler("odd")
+    @harness.handler("odd")
     async def odd(text: str, deep: list[Any], none: None) -> None:
         seen.append((text, deep, none))
 
-    done = run(WRONG, tmp_path, RUNNER_URL=workshop.url)
+    done = run(WRONG, tmp_path, RUNNER_URL=harness.url)
     assert (done.returncode, re.findall("taken.*", done.stdout)) == (0, []), done.stderr + done.stdout
     assert done.stdout.count("refused") == 8
-    await workshop.work()
+    await harness.work()
     assert seen == []
-    task = workshop.database.tables.task
-    (row,) = await workshop.rows(task.select())
+    task = harness.database.tables.task
+    (row,) = await harness.rows(task.select())
     assert row.run_at.isoformat() == "2100-01-02T03:04:05.678000+00:00"
-    await workshop.change(task.update().values(run_at=row.submitted_at))
-    await workshop.work()
+    await harness.change(task.update().values(run_at=row.submitted_at))
+    await harness.work()
     assert seen == [("é 😀 '\"\\", [[{}]], None)]

@@ -13,11 +13,11 @@ from runner.errors import DatabaseRefused, InvalidEdit, InvalidRetryPlan, Payloa
 from runner.filter.parse import Filter
 from runner.model.outcome import Done, Failure, Retry
 from runner.model.task import Claimed, NewTask, Shown, State
-from runner.operations.bulk import Course, matching, to_all, to_each
+from runner.operations.bulk import BulkOptions, matching, to_all, to_each
 from runner.operations.delay import delay
 from runner.operations.edit import edit, preview_edit
 from runner.operations.edit_values import KEEP, Changes
-from runner.operations.eligibility import VERBS
+from runner.operations.eligibility import ACCEPTED_STATES
 from runner.operations.pause import Paused, PauseKind, PauseTarget, name_warning, pause, resume
 from runner.operations.preview import bounded, preview
 from runner.operations.results import Actor, Conflict, Result, Skipped, Target
@@ -29,7 +29,7 @@ from runner.operations.undo.undo import undo
 from runner.policy.lanes import LanePosition as Start
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
-from runner.queries.pauses import registered
+from runner.queries.pauses import registry_entries
 from runner.queries.queues import counts
 from runner.queries.runners import runners
 from runner.queries.task.detail import task_detail
@@ -74,8 +74,8 @@ async def last_entry(database: Database, id: int | None = None) -> tuple[str, An
 class TestRetryNow:
     async def test_a_waiting_task_becomes_due_immediately(self, database: Database) -> None:
         id = await database.write(submit, NewTask("h", delay=3600))
-        answer = await database.write(retry_now, [Target(id, 0)], ANA)
-        assert answer == Result(changed=[id])
+        result = await database.write(retry_now, [Target(id, 0)], ANA)
+        assert result == Result(changed=[id])
         (task,) = (await database.read(page, Filter())).tasks
         assert (task.shown, task.version) == (Shown.READY, 1)
 
@@ -88,8 +88,8 @@ class TestRetryNow:
     async def test_dead_and_cancelled_tasks_come_back_with_all_their_attempts(self, database: Database) -> None:
         await add_past(database, 1, State.DEAD, attempt=3, max_attempts=3, error="no", payload='{"a": 1}')
         await add_past(database, 2, State.CANCELLED)
-        answer = await database.write(retry_now, [Target(2, 0), Target(1, 0)], ANA)
-        assert answer.changed == [1, 2]
+        result = await database.write(retry_now, [Target(2, 0), Target(1, 0)], ANA)
+        assert result.changed == [1, 2]
         row = await stored(database, 1)
         assert (row.attempt, row.error, row.payload, row.state) == (0, "no", '{"a": 1}', State.WAITING.value)
         assert await ended(database, 1) is None
@@ -117,17 +117,17 @@ class TestRetryNow:
         id = await add_live(database, run_at=ahead(60))
         await add_past(database, 100, State.DEAD)
         await add_past(database, 101, State.SUCCEEDED)
-        answer = await database.write(requeue, [Target(id), Target(100), Target(101)], ANA)
-        assert answer.changed == [100]
-        assert [refused.id for refused in answer.skipped] == [id, 101]
+        result = await database.write(requeue, [Target(id), Target(100), Target(101)], ANA)
+        assert result.changed == [100]
+        assert [refused.id for refused in result.skipped] == [id, 101]
 
 
 class TestGuard:
     async def test_a_conflict_is_reported_with_the_current_state(self, database: Database) -> None:
         first, second = await database.write(submit_many, [NewTask("h", delay=60), NewTask("h", delay=60)])
         await database.write(edit, second, 0, Changes(priority=5), BEN)
-        answer = await database.write(retry_now, [Target(first, 0), Target(second, 0)], ANA)
-        assert answer == Result([first], [Conflict(second, State.WAITING, 1)])
+        result = await database.write(retry_now, [Target(first, 0), Target(second, 0)], ANA)
+        assert result == Result([first], [Conflict(second, State.WAITING, 1)])
         assert len(await entries(database, second)) == 1
 
     async def test_without_a_version_the_task_is_changed_as_it_is(self, database: Database) -> None:
@@ -164,16 +164,16 @@ class TestGuard:
         try:
             for _ in range(5):
                 id = await database.write(submit, NewTask("h"))
-                task, answer = await asyncio.gather(
+                task, result = await asyncio.gather(
                     take(database), other.write(edit, id, 0, Changes(payload='{"a": 1}'), ANA)
                 )
                 assert task.id == id
-                changed = answer.changed == [id]
-                assert changed is (answer.conflicts == [])
+                changed = result.changed == [id]
+                assert changed is (result.conflicts == [])
                 # Either the claim saw the edit, or the edit is a conflict.
                 assert task.payload == ('{"a": 1}' if changed else "{}")
                 if not changed:
-                    assert answer.conflicts == [Conflict(id, State.RUNNING, 1)]
+                    assert result.conflicts == [Conflict(id, State.RUNNING, 1)]
                 await database.write(settle, await holder_of(database, id), [Settlement(id, task.fence, Done())])
         finally:
             await other.dispose()
@@ -219,8 +219,8 @@ class TestEdit:
         id = await add_live(database, priority=5, max_attempts=3)
         await database.write(edit, id, None, Changes(priority=5, max_attempts=4), ANA)
         assert await last_entry(database, id) == ("edit", {"max_attempts": 3}, {"max_attempts": 4})
-        answer = await database.write(edit, id, None, Changes(priority=5), ANA)
-        assert answer.skipped == [Skipped(id, "it already has these values")]
+        result = await database.write(edit, id, None, Changes(priority=5), ANA)
+        assert result.skipped == [Skipped(id, "it already has these values")]
         assert (await stored(database, id)).version == 1
 
     async def test_values_can_be_left_to_the_handler_again(self, database: Database) -> None:
@@ -300,7 +300,7 @@ class TestEdit:
         assert (await database.write(edit, id, None, Changes(max_attempts=1), ANA)).changed == [id]
         outcome = Retry(failure=Failure("ValueError", "no"))
         settled = await database.write(settle, await holder_of(database, id), [Settlement(id, task.fence, outcome)])
-        assert settled.verbs == {id: "bury"}
+        assert settled.verbs == {id: "die"}
 
     async def test_a_running_task_takes_another_retry_plan_for_its_next_try(self, database: Database) -> None:
         id = await database.write(submit, NewTask("h", retry="1m"))
@@ -331,7 +331,7 @@ class TestEdit:
             preview_edit, 5, None, Changes(payload='{"weight": 2}', max_attempts=1), requeue=True
         )
         given = Changes(payload='{"weight": 2}', max_attempts=1)
-        assert (await database.write(edit, 5, None, given, ANA, requeue=True)).changed == tried.answer.changed == [5]
+        assert (await database.write(edit, 5, None, given, ANA, requeue=True)).changed == tried.result.changed == [5]
         task = await take(database)
         assert (task.id, task.attempt, task.payload) == (5, 1, '{"weight": 2}')
 
@@ -373,9 +373,9 @@ class TestDelay:
     async def test_a_task_is_not_delayed_beyond_what_can_be_stored(self, database: Database) -> None:
         far = await add_live(database, run_at=datetime(9998, 12, 31, tzinfo=UTC))
         near = await add_live(database)
-        answer = await database.write(delay, [Target(far), Target(near)], 86_400.0 * 30, ANA)
-        assert answer.changed == [near]
-        assert [refused.id for refused in answer.skipped] == [far]
+        result = await database.write(delay, [Target(far), Target(near)], 86_400.0 * 30, ANA)
+        assert result.changed == [near]
+        assert [refused.id for refused in result.skipped] == [far]
 
     @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 1e12])
     async def test_an_invalid_delay_is_rejected(self, database: Database, seconds: float) -> None:
@@ -408,7 +408,7 @@ class TestTerminate:
         id = await database.write(submit, NewTask("h"))
         await take(database)
         assert (await database.write(terminate, [Target(id, 1)], ANA)).changed == [id]
-        assert (await database.state(heartbeat, await holder_of(database, id), 60.0, 1)).cancelled == {id}
+        assert (await database.write_single(heartbeat, await holder_of(database, id), 60.0, 1)).cancelled == {id}
         ((_, why),) = (await database.write(terminate, [Target(id)], ANA)).skipped
         assert "already" in why
 
@@ -441,14 +441,14 @@ class TestTerminate:
                 task = await take(database)
                 holder = await holder_of(database, id)
                 batch = [Settlement(id, task.fence, Retry("1h", failure=Failure("ValueError", "no")))]
-                settled, answer = await asyncio.gather(
+                settled, result = await asyncio.gather(
                     database.write(settle, holder, batch), other.write(terminate, [Target(id, 1)], ANA)
                 )
-                if answer.changed:
+                if result.changed:
                     assert settled.verbs == {id: "cancel"}
                     assert (await ended(database, id)).state == State.CANCELLED.value
                 else:
-                    assert answer.conflicts == [Conflict(id, State.WAITING, 2)]
+                    assert result.conflicts == [Conflict(id, State.WAITING, 2)]
                     assert settled.verbs == {id: "retry"}
                     assert len(await entries(database, id)) == 0
         finally:
@@ -496,7 +496,7 @@ class TestPause:
         await database.write(pause, PauseTarget(PauseKind.HANDLER, "h"), ANA)
         assert [head.paused for head in await database.read(survey)] == [True]
         async with database.reading() as tx:
-            entry = (await registered(tx, tx.tables.handler))["h"]
+            entry = (await registry_entries(tx, tx.tables.handler))["h"]
         assert entry.pause is not None
         assert entry.seen is None
 
@@ -542,7 +542,7 @@ class TestWish:
     async def test_a_runner_receives_a_command_with_its_next_heartbeat(self, database: Database) -> None:
         runner_id = await add_runner(database)
         assert await database.write(send_command, runner_id, "drain", ANA) is True
-        assert (await database.state(heartbeat, runner_id, 60.0, 0)).command == "drain"
+        assert (await database.write_single(heartbeat, runner_id, 60.0, 0)).command == "drain"
         assert (await database.read(runners))[0].command == "drain"
         assert (await last_entry(database)) == ("command", {"command": None}, {"command": "drain"})
 
@@ -559,8 +559,8 @@ class TestBulk:
         await database.write(submit_many, [NewTask("h", delay=60) for _ in range(5)])
         seen: list[int] = []
         terminating = partial(terminate, by=ANA)
-        course = Course(5, on_progress=lambda so_far: seen.append(len(so_far.changed)))
-        result = await to_all(database, terminating, filtered("queue:mail"), course)
+        options = BulkOptions(5, on_progress=lambda so_far: seen.append(len(so_far.changed)))
+        result = await to_all(database, terminating, filtered("queue:mail"), options)
         assert (len(result.changed), result.conflicts, result.skipped) == (23, [], [])
         assert seen == [5, 10, 15, 20, 23]
         assert (await database.read(page, filtered("queue:mail state:cancelled"), limit=100)).next is None
@@ -569,7 +569,7 @@ class TestBulk:
     async def test_requeued_tasks_are_not_met_again(self, database: Database) -> None:
         for id in range(1_000, 1_012):
             await add_past(database, id, State.DEAD)
-        result = await to_all(database, partial(retry_now, by=ANA), filtered("state:dead,ready"), Course(5))
+        result = await to_all(database, partial(retry_now, by=ANA), filtered("state:dead,ready"), BulkOptions(5))
         assert sorted(result.changed) == list(range(1_000, 1_012))
 
     async def test_tasks_found_by_key_are_sorted_once_for_many_chunks(self, database: Database) -> None:
@@ -585,23 +585,23 @@ class TestBulk:
                 return await database.write(verb, *args)
 
         changed: list[int] = []
-        course = Course(5, most=18, on_progress=lambda so_far: changed.append(len(so_far.changed)))
-        result = await to_all(cast("Any", Door()), partial(terminate, by=ANA), filtered("key:k"), course)
+        options = BulkOptions(5, limit=18, on_progress=lambda so_far: changed.append(len(so_far.changed)))
+        result = await to_all(cast("Any", Door()), partial(terminate, by=ANA), filtered("key:k"), options)
         assert (searches, changed, len(result.changed)) == ([matching], [5, 10, 15, 18], 18)
 
     async def test_a_bulk_stops_between_chunks_on_request(self, database: Database) -> None:
         await database.write(submit_many, [NewTask("h", delay=60) for _ in range(20)])
         done: list[int] = []
-        course = Course(5, on_progress=lambda so_far: done.append(len(so_far.changed)), stop=lambda: 10 in done)
-        assert len((await to_all(database, partial(terminate, by=ANA), Filter(), course)).changed) == 10
+        options = BulkOptions(5, on_progress=lambda so_far: done.append(len(so_far.changed)), stop=lambda: 10 in done)
+        assert len((await to_all(database, partial(terminate, by=ANA), Filter(), options)).changed) == 10
         targets = (await database.read(matching, filtered("state:waiting"), 100)).targets
         done.clear()
-        assert len((await to_each(database, partial(delay, seconds=60.0, by=ANA), targets, course)).changed) == 10
+        assert len((await to_each(database, partial(delay, seconds=60.0, by=ANA), targets, options)).changed) == 10
 
     async def test_no_more_tasks_are_changed_than_were_confirmed(self, database: Database) -> None:
         ids = await database.write(submit_many, [NewTask("h", delay=60) for _ in range(20)])
         await database.write(terminate, [Target(id) for id in ids[-4:]], ANA)
-        result = await to_all(database, partial(delay, seconds=60.0, by=ANA), Filter(), Course(3, most=7))
+        result = await to_all(database, partial(delay, seconds=60.0, by=ANA), Filter(), BulkOptions(3, limit=7))
         assert sorted(result.changed) == ids[9:16]
         assert len(result.skipped) == 4
 
@@ -654,7 +654,7 @@ class TestPreview:
         seen = await database.read(preview, Filter(), "terminate", 4)
         assert (seen.total, seen.eligible) == (Count(4, True), 4)
 
-    @pytest.mark.parametrize("verb", VERBS)
+    @pytest.mark.parametrize("verb", ACCEPTED_STATES)
     async def test_the_operation_matches_its_preview(self, database: Database, verb: str) -> None:
         await add_live(database, run_at=ahead(60))
         await add_live(database, attempt=3, max_attempts=3)

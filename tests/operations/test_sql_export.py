@@ -129,7 +129,7 @@ async def test_sql_pasted_twice_applies_once(database: Database, shell: Shell) -
 async def test_each_of_several_tasks_has_a_transaction_of_its_own(database: Database, shell: Shell) -> None:
     ids = [await add(database, run_at=ahead(60)) for _ in range(3)]
     gone = await add(database, State.SUCCEEDED)
-    operation = partial(terminate, by=ANA._replace(batch="b1"))
+    operation = partial(terminate, by=ANA._replace(change_group="b1"))
     text = await database.write(script, operation, [*(Target(id) for id in ids), Target(gone)])
     assert text.count("COMMIT;") == 3
     assert f"-- task {gone}: it is succeeded" in text

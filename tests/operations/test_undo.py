@@ -11,7 +11,7 @@ from runner.db.database import Database
 from runner.model.outcome import Cancelled, Done, Release
 from runner.model.task import NewTask, OnFailure, Scope, State, UniqueSpec
 from runner.operations.audit_log import reveal
-from runner.operations.bulk import Course, to_each
+from runner.operations.bulk import BulkOptions, to_each
 from runner.operations.delay import delay
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
@@ -21,7 +21,7 @@ from runner.operations.retry import requeue, retry_now
 from runner.operations.runner_command import send_command
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
-from runner.operations.undo.batch import preview_undo, undo_all
+from runner.operations.undo.change_group import preview_undo, undo_all
 from runner.operations.undo.undo import undo
 from runner.queries.audit import AuditRecord, audit, undoable
 from runner.queries.pauses import pauses
@@ -115,7 +115,7 @@ class TestEnd:
             "releases": 1,
             "fence": 2,
         }
-        id = await add_live(database, run_at=ahead(600), error="no relay", progress=0.5, checkpoint="{}", **values)
+        id = await add_live(database, run_at=ahead(600), error="no relay", **values)
         before = (await stored(database, id))._asdict()
         await database.write(terminate, [Target(id)], ANA)
         assert await taken_back(database) == Result([id])
@@ -177,7 +177,7 @@ class TestEnd:
     async def test_a_concurrent_sweep_loses_no_dependency(self, database: Database, rival: Database) -> None:
         id = await put_after(database, await put(database))
         await database.write(terminate, [Target(id)], ANA)
-        moot = (await database.state(find_strays)).moot
+        moot = (await database.write_single(find_strays)).moot
         entry = (await latest(database)).id
         async with rival.writing() as tx:
             assert (await undo(tx, [entry], BEN)).changed == [id]
@@ -399,19 +399,19 @@ class TestTogether:
         claimed = await take(database)
         by, other = with_change_group(ANA), with_change_group(ANA)
         chosen = [Target(id) for id in ids]
-        await to_each(database, partial(terminate, by=by), chosen, Course(2))
+        await to_each(database, partial(terminate, by=by), chosen, BulkOptions(2))
         await database.write(pause, MAIL, other)
         await database.write(requeue, [Target(ids[0])], BEN)
-        seen = await database.read(preview_undo, None, by.batch or "")
+        seen = await database.read(preview_undo, None, by.change_group or "")
         assert (seen.number, list(seen.skipped.values())) == ("5", [1])
         progress: list[int] = []
-        course = Course(2, on_progress=lambda so_far: progress.append(len(so_far.changed)))
-        answer = await undo_all(database, BENS, by.batch or "", course)
+        options = BulkOptions(2, on_progress=lambda so_far: progress.append(len(so_far.changed)))
+        answer = await undo_all(database, BENS, by.change_group or "", options)
         assert sorted(answer.changed) == ids[1:]
         assert [left.id for left in answer.skipped] == ids[:1]
         assert len(progress) == 3
         assert not (await stored(database, claimed.id)).cancel_requested
-        again = await undo_all(database, BENS, by.batch or "")
+        again = await undo_all(database, BENS, by.change_group or "")
         assert (again.changed, len(again.skipped)) == ([], 6)
         assert (await database.read(pauses)).queues
 
@@ -420,7 +420,7 @@ class TestTogether:
         by = with_change_group(ANA)
         for priority in (5, 6):
             await database.write(edit, id, None, Changes(priority=priority), by)
-        answer = await undo_all(database, BENS, by.batch or "")
+        answer = await undo_all(database, BENS, by.change_group or "")
         assert (answer.changed, len(answer.skipped)) == ([id], 1)
         assert (await stored(database, id)).priority == 5
 
@@ -431,16 +431,16 @@ class TestTogether:
             await put_after(database, parent, on_failure="run")
             await database.write(terminate, [Target(parent)], by)
         await sweep(database)
-        seen = await database.read(preview_undo, None, by.batch or "")
+        seen = await database.read(preview_undo, None, by.change_group or "")
         assert (seen.able, list(seen.skipped.values())) == ([], [1, 1, 1, 1, 1, 3])
 
     async def test_an_undo_can_be_limited_and_stopped(self, database: Database) -> None:
         ids = [await add_live(database) for _ in range(5)]
         by = with_change_group(ANA)
         await database.write(delay, [Target(id) for id in ids], 60.0, by)
-        answer = await undo_all(database, BENS, by.batch or "", Course(2, most=1))
+        answer = await undo_all(database, BENS, by.change_group or "", BulkOptions(2, limit=1))
         assert answer.changed == [ids[-1]]
-        assert (await undo_all(database, BENS, by.batch or "", Course(stop=lambda: True))).changed == []
+        assert (await undo_all(database, BENS, by.change_group or "", BulkOptions(stop=lambda: True))).changed == []
 
 
 async def test_the_latest_undoable_change_is_found(database: Database) -> None:

@@ -15,7 +15,7 @@ from runner.store.submit import submit_with_result
 from tests.conftest import on_postgresql
 from tests.store.rows import add_past, filtered
 from tests.store.table import count, live
-from tests.store.uniques import key_row, let_time_pass, once, put
+from tests.store.unique_tasks import key_row, let_time_pass, once, put
 
 BY = Actor("ana", "desk")
 HOUR: dict[str, Any] = {"scope": Scope.FOR_A_TIME, "seconds": 3_600.0}

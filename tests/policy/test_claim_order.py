@@ -29,7 +29,7 @@ class KnownFacts:
     later: bool = False
     queue: Any = None
     handler: Any = None
-    takers: tuple[Any, ...] = ()
+    candidates: tuple[Any, ...] = ()
 
 
 def paused(until: datetime | None = None) -> Any:

@@ -55,11 +55,11 @@ def test_an_explicit_delay_takes_precedence_over_the_plan() -> None:
 
 @pytest.mark.parametrize("row", [LAST, replace(FRESH, attempt=7), replace(FRESH, retry="never")])
 def test_a_failure_without_another_attempt_is_final(row: AttemptState) -> None:
-    assert judge(Retry(failure=BROKEN), row, 0) == Verdict("bury", failure=BROKEN, why="ValueError: no")
+    assert judge(Retry(failure=BROKEN), row, 0) == Verdict("die", failure=BROKEN, why="ValueError: no")
 
 
 def test_an_explicit_delay_grants_no_further_attempt() -> None:
-    assert judge(Retry("1s"), LAST, 0).verb == "bury"
+    assert judge(Retry("1s"), LAST, 0).verb == "die"
 
 
 def test_without_a_maximum_there_is_always_another_attempt() -> None:
@@ -67,7 +67,7 @@ def test_without_a_maximum_there_is_always_another_attempt() -> None:
 
 
 def test_dead_needs_no_reason() -> None:
-    assert judge(Dead("gone"), FRESH, 0) == Verdict("bury", failure=Failure("Dead", "gone"), why="Dead: gone")
+    assert judge(Dead("gone"), FRESH, 0) == Verdict("die", failure=Failure("Dead", "gone"), why="Dead: gone")
     assert judge(Dead(), FRESH, 0).why == "Dead"
 
 
@@ -83,7 +83,7 @@ def test_a_release_counts_only_beyond_the_free_releases() -> None:
 
 
 def test_too_many_releases_at_the_last_attempt_are_final() -> None:
-    assert judge(Release(), replace(LAST, releases=FREE_RELEASES), 0).verb == "bury"
+    assert judge(Release(), replace(LAST, releases=FREE_RELEASES), 0).verb == "die"
 
 
 @pytest.mark.parametrize("outcome", [Retry(), Dead(), Snooze("1m"), Release(), Cancelled()], ids=repr)

@@ -17,7 +17,7 @@ from tests.postgres.watcher import NO_SERVER, Watcher
 
 Mode = Literal["fast", "immediate"]
 
-PATIENCE = 30.0
+WAIT_SECONDS = 30.0
 PAUSE = 0.01
 STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 READY_LINE = 7
@@ -75,7 +75,7 @@ class Server:
 
     def start(self) -> None:
         """Return when the server takes connections; after a kill, too."""
-        give_up = time.monotonic() + PATIENCE
+        give_up = time.monotonic() + WAIT_SECONDS
         while not self._comes_up(give_up):
             # The children of a killed server let go of its memory a moment later.
             if LEFTOVERS not in self.log() or time.monotonic() > give_up:
@@ -124,7 +124,7 @@ class Server:
         if self._process is None:
             return
         self._process.send_signal(how)
-        self._process.wait(PATIENCE)
+        self._process.wait(WAIT_SECONDS)
         self._process = None
         self._watcher.follow(NO_SERVER)
 

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-PATIENCE = 10.0
+WAIT_SECONDS = 10.0
 PAUSE = 0.02
 NO_SERVER = 0
 
@@ -35,7 +35,7 @@ class Watcher:
 
     def close(self) -> None:
         """Let it do its work now, and wait for that."""
-        self._process.communicate(timeout=2 * PATIENCE)
+        self._process.communicate(timeout=2 * WAIT_SECONDS)
 
 
 def main(home: Path) -> None:
@@ -50,7 +50,7 @@ def main(home: Path) -> None:
 def stop(pid: int, lock_file: Path) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGQUIT)
-    give_up = time.monotonic() + PATIENCE
+    give_up = time.monotonic() + WAIT_SECONDS
     while lock_file.exists() and time.monotonic() < give_up:
         time.sleep(PAUSE)
 

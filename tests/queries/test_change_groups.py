@@ -30,7 +30,7 @@ async def test_a_change_group_is_one_operation(database: Database) -> None:
         ("pause", Count(1)),
     ]
     assert [deed.entry.verb for deed in await database.read(change_groups, 2)] == ["delay", "terminate"]
-    one_by_one = await database.read(change_groups, 50, by.batch)
+    one_by_one = await database.read(change_groups, 50, by.change_group)
     assert sorted(deed.entry.task_id or 0 for deed in one_by_one) == ids
 
 

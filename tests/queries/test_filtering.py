@@ -161,16 +161,16 @@ async def test_a_filter_on_one_side_reads_only_that_side(zoo: Database) -> None:
 
 async def tables_read(database: Database, text: str) -> set[str]:
     """The task tables that a search reads."""
-    heard: list[str] = []
+    wait_for_event: list[str] = []
 
     def hear(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        heard.append(statement)
+        wait_for_event.append(statement)
 
     async with database.reading() as tx:
         sa.event.listen(database.engine.sync_engine, "before_cursor_execute", hear)
         await find(tx, filtered(text), 5)
         sa.event.remove(database.engine.sync_engine, "before_cursor_execute", hear)
-    return {name for statement in heard for name in re.findall(r"FROM (task|task_history)\b", statement)}
+    return {name for statement in wait_for_event for name in re.findall(r"FROM (task|task_history)\b", statement)}
 
 
 async def test_failures_know_only_what_an_attempt_has(database: Database) -> None:

@@ -28,7 +28,7 @@ from runner.store import settle as settling
 from runner.store.claim import Claimant, HandlerDefaults, claim
 from runner.store.heartbeat import Identity, register
 from runner.store.lanes import survey
-from runner.store.metrics import Minute, write_statistics
+from runner.store.minute_statistics import Minute, write_statistics
 from runner.store.submit import submit, submit_many
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, filtered
 
@@ -96,13 +96,12 @@ class TestCounts:
             queue = tx.tables.queue
             for name, until in (("over", past), ("on", future), ("ever", None)):
                 values = {"name": name, "paused_at": past, "paused_until": until, "paused_by": "ana"}
-                await tx.execute(sa.insert(queue).values(**values, paused_why="deploy", max_running=5))
+                await tx.execute(sa.insert(queue).values(**values, paused_why="deploy"))
         found = await counted(database)
         assert found["over"].paused is None
         assert found["on"].paused is not None
         assert (found["on"].paused.by, found["on"].paused.why, found["on"].paused.until) == ("ana", "deploy", future)
         assert found["ever"].paused is not None
-        assert found["ever"].limit == 5
 
     async def test_the_last_full_minute_and_the_last_hour_are_summed_up(self, database: Database) -> None:
         now = (await database.read(page, Filter())).at
@@ -217,8 +216,8 @@ class TestOddRowsInSqlite:
         await execute(
             database,
             "insert into task "
-            "(handler, key, error, timeout, host, runner_id, progress, submitted_at) values "
-            "('h', cast(x'ff41' as text), x'00ff', 1.5, x'fe', 'nine', 'half', x'01')",
+            "(handler, key, error, timeout, host, runner_id, submitted_at) values "
+            "('h', cast(x'ff41' as text), x'00ff', 1.5, x'fe', 'nine', x'01')",
         )
         await execute(
             database,
@@ -309,7 +308,7 @@ class TestFailures:
     async def test_failures_are_grouped_by_fingerprint(self, database: Database) -> None:
         for task_id in (1, 2, 3):
             await add_attempt(database, task_id, fingerprint="a", message=f"no {task_id}", ended_at=ahead(-task_id))
-        await add_attempt(database, 1, 2, fingerprint="a", verb="bury", ended_at=ahead(-700))
+        await add_attempt(database, 1, 2, fingerprint="a", verb="die", ended_at=ahead(-700))
         await add_attempt(database, 9, fingerprint="b", handler="other", error_type="KeyError")
         groups = await database.read(failures)
         assert [(group.fingerprint, group.count, group.tasks, group.dead) for group in groups] == [

@@ -14,7 +14,7 @@ from runner.model.task import State
 from runner.queries.counting import Count
 from runner.queries.queues import counts, time_until_empty, unclaimed
 from runner.queries.reports import pulses
-from runner.store.metrics import Arrival, Minute, write_statistics
+from runner.store.minute_statistics import Arrival, Minute, write_statistics
 from tests.store.rows import add_live, ahead
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Every chance is applied with the operators' verbs and checked with real claims."""
+"""Every remedy is applied with the operators' verbs and checked with real claims."""
 
 import random
 from collections.abc import Collection, Mapping
@@ -141,13 +141,13 @@ async def test_every_chance_works_and_needs_all_of_its_changes(database: Databas
     alone = len([one for one in await database.read(runners) if one.alive]) <= 1
     for id in dice.sample(ids, min(5, len(ids))):
         known = await database.read(read_facts, id)
-        for chance in remedies(known):
-            assert await starts(database, id, chance.changes), (chance.text, known)
-            if alone:  # where two runners serve different tasks, the chance asks for more than necessary
-                assert not await starts(database, id, chance.changes, fewer=1) or not sized(chance.changes), chance.text
-                for change in chance.changes:
-                    rest = [other for other in chance.changes if other is not change]
-                    assert not await starts(database, id, rest), (chance.text, change.text, known)
+        for remedy in remedies(known):
+            assert await starts(database, id, remedy.changes), (remedy.text, known)
+            if alone:  # where two runners serve different tasks, the remedy asks for more than necessary
+                assert not await starts(database, id, remedy.changes, fewer=1) or not sized(remedy.changes), remedy.text
+                for change in remedy.changes:
+                    rest = [other for other in remedy.changes if other is not change]
+                    assert not await starts(database, id, rest), (remedy.text, change.text, known)
 
 
 def sized(changes: Collection[RemedyStep]) -> bool:
@@ -180,12 +180,12 @@ async def test_tasks_ahead_of_it_for_free_slots_suggest_a_priority_or_more_slots
 async def test_a_chance_lists_all_required_changes(database: Database) -> None:
     id = await add_live(database, "work", queue="mail", attempt=3, max_attempts=3, run_at=ahead(60))
     await database.write(pause, Paused(PauseKind.QUEUE, "mail"), BY)
-    (chance,) = remedies(await database.read(read_facts, id))
-    assert chance.text == (
+    (remedy,) = remedies(await database.read(read_facts, id))
+    assert remedy.text == (
         "it were allowed 4 attempts and it were due now and queue mail were not paused "
         "and a runner claimed handler work from queue mail"
     )
-    assert chance.commands == (
+    assert remedy.commands == (
         f"runner edit {id} --max-attempts 4 && runner retry {id} && runner resume mail && runner work -H package.module"
     )
 
@@ -204,6 +204,6 @@ async def test_an_unlimited_backlog_suggests_no_number_of_slots(database: Databa
     await add_runner(database, handlers='["work"]', capacity=2)
     await put_many(database, 30)
     known: Facts = await database.read(read_facts, await put(database))
-    assert [chance.text for chance in remedies(known)] == ["its priority were 2"]
+    assert [remedy.text for remedy in remedies(known)] == ["its priority were 2"]
     counted = replace(known, ahead=known.ahead._replace(more=True), raised={2: known.ahead._replace(more=True)})
     assert remedies(counted) == ()

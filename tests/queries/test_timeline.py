@@ -59,5 +59,7 @@ def test_a_long_value_is_cut_before_and_after() -> None:
 
 def test_an_entry_shows_its_undo_login_and_group() -> None:
     at = datetime(2026, 11, 21, tzinfo=UTC) - timedelta(days=1)
-    entry = AuditRecord(9, 4, None, 7, at, "ana", "web-1", "edit", None, None, None, batch="b-1", login="task_ana")
+    entry = AuditRecord(
+        9, 4, None, 7, at, "ana", "web-1", "edit", None, None, None, change_group="b-1", login="task_ana"
+    )
     assert format_entry(entry) == "edit (undoes 7) by ana@web-1 (login task_ana), group b-1"

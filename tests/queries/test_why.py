@@ -21,7 +21,7 @@ from runner.queries.why.cause import Cause
 from runner.queries.why.facts import read_facts
 from runner.queries.why.why import Why, causes, why
 from runner.store.heartbeat import Identity, register
-from runner.store.metrics import Minute, write_statistics
+from runner.store.minute_statistics import Minute, write_statistics
 from tests.store.plans import watch
 from tests.store.rows import add_live, add_past, add_runner, ahead
 from tests.store.runners import Runner
@@ -76,8 +76,8 @@ async def test_a_pause_names_its_author_reason_and_end(database: Database, runne
     assert "restore of db-2. It resumes in 10m" in queue.text
     assert handler.text.endswith("It stays paused until it is resumed.")
     assert (queue.advice, handler.advice) == ("runner resume mail", "runner resume --handler work")
-    assert queue.sight is not None
-    assert queue.sight.command == "runner audit --of 'queue mail'"
+    assert queue.view is not None
+    assert queue.view.command == "runner audit --of 'queue mail'"
 
 
 async def test_a_pause_that_ends_before_the_task_is_due_is_not_a_cause(database: Database, runner: Runner) -> None:
@@ -128,7 +128,7 @@ async def test_full_runners_list_their_tasks(database: Database) -> None:
     cause = await only(database, await put(database))
     assert cause.kind == "full"
     assert cause.text.endswith("but no slots are free: 2 other, 1 work in 3 slots.")
-    assert cause.sight == ("tasks", f"state:running runner:{busy}")
+    assert cause.view == ("tasks", f"state:running runner:{busy}")
 
 
 async def test_threads_are_full_though_slots_are_free(database: Database) -> None:

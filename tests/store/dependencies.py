@@ -22,13 +22,13 @@ async def tell(database: Database, *ended: int, limit: int = CHUNK) -> Resolved:
     """Resolve the dependencies on finished tasks as a runner does, in chunks of a given size."""
     rows = [await standing(database, id) for id in ended]
     told = [FinishedParent(row["id"], row["handler"], row["key"]) for row in rows]
-    dependencies = await database.state(open_dependencies, told, limit)
+    dependencies = await database.write_single(open_dependencies, told, limit)
     return await database.write(resolve, dependencies) if dependencies else Resolved()
 
 
 async def sweep(database: Database) -> Resolved:
     """Run the sweep that every runner repeats."""
-    found = await database.state(find_strays)
+    found = await database.write_single(find_strays)
     if found.moot:
         await database.write(close_moot, found.moot)
     return await database.write(resolve, found.dependencies) if found.dependencies else Resolved()

@@ -49,7 +49,7 @@ class Runner:
 
     async def survey(self) -> Mapping[Lane, LanePosition]:
         """Survey the lanes again, and return the due ones."""
-        self.lanes.survey(await self.database.state(survey))
+        self.lanes.survey(await self.database.write_single(survey))
         return self.lanes.places
 
     async def claim(self, limit: int = 100) -> list[Claimed]:
@@ -65,13 +65,15 @@ class Runner:
     async def claim_on(self, limit: int = 100, starts: bool = True) -> list[Claimed]:
         """Claim from the end of the last claim."""
         lanes = dict(self.lanes.places)
-        claimed = await self.database.state(claim, self.who, lanes, self.terms, limit, starts)
+        claimed = await self.database.write_single(claim, self.who, lanes, self.terms, limit, starts)
         self.lanes.advance(lanes, claimed, limit)
         return claimed
 
     async def claim_suspect(self, limit: int = 1, width: int = 1) -> list[Claimed]:
         await self.survey()
-        return await self.database.state(claim_suspect, self.who, self.lanes.known, self.terms, Ask(limit, width))
+        return await self.database.write_single(
+            claim_suspect, self.who, self.lanes.known, self.terms, Ask(limit, width)
+        )
 
     async def settle(self, *settlements: Settlement) -> Settled:
         return await self.database.write(settle, self.id, settlements)

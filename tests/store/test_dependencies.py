@@ -78,7 +78,7 @@ async def test_each_dependency_determines_the_effect_of_a_failed_parent(
     row = await standing(database, child)
     assert row["state"] == expected
     assert row["error"] == (f"parent {parent} is {ended}" if rule == "cancel" else None)
-    assert await database.state(any_open) is (rule == "wait")
+    assert await database.write_single(any_open) is (rule == "wait")
 
 
 @pytest.mark.parametrize("ended", list(ENDS))
@@ -255,7 +255,7 @@ def _done(task: Any) -> Any:
 async def test_tasks_without_dependencies_write_no_dependency_rows(database: Database) -> None:
     await put_many(database, 10)
     assert await count(database, database.tables.dependency) == 0
-    assert not await database.state(any_open)
+    assert not await database.write_single(any_open)
 
 
 async def test_dependencies_of_a_task_that_was_ended_while_it_waited_are_closed(
@@ -266,7 +266,7 @@ async def test_dependencies_of_a_task_that_was_ended_while_it_waited_are_closed(
     await database.write(terminate, [Target(child)], ANA)
     assert await state(database, child) == State.CANCELLED
     await sweep(database)
-    assert not await database.state(any_open)
+    assert not await database.write_single(any_open)
     await end(runner, parent)
     assert (await tell(database, parent)).unblocked == []
     assert await live(database, child) is None
@@ -390,6 +390,6 @@ async def test_a_prefix_and_a_schema_have_their_own_dependencies(new_database: N
         assert [
             kin.task.id for kin in (await database.read(task_detail, parent)).dependencies.below if kin.task
         ] == children
-        assert not await database.state(any_open)
+        assert not await database.write_single(any_open)
     finally:
         await database.dispose()

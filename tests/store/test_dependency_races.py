@@ -19,7 +19,7 @@ from tests.store.dependencies import after, dependencies_of, put_after, sweep, t
 from tests.store.runners import Runner, ended
 from tests.store.table import count, put, standing
 
-PATIENCE = 20.0
+WAIT_SECONDS = 20.0
 """Seconds after which one side counts as blocked by the other."""
 
 SUBMITTING, ENDING = 4, 3
@@ -54,7 +54,7 @@ async def ending(runner: Runner, task: Claimed) -> AsyncIterator[None]:
         await settle(tx, runner.id, [ended(task)])
         yield
     yield
-    found = await runner.database.state(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
+    found = await runner.database.write_single(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
     if found:
         await runner.database.write(resolve, found)
     yield
@@ -71,7 +71,7 @@ async def test_every_order_of_steps_has_the_same_result(
         ids: list[int] = []
         child = submitting(rival, after(parent if named == "by id" else ("work", order)), ids)
         steps = {"c": child, "p": ending(runner, task)}
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_SECONDS):
             for whose in order:
                 await anext(steps[whose])
             for left in steps.values():
@@ -104,7 +104,7 @@ async def test_locked_tasks_are_skipped_and_resolved_later(database: Database, r
     held, free = [await put_after(database, parent) for _ in range(2)]
     (task,) = await runner.claim()
     await runner.end(task)
-    async with asyncio.timeout(PATIENCE), rival.writing() as tx:
+    async with asyncio.timeout(WAIT_SECONDS), rival.writing() as tx:
         rows = rival.tables.task
         await tx.execute(sa.update(rows).where(rows.c.id == held).values(priority=9))
         found = await tell(database, parent)

@@ -61,7 +61,7 @@ async def test_no_failure_can_keep_tasks_from_being_settled(database: Database, 
     await put_many(database, 2)
     one, two = await runner.claim()
     settled = await runner.settle(ended(one, Retry(failure=failure)), ended(two, Dead(failure=failure)))
-    assert settled.verbs == {one.id: "retry", two.id: "bury"}
+    assert settled.verbs == {one.id: "retry", two.id: "die"}
     for task in (one, two):
         row, (kept,) = await standing(database, task.id), await attempts(database, task.id)
         assert len((row["error"] or "").encode()) <= ERROR_LIMIT
@@ -91,7 +91,7 @@ async def test_unstorable_characters_become_visible(database: Database, runner: 
 async def test_any_printable_name_goes_through_every_verb(database: Database, name: str) -> None:
     runner = await Runner.enter(database, name)
     task_id = await put(database, name, queue=name, key=name, trace=name, submitted_by=name)
-    (head,) = await database.state(survey)
+    (head,) = await database.write_single(survey)
     assert (head.lane.queue, head.lane.handler) == (name, name)
     (task,) = await runner.claim()
     assert (task.queue, task.handler, task.key) == (name, name, name)
@@ -177,6 +177,6 @@ async def test_results_are_stored_unchanged(database: Database, runner: Runner) 
     for result in results:
         await put(database)
         (task,) = await runner.claim()
-        assert await database.state(settle_done, runner.id, [ended(task, Done(result))]) == {task.id}
+        assert await database.write_single(settle_done, runner.id, [ended(task, Done(result))]) == {task.id}
         rows.append(await standing(database, task.id))
     assert [row["result"] for row in rows] == results

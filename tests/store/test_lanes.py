@@ -14,13 +14,13 @@ from tests.store.table import change, edit, make_due, pause, put, put_many
 
 
 async def heads(database: Database) -> dict[Lane, Head]:
-    found = await database.state(survey)
+    found = await database.write_single(survey)
     assert len({head.lane for head in found}) == len(found)
     return {head.lane: head for head in found}
 
 
 async def test_an_empty_table_has_no_lanes(database: Database) -> None:
-    assert await database.state(survey) == []
+    assert await database.write_single(survey) == []
 
 
 async def test_each_lane_is_found_once_with_its_first_time(database: Database) -> None:

@@ -32,10 +32,10 @@ from runner.store.history import NO_RUNNER, FinishedTask, finish
 from runner.store.retention import prune
 from runner.store.submit import submit, submit_with_result
 from tests.store.dependencies import sweep
-from tests.store.model import KNOWN, Holding, Model, Task, Wait
 from tests.store.runners import LEASE, Runner, ended
+from tests.store.store_model import KNOWN, Holding, Model, Task, Wait
 from tests.store.table import edit, expire, make_due
-from tests.store.uniques import let_time_pass
+from tests.store.unique_tasks import let_time_pass
 
 T = TypeVar("T")
 
@@ -264,12 +264,12 @@ class Histories(RuleBasedStateMachine):
     @rule(pick=picks)
     def beat(self, pick: int) -> None:
         runner = self._runner(pick)
-        heard = self.do(self.database.state(heartbeat, runner.id, LEASE, 0))
-        assert heard.alive is (runner.id in self.model.runners)
-        if heard.alive:
+        wait_for_event = self.do(self.database.write_single(heartbeat, runner.id, LEASE, 0))
+        assert wait_for_event.alive is (runner.id in self.model.runners)
+        if wait_for_event.alive:
             self.model.runners[runner.id] = True
             mine = {id for id, task in self.model.tasks.items() if task.runner == runner.id and task.terminated}
-            assert heard.cancelled == mine
+            assert wait_for_event.cancelled == mine
 
     @rule(pick=picks)
     def leave(self, pick: int) -> None:

@@ -126,7 +126,7 @@ async def test_a_task_beyond_all_ranges_still_settles_and_keeps_no_range_from_be
     await hand_out(database, 40 * WIDTH + 7)
     await put(database)
     (task,) = await runner.claim()
-    assert await database.state(settle_done, runner.id, [ended(task)]) == {task.id}
+    assert await database.write_single(settle_done, runner.id, [ended(task)]) == {task.id}
     assert await home(database, task.id) == "task_history_beyond"
     made = await extended(database)
     assert made[0] == Range(41 * WIDTH + 1, 42 * WIDTH + 1)
@@ -247,7 +247,7 @@ async def test_a_task_of_a_dropped_range_still_settles(database: Database, runne
     await add_live(database, "work", id=5)
     assert (await enforced(database)).ranges == [FIRST]
     (task,) = await runner.claim()
-    assert await database.state(settle_done, runner.id, [ended(task)]) == {5}
+    assert await database.write_single(settle_done, runner.id, [ended(task)]) == {5}
     assert await past(database, 5)
 
 
@@ -333,7 +333,7 @@ async def test_an_id_is_unique_after_repeated_deaths_and_retries(database: Datab
         assert (await database.write(requeue, [Target(id)], BY)).changed == [id]
         assert await past(database, id) is None
     (task,) = await runner.claim()
-    assert await database.state(settle_done, runner.id, [ended(task)]) == {id}
+    assert await database.write_single(settle_done, runner.id, [ended(task)]) == {id}
     assert await live(database, id) is None
     assert await count(database, database.tables.history) == 1
 
@@ -342,7 +342,7 @@ async def test_a_dead_task_copied_back_by_hand_shows_its_last_end(database: Data
     await add_past(database, 7, State.DEAD, finished_at=days_ago(1))
     await add_live(database, "work", id=7)
     (task,) = await runner.claim()
-    assert await database.state(settle_done, runner.id, [ended(task)]) == {7}
+    assert await database.write_single(settle_done, runner.id, [ended(task)]) == {7}
     assert (await database.read(task_detail, 7)).task.state is State.SUCCEEDED
     assert (await database.read(read_facts, 7)).task.state is State.SUCCEEDED
     child = await put(database, after=(DependsOn(7),))

@@ -29,7 +29,7 @@ FAILURE = Failure("ValueError", "no")
 ENDS: list[tuple[Outcome, str]] = [
     (Done(), "succeed"),
     (Retry(failure=FAILURE), "retry"),
-    (Dead(failure=FAILURE), "bury"),
+    (Dead(failure=FAILURE), "die"),
 ]
 
 ODD_NAMES = [
@@ -61,7 +61,7 @@ ODD_ROWS = [
     {"max_attempts": "2147483647"},
     {"releases": "1000000000"},
     {"runner_id": "777", "host": "'elsewhere'", "claimed_at": "CURRENT_TIMESTAMP"},
-    {"host_rule": "'nonsense'", "tags": "'7'", "trace": "'nonsense'", "error": "'old'"},
+    {"tags": "'7'", "trace": "'nonsense'", "error": "'old'"},
 ]
 
 IDLE_ROWS: list[dict[str, str]] = [

@@ -28,7 +28,7 @@ from tests.store.dependencies import after, put_after
 from tests.store.plans import Seen, Watch, watch
 from tests.store.runners import LEASE, Runner, ended
 from tests.store.table import change, expire, put, put_many
-from tests.store.uniques import once
+from tests.store.unique_tasks import once
 
 SOME, MANY, MILLION = 3_000, 30_000, 1_000_000
 DAY = 86_400
@@ -120,11 +120,11 @@ async def costs(database: Database, looking: Watch) -> dict[str, Seen]:
     async with looking.seeing() as seen["claim_lanes"]:
         claimed += await runner.claim_on(100)
     async with looking.seeing() as seen["heartbeat"]:
-        heard = await database.state(heartbeat, runner.id, LEASE, 150)
-    assert heard.running == {(task.id, task.fence) for task in claimed}
+        wait_for_event = await database.write_single(heartbeat, runner.id, LEASE, 150)
+    assert wait_for_event.running == {(task.id, task.fence) for task in claimed}
     assert seen["heartbeat"].statements == HEARTBEAT
     async with looking.seeing() as seen["succeed"]:
-        assert len(await database.state(settle_done, runner.id, [ended(task) for task in claimed[:50]])) == 50
+        assert len(await database.write_single(settle_done, runner.id, [ended(task) for task in claimed[:50]])) == 50
     async with looking.seeing() as seen["settle"]:
         assert len((await runner.settle(*(ended(task, Retry("1h")) for task in claimed[50:100]))).verbs) == 50
     async with looking.seeing() as seen["submit"]:
@@ -139,7 +139,7 @@ async def costs(database: Database, looking: Watch) -> dict[str, Seen]:
     await change(database, sa.update(task).where(task.c.rescues == 1).values(rescues=2))
     await runner.claim_suspect()  # so that the index entries of deleted rows are marked as dead
     async with looking.seeing() as seen["claim_suspect"]:
-        assert await database.state(claim_suspect, runner.who, runner.lanes.known, runner.terms, Ask(1, 1))
+        assert await database.write_single(claim_suspect, runner.who, runner.lanes.known, runner.terms, Ask(1, 1))
     near = task.c.run_at.between(db_later(db_now(), -DAY / 2), db_later(db_now(), DAY / 2))
     await change(database, sa.delete(task).where(near))
     return seen
@@ -225,7 +225,7 @@ async def test_an_old_snapshot_does_not_slow_claims_down(watched: tuple[Database
             await runner.claim_on(100)
         for _ in range(30):
             done = [ended(task) for task in await runner.claim_on(100)]
-            await database.state(settle_done, runner.id, done)
+            await database.write_single(settle_done, runner.id, done)
         async with looking.seeing() as last:
             assert len(await runner.claim_on(100)) == 100
     assert last.rows <= 1.2 * first.rows + 10
@@ -275,11 +275,11 @@ async def follow(database: Database, looking: Watch, runner: Runner) -> dict[str
         await put_after(database, parent, ("work", "parent"))
     await runner.end(task)
     async with looking.seeing() as seen["any open"]:
-        assert await database.state(any_open)
+        assert await database.write_single(any_open)
     async with looking.seeing() as seen["who waits"]:
-        dependencies = await database.state(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
+        dependencies = await database.write_single(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
     async with looking.seeing() as seen["sweep"]:
-        assert len((await database.state(find_strays)).dependencies) == len(dependencies) == 22
+        assert len((await database.write_single(find_strays)).dependencies) == len(dependencies) == 22
     async with looking.seeing() as seen["resolve"]:
         assert len((await database.write(resolve, dependencies)).unblocked) == 21
     return seen
@@ -317,7 +317,7 @@ async def _let_go(database: Database, looking: Watch, runner: Runner, number: in
     await runner.survey()
     (task,) = await runner.claim_on(1)
     await runner.end(task)
-    dependencies = await database.state(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
+    dependencies = await database.write_single(open_dependencies, [FinishedParent(task.id, task.handler, task.key)])
     async with looking.seeing() as seen:
         assert len((await database.write(resolve, dependencies)).unblocked) == number
     return seen

@@ -87,11 +87,11 @@ async def test_a_rescue_keeps_the_attempt_with_its_reason(database: Database, ru
 
 async def test_a_task_without_attempts_left_is_dead(database: Database, runner: Runner, other: Runner) -> None:
     task = await lost(runner, database, max_attempts=1)
-    assert await other.rescue() == {task.id: "bury"}
+    assert await other.rescue() == {task.id: "die"}
     row = await past(database, task.id) or {}
     assert (row["state"], row["attempt"], row["fence"]) == ("dead", 1, task.fence + 1)
     assert row["error"].startswith("runner lost")
-    assert [kept["verb"] for kept in await attempts(database, task.id)] == ["bury"]
+    assert [kept["verb"] for kept in await attempts(database, task.id)] == ["die"]
     assert await live(database, task.id) is None
 
 
@@ -198,9 +198,9 @@ async def test_a_runner_with_an_expired_lease_rescues_no_tasks(
     database: Database, runner: Runner, other: Runner
 ) -> None:
     await lost(runner, database)
-    assert await database.state(any_lost, other.rescuer, GRACE)
+    assert await database.write_single(any_lost, other.rescuer, GRACE)
     await expire(database, other.id)
-    assert not await database.state(any_lost, other.rescuer, GRACE)
+    assert not await database.write_single(any_lost, other.rescuer, GRACE)
 
 
 async def registered(database: Database, runner: Runner, ago: float) -> None:
@@ -219,11 +219,11 @@ async def test_a_newcomer_strikes_out_no_runner_before_one_lease_has_passed(
     task = await lost(runner, database)
     newcomer = Rescuer(other.id, LEASE)
     await registered(database, other, LEASE - 5)
-    assert not await database.state(any_lost, newcomer, GRACE)
+    assert not await database.write_single(any_lost, newcomer, GRACE)
     assert await other.rescue(registered_for=LEASE) == {}
     assert await count(database, database.tables.runner) == 2, "it may renew yet"
     await registered(database, other, LEASE + 1)
-    assert await database.state(any_lost, newcomer, GRACE)
+    assert await database.write_single(any_lost, newcomer, GRACE)
     assert await other.rescue(registered_for=LEASE) == {task.id: "rescue"}
 
 
@@ -231,7 +231,7 @@ async def test_a_runner_whose_lease_expired_after_it_asked_rescues_nothing(
     database: Database, runner: Runner, other: Runner
 ) -> None:
     await lost(runner, database)
-    assert await database.state(any_lost, other.rescuer, GRACE)
+    assert await database.write_single(any_lost, other.rescuer, GRACE)
     await expire(database, other.id)
     assert await other.rescue() == {}
     assert await count(database, database.tables.runner) == 2
@@ -258,15 +258,15 @@ async def test_a_prefetched_task_that_is_marked_as_started_spends_its_attempt(
     marked, other_task = await put_many(database, 2, max_attempts=1)
     first, second = await runner.prefetch()
     stale = Start(second.id, second.fence - 1, -0.2)
-    await database.state(mark_started, runner.id, [Start(first.id, first.fence, -0.2), stale])
+    await database.write_single(mark_started, runner.id, [Start(first.id, first.fence, -0.2), stale])
     row = await live(database, marked) or {}
     assert row["claimed_at"] is not None
     assert row["started_at"] is not None
     assert (await live(database, other_task) or {})["started_at"] is None
-    await database.state(mark_started, other.id, [Start(second.id, second.fence, -0.2)])
+    await database.write_single(mark_started, other.id, [Start(second.id, second.fence, -0.2)])
     assert (await live(database, other_task) or {})["started_at"] is None, "another runner has it"
     await expire(database, runner.id)
-    assert await other.rescue() == {marked: "bury", other_task: "rescue"}
+    assert await other.rescue() == {marked: "die", other_task: "rescue"}
 
 
 async def test_a_claim_into_free_slots_marks_its_tasks_as_started(database: Database, runner: Runner) -> None:
@@ -296,7 +296,7 @@ async def test_a_maximum_that_was_cut_while_a_task_was_prefetched_still_counts(
     await runner.prefetch()
     await edit(database, task, max_attempts=1)
     await expire(database, runner.id)
-    assert await other.rescue() == {task: "bury"}
+    assert await other.rescue() == {task: "die"}
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

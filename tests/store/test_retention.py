@@ -12,7 +12,7 @@ from runner.store.retention import Pruned, prune
 from runner.store.submit import submit_with_result
 from tests.store.rows import add_attempt, add_live, add_past, ahead, ended
 from tests.store.table import change
-from tests.store.uniques import let_time_pass, once
+from tests.store.unique_tasks import let_time_pass, once
 
 DAY = timedelta(days=1)
 KEEPING = {State.SUCCEEDED: 7 * DAY, State.DEAD: 180 * DAY}

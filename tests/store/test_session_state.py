@@ -26,11 +26,11 @@ async def test_the_verbs_leave_nothing_behind_in_their_sessions(database: Databa
         await put(database)
         (task,) = await runner.claim(1)
         await runner.end(task, outcome)
-    await database.state(survey)
-    await database.state(any_lost, runner.rescuer, 1.0)
+    await database.write_single(survey)
+    await database.write_single(any_lost, runner.rescuer, 1.0)
     await database.write(rescue, runner.rescuer, 1.0)
     await database.read(counts)
-    for opened in (database.stating, database.writing, database.reading):
+    for opened in (database.single, database.writing, database.reading):
         async with opened() as tx:
             left = {name: await tx.scalar(sa.text(question)) for name, question in KEPT.items()}
         assert left == dict.fromkeys(KEPT, 0)

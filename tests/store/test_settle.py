@@ -25,7 +25,7 @@ BROKEN = Failure("ValueError", "no such coupon: 17", "Traceback ...\nValueError:
 EVERY_OUTCOME: dict[str, tuple[Outcome, str]] = {
     "done": (Done('{"a": 1}'), "succeed"),
     "retry": (Retry(failure=BROKEN), "retry"),
-    "dead": (Dead(failure=BROKEN), "bury"),
+    "dead": (Dead(failure=BROKEN), "die"),
     "snooze": (Snooze("10m"), "snooze"),
     "release": (Release(), "release"),
     "cancelled, which nobody wants any more": (Cancelled(), "release"),
@@ -135,7 +135,7 @@ async def test_without_another_attempt_a_failure_is_final(
     database: Database, runner: Runner, plan: str, most: int
 ) -> None:
     task = await started(runner, max_attempts=most, retry=plan)
-    assert (await runner.end(task, Retry(failure=BROKEN))).verbs == {task.id: "bury"}
+    assert (await runner.end(task, Retry(failure=BROKEN))).verbs == {task.id: "die"}
     row = await past(database, task.id) or {}
     assert (row["state"], row["error"], row["attempt"]) == ("dead", BROKEN.reason, 1)
 
@@ -178,7 +178,7 @@ async def test_handing_back_too_often_counts(database: Database, runner: Runner)
 async def test_handing_back_too_often_ends_with_the_last_attempt(database: Database, runner: Runner) -> None:
     task = await started(runner, max_attempts=1)
     await edit(database, task.id, releases=FREE_RELEASES)
-    assert (await runner.end(task, Release())).verbs == {task.id: "bury"}
+    assert (await runner.end(task, Release())).verbs == {task.id: "die"}
     assert (await standing(database, task.id))["state"] == "dead"
 
 
@@ -200,7 +200,7 @@ async def test_attempts_granted_while_it_ran_count(database: Database, runner: R
 async def test_attempts_taken_away_while_it_ran_count(database: Database, runner: Runner) -> None:
     task = await started(runner, max_attempts=9)
     await edit(database, task.id, max_attempts=1)
-    assert (await runner.end(task, Retry(failure=BROKEN))).verbs == {task.id: "bury"}
+    assert (await runner.end(task, Retry(failure=BROKEN))).verbs == {task.id: "die"}
 
 
 async def test_a_plan_changed_while_it_ran_counts(database: Database, runner: Runner) -> None:
@@ -281,7 +281,7 @@ async def test_every_failed_attempt_is_kept(database: Database) -> None:
     assert [(row["attempt"], row["verb"], row["delay"]) for row in kept] == [
         (1, "retry", 0),
         (2, "retry", 0),
-        (3, "bury", None),
+        (3, "die", None),
     ]
 
 
@@ -358,8 +358,8 @@ async def test_an_unknown_task_is_fenced(runner: Runner) -> None:
 async def test_the_fast_path_for_successes_checks_the_fence(runner: Runner) -> None:
     task = await started(runner)
     wrong = Settlement(task.id, task.fence + 1, Done())
-    assert await runner.database.state(settle_done, runner.id, [wrong]) == set()
-    assert await runner.database.state(settle_done, runner.id, [ended(task)]) == {task.id}
+    assert await runner.database.write_single(settle_done, runner.id, [wrong]) == set()
+    assert await runner.database.write_single(settle_done, runner.id, [ended(task)]) == {task.id}
 
 
 @pytest.mark.parametrize("outcome", [Retry("0s"), Snooze("0s"), Release()], ids=["retry", "snooze", "release"])
@@ -370,7 +370,7 @@ async def test_the_fast_path_for_successes_refuses_a_run_that_returned_its_task(
     task = await started(runner)
     await runner.end(task, outcome)
     before = await everything(database)
-    assert await runner.database.state(settle_done, runner.id, [ended(task)]) == set()
+    assert await runner.database.write_single(settle_done, runner.id, [ended(task)]) == set()
     assert await everything(database) == before
 
 

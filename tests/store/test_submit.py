@@ -81,7 +81,7 @@ def notices(migrated_url: str) -> Iterator["psycopg.Connection[Any]"]:
         yield connection
 
 
-def heard(connection: "psycopg.Connection[Any]") -> int:
+def wait_for_event(connection: "psycopg.Connection[Any]") -> int:
     """The number of notifications up to our own marker."""
     connection.execute("NOTIFY task, 'marker'")
     found = 0
@@ -188,7 +188,7 @@ async def test_programs_submit_at_the_same_time_without_losing_any(database: Dat
 async def test_a_batch_wakes_listening_runners_once(database: Database, notices: "psycopg.Connection[Any]") -> None:
     assert channel(database.tables) == "task"
     await database.write(submit_many, [NewTask("work")] * 100)
-    assert await asyncio.to_thread(heard, notices) == 1
+    assert await asyncio.to_thread(wait_for_event, notices) == 1
 
 
 @on_postgresql
@@ -198,4 +198,4 @@ async def test_future_and_unannounced_tasks_wake_no_runner(
     await put(database, delay=60)
     await put(database, run_at=datetime(2030, 1, 1, tzinfo=UTC))
     await database.write(submit, NewTask("work"), notify=False)
-    assert await asyncio.to_thread(heard, notices) == 0
+    assert await asyncio.to_thread(wait_for_event, notices) == 0

@@ -17,7 +17,7 @@ from runner.store.submit import CHUNK, submit, submit_with_result
 from tests.conftest import on_postgresql
 from tests.store.runners import Runner
 from tests.store.table import count, live
-from tests.store.uniques import key_row, once, put
+from tests.store.unique_tasks import key_row, once, put
 
 SKIP, REPLACE, ERROR = OnDuplicate
 

@@ -13,7 +13,7 @@ from runner.model.task import SubmitResult
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from tests.store.table import count, live
-from tests.store.uniques import key_row, once, put
+from tests.store.unique_tasks import key_row, once, put
 
 PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
 

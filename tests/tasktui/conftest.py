@@ -23,7 +23,7 @@ from tasktui.session.session import Session
 from tasktui.session.write_lock import ReadOnlyReason, WriteLock
 from tests.conftest import on_sqlite
 
-PATIENCE = 20.0
+WAIT_SECONDS = 20.0
 """Seconds to wait for an event before the test fails."""
 
 WIDE = (120, 40)
@@ -81,7 +81,7 @@ class Operator:
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait for a condition."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(WAIT_SECONDS):
                 while not condition():
                     await self.pilot.pause(0.03)
         except TimeoutError:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from tests.tasktui.display import Display
 
-PATIENCE = 45.0
+WAIT_SECONDS = 45.0
 PROGRAM = [sys.executable, "-P", "-m", "tasktui"]
 LEFT_ALTERNATE_SCREEN = b"\x1b[?1049l"
 
@@ -62,7 +62,7 @@ class Terminal:
 
     def reads(self, wanted: bytes) -> None:
         """Read until a text appears in the output."""
-        begin, until = len(self.output), time.monotonic() + PATIENCE
+        begin, until = len(self.output), time.monotonic() + WAIT_SECONDS
         while wanted not in self.output[begin:] and time.monotonic() < until:
             if not self._read():
                 break
@@ -70,7 +70,7 @@ class Terminal:
 
     def sees(self, *wanted: str, no: str = "") -> None:
         """Read until all texts are displayed, and `no` is not."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + WAIT_SECONDS
         while not self._displays(wanted, no) and time.monotonic() < until:
             if not self._read():
                 break
@@ -79,7 +79,7 @@ class Terminal:
     def goes(self, key: str, title: str) -> None:
         """Open a screen and read until it shows data."""
         self.types(key.encode())
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + WAIT_SECONDS
         while title not in self.display.reversed and time.monotonic() < until:
             self._read()
         assert title in self.display.reversed, f"{title} is not where one is:\n{self.display.text}"
@@ -106,14 +106,14 @@ class Terminal:
         """Read until the process exits."""
         while self._read():
             pass
-        return self.process.wait(PATIENCE)
+        return self.process.wait(WAIT_SECONDS)
 
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
         os.close(self.door)
 
-    def _read(self, wait: float = PATIENCE) -> bytes:
+    def _read(self, wait: float = WAIT_SECONDS) -> bytes:
         """Wait for output and read it; empty if the other end is closed."""
         read = b""
         while select.select([self.door], [], [], wait)[0]:

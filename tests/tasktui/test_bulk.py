@@ -12,8 +12,8 @@ from runner.operations import bulk
 from tasktui.actions import perform
 from tasktui.data import load_tasks
 from tests.store.rows import add_attempt, add_live, add_past, ahead
-from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, PATIENCE, Operator, Watch
-from tests.tasktui.test_acting import audited, confirm
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WAIT_SECONDS, Operator, Watch
+from tests.tasktui.test_actions import audited, confirm
 
 
 @pytest.fixture(autouse=True)
@@ -95,19 +95,19 @@ async def test_a_bulk_operation_stops_midway_and_the_next_one_must_wait(
 ) -> None:
     monkeypatch.setattr(perform, "CHUNK", 2)
     await many(database, 12)
-    go_on, begun, terminate = asyncio.Event(), asyncio.Event(), bulk.Course.step
+    go_on, begun, terminate = asyncio.Event(), asyncio.Event(), bulk.BulkOptions.step
 
     async def slowly(*arguments: Any) -> None:
         await terminate(*arguments)
         begun.set()
-        await asyncio.wait_for(go_on.wait(), PATIENCE)
+        await asyncio.wait_for(go_on.wait(), WAIT_SECONDS)
 
-    monkeypatch.setattr(bulk.Course, "step", slowly)
+    monkeypatch.setattr(bulk.BulkOptions, "step", slowly)
     async with watch("tasks") as operator:
         await mark_all(operator)
         await operator.press("T")
         await confirm(operator)
-        await asyncio.wait_for(begun.wait(), PATIENCE)
+        await asyncio.wait_for(begun.wait(), WAIT_SECONDS)
         await operator.sees("Terminate: 2 of 12 (17%)", "ctrl+x stops it")
         await operator.press("1")
         await operator.sees("1 Overview", "Terminate: 2 of 12 (17%)")

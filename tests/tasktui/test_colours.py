@@ -9,7 +9,7 @@ import pytest
 from runner.db.database import Database
 from tasktui.screens import MODES
 from tests.conftest import SqliteDatabases
-from tests.store.scene import LATER, arrange
+from tests.store.every_operation import LATER, arrange
 from tests.tasktui.terminal import Terminal
 
 PIECE = re.compile(r"\x1b\[([0-9;]*)m([^\x1b]*)")

@@ -64,7 +64,7 @@ async def test_hostile_text_does_nothing_in_a_form(task_id: int, watch: Watch) -
 @ON_ONE_DATABASE
 async def test_hostile_text_does_nothing_in_a_notice(watch: Watch) -> None:
     async with watch() as operator:
-        operator.screen.app.tell(HOSTILE, bad=True)
+        operator.screen.app.show_notice(HOSTILE, bad=True)
         await operator.sees("press")
         assert_harmless(operator)
 

@@ -12,7 +12,7 @@ from runner.db.database import Database
 from tasktui.render.render import line
 from tasktui.screens import MODES
 from tests.conftest import SqliteDatabases, on_postgresql
-from tests.store.scene import everything
+from tests.store.every_operation import all_rows
 from tests.tasktui.hostile import CORPUS, MARK, fill
 from tests.tasktui.terminal import Terminal, escapes, text
 
@@ -113,17 +113,17 @@ def harmless(sqlite: SqliteDatabases, tmp_path_factory: pytest.TempPathFactory) 
 @on_postgresql
 def test_hostile_texts_write_nothing_that_harmless_ones_do_not(migrated_url: str, harmless: bytes) -> None:
     *_, last = filled(migrated_url, [*CORPUS.values(), ALL])
-    before = use(migrated_url, everything)
+    before = use(migrated_url, all_rows)
     assert_harmless(seen(migrated_url, [last]), harmless)
-    assert use(migrated_url, everything) == before
+    assert use(migrated_url, all_rows) == before
 
 
 @pytest.mark.slow
 def test_each_hostile_text_does_nothing_in_any_dialog(migrated_url: str, harmless: bytes) -> None:
     ids = filled(migrated_url, CORPUS.values())
-    before = use(migrated_url, everything)
+    before = use(migrated_url, all_rows)
     assert_harmless(seen(migrated_url, ids), harmless)
-    assert use(migrated_url, everything) == before
+    assert use(migrated_url, all_rows) == before
 
 
 def test_an_escape_sequence_that_slips_through_is_found(harmless: bytes) -> None:

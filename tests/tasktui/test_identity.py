@@ -16,7 +16,7 @@ from runner.operations.results import Actor
 from tasktui.dialogs.confirm import ConfirmScreen
 from tests.store.rows import add_live, add_past
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
-from tests.tasktui.test_acting import audited, confirm
+from tests.tasktui.test_actions import audited, confirm
 
 BY = Actor("somebody", "else")
 TASKS = 8

@@ -1,4 +1,4 @@
-"""The overview: what comes in and goes out, when it will be empty, and what is in trouble."""
+"""The overview: what comes in and goes out, when it will be empty, and what is in diagnoses."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,23 +13,23 @@ from runner.queries.pauses import Pause
 from runner.queries.queues import QueueCounts
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow
-from runner.store.metrics import Minute, write_statistics
+from runner.store.minute_statistics import Minute, write_statistics
 from tasktui.data.alerts import alerts, workforce
 from tasktui.data.overview import (
     HOUR,
     MINUTE,
     SHALLOW,
     SHALLOWEST,
+    Diagnoses,
     Overview,
     Slowdown,
-    Trouble,
     deepened,
     depth,
+    diagnoses,
     is_stale,
     joined,
     per_minute,
     read_overview,
-    trouble,
 )
 from tasktui.screens.overview import empty_in, queue_line
 from tasktui.session.cache import TtlCache
@@ -41,7 +41,7 @@ NONE = Count()
 
 
 def queue(name: str = "mail", **values: object) -> QueueCounts:
-    usual = QueueCounts(name, NONE, NONE, NONE, NONE, NONE, NONE, NONE, None, NONE, Flow(), Flow(), None, None)
+    usual = QueueCounts(name, NONE, NONE, NONE, NONE, NONE, NONE, NONE, None, NONE, Flow(), Flow(), None)
     return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
 
 
@@ -58,8 +58,8 @@ def seen(*queues: QueueCounts, **values: object) -> Overview:
     return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
 
 
-def told(glance: Overview) -> list[str]:
-    return [alert.text for alert in alerts(glance, UTC)]
+def told(overview: Overview) -> list[str]:
+    return [alert.text for alert in alerts(overview, UTC)]
 
 
 def test_a_quiet_system_has_no_alerts() -> None:
@@ -69,7 +69,7 @@ def test_a_quiet_system_has_no_alerts() -> None:
 
 def test_a_queue_that_falls_behind_is_told_with_what_has_become_slow() -> None:
     slow = {"mail": Slowdown("smtp.send", 8.4, 0.9)}
-    assert told(seen(BEHIND, trouble=Trouble({}, slow))) == [
+    assert told(seen(BEHIND, diagnoses=Diagnoses({}, slow))) == [
         "mail is falling behind: 210 in, 180 out per minute; slowest handler smtp.send (p95 8.4s, was 900ms)"
     ]
     assert told(seen(BEHIND)) == ["mail is falling behind: 210 in, 180 out per minute"]
@@ -96,7 +96,7 @@ def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
     ]
     deaths = {"ConnectionError": 4, "KeyError": 1, "\x1b[31m": 1, "Other": 1}
     kinds = "ConnectionError 4, KeyError 1, \u241b[31m 1, 1 more"
-    (text,) = told(seen(queue(dead=Count(1)), queue(), pulses={"mail": flows}, trouble=Trouble(deaths)))
+    (text,) = told(seen(queue(dead=Count(1)), queue(), pulses={"mail": flows}, diagnoses=Diagnoses(deaths)))
     assert text == f"6 dead since 13:20, 1 still dead: {kinds} (press 4)"  # the others were run again since
 
 
@@ -113,7 +113,7 @@ def test_the_dead_are_counted_since_the_first_of_the_hour() -> None:
 )
 def test_an_outage_is_told_before_anything_is_dead(flows: dict[int, Flow], counted: str | None) -> None:
     pulses = {"mail": [MinuteFlow(AT - timedelta(minutes=ago), flow) for ago, flow in flows.items()]}
-    texts = told(seen(pulses=pulses, trouble=Trouble(errors={"mail": "OSError"})))
+    texts = told(seen(pulses=pulses, diagnoses=Diagnoses(errors={"mail": "OSError"})))
     text = f"mail is failing: {counted} failed in ten minutes, mostly OSError (press 4)"
     assert [told for told in texts if "is failing" in told] == ([text] if counted else [])
 
@@ -122,7 +122,7 @@ async def test_what_a_queue_fails_with_is_what_it_failed_with_most(database: Dat
     for fence, error in enumerate(("OSError", "OSError", "KeyError"), start=1):
         await add_attempt(database, 7, fence, queue="mail", error_type=error, fingerprint=error)
     await add_attempt(database, 8, 9, queue="other", error_type="KeyError", fingerprint="KeyError")
-    assert (await database.read(trouble, (), ("mail",))).errors == {"mail": "OSError"}
+    assert (await database.read(diagnoses, (), ("mail",))).errors == {"mail": "OSError"}
 
 
 def test_many_full_queues_share_what_is_counted() -> None:
@@ -182,17 +182,17 @@ def test_a_silent_runner_is_told_before_it_is_lost() -> None:
 
 def test_what_nobody_takes_and_what_is_paused_is_told() -> None:
     pause = Pause(AT - timedelta(minutes=22), AT + timedelta(minutes=60), "ana", "restore of db-2")
-    glance = seen(
+    overview = seen(
         queue("reports", paused=pause),
         unknown=(HandlerWithoutRunner("ghost.run", ("mail",), 61.0, None),),
         handlers={"a.b": replace(pause, until=None, why=None)},
     )
-    assert told(glance) == [
+    assert told(overview) == [
         "no live runner takes handler ghost.run (queue mail, due for 1m01s)",
         "reports paused by ana 22m ago until 14:30: restore of db-2",
         "handler a.b paused by ana 22m ago until resumed",
     ]
-    assert empty_in(glance.queues[0]).text == "paused"
+    assert empty_in(overview.queues[0]).text == "paused"
 
 
 def test_when_a_queue_is_empty_is_short() -> None:

@@ -40,13 +40,13 @@ from tasktui.session.write_lock import CLOSED, FILE, LOGIN, ReadOnly, ReadOnlyRe
 from tasktui.startup.arguments import Arguments
 from tasktui.startup.startup import opened
 from tests.postgres.logins import logins
+from tests.store.every_operation import LATER, OPERATIONS, TOGETHER, all_rows, arrange
 from tests.store.rows import add_live, stored
-from tests.store.scene import INTERVENES, LATER, TOGETHER, arrange, everything
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
-from tests.tasktui.test_acting import audited, confirm
+from tests.tasktui.test_actions import audited, confirm
 
 LOCKED = "read-only, :write unlocks"
-OPERATIONS = [
+MODULES = [
     module.name
     for module in iter_modules(operations.__path__)
     if module.name not in {"audit_log", "bulk", "lock", "preview", "results", "sql_export", "unique_keys"}
@@ -55,10 +55,10 @@ OPERATIONS = [
 
 
 @pytest.fixture
-async def scene(database: Database) -> dict[str, list[str]]:
+async def initial_rows(database: Database) -> dict[str, list[str]]:
     """All rows of a database in which every action has a target."""
     await arrange(database)
-    return await everything(database)
+    return await all_rows(database)
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def session(migrated_url: str) -> AsyncIterator[Session]:
 @ON_ONE_DATABASE
 @pytest.mark.parametrize("mode", MODES)
 async def test_no_key_changes_anything(
-    mode: str, database: Database, scene: dict[str, list[str]], watch: Watch
+    mode: str, database: Database, initial_rows: dict[str, list[str]], watch: Watch
 ) -> None:
     async with watch(mode, writable=False, task_id=LATER) as operator:
         await operator.sees(LOCKED)
@@ -86,11 +86,13 @@ async def test_no_key_changes_anything(
         if has_actions:
             await operator.is_told("Nothing was changed: this console is read-only (:write 10m REASON unlocks it)")
         await operator.pilot.pause()
-    assert await everything(database) == scene
+    assert await all_rows(database) == initial_rows
 
 
 @ON_ONE_DATABASE
-async def test_no_command_changes_anything(database: Database, scene: dict[str, list[str]], watch: Watch) -> None:
+async def test_no_command_changes_anything(
+    database: Database, initial_rows: dict[str, list[str]], watch: Watch
+) -> None:
     async with watch(writable=False) as operator:
         for name in COMMANDS.keys() - MODES.keys() - {"write", "q"}:
             await operator.command(f"{name} {LATER} 10m because")
@@ -98,7 +100,7 @@ async def test_no_command_changes_anything(database: Database, scene: dict[str, 
             await operator.press("escape")
         await operator.command(f"pause {LATER}")  # The notice of the first one may have disappeared.
         await operator.is_told("Nothing was changed: this console is read-only")
-    assert await everything(database) == scene
+    assert await all_rows(database) == initial_rows
 
 
 UNDO = Job("Undo", 1, 0.0)
@@ -127,25 +129,25 @@ def test_these_tests_cover_every_change_of_the_console() -> None:
 
 @ON_ONE_DATABASE
 async def test_the_session_refuses_everything(
-    session: Session, database: Database, scene: dict[str, list[str]]
+    session: Session, database: Database, initial_rows: dict[str, list[str]]
 ) -> None:
     session.lock.close()
     made = plan(ACTIONS["terminate"], await database.read(task_rows, [LATER]))
     for name, carries_out in DOES.items():
         with pytest.raises(ReadOnly):
             await carries_out(session, made)
-        assert await everything(database) == scene, name
+        assert await all_rows(database) == initial_rows, name
 
 
 def test_these_tests_cover_every_operation_of_the_store() -> None:
-    modules = [import_module(f"runner.operations.{name}") for name in OPERATIONS]
+    modules = [import_module(f"runner.operations.{name}") for name in MODULES]
     functions = [
         function for module in modules for _, function in inspect.getmembers(module, inspect.iscoroutinefunction)
     ]
     verbs = {function.__name__ for function in functions if "by" in _parameters(function)}
     steps = {name for name in verbs if name.startswith("_")} | {"preview_pause", "record", "requeue_with"}
     scripts = {"reveal", "undo_script", "command_script"}
-    assert verbs - steps | scripts == {name.split()[0] for name in INTERVENES}
+    assert verbs - steps | scripts == {name.split()[0] for name in OPERATIONS}
 
 
 def _parameters(verb: Any) -> set[str]:
@@ -153,15 +155,15 @@ def _parameters(verb: Any) -> set[str]:
 
 
 async def test_the_connections_of_a_console_refuse_every_intervention(
-    session: Session, database: Database, scene: dict[str, list[str]]
+    session: Session, database: Database, initial_rows: dict[str, list[str]]
 ) -> None:
     assert session.writable
     looking = session.database
-    for name, verb in INTERVENES.items():
-        for door in (looking.write, looking.read, looking.state):
+    for name, verb in OPERATIONS.items():
+        for door in (looking.write, looking.read, looking.write_single):
             with pytest.raises(StoreError, match=r"read-?only"):
                 await door(verb)
-        assert await everything(database) == scene, name
+        assert await all_rows(database) == initial_rows, name
 
 
 @ON_ONE_DATABASE
@@ -232,7 +234,7 @@ def reader_url(migrated_url: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 async def test_a_login_that_may_only_look_sees_every_screen_and_changes_nothing(
-    reader_url: str, scene: dict[str, list[str]], watch: Watch
+    reader_url: str, initial_rows: dict[str, list[str]], watch: Watch
 ) -> None:
     values = Settings(url=parse_url(reader_url))
     await refused_for_good(values, LOGIN)
@@ -255,7 +257,7 @@ async def test_a_database_that_is_set_to_take_no_changes_is_watched(database: Da
 
 
 @pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
-async def test_a_login_that_may_intervene_does(migrated_url: str, scene: dict[str, list[str]]) -> None:
+async def test_a_login_that_may_intervene_does(migrated_url: str, initial_rows: dict[str, list[str]]) -> None:
     with logins(migrated_url) as seen_by:
         async with opened(Arguments(), Settings(url=parse_url(seen_by["operator"]))) as session:
             assert session.writable

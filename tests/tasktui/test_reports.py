@@ -12,9 +12,9 @@ from runner.errors import InvalidInput
 from runner.queries.counting import Count
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.summary import GroupBy, Summary, SummaryLine
-from runner.store.metrics import Minute, write_statistics
+from runner.store.minute_statistics import Minute, write_statistics
 from tasktui.data.export import export, usual_name
-from tasktui.screens.reports import course
+from tasktui.screens.reports import plot_values
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -104,4 +104,4 @@ def test_a_file_is_csv_or_json_and_nothing_else(tmp_path: Path) -> None:
 
 def test_a_course_has_a_value_for_each_step() -> None:
     flows = [MinuteFlow(NOON, Flow(succeeded=30)), MinuteFlow(NOON + timedelta(minutes=30), Flow(succeeded=15))]
-    assert course(flows, NOON, NOON + timedelta(minutes=40), 15, lambda flow: flow.succeeded) == [2, 0, 1]
+    assert plot_values(flows, NOON, NOON + timedelta(minutes=40), 15, lambda flow: flow.succeeded) == [2, 0, 1]

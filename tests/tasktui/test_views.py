@@ -9,7 +9,7 @@ from runner.errors import InvalidInput
 from runner.filter import saved
 from tests.store.rows import add_live, ahead, stored
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Watch
-from tests.tasktui.test_acting import confirm
+from tests.tasktui.test_actions import confirm
 
 
 def test_a_view_is_saved_replaced_and_forgotten(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_drain_runs_tasks_that_depend_on_its_tasks(
     assert done == ["parent", "child", "grandchild"]
     doomed = flaky.options(max_attempts=1).submit()
     never = welcome.options(after=DependsOn(doomed, "cancel")).submit(name="never")
-    assert [ran.verb for ran in store.drain()] == ["bury"]
+    assert [ran.verb for ran in store.drain()] == ["die"]
     assert {task.id: task.state for task in store.tasks()}[never] == "cancelled"
 
 
@@ -150,14 +150,14 @@ def test_a_retry_runs_after_time_has_passed(store: TaskStore, flaky: TaskHandler
     store.advance("2s")
     assert [ran.verb for ran in store.drain()] == ["retry"]
     store.advance("5m")
-    assert [ran.verb for ran in store.drain()] == ["bury"]
+    assert [ran.verb for ran in store.drain()] == ["die"]
     assert [(task.state, task.attempt, task.error) for task in store.tasks()] == [("dead", 3, "Retry: attempt 3")]
 
 
 def test_a_drain_can_advance_time(store: TaskStore, flaky: TaskHandler[Any, Any, Any]) -> None:
     flaky.submit()
     assert [ran.verb for ran in store.drain(ahead="2m")] == ["retry", "retry"]
-    assert [ran.verb for ran in store.drain(ahead="5m")] == ["bury"]
+    assert [ran.verb for ran in store.drain(ahead="5m")] == ["die"]
 
 
 def test_advancing_time_makes_scheduled_tasks_due(

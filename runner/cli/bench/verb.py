@@ -18,23 +18,23 @@ from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.interruption import Interruption
 from runner.cli.output import TableColumn, print_json, print_line, print_table, print_title
 from runner.settings import Settings
-from runner.text import format
+from runner.text import formatting
 from runner.text.sanitize import clean
 
 WIDTH, INDENT = 80, 10
 """Columns of the output, and of the labels at its left."""
 
 FIGURES = (
-    TableColumn("PART", whole=True),
-    TableColumn("MEDIAN", right=True, whole=True),
-    TableColumn("FIGURE", whole=True),
-    TableColumn("RANGE", right=True, whole=True),
+    TableColumn("PART", no_wrap=True),
+    TableColumn("MEDIAN", right=True, no_wrap=True),
+    TableColumn("FIGURE", no_wrap=True),
+    TableColumn("RANGE", right=True, no_wrap=True),
 )
 COSTS = (
-    TableColumn("STEP", whole=True),
-    TableColumn("CPU us", right=True, whole=True),
-    TableColumn("WALL us", right=True, whole=True),
-    TableColumn("CALLS", right=True, whole=True),
+    TableColumn("STEP", no_wrap=True),
+    TableColumn("CPU us", right=True, no_wrap=True),
+    TableColumn("WALL us", right=True, no_wrap=True),
+    TableColumn("CALLS", right=True, no_wrap=True),
     TableColumn("DESCRIPTION"),
 )
 
@@ -64,7 +64,7 @@ async def bench(
             idle,profile.
         runners: Processes that drain a backlog: 1 or 2.
         seconds: Duration of the part sustained; idle takes a third of it.
-        reps: Repetitions of the whole plan.
+        reps: Repetitions of the no_wrap plan.
         json: Print one JSON document.
         connection: The database.
     """
@@ -138,8 +138,8 @@ def _row(summary: BenchSummary) -> Sequence[str]:
 
 
 def _cost(cost: Cost) -> Sequence[str]:
-    cpu, took = (format.NOTHING if value is None else f"{value:,.1f}" for value in (cost.cpu_us, cost.took_us))
-    return [cost.what, cpu, took, f"{cost.calls:,}" if cost.calls else format.NOTHING, cost.words]
+    cpu, took = (formatting.NOTHING if value is None else f"{value:,.1f}" for value in (cost.cpu_us, cost.took_us))
+    return [cost.what, cpu, took, f"{cost.calls:,}" if cost.calls else formatting.NOTHING, cost.words]
 
 
 def _remarks(report: BenchReport) -> Iterator[str]:

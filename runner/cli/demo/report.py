@@ -78,7 +78,7 @@ class DemoReport:
     advice: Sequence[tuple[str, str]]
 
     @property
-    def whole(self) -> DemoTotal:
+    def total(self) -> DemoTotal:
         """The sum over all handlers."""
         return sum_totals(self.findings.totals)
 
@@ -93,12 +93,12 @@ def sum_totals(totals: Iterable[DemoTotal]) -> DemoTotal:
 def to_json(report: DemoReport) -> str:
     """Encode a report as one JSON object.
 
-    The keys are the fields of Report and Findings; `whole` is the sum of `totals`, and `advice` has only the commands.
+    The keys are the fields of Report and Findings; `total` is the sum of `totals`, and `advice` has only the commands.
     """
     data = asdict(report)
     findings = data.pop("findings")
     commands = [command for command, _ in report.advice]
-    return json.dumps(data | {"whole": asdict(report.whole)} | findings | {"advice": commands}, indent=2)
+    return json.dumps(data | {"total": asdict(report.total)} | findings | {"advice": commands}, indent=2)
 
 
 MAX_WIDTH = 80
@@ -132,7 +132,7 @@ def show(report: DemoReport) -> None:
     """Print a report."""
     console, findings = _console(), report.findings
     console.print(_summary(report), style="bold")
-    _print(console, "", *_totals(findings.totals, report.whole))
+    _print(console, "", *_totals(findings.totals, report.total))
     slowest = [(task.id, task.handler, _file(task.key), _milliseconds(task.seconds)) for task in findings.slowest]
     _print(console, "Slowest tasks", [_number("id"), _text("handler"), _text("file"), _number("duration")], slowest)
     reasons = [(reason.attempts, reason.tasks, reason.handler, reason.reason) for reason in findings.reasons]
@@ -155,16 +155,16 @@ def _console() -> Console:
 
 
 def _summary(report: DemoReport) -> str:
-    finished = report.whole.tasks - report.whole.unfinished
+    finished = report.total.tasks - report.total.unfinished
     rate = finished / report.seconds if report.seconds else 0.0
     verb = "Stopped after" if report.interrupted else "Done in"
     return f"\n{verb} {report.seconds:.1f} s: {finished:,} tasks finished, {rate:,.0f} per second."
 
 
-def _totals(totals: Sequence[DemoTotal], whole: DemoTotal) -> tuple[list[Column], list[Row]]:
-    counts = [name for name in COUNTS if name not in OPTIONAL or getattr(whole, name)]
+def _totals(totals: Sequence[DemoTotal], total: DemoTotal) -> tuple[list[Column], list[Row]]:
+    counts = [name for name in COUNTS if name not in OPTIONAL or getattr(total, name)]
     rows: list[Row] = [
-        (total.handler, *(f"{getattr(total, name):,}" for name in counts), _mean(total)) for total in (*totals, whole)
+        (row.handler, *(f"{getattr(row, name):,}" for name in counts), _mean(row)) for row in (*totals, total)
     ]
     return [_text("handler"), *map(_number, counts), _number("mean time")], rows
 

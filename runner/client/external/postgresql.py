@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from runner.client.external.transaction import Verb
+from runner.client.external.transaction import StepsBuilder
 from runner.db.statement import Step, follow, follow_async
 from runner.errors import AutocommitConnection
 
@@ -20,7 +20,7 @@ IDLE = 0
 """libpq's status of a connection without a transaction."""
 
 
-def follow_psycopg(connection: Any, verb: Verb[T]) -> T:
+def follow_psycopg(connection: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on a `psycopg.Connection`."""
     from psycopg import Cursor
     from psycopg.rows import tuple_row
@@ -44,7 +44,7 @@ def follow_psycopg(connection: Any, verb: Verb[T]) -> T:
         return follow(verb(PSYCOPG), execute)
 
 
-async def follow_psycopg_async(connection: Any, verb: Verb[T]) -> T:
+async def follow_psycopg_async(connection: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on a `psycopg.AsyncConnection`."""
     from psycopg import AsyncCursor
     from psycopg.rows import tuple_row
@@ -72,7 +72,7 @@ def _send(cursor: Any, step: Step) -> Any:
     return cursor.execute(step.prepared.sql, step.prepared.arguments(step.parameters), prepare=False)
 
 
-def follow_psycopg2(connection: Any, verb: Verb[T]) -> T:
+def follow_psycopg2(connection: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on a psycopg2 connection."""
     from psycopg2.extensions import cursor as plain
 
@@ -87,7 +87,7 @@ def follow_psycopg2(connection: Any, verb: Verb[T]) -> T:
         return follow(verb(PSYCOPG2), execute)
 
 
-async def follow_asyncpg(connection: Any, verb: Verb[T]) -> T:
+async def follow_asyncpg(connection: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on an asyncpg connection, plain or from a pool."""
     if not connection.is_in_transaction():
         raise AutocommitConnection(kind="asyncpg connection", remedy="Open one: async with connection.transaction()")

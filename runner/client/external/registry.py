@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from runner.client.external import postgresql, sqlalchemy, sqlite
-from runner.client.external.transaction import Verb
+from runner.client.external.transaction import StepsBuilder
 from runner.errors import SyncAsyncMismatch, UnknownConnection
 
 Name = tuple[str, str]
 """Library and class name; subclasses match too."""
 
-PLAIN: dict[Name, Callable[[Any, Verb[Any]], Any]] = {
+PLAIN: dict[Name, Callable[[Any, StepsBuilder[Any]], Any]] = {
     ("sqlalchemy", "Connection"): sqlalchemy.follow_connection,
     ("sqlalchemy", "Session"): sqlalchemy.follow_session,
     ("sqlalchemy", "scoped_session"): sqlalchemy.follow_session,
@@ -20,7 +20,7 @@ PLAIN: dict[Name, Callable[[Any, Verb[Any]], Any]] = {
     ("sqlite3", "Connection"): sqlite.follow_sqlite3,
 }
 
-AWAITED: dict[Name, Callable[[Any, Verb[Any]], Awaitable[Any]]] = {
+AWAITED: dict[Name, Callable[[Any, StepsBuilder[Any]], Awaitable[Any]]] = {
     ("sqlalchemy", "AsyncConnection"): sqlalchemy.follow_async_connection,
     ("sqlalchemy", "AsyncSession"): sqlalchemy.follow_async_session,
     ("sqlalchemy", "async_scoped_session"): sqlalchemy.follow_async_scoped_session,
@@ -31,7 +31,7 @@ AWAITED: dict[Name, Callable[[Any, Verb[Any]], Awaitable[Any]]] = {
 }
 
 
-def follower(tx: object) -> Callable[[Any, Verb[Any]], Any]:
+def follower(tx: object) -> Callable[[Any, StepsBuilder[Any]], Any]:
     """Return the function that runs a verb inside the transaction of an application's connection.
 
     Args:
@@ -47,7 +47,7 @@ def follower(tx: object) -> Callable[[Any, Verb[Any]], Any]:
     return PLAIN[name]
 
 
-def follower_async(tx: object) -> Callable[[Any, Verb[Any]], Awaitable[Any]]:
+def follower_async(tx: object) -> Callable[[Any, StepsBuilder[Any]], Awaitable[Any]]:
     """Same as `follower`, for an async connection."""
     name = _name_of(tx)
     if name in PLAIN:

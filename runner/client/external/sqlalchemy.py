@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from runner.client.external.postgresql import ASYNCPG, PSYCOPG, PSYCOPG2
 from runner.client.external.sqlite import SQLITE, beginning
-from runner.client.external.transaction import Verb
+from runner.client.external.transaction import StepsBuilder
 from runner.db.dialects import DIALECTS
 from runner.db.statement import Step, follow
 from runner.errors import AutocommitConnection, UnknownConnection
@@ -19,7 +19,7 @@ DRIVERS = {"psycopg": PSYCOPG, "psycopg2": PSYCOPG2, "asyncpg": ASYNCPG, "pysqli
 """Dialects by driver. Each engine has its own dialect; sharing one per driver compiles each statement once."""
 
 
-def follow_connection(connection: sa.Connection, verb: Verb[T]) -> T:
+def follow_connection(connection: sa.Connection, verb: StepsBuilder[T]) -> T:
     """Run a verb on a Connection, which begins its transaction as for any first statement."""
     dialect = connection.dialect
     if dialect.name not in DIALECTS:
@@ -36,24 +36,24 @@ def _execute(connection: sa.Connection, step: Step) -> list[Any]:
     return [tuple(row) for row in result] if result.returns_rows else []
 
 
-def follow_session(session: Any, verb: Verb[T]) -> T:
+def follow_session(session: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on the connection of a Session, without flushing the session."""
     return follow_connection(session.connection(), verb)
 
 
-async def follow_async_connection(connection: Any, verb: Verb[T]) -> T:
+async def follow_async_connection(connection: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on an AsyncConnection."""
     result: T = await connection.run_sync(follow_connection, verb)
     return result
 
 
-async def follow_async_session(session: Any, verb: Verb[T]) -> T:
+async def follow_async_session(session: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on an AsyncSession."""
     result: T = await session.run_sync(follow_session, verb)
     return result
 
 
-async def follow_async_scoped_session(session: Any, verb: Verb[T]) -> T:
+async def follow_async_scoped_session(session: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on the current AsyncSession of an async_scoped_session."""
     return await follow_async_session(session(), verb)
 

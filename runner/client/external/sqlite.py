@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.dialects.sqlite import pysqlite
 
-from runner.client.external.transaction import Verb
+from runner.client.external.transaction import StepsBuilder
 from runner.db.statement import Step, follow
 from runner.errors import AutocommitConnection
 
@@ -17,7 +17,7 @@ LEGACY = -1
 """Value of `autocommit` in Python 3.12 and later if `isolation_level` decides, as it always does before."""
 
 
-def follow_sqlite3(connection: Any, verb: Verb[T]) -> T:
+def follow_sqlite3(connection: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on a `sqlite3.Connection`."""
     cursor = connection.cursor()
     cursor.row_factory = None  # the application may have set another
@@ -31,7 +31,7 @@ def follow_sqlite3(connection: Any, verb: Verb[T]) -> T:
         cursor.close()
 
 
-async def follow_aiosqlite(connection: Any, verb: Verb[T]) -> T:
+async def follow_aiosqlite(connection: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on an `aiosqlite.Connection`, in its thread, with a single round trip."""
     result: T = await connection._execute(follow_sqlite3, connection._conn, verb)  # noqa: SLF001 - no public way
     return result

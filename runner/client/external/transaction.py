@@ -12,7 +12,7 @@ from runner.settings import Settings
 
 T = TypeVar("T")
 
-Verb: TypeAlias = Callable[[sa.Dialect], Steps[T]]
+StepsBuilder: TypeAlias = Callable[[sa.Dialect], Steps[T]]
 """Returns the steps of a store verb, compiled for a dialect."""
 
 

@@ -30,7 +30,7 @@ _PARAMETER = re.compile(r"(?<![:\w]):(\w+)")
 """A parameter in the text of a compiled statement; user input occurs only in the values."""
 
 
-class Whole(NamedTuple):
+class BoundStatement(NamedTuple):
     """A statement and the values of its parameters."""
 
     statement: Any
@@ -74,7 +74,7 @@ def _written(value: Any, kind: Any, dialect: sa.Dialect) -> str:
     return str(sa.literal(value, kind).compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
 
 
-def in_psql(guard: sa.Select[Any], statements: Sequence[Whole], locks: sa.Table, why: str) -> list[str]:
+def in_psql(guard: sa.Select[Any], statements: Sequence[BoundStatement], locks: sa.Table, why: str) -> list[str]:
     """Return a transaction for psql that fails as a whole if the guard finds no row.
 
     Args:
@@ -84,14 +84,14 @@ def in_psql(guard: sa.Select[Any], statements: Sequence[Whole], locks: sa.Table,
             changes of earlier lock owners.
         why: message if the guard finds no row.
     """
-    first = len(list(takewhile(lambda whole: _inserts_into(whole.statement, locks), statements)))
-    found = Whole(guard.with_for_update(), {}).text("postgresql").replace("SELECT", "PERFORM", 1)
+    first = len(list(takewhile(lambda bound: _inserts_into(bound.statement, locks), statements)))
+    found = BoundStatement(guard.with_for_update(), {}).text("postgresql").replace("SELECT", "PERFORM", 1)
     tag = "$seen$"
     while tag in found:
         tag = f"{tag[:-1]}_$"
     message = _quoted(why, "postgresql")
     body = f"BEGIN {found}; IF NOT FOUND THEN RAISE EXCEPTION USING MESSAGE = {message}; END IF; END"
-    ours = [whole.text("postgresql") for whole in statements]
+    ours = [bound.text("postgresql") for bound in statements]
     return ["BEGIN", *ours[:first], f"DO {tag} {body} {tag}", *ours[first:], "COMMIT"]
 
 
@@ -99,7 +99,7 @@ def _inserts_into(statement: Any, table: sa.Table) -> bool:
     return isinstance(statement, sa.Insert) and statement.table is table
 
 
-def in_sqlite(guard: sa.Select[Any], statements: Sequence[Whole], why: str) -> list[str]:
+def in_sqlite(guard: sa.Select[Any], statements: Sequence[BoundStatement], why: str) -> list[str]:
     """Return a transaction for sqlite3 whose statements do nothing if the guard finds no row.
 
     Args:
@@ -111,8 +111,8 @@ def in_sqlite(guard: sa.Select[Any], statements: Sequence[Whole], why: str) -> l
         f"PRAGMA busy_timeout = {BUSY}",
         f"DROP TABLE IF EXISTS temp.{SEEN}",
         "BEGIN IMMEDIATE",
-        f"CREATE TEMP TABLE {SEEN} AS {Whole(guard, {}).text('sqlite')}",
-        *(Whole(_guarded(whole.statement), whole.values).text("sqlite") for whole in statements),
+        f"CREATE TEMP TABLE {SEEN} AS {BoundStatement(guard, {}).text('sqlite')}",
+        *(BoundStatement(_guarded(bound.statement), bound.values).text("sqlite") for bound in statements),
         f"SELECT CASE WHEN {_HOLDS} THEN 'done' ELSE {_quoted(why, 'sqlite')} END",
         "COMMIT",
         f"DROP TABLE temp.{SEEN}",
@@ -128,15 +128,15 @@ def _guarded(statement: Any) -> Any:
     holds = sa.text(_HOLDS)
     if not isinstance(statement, sa.Insert):
         return statement.where(holds)
-    whole: Any = statement
-    if whole.select is not None:
+    insert: Any = statement
+    if insert.select is not None:
         # SQLAlchemy has no public access to the columns of INSERT ... SELECT.
-        return whole.from_select(whole._select_names, whole.select.where(holds))  # noqa: SLF001
-    values = whole._values  # noqa: SLF001 - nor to those of INSERT ... VALUES
+        return insert.from_select(insert._select_names, insert.select.where(holds))  # noqa: SLF001
+    values = insert._values  # noqa: SLF001 - nor to those of INSERT ... VALUES
     names = [getattr(column, "name", column) for column in values]
-    given = [_typed(value, whole.table.c[name]) for name, value in zip(names, values.values(), strict=True)]
-    plain: Any = sa.insert(whole.table).from_select(names, sa.select(*given).where(holds))
-    plain._post_values_clause = whole._post_values_clause  # noqa: SLF001 - the ON CONFLICT clause
+    given = [_typed(value, insert.table.c[name]) for name, value in zip(names, values.values(), strict=True)]
+    plain: Any = sa.insert(insert.table).from_select(names, sa.select(*given).where(holds))
+    plain._post_values_clause = insert._post_values_clause  # noqa: SLF001 - the ON CONFLICT clause
     return plain
 
 

@@ -42,7 +42,7 @@ ON {task_unique} TO {producer};
 GRANT SELECT ON {every_table} TO {runner};
 GRANT INSERT, UPDATE, DELETE ON
     {task}, {task_history}, {task_attempt}, {task_unique}, {task_dependency}, {task_queue}, {task_handler},
-    {task_runner}, {task_schedule}, {task_minute}
+    {task_runner}, {task_minute}
 TO {runner};
 GRANT DELETE ON {task_audit} TO {runner};
 
@@ -61,7 +61,7 @@ GRANT INSERT ON {task_queue}, {task_handler} TO {operator};
 GRANT UPDATE (paused_at, paused_until, paused_by, paused_why) ON {task_queue}, {task_handler} TO {operator};
 GRANT UPDATE (command) ON {task_runner} TO {operator};
 -- Only the database fills `login` and `at`.
-GRANT INSERT (operator, host, verb, task_id, target, reason, before, after, undo_of, batch) ON {task_audit} TO {operator};
+GRANT INSERT (operator, host, verb, task_id, target, reason, before, after, undo_of, change_group) ON {task_audit} TO {operator};
 GRANT INSERT, UPDATE (submitted) ON {task_minute} TO {operator}; -- counts a task that is terminated before its first claim
 
 -- The reader reads everything and changes nothing.

@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.schema import records, registries
+from runner.db.schema import records
 from runner.db.schema import task as tasks
 from runner.db.schema.records import GONE, MINUTE_COUNTS, SETTLED_COUNTS
 from runner.db.schema.states import is_state, state_literal
@@ -34,10 +34,9 @@ class Tables:
         self.attempt = self._table("task_attempt", *records.attempt())
         self.unique = self._table("task_unique", *records.unique())
         self.dependency = self._table("task_dependency", *records.dependency())
-        self.queue = self._table("task_queue", *registries.queue())
-        self.handler = self._table("task_handler", *registries.handler())
-        self.runner = self._table("task_runner", *registries.runner())
-        self.schedule = self._table("task_schedule", *registries.schedule())
+        self.queue = self._table("task_queue", *records.queue())
+        self.handler = self._table("task_handler", *records.handler())
+        self.runner = self._table("task_runner", *records.runner())
         self.minute = self._table("task_minute", *records.minute())
         self.audit = self._table("task_audit", *records.audit())
 

@@ -1,4 +1,4 @@
-"""Columns of the records about tasks: attempts, minutes, the audit, unique keys and dependencies."""
+"""Columns of the tables beside the tasks: records about tasks, and the registries of queues, handlers and runners."""
 
 from typing import Any, get_args
 
@@ -66,8 +66,8 @@ def audit() -> list[sa.Column[Any]]:
         sa.Column("before", JsonText),
         sa.Column("after", JsonText),
         sa.Column("undo_of", sa.BigInteger),
-        # Id of the change group.
-        sa.Column("batch", sa.Text),
+        # The id that all changes of one operation share.
+        sa.Column("change_group", sa.Text),
         # Database login of the client; the roles grant no client the right to write it.
         sa.Column("login", sa.Text, server_default=login()),
     ]
@@ -120,3 +120,46 @@ def dependency() -> list[sa.Column[Any] | sa.CheckConstraint]:
 
 GONE = "gone"
 """`parent_state` of a parent that is neither in the live table nor in the history."""
+
+
+def queue() -> list[sa.Column[Any]]:
+    """Queues that were ever paused."""
+    return [sa.Column("name", Name, primary_key=True), *_pause()]
+
+
+def handler() -> list[sa.Column[Any]]:
+    """Known handlers, with their pauses."""
+    return [
+        sa.Column("name", Name, primary_key=True),
+        *_pause(),
+        sa.Column("last_seen_at", Instant, nullable=False, server_default=db_now()),
+    ]
+
+
+def runner() -> list[sa.Column[Any]]:
+    """Live runner processes."""
+    return [
+        sa.Column("id", BigId, sa.Identity(), primary_key=True),
+        sa.Column("host", sa.Text, nullable=False),
+        sa.Column("pid", sa.Integer, nullable=False),
+        sa.Column("version", sa.Text, nullable=False),
+        sa.Column("started_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("heartbeat_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("lease_until", Instant, nullable=False),
+        sa.Column("handlers", JsonText, nullable=False, server_default="[]"),
+        sa.Column("queues", JsonText, nullable=False, server_default="[]"),
+        sa.Column("threaded", JsonText, nullable=False, server_default="[]"),
+        sa.Column("capacity", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("threads", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("running", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("command", sa.Text),
+    ]
+
+
+def _pause() -> list[sa.Column[Any]]:
+    return [
+        sa.Column("paused_at", Instant),
+        sa.Column("paused_until", Instant),
+        sa.Column("paused_by", sa.Text),
+        sa.Column("paused_why", sa.Text),
+    ]

@@ -92,6 +92,6 @@ def _index_past(history: sa.Table, attempt: sa.Table) -> None:
 
 
 def _index_rest(unique: sa.Table, audit: sa.Table) -> None:
-    expires_at, change_group = unique.c.expires_at, audit.c.batch
+    expires_at, change_group = unique.c.expires_at, audit.c.change_group
     _index(unique, "expires", expires_at, where=expires_at.is_not(None))
-    _index(audit, "batch", change_group, audit.c.id, where=change_group.is_not(None))
+    _index(audit, "change_group", change_group, audit.c.id, where=change_group.is_not(None))

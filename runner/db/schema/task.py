@@ -35,9 +35,7 @@ def _plan() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("retry", sa.Text),
         sa.Column("timeout", sa.Float),
         sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(BUCKETS)),
-        sa.Column("route_key", sa.Text),
         sa.Column("unique_key", sa.Text),
-        sa.Column("host_rule", sa.Text),
         sa.Column("tags", JsonText),
         sa.Column("trace", sa.Text),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
@@ -58,7 +56,6 @@ def _trail() -> list[sa.Column[Any]]:
         sa.Column("claimed_at", Instant),
         # Number of its parents by final state; null while it is blocked, and without dependencies.
         sa.Column("parents", JsonText),
-        sa.Column("checkpoint", JsonText),
         sa.Column("error", sa.Text),
     ]
 
@@ -73,7 +70,6 @@ def live() -> list[sa.Column[Any] | sa.CheckConstraint]:
         # Null while a runner is not known to have started it: its attempt does not count if the runner is lost.
         sa.Column("started_at", Instant),
         sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
-        sa.Column("progress", sa.Float),
         *_trail(),
         *_live_rules(),
     ]

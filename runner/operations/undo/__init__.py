@@ -1,7 +1,7 @@
 """undo: undo operations, unless later changes would be lost."""
 
-from runner.operations.undo.batch import UndoPreview, preview_undo, undo_all
-from runner.operations.undo.entries import UndoableChange, changes_of, in_batch
+from runner.operations.undo.change_group import UndoPreview, preview_undo, undo_all
+from runner.operations.undo.entries import UndoableChange, changes_of, entries_of_group
 from runner.operations.undo.undo import undo
 
-__all__ = ["UndoPreview", "UndoableChange", "changes_of", "in_batch", "preview_undo", "undo", "undo_all"]
+__all__ = ["UndoPreview", "UndoableChange", "changes_of", "entries_of_group", "preview_undo", "undo", "undo_all"]

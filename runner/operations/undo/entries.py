@@ -1,40 +1,17 @@
-"""Audit entries, and the kind of undo that each one needs."""
+"""entries: read the audit entries to undo."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from enum import Enum
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.operations.edit_values import FIELDS
-from runner.operations.eligibility import REQUEUED
-from runner.queries.rows import moment, readable, text, words
+from runner.queries.rows import as_text, moment, readable, text
 
 COLUMNS = ("id", "task_id", "target", "verb", "at", "before", "after")
-
-
-class ChangeKind(Enum):
-    """The undo that a change needs."""
-
-    VALUES = "restore values"
-    TERMINATE = "restore a task that was terminated before it ran"
-    REQUEST = "withdraw the termination of a running task"
-    REQUEUE = "return a requeued task to the history"
-    UNBLOCK = "reopen removed dependencies"
-    PAUSE = "restore a pause"
-    COMMAND = "withdraw a runner command that was not received"
-
-
-KINDS = {
-    "unblock": ChangeKind.UNBLOCK,
-    "pause": ChangeKind.PAUSE,
-    "resume": ChangeKind.PAUSE,
-    "command": ChangeKind.COMMAND,
-}
-"""The kind of the verbs that have only one."""
 
 
 class UndoableChange(NamedTuple):
@@ -61,21 +38,6 @@ class UndoableChange(NamedTuple):
     undone_by: int | None = None
 
     @property
-    def kind(self) -> ChangeKind | None:
-        """The kind of undo; None if the change cannot be undone."""
-        match self.verb:
-            case "terminate" if "cancel_requested" in self.before:
-                return ChangeKind.REQUEST
-            case "terminate" if "state" in self.before:
-                return ChangeKind.TERMINATE
-            case "retry_now" | "requeue" if self.before.get("state") in REQUEUED:
-                return ChangeKind.REQUEUE
-            case verb if verb in KINDS:
-                return KINDS[verb]
-        values = self.task_id is not None and bool(self.before) and FIELDS.issuperset(self.before)
-        return ChangeKind.VALUES if values and FIELDS.issuperset(self.after) else None
-
-    @property
     def subject(self) -> int:
         """The id in results: the task's, or the entry's if the change was not to a task."""
         return self.id if self.task_id is None else self.task_id
@@ -96,17 +58,17 @@ async def changes_of(tx: Transaction, entries: Iterable[int]) -> list[UndoableCh
     return [change._replace(undone_by=undone.get(change.id)) for change in changes]
 
 
-async def in_batch(tx: Transaction, batch: str, limit: int, before: int | None = None) -> list[int]:
+async def entries_of_group(tx: Transaction, change_group: str, limit: int, before: int | None = None) -> list[int]:
     """Find the audit entries of a change group, latest first.
 
     Args:
         tx: an open transaction.
-        batch: the id of the change group.
-        limit: the most entries.
+        change_group: the id of the change group.
+        limit: maximum number of entries.
         before: the id of the last entry of the previous call; None to begin.
     """
     audit = tx.tables.audit
-    condition = audit.c.batch == batch
+    condition = audit.c.change_group == change_group
     if before is not None:
         condition &= audit.c.id < before
     rows = await tx.rows(sa.select(audit.c.id).where(condition).order_by(audit.c.id.desc()).limit(limit))
@@ -126,7 +88,7 @@ def _change(row: sa.RowMapping) -> UndoableChange:
         id=row["id"],
         task_id=row["task_id"],
         target=text(row["target"]),
-        verb=words(row["verb"]),
+        verb=as_text(row["verb"]),
         at=moment(row["at"]),
         before=_values(row["before"]),
         after=_values(row["after"]),
@@ -136,7 +98,7 @@ def _change(row: sa.RowMapping) -> UndoableChange:
 def _values(value: Any) -> Mapping[str, Any]:
     """The values of an entry; empty if unreadable."""
     try:
-        values = json.loads(words(value) or "{}")
+        values = json.loads(as_text(value) or "{}")
         if not isinstance(values, dict):
             return {}
         if isinstance(values.get("run_at"), str):

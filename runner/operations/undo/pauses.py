@@ -6,57 +6,65 @@ from runner.db.transaction import Transaction, clock
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.pause import PAUSE, PauseKind, PauseTarget, pause_of, pause_set
 from runner.operations.results import Actor
-from runner.operations.undo import entries
+from runner.operations.undo.entries import UndoableChange
 from runner.queries.rows import moment
 
-OTHER_PAUSE = "it has been paused or resumed again since"
-RUN_OUT = "that pause would have ended by now"
+CHANGED_SINCE = "it has been paused or resumed again since"
+EXPIRED = "that pause would have ended by now"
 UNKNOWN = "its target is unknown"
-HEARD = "its runner has received it, has another command, or no longer exists"
+NOT_PENDING = "its runner has received it, has another command, or no longer exists"
 
 
-async def undo_place_change(tx: Transaction, change: entries.UndoableChange, by: Actor) -> str | None:
-    """Undo a pause, resume or runner command.
+async def undo_pause(tx: Transaction, change: UndoableChange, by: Actor) -> str | None:
+    """Undo a pause or resume.
 
     Args:
         tx: a writing transaction.
-        change: a change of one of these kinds.
+        change: the change to undo.
         by: the author.
 
     Returns:
         The reason if it cannot be undone; None if it was.
     """
     kind, _, name = (change.target or "").partition(" ")
-    if change.kind is entries.ChangeKind.COMMAND and name.isdecimal():
-        return await _command(tx, change, int(name), by)
-    if change.kind is entries.ChangeKind.PAUSE and kind in tuple(PauseKind):
-        return await _pause(tx, change, PauseTarget(PauseKind(kind), name), by)
-    return UNKNOWN
-
-
-async def _pause(tx: Transaction, change: entries.UndoableChange, place: PauseTarget, by: Actor) -> str | None:
-    current = await pause_of(tx, place)
+    if kind not in tuple(PauseKind):
+        return UNKNOWN
+    target = PauseTarget(PauseKind(kind), name)
+    current = await pause_of(tx, target)
     if current.get("paused_at") != moment(change.after.get("paused_at")):
-        return OTHER_PAUSE
+        return CHANGED_SINCE
     before = {name: change.before.get(name) for name in PAUSE} if change.before else {}
     before |= {name: moment(before[name]) for name in ("paused_at", "paused_until") if name in before}
     until = before.get("paused_until")
     if until is not None and until <= await clock(tx):
         if change.verb == "resume":
-            return RUN_OUT
+            return EXPIRED
         before = {}
-    await pause_set(tx, place, before)
+    await pause_set(tx, target, before)
     verb = "pause" if before else "resume"
     await record(tx, by, [AuditEntry(verb, current, before, target=change.target, undo_of=change.id)])
     return None
 
 
-async def _command(tx: Transaction, change: entries.UndoableChange, runner_id: int, by: Actor) -> str | None:
+async def undo_command(tx: Transaction, change: UndoableChange, by: Actor) -> str | None:
+    """Undo a runner command that its runner has not received.
+
+    Args:
+        tx: a writing transaction.
+        change: the change to undo.
+        by: the author.
+
+    Returns:
+        The reason if it cannot be undone; None if it was.
+    """
+    runner_id = (change.target or "").partition(" ")[2]
+    if not runner_id.isdecimal():
+        return UNKNOWN
     runner = tx.tables.runner
-    is_runner = runner.c.id == runner_id
+    is_runner = runner.c.id == int(runner_id)
     rows = await tx.rows(sa.select(runner.c.command).where(is_runner).with_for_update())
     if not rows or rows[0].command is None or rows[0].command != change.after.get("command"):
-        return HEARD
+        return NOT_PENDING
     before = change.before.get("command")
     await tx.execute(sa.update(runner).where(is_runner).values(command=before))
     entry = AuditEntry(

@@ -17,7 +17,7 @@ from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, delete_sta
 
 TRAIL_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "attempt": sa.Integer, "rescues": sa.Integer}
 
-VERBS = {MOVES[verb].target: verb for verb in ("rebury", "cancel")}
+MOVES_TO = {MOVES[verb].target: verb for verb in ("undo_retry", "cancel")}
 """The move to each state that a task can be requeued from."""
 
 
@@ -34,7 +34,7 @@ async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lo
         if values := {name: retry.before[name] for name in edited_columns(retry)}:
             await change(tx, [task.id], **check_values(Changes(**values)))
     await delete_stale_history(tx, [task.id for _, task in pairs])
-    for state, verb in VERBS.items():
+    for state, verb in MOVES_TO.items():
         endings = [FinishedTask(task.id, task.fence) for retry, task in pairs if retry.before["state"] == state]
         if endings:
             await finish(tx, verb, NO_RUNNER, endings)
@@ -59,5 +59,5 @@ def _count(change: UndoableChange, name: str) -> int:
 
 def _entry(change: UndoableChange, task: LockedTask) -> AuditEntry:
     state = change.before["state"]
-    verb = next(verb for target, verb in VERBS.items() if target == state)
+    verb = next(verb for target, verb in MOVES_TO.items() if target == state)
     return AuditEntry(verb, {"state": task.state}, {"state": state}, task.id, undo_of=change.id)

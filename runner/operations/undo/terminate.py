@@ -1,7 +1,7 @@
 """Restore tasks that were terminated before they ran."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -15,7 +15,7 @@ from runner.operations.undo.entries import UndoableChange
 from runner.operations.undo.unblock import block_again
 from runner.operations.unique_keys import Locked, assign_keys
 from runner.store import history
-from runner.store.metrics import count_unclaimed
+from runner.store.minute_statistics import count_unclaimed
 
 
 class Restored(NamedTuple):
@@ -40,19 +40,19 @@ async def restore(tx: Transaction, restored: Restored, by: Actor) -> Result:
         restored: the tasks to restore.
         by: the author.
     """
-    answer = Result()
+    result = Result()
     changes = {task.id: change for change, task in restored.pairs}
-    tasks = await assign_keys(tx, restored.keys, [task for _, task in restored.pairs], answer)
+    tasks = await assign_keys(tx, restored.keys, [task for _, task in restored.pairs], result)
     ids = [task.id for task in tasks]
     if ids:
-        await history.restore(tx, [_missing_values(changes[id]) for id in ids])
+        await history.restore(tx, [(id, changes[id].before.get("error")) for id in ids])
         await count_unclaimed(tx, ids, times=-1)
         blocked = [id for id in ids if changes[id].before["state"] == State.BLOCKED]
         await _reopen(tx, blocked)
         await block_again(tx, blocked)
     await record(tx, by, [_entry(changes[task.id], task) for task in tasks])
-    answer.changed = ids
-    return answer
+    result.changed = ids
+    return result
 
 
 async def consequences(tx: Transaction, ends: Iterable[UndoableChange]) -> dict[int, int]:
@@ -90,11 +90,6 @@ async def _reopen(tx: Transaction, ids: Sequence[int]) -> None:
     ) | sa.func.coalesce(released_by_failure, sa.false())
     reopened = tx.dialect.one_of(dependency.c.task_id, ids) & dependency.c.satisfied_by.is_(None) & ~resolved
     await tx.execute(sa.update(dependency).where(reopened).values(satisfied_at=None))
-
-
-def _missing_values(change: UndoableChange) -> tuple[int, Any, Any]:
-    """The values that the history does not keep: id, error and progress."""
-    return change.subject, change.before.get("error"), change.before.get("progress")
 
 
 def _entry(change: UndoableChange, task: LockedTask) -> AuditEntry:

@@ -56,12 +56,12 @@ async def _open(tx: Transaction, dependencies: dict[int, set[int]]) -> set[int]:
     """Reopen the given dependencies that an operator removed, and return their tasks."""
     dependency = tx.tables.dependency
     dependency_ids = sorted({dependency_id for ids in dependencies.values() for dependency_id in ids})
-    given = tx.dialect.one_of(dependency.c.id, dependency_ids) & tx.dialect.one_of(
+    in_change = tx.dialect.one_of(dependency.c.id, dependency_ids) & tx.dialect.one_of(
         dependency.c.task_id, list(dependencies)
     )
     reopen = (
         sa.update(dependency)
-        .where(given, dependency.c.satisfied_by.is_not(None))
+        .where(in_change, dependency.c.satisfied_by.is_not(None))
         .values(satisfied_at=None, satisfied_by=None)
     )
     return {row.task_id for row in await tx.rows(reopen.returning(dependency.c.task_id))}

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
-from runner.queries.rows import moment, number, readable, text, whole, words
+from runner.queries.rows import as_int, as_text, moment, number, readable, text
 
 MOST_ATTEMPTS = 1_000
 """Attempts that are read: the last ones."""
@@ -60,17 +60,17 @@ async def attempts_of(tx: Transaction, id: int) -> list[Attempt]:
 
 def _attempt(row: sa.RowMapping) -> Attempt:
     return Attempt(
-        attempt=whole(row["attempt"]),
+        attempt=as_int(row["attempt"]),
         fence=row["fence"],
         started_at=moment(row["started_at"]),
         ended_at=moment(row["ended_at"]),
         runner_id=row["runner_id"],
         host=text(row["host"]),
-        verb=words(row["verb"]),
-        error_type=words(row["error_type"]),
-        message=words(row["message"]),
+        verb=as_text(row["verb"]),
+        error_type=as_text(row["error_type"]),
+        message=as_text(row["message"]),
         traceback=text(row["traceback"]),
-        fingerprint=words(row["fingerprint"]),
+        fingerprint=as_text(row["fingerprint"]),
         delay=_span(number(row["delay"])),
     )
 

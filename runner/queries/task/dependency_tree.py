@@ -10,7 +10,7 @@ from runner.db.schema import is_state
 from runner.db.transaction import Transaction
 from runner.model.task import FINAL, State
 from runner.queries.counting import Count, capped
-from runner.queries.rows import text, words
+from runner.queries.rows import as_text, text
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task_list.row import TaskRow, task_rows
 from runner.store.dependencies.parents import is_open, parent_of
@@ -20,10 +20,10 @@ LEVELS = 4
 """The levels to read in each direction."""
 
 MOST = 20
-"""The most tasks of each level."""
+"""Maximum number of tasks of each level."""
 
 CAP = 10_000
-"""The most dependents to count."""
+"""Maximum number of dependents to count."""
 
 NONE = Count()
 
@@ -126,7 +126,7 @@ async def dependency_tree(tx: Transaction, task: TaskRow) -> DependencyTree:
 
 async def _progress(tx: Transaction, id: int) -> tuple[int, int, dict[str, int]]:
     dependency = tx.tables.dependency.c
-    still_open, number = is_open(dependency).label("held"), sa.func.count().label("number")
+    still_open, number = is_open(dependency).label("open"), sa.func.count().label("number")
     rows = await tx.rows(
         sa.select(dependency.parent_state, still_open, number)
         .where(dependency.task_id == id)
@@ -135,10 +135,10 @@ async def _progress(tx: Transaction, id: int) -> tuple[int, int, dict[str, int]]
     ended: dict[str, int] = defaultdict(int)
     for row in rows:
         if row.parent_state is not None:
-            ended[words(row.parent_state)] += row.number
+            ended[as_text(row.parent_state)] += row.number
     order = [*FINAL, *ended]
     ended_by_state = {state: ended[state] for state in sorted(ended, key=order.index)}
-    return sum(row.number for row in rows), sum(row.number for row in rows if row.held), ended_by_state
+    return sum(row.number for row in rows), sum(row.number for row in rows if row.open), ended_by_state
 
 
 async def _above(tx: Transaction, task: TaskRow) -> tuple[Relative, ...]:
@@ -219,7 +219,7 @@ async def _children(tx: Transaction, level: Sequence[TaskRow]) -> list[TreeChild
         rows_by_parent += [(task.id, row) for row in rows]
     tasks = {task.id: task for task in await task_rows(tx, [row.task_id for _, row in rows_by_parent])}
     return [
-        TreeChild(tasks.get(row.task_id), row.task_id, parent, row.id, words(row.on_failure), bool(row.open))
+        TreeChild(tasks.get(row.task_id), row.task_id, parent, row.id, as_text(row.on_failure), bool(row.open))
         for parent, row in rows_by_parent
     ]
 
@@ -241,10 +241,10 @@ def _waits_for(tx: Transaction, task: TaskRow) -> sa.ColumnElement[bool]:
 
 
 MOST_CYCLES = 1_000
-"""The most blocked tasks to start from, oldest first."""
+"""Maximum number of blocked tasks to start from, oldest first."""
 
 MOST_LINKS = 10_000
-"""The most dependencies to follow."""
+"""Maximum number of dependencies to follow."""
 
 
 async def dependency_cycles(tx: Transaction, most: int = MOST_CYCLES) -> list[tuple[int, ...]]:
@@ -252,7 +252,7 @@ async def dependency_cycles(tx: Transaction, most: int = MOST_CYCLES) -> list[tu
 
     Args:
         tx: an open transaction.
-        most: the most tasks to start from.
+        most: maximum number of tasks to start from.
 
     Returns:
         The ids of each cycle, lowest first; each task waits for the next, and the last for the first.

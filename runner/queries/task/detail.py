@@ -15,13 +15,13 @@ from runner.policy.retry import next_runs, parse_plan
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.pauses import Pause, pauses
 from runner.queries.permissions import reads_audit
-from runner.queries.rows import moment, number, readable, text, texts, whole, words
+from runner.queries.rows import as_int, as_text, moment, number, readable, text, texts
 from runner.queries.runners import RunnerRow, runner_of
 from runner.queries.task.attempts import MOST_ATTEMPTS, Attempt, attempts_of
 from runner.queries.task.dependency_tree import DependencyTree, dependency_tree
 from runner.queries.task.unique_key import UniqueKey, unique_key
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row
-from runner.text import format
+from runner.text import formatting
 from runner.text.sanitize import count_noun
 
 ALONE = DependencyTree()
@@ -36,7 +36,6 @@ class TaskDetail:
         error: the full text of the last error.
         payload: its arguments, JSON text.
         result: its result, JSON text; None if there is none.
-        checkpoint: its last checkpoint, JSON text.
         retry: its retry plan as text; None for the handler's plan.
         timeout: seconds that an attempt may take; None for the handler's timeout.
         tags: its tags.
@@ -63,7 +62,6 @@ class TaskDetail:
     error: str | None
     payload: str
     result: str | None
-    checkpoint: str | None
     retry: str | None
     timeout: float | None
     tags: tuple[str, ...]
@@ -109,9 +107,8 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
     return TaskDetail(
         task=task,
         error=text(row["error"]),
-        payload=words(row["payload"]),
+        payload=as_text(row["payload"]),
         result=text(row.get("result")),
-        checkpoint=text(row["checkpoint"]),
         retry=retry,
         timeout=number(row["timeout"]),
         tags=texts(row["tags"]),
@@ -124,7 +121,7 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         next_runs=forecast(task, retry or default_retry, now),
         runner=await runner_of(tx, task.runner_id) if task.state is State.RUNNING else None,
         at=now,
-        bucket=whole(row["bucket"]),
+        bucket=as_int(row["bucket"]),
         unique=await unique_key(tx, id, task.handler, key) if (key := text(row["unique_key"])) is not None else None,
         queue_pause=all_pauses.queues.get(task.queue),
         handler_pause=all_pauses.handlers.get(task.handler),
@@ -187,13 +184,13 @@ def task_fields(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
     """
     task = detail.task
     yield "task", f"{task.id}   version {task.version}"
-    yield "state", format.state(task.shown) + ("   termination requested" if task.cancel_requested else "")
+    yield "state", formatting.state(task.shown) + ("   termination requested" if task.cancel_requested else "")
     yield "handler", f"{task.handler}   in queue {task.queue}, priority {task.priority}"
     rescued = f"   rescued {count_noun(task.rescues, 'time')}" if task.rescues else ""
-    yield "attempts", f"{format.attempts(task.attempt, task.max_attempts)}{rescued}"
+    yield "attempts", f"{formatting.attempts(task.attempt, task.max_attempts)}{rescued}"
     times = {"run at": task.run_at, "submitted": task.submitted_at, "claimed": task.claimed_at}
     times |= {"started": detail.started_at, "deadline": detail.deadline_at, "finished": task.finished_at}
-    yield from ((name, format.exact(moment, detail.at, zone)) for name, moment in times.items() if moment)
+    yield from ((name, formatting.exact(moment, detail.at, zone)) for name, moment in times.items() if moment)
     yield from ((name, str(value)) for name, value in _rest(detail) if value not in (None, ""))
 
 
@@ -204,17 +201,16 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
     yield "key status", detail.unique and detail.unique.describe(task.id, detail.at)
     yield "parents", detail.dependencies.progress
     yield "submitted by", detail.submitted_by
-    yield "handler time", format.duration(task.duration) if task.duration is not None else None
-    yield "progress", f"{task.progress:.0%}" if task.progress is not None else None
+    yield "handler time", formatting.duration(task.duration) if task.duration is not None else None
     yield (
         "runner",
-        f"{runner.id} on {runner.host}, last heartbeat {format.age(runner.heartbeat_age)} ago"
+        f"{runner.id} on {runner.host}, last heartbeat {formatting.age(runner.heartbeat_age)} ago"
         if runner
         else task.runner_id,
     )
     yield "host", None if runner else task.host
     yield "retry plan", detail.retry
-    yield "timeout", format.age(detail.timeout) if detail.timeout is not None else None
+    yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else None
     yield "tags", ", ".join(detail.tags)
     yield "bucket", detail.bucket
     yield "trace", detail.trace

@@ -8,12 +8,12 @@ import sqlalchemy as sa
 from runner.db.schema import is_state
 from runner.db.transaction import Transaction
 from runner.model.task import State
-from runner.queries.rows import text, words
+from runner.queries.rows import as_text, text
 from runner.queries.task_list.row import TaskRow, task_rows
 from runner.store.dependencies.parents import is_open, parent_of
 
 MOST = 20
-"""The most parents to read."""
+"""Maximum number of parents to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ async def parents(tx: Transaction, *children: int, closed: bool = False, limit: 
         tx: an open transaction.
         children: the ids of the dependent tasks.
         closed: include resolved dependencies, after the open ones.
-        limit: the most dependencies.
+        limit: maximum number of dependencies.
     """
     dependency = tx.tables.dependency
     of_children = tx.dialect.one_of(dependency.c.task_id, children)
@@ -79,7 +79,7 @@ def _parent(row: Any, task: TaskRow | None) -> Parent:
         id=row.parent,
         handler=text(row.parent_handler),
         key=text(row.parent_key),
-        on_failure=words(row.on_failure),
+        on_failure=as_text(row.on_failure),
         dependency_id=row.id,
         child=row.task_id,
         open=bool(row.open),

@@ -12,7 +12,7 @@ from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import JsonText
 from runner.model.task import State
-from runner.queries.rows import text, whole, words
+from runner.queries.rows import as_int, as_text, text
 
 
 class TaskResult(NamedTuple):
@@ -59,7 +59,7 @@ async def endings(tx: Transaction, ids: Sequence[int]) -> dict[int, TaskResult |
         for id, error_type, message, trace in await tx.run(_last_attempts(tx.tables, tx.driver), parameters):
             if (ending := by_id[id]) is not None:
                 by_id[id] = ending._replace(
-                    error_type=words(error_type), message=words(message), traceback=words(trace)
+                    error_type=as_text(error_type), message=as_text(message), traceback=as_text(trace)
                 )
     return by_id
 
@@ -87,8 +87,8 @@ def _last_attempts(tables: Tables, driver: sa.Dialect) -> Prepared:
 def _ending(id: int, state: Any, handler: Any, attempt: Any, result: Any, error: Any) -> TaskResult | None:
     if state is None:
         return None
-    ending = TaskResult(id, words(handler), State(state), whole(attempt), text(result), text(error))
-    error_type, _, message = words(error).partition(": ")
+    ending = TaskResult(id, as_text(handler), State(state), as_int(attempt), text(result), text(error))
+    error_type, _, message = as_text(error).partition(": ")
     return ending._replace(error_type=error_type, message=message) if ending.state is State.DEAD else ending
 
 
@@ -99,7 +99,7 @@ async def unfinished(tx: Transaction, handler: str, key: str, limit: int = 100) 
         tx: an open transaction, possibly the caller's own.
         handler: the handler's name.
         key: the business key.
-        limit: the most ids to return.
+        limit: maximum number of ids to return.
 
     Returns:
         Their ids, oldest first.

@@ -8,7 +8,7 @@ from runner.model.task import State
 from runner.queries.audit import AuditRecord
 from runner.queries.task.attempts import Attempt
 from runner.queries.task.detail import TaskDetail
-from runner.text import format
+from runner.text import formatting
 from runner.text.redact import differences, mask
 from runner.text.times import format_age
 
@@ -60,8 +60,8 @@ def format_entry(entry: AuditRecord) -> str:
     why = f": {entry.reason}" if entry.reason else ""
     undo = f" (undoes {entry.undo_of})" if entry.undo_of else ""
     login = f" (login {entry.login})" if entry.login not in (None, entry.operator) else ""
-    group = f", group {entry.batch}" if entry.batch else ""
-    return f"{format.verb(entry.verb)}{undo} by {entry.operator}@{entry.host}{login}{group}{why}"
+    group = f", group {entry.change_group}" if entry.change_group else ""
+    return f"{formatting.verb(entry.verb)}{undo} by {entry.operator}@{entry.host}{login}{group}{why}"
 
 
 def _submitted(detail: TaskDetail) -> Iterator[Event]:
@@ -77,8 +77,8 @@ def _attempts(detail: TaskDetail, *, reveal: bool) -> Iterator[Event]:
 
 def _attempt(attempt: Attempt) -> str:
     next_in = f", next in {format_age(attempt.delay)}" if attempt.delay is not None else ""
-    where = f"runner {format.text(attempt.runner_id)} on {format.text(attempt.host)}"
-    duration = format.duration(attempt.duration)  # from claim to settle: longer than the handler ran
+    where = f"runner {formatting.text(attempt.runner_id)} on {formatting.text(attempt.host)}"
+    duration = formatting.duration(attempt.duration)  # from claim to settle: longer than the handler ran
     return f"attempt {attempt.attempt} ended after {duration} on {where}: {attempt.verb}{next_in}"
 
 
@@ -91,12 +91,12 @@ def _changes(detail: TaskDetail, *, reveal: bool, zone: tzinfo) -> Iterator[Even
 def _last(detail: TaskDetail) -> Iterator[Event]:
     """The events without an attempt or audit entry: the current run and the end."""
     task = detail.task
-    where = f"runner {format.text(task.runner_id)} on {format.text(task.host)}"
+    where = f"runner {formatting.text(task.runner_id)} on {formatting.text(task.host)}"
     if task.state is State.RUNNING:
-        text = f"attempt {task.attempt} running for {format.since(task.claimed_at, detail.at)}, {where}"
+        text = f"attempt {task.attempt} running for {formatting.since(task.claimed_at, detail.at)}, {where}"
         yield Event(task.claimed_at, str(task.state), text)
     elif task.state is State.SUCCEEDED:
-        handler_time = f", handler time {format.duration(task.duration)}" if task.duration is not None else ""
+        handler_time = f", handler time {formatting.duration(task.duration)}" if task.duration is not None else ""
         yield Event(task.finished_at, "ended", f"attempt {task.attempt} {task.state}{handler_time}, {where}")
     elif task.state.final:
         yield Event(task.finished_at, "ended", f"{task.state}")

@@ -7,9 +7,9 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.model.task import Scope
-from runner.queries.rows import moment, readable, text, whole
+from runner.queries.rows import as_int, moment, readable, text
 from runner.store.unique import is_key_held
-from runner.text import format
+from runner.text import formatting
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,9 @@ class UniqueKey:
             id: the task's id.
             at: the database's time.
         """
-        scopes = {Scope.FOR_A_TIME.value: f"for another {format.age(self.until - at)}" if self.until else "for a time"}
+        scopes = {
+            Scope.FOR_A_TIME.value: f"for another {formatting.age(self.until - at)}" if self.until else "for a time"
+        }
         match self.holder:
             case None:
                 state = "free again"
@@ -49,7 +51,7 @@ class UniqueKey:
                 state = f"held by task {holder} now"
         if not self.duplicates:
             return state
-        last = format.distance(self.duplicate_at, at)
+        last = formatting.distance(self.duplicate_at, at)
         return f"{state}; {self.duplicates:,} duplicate{'s' if self.duplicates > 1 else ''}, the last {last}"
 
 
@@ -65,11 +67,11 @@ async def unique_key(tx: Transaction, id: int, handler: str, key: str) -> Unique
     unique = tx.tables.unique
     names = ("task_id", "scope", "expires_at", "duplicates", "duplicate_at")
     columns = [*readable(tx, [unique.c[name] for name in names]), is_key_held(unique, tx.tables.task).label("held")]
-    own = (unique.c.handler == handler) & (unique.c.unique_key == key)
-    row = (await tx.execute(sa.select(*columns).where(own))).mappings().one_or_none()
+    same_key = (unique.c.handler == handler) & (unique.c.unique_key == key)
+    row = (await tx.execute(sa.select(*columns).where(same_key))).mappings().one_or_none()
     if row is None:
         return UniqueKey(key)
-    duplicates = (whole(row["duplicates"]), moment(row["duplicate_at"])) if row["task_id"] == id else ()
+    duplicates = (as_int(row["duplicates"]), moment(row["duplicate_at"])) if row["task_id"] == id else ()
     if not row["held"]:
         return UniqueKey(key, None, None, None, *duplicates)
-    return UniqueKey(key, whole(row["task_id"]), text(row["scope"]), moment(row["expires_at"]), *duplicates)
+    return UniqueKey(key, as_int(row["task_id"]), text(row["scope"]), moment(row["expires_at"]), *duplicates)

@@ -87,9 +87,9 @@ async def walk_lanes(
         tx: an open transaction; the walk executes two to four statements.
         task_filter: the filter.
         sort: by run_at or by priority.
-        limit: the most ids to return.
+        limit: maximum number of ids to return.
         after: the cursor to continue from; None to begin.
-        scan_limit: the most rows to filter.
+        scan_limit: maximum number of rows to filter.
 
     Raises:
         InvalidSort: the filter matches too many lanes.

@@ -69,7 +69,7 @@ def _unpacked(packed: bytes) -> Cursor:
 
 
 SCAN_LIMIT = 20_000
-"""The most rows that one search reads where no index serves the filter."""
+"""Maximum number of rows that one search reads where no index serves the filter."""
 
 
 class AccessPath(Enum):

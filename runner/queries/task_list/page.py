@@ -61,9 +61,9 @@ async def page(
         tx: an open transaction.
         task_filter: the filter.
         after: the cursor from the previous page; None for the first page.
-        limit: the most tasks on a page.
+        limit: maximum number of tasks on a page.
         sort: the order.
-        scan_limit: the most rows to check or sort in each table.
+        scan_limit: maximum number of rows to check or sort in each table.
 
     Returns:
         The page.
@@ -85,7 +85,7 @@ async def page_script(tx: Transaction, task_filter: Filter, sort: Sort, limit: i
         tx: an open transaction.
         task_filter: the filter.
         sort: the order.
-        limit: the most tasks on a page.
+        limit: maximum number of tasks on a page.
 
     Raises:
         NoSqlEquivalent: the filter contains control characters or text that looks like a secret.

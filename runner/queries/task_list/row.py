@@ -10,12 +10,12 @@ import sqlalchemy as sa
 from runner.db.schema import Tables
 from runner.db.transaction import Transaction
 from runner.model.task import Shown, State
-from runner.queries.rows import moment, number, readable, text, whole, words
+from runner.queries.rows import as_int, as_text, moment, number, readable, text
 from runner.queries.task_list.sources import live_states
 from runner.text.sanitize import count_noun
 
 SHORT = 500
-"""The most characters of a long text in a list."""
+"""Maximum number of characters of a long text in a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,6 @@ class TaskRow:
         claimed_at: when its last attempt began.
         finished_at: when it ended.
         duration: seconds that the last attempt took.
-        progress: from 0 to 1, if its handler reports it.
         runner_id: the runner of its last attempt.
         host: the host of that runner.
         cancel_requested: True if termination was requested while it runs.
@@ -61,7 +60,6 @@ class TaskRow:
     claimed_at: datetime | None
     finished_at: datetime | None
     duration: float | None
-    progress: float | None
     runner_id: int | None
     host: str | None
     cancel_requested: bool
@@ -149,23 +147,22 @@ def task_row(row: sa.RowMapping) -> TaskRow:
     return TaskRow(
         id=row["id"],
         shown=Shown(row["shown"]),
-        version=whole(row["version"]),
-        queue=words(row["queue"]),
-        handler=words(row["handler"]),
+        version=as_int(row["version"]),
+        queue=as_text(row["queue"]),
+        handler=as_text(row["handler"]),
         key=text(row["key"]),
-        priority=whole(row["priority"]),
-        attempt=whole(row["attempt"]),
-        max_attempts=None if row["max_attempts"] is None else whole(row["max_attempts"]),
-        rescues=whole(row["rescues"]),
+        priority=as_int(row["priority"]),
+        attempt=as_int(row["attempt"]),
+        max_attempts=None if row["max_attempts"] is None else as_int(row["max_attempts"]),
+        rescues=as_int(row["rescues"]),
         run_at=moment(row["run_at"]),
         submitted_at=moment(row["submitted_at"]),
         claimed_at=moment(row["claimed_at"]),
         finished_at=moment(row.get("finished_at")),
         duration=number(row.get("duration")),
-        progress=number(row.get("progress")),
         runner_id=row["runner_id"],
         host=text(row["host"]),
         cancel_requested=row.get("cancel_requested") in (1, True),
         error=text(row["error"]),
-        blocked_by=whole(row.get("blocked_by")),
+        blocked_by=as_int(row.get("blocked_by")),
     )

@@ -26,7 +26,7 @@ async def sort_among(
         tx: an open transaction; one statement is executed.
         parts: the sides of the search.
         key: the sort key.
-        limit: the most ids to return.
+        limit: maximum number of ids to return.
         after: the cursor to continue from; None to begin.
         oldest: the cursor of the lowest id to read; None for all. It bounds the number of rows.
     """
@@ -64,10 +64,10 @@ async def find(
         tx: an open transaction; the search executes one statement, one more to filter rows, and one more by due time
             or priority.
         task_filter: the filter.
-        limit: the most ids to return.
+        limit: maximum number of ids to return.
         after: the cursor to continue from (`Found.next`); None to begin.
         sort: the order.
-        scan_limit: the most rows to filter or sort in each table.
+        scan_limit: maximum number of rows to filter or sort in each table.
 
     Raises:
         InvalidSort: none of the matching tasks has the sort field.
@@ -140,9 +140,9 @@ async def walk(
         tx: an open transaction; the walk executes one statement, or two to filter rows.
         parts: the sides of the search.
         key: the sort key.
-        limit: the most ids to return.
+        limit: maximum number of ids to return.
         after: the cursor to continue from; None to begin.
-        scan_limit: the most rows to filter in each table.
+        scan_limit: maximum number of rows to filter in each table.
     """
     filters_rows = any(side.filtered for side in parts)
     end = await _scan_end(tx, parts, key, after, scan_limit) if filters_rows else None

@@ -29,7 +29,7 @@ async def ahead(tx: Transaction, id: int, run_at: Any, priority: int, lanes: Seq
         run_at: its due time in the database's own form; None for a task that becomes due now, after all due tasks.
         priority: its priority, or another one to try.
         lanes: the lanes that the same slots serve.
-        cap: the most tasks to count.
+        cap: maximum number of tasks to count.
     """
     row = tx.tables.task.alias("before")
     rank, due = CLAIM_POLICY.order.rank, CLAIM_POLICY.is_due(row.c, ClaimScope(tx.tables))

@@ -7,10 +7,10 @@ from shlex import quote
 
 from runner.policy.claim_conditions import Explanation
 from runner.policy.claim_order import CLAIM_POLICY
-from runner.queries.pauses import Registered
+from runner.queries.pauses import RegistryEntry
 from runner.queries.why.cause import Cause, RelatedView, at_runner, claimants, listed, tasks_of
 from runner.queries.why.facts import Facts
-from runner.text.format import age, since
+from runner.text.formatting import age, since
 from runner.text.sanitize import count_noun, one_line
 
 GRACE = 2.0
@@ -38,7 +38,7 @@ def _cause(explanation: Explanation) -> Cause:
 
 
 def _unclaimed(facts: Facts) -> Iterator[Cause]:
-    if facts.takers:
+    if facts.candidates:
         return
     task = facts.task
     name, queue = one_line(task.handler), one_line(task.queue)
@@ -68,14 +68,14 @@ def _behind_suspects(facts: Facts) -> Iterator[Cause]:
 
 
 def _full(facts: Facts) -> Iterator[Cause]:
-    if not all(taker.full for taker in facts.takers):
+    if not all(candidate.full for candidate in facts.candidates):
         return
     running: Counter[str] = Counter()
-    for taker in facts.takers:
-        running.update(taker.running)
-    size = sum(taker.size for taker in facts.takers)
-    kind = "threads" if facts.takers[0].threads else "slots"
-    runners = [taker.runner for taker in facts.takers]
+    for candidate in facts.candidates:
+        running.update(candidate.running)
+    size = sum(candidate.size for candidate in facts.candidates)
+    kind = "threads" if facts.candidates[0].threads else "slots"
+    runners = [candidate.runner for candidate in facts.candidates]
     tasks = listed(f"{number:,} {one_line(name)}" for name, number in running.most_common())
     text = f"{claimants(runners)} such tasks, but no {kind} are free: {tasks} in {size:,} {kind}."
     advice = f"runner resize {runners[0].id} --{kind} {2 * size}" if len(runners) == 1 else ""
@@ -101,7 +101,7 @@ def _suspects(facts: Facts) -> str:
 
 
 def _nothing(facts: Facts) -> Cause:
-    task, runners = facts.task, [taker.runner for taker in facts.takers]
+    task, runners = facts.task, [candidate.runner for candidate in facts.candidates]
     wait = (facts.at - task.run_at).total_seconds() if task.run_at else 0.0
     if wait < GRACE:
         return Cause("now", "It just became due and should start within a second.")
@@ -109,7 +109,7 @@ def _nothing(facts: Facts) -> Cause:
     return Cause("now", text, "if this lasts, check the log of that runner", at_runner(runners[0]))
 
 
-def _registration(entry: Registered | None, at: datetime) -> str:
+def _registration(entry: RegistryEntry | None, at: datetime) -> str:
     if entry is None or entry.seen is None:
         return "no runner ever had it"
     return f"last seen {since(entry.seen, at)} ago"

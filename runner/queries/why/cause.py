@@ -9,7 +9,7 @@ from runner.queries.runners import RunnerRow
 from runner.text.sanitize import one_line
 
 MOST_NAMED = 4
-"""The most handlers that one sentence lists."""
+"""Maximum number of handlers that one sentence lists."""
 
 
 class RelatedView(NamedTuple):
@@ -44,13 +44,13 @@ class Cause:
         kind: a name for programs, such as due, paused, unknown or full.
         text: a sentence; values from the database in it are safe to print.
         advice: the next step; empty if there is none.
-        sight: where to see more; None if there is nothing more.
+        view: where to see more; None if there is nothing more.
     """
 
     kind: str
     text: str
     advice: str = ""
-    sight: RelatedView | None = None
+    view: RelatedView | None = None
 
 
 def describe(runner: RunnerRow) -> str:

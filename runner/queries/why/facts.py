@@ -19,8 +19,8 @@ from runner.policy.lanes import Lane
 from runner.policy.runner_command import RunnerCommand
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
-from runner.queries.pauses import Pauses, Registered, entry, pauses
-from runner.queries.rows import moment, readable, words
+from runner.queries.pauses import Pauses, RegistryEntry, entry, pauses
+from runner.queries.rows import as_text, moment, readable
 from runner.queries.runners import RunnerRow, runner_of, runners
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row
@@ -39,14 +39,14 @@ TERMINATE = "terminate"
 """The audit verb of a terminate."""
 
 OVERTAKING_CAP = 1_000
-"""The most tasks to count when checking whether another priority helps."""
+"""Maximum number of tasks to count when checking whether another priority helps."""
 
 RUNNING_CAP = 10_000
-"""The most running tasks to read when counting used slots."""
+"""Maximum number of running tasks to read when counting used slots."""
 
 
 @dataclass(frozen=True, slots=True)
-class Taker:
+class CandidateRunner:
     """A live runner that claims tasks like this one.
 
     Args:
@@ -89,7 +89,7 @@ class Facts:
         queue: the registry entry of its queue; None if there is none.
         handler: the registry entry of its handler; None if no runner ever had it.
         runners: all registered runners.
-        takers: the live runners that claim such tasks and are not draining.
+        candidates: the live runners that claim such tasks and are not draining.
         ahead: the due tasks that are claimed before it, assuming that nothing else blocks it.
         raised: the same for each higher priority, up to the first with no task ahead.
         pace: attempts that ended per second recently, of all tasks in these slots.
@@ -103,10 +103,10 @@ class Facts:
     refused: frozenset[str]
     later: bool = False
     deadline_at: datetime | None = None
-    queue: Registered | None = None
-    handler: Registered | None = None
+    queue: RegistryEntry | None = None
+    handler: RegistryEntry | None = None
     runners: tuple[RunnerRow, ...] = ()
-    takers: tuple[Taker, ...] = ()
+    candidates: tuple[CandidateRunner, ...] = ()
     ahead: Count = NONE
     raised: Mapping[int, Count] = field(default_factory=dict)
     pace: float = 0.0
@@ -136,7 +136,7 @@ async def read_facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
     Args:
         tx: an open transaction; about fifteen statements are executed, each along an index.
         id: the task's id.
-        cap: the most tasks to count.
+        cap: maximum number of tasks to count.
 
     Raises:
         TaskNotFound: neither the live table nor the history has a task with this id.
@@ -184,7 +184,7 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
         queue=await entry(tx, tx.tables.queue, task.queue),
         handler=await entry(tx, tx.tables.handler, task.handler),
         runners=all_runners,
-        takers=await _takers(tx, all_runners, task),
+        candidates=await _candidates(tx, all_runners, task),
     )
     if facts.suspect:
         return replace(facts, ahead=await suspects_ahead(tx, task.id, cap))
@@ -206,13 +206,13 @@ def _is_rival(lane: Lane, facts: Facts, current_pauses: Pauses) -> bool:
     Without a runner for such tasks, only the lanes of its own queue and handler compete: a new runner can serve just
     these.
     """
-    task, queue, handler = facts.task, words(lane.queue), words(lane.handler)
+    task, queue, handler = facts.task, as_text(lane.queue), as_text(lane.handler)
     if (queue in current_pauses.queues and queue != task.queue) or (
         handler in current_pauses.handlers and handler != task.handler
     ):
         return False
-    if facts.takers:
-        return any(taker.serves(lane) for taker in facts.takers)
+    if facts.candidates:
+        return any(candidate.serves(lane) for candidate in facts.candidates)
     return (queue, handler) == (task.queue, task.handler)
 
 
@@ -225,20 +225,20 @@ async def _raised(tx: Transaction, task: TaskRow, run_at: Any, lanes: Sequence[L
     return counts
 
 
-async def _takers(tx: Transaction, all_runners: Sequence[RunnerRow], task: TaskRow) -> tuple[Taker, ...]:
-    takers = [
+async def _candidates(tx: Transaction, all_runners: Sequence[RunnerRow], task: TaskRow) -> tuple[CandidateRunner, ...]:
+    candidates = [
         runner
         for runner in all_runners
         if runner.alive and runner.command != DRAIN and runner.takes(task.queue, task.handler)
     ]
-    running = await _running(tx, [runner.id for runner in takers])
-    return tuple(_taker(runner, task.handler, running[runner.id]) for runner in takers)
+    running = await _running(tx, [runner.id for runner in candidates])
+    return tuple(_candidate(runner, task.handler, running[runner.id]) for runner in candidates)
 
 
-def _taker(runner: RunnerRow, handler: str, running: Mapping[str, int]) -> Taker:
+def _candidate(runner: RunnerRow, handler: str, running: Mapping[str, int]) -> CandidateRunner:
     threads = handler in runner.threaded
     own_tasks = {name: number for name, number in running.items() if (name in runner.threaded) is threads}
-    return Taker(runner, threads, runner.threads if threads else runner.capacity - runner.threads, own_tasks)
+    return CandidateRunner(runner, threads, runner.threads if threads else runner.capacity - runner.threads, own_tasks)
 
 
 async def _running(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str, int]]:
@@ -249,7 +249,7 @@ async def _running(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str, i
     groups = (window.c.runner_id, window.c.handler)
     running: dict[int, dict[str, int]] = defaultdict(dict)
     for runner_id, handler, number in await tx.rows(sa.select(*groups, sa.func.count()).group_by(*groups)):
-        running[runner_id][words(handler)] = number
+        running[runner_id][as_text(handler)] = number
     return running
 
 

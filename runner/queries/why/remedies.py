@@ -1,6 +1,6 @@
 """The changes that would let a task start now, derived from `facts` alone.
 
-Each chance is a guarantee: if an operator makes all of its changes and nothing else happens, the next claim takes the
+Each remedy is a guarantee: if an operator makes all of its changes and nothing else happens, the next claim takes the
 task. Uncertain remedies are left out: a task that runs in isolation depends on timing that no change controls.
 """
 
@@ -11,14 +11,14 @@ from runner.model.task import State
 from runner.policy.claim_conditions import RemedyStep
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.queries.counting import Count
-from runner.queries.why.facts import Facts, Taker
+from runner.queries.why.facts import CandidateRunner, Facts
 from runner.text.sanitize import count_noun, one_line
 
 MAX_GROWTH = 4
 """The largest suggested factor for slots; beyond it, only a priority is suggested."""
 
 MAX_NEW_SLOTS = 1_000
-"""The most slots suggested for a new runner."""
+"""Maximum number of slots suggested for a new runner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Remedy:
         return " && ".join(change.command for change in self.changes)
 
 
-def sentence(chances: Sequence[Remedy]) -> str:
-    """All chances as one sentence, or an empty string."""
-    return f"It would start now if: {', or '.join(chance.text for chance in chances)}." if chances else ""
+def sentence(remedies: Sequence[Remedy]) -> str:
+    """All remedies as one sentence, or an empty string."""
+    return f"It would start now if: {', or '.join(remedy.text for remedy in remedies)}." if remedies else ""
 
 
 def remedies(facts: Facts) -> tuple[Remedy, ...]:
@@ -56,9 +56,9 @@ def remedies(facts: Facts) -> tuple[Remedy, ...]:
     if lifted is None or facts.task.state not in (State.WAITING, State.BLOCKED):
         return ()
     required = (*_unblocked(facts), *lifted)
-    if not facts.takers:
+    if not facts.candidates:
         return tuple(Remedy((*required, *changes)) for changes in _new_runner(facts))
-    room = sum(max(0, taker.free) for taker in facts.takers)
+    room = sum(max(0, candidate.free) for candidate in facts.candidates)
     if _fits(facts.ahead, room):
         return (Remedy(required),) if required else ()
     return tuple(Remedy((*required, *changes)) for changes in _overtaking(facts, room))
@@ -89,8 +89,8 @@ def _new_runner(facts: Facts) -> Iterator[tuple[RemedyStep, ...]]:
 
 def _overtaking(facts: Facts, room: int) -> Iterator[tuple[RemedyStep, ...]]:
     """More slots or a higher priority; both if neither is enough."""
-    taker = max(facts.takers, key=lambda taker: taker.size)
-    resize = list(_resized(taker, facts.ahead, room))
+    candidate = max(facts.candidates, key=lambda candidate: candidate.size)
+    resize = list(_resized(candidate, facts.ahead, room))
     priorities = (priority for priority, ahead in facts.raised.items() if _fits(ahead, room))
     priority = next(priorities, None)
     if resize:
@@ -99,7 +99,7 @@ def _overtaking(facts: Facts, room: int) -> Iterator[tuple[RemedyStep, ...]]:
         yield (_raised(facts, priority),)
     if not resize and priority is None:
         ahead, raise_priority = _cheapest(facts)
-        for change in _resized(taker, ahead, room):
+        for change in _resized(candidate, ahead, room):
             yield (*raise_priority, change)
 
 
@@ -115,11 +115,11 @@ def _raised(facts: Facts, priority: int) -> RemedyStep:
     return RemedyStep("priority", f"its priority were {priority}", f"runner edit {facts.task.id} --priority {priority}")
 
 
-def _resized(taker: Taker, ahead: Count, room: int) -> Iterator[RemedyStep]:
+def _resized(candidate: CandidateRunner, ahead: Count, room: int) -> Iterator[RemedyStep]:
     """The slots that one runner needs for the claims of all runners to reach the task."""
-    slots = taker.size - taker.free + ahead.number - (room - max(0, taker.free)) + 1
-    if ahead.more or slots > MAX_GROWTH * max(1, taker.size):
+    slots = candidate.size - candidate.free + ahead.number - (room - max(0, candidate.free)) + 1
+    if ahead.more or slots > MAX_GROWTH * max(1, candidate.size):
         return
-    kind = "threads" if taker.threads else "slots"
-    text = f"runner {taker.runner.id} had {count_noun(slots, kind.removesuffix('s'))}"
-    yield RemedyStep(kind, text, f"runner resize {taker.runner.id} --{kind} {slots}")
+    kind = "threads" if candidate.threads else "slots"
+    text = f"runner {candidate.runner.id} had {count_noun(slots, kind.removesuffix('s'))}"
+    yield RemedyStep(kind, text, f"runner resize {candidate.runner.id} --{kind} {slots}")

@@ -12,7 +12,7 @@ from runner.queries.why.blockers import blockers
 from runner.queries.why.cause import Cause, RelatedView, at_runner, describe
 from runner.queries.why.facts import Facts, read_facts
 from runner.queries.why.remedies import Remedy, remedies
-from runner.text.format import age, sentence_of, since, when
+from runner.text.formatting import age, sentence_of, since, when
 from runner.text.sanitize import one_line
 
 
@@ -116,12 +116,11 @@ def _running(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
     if task.shown is Shown.LOST:
         yield _lost(facts)
     elif runner is not None:
-        progress = f", {task.progress:.0%} done" if task.progress is not None else ""
         limit = f"; its deadline is {when(facts.deadline_at, facts.at, zone)}" if facts.deadline_at else ""
         attempt = f"attempt {task.attempt}{f' of {task.max_attempts}' if task.max_attempts else ''}"
         duration = since(task.claimed_at, facts.at)
-        text = f"It has been running on {describe(runner)} for {duration}, {attempt}{progress}{limit}."
-        yield Cause(State.RUNNING, text, sight=at_runner(runner))
+        text = f"It has been running on {describe(runner)} for {duration}, {attempt}{limit}."
+        yield Cause(State.RUNNING, text, view=at_runner(runner))
     if task.cancel_requested:
         yield _termination(facts)
 
@@ -155,7 +154,7 @@ def _lost(facts: Facts) -> Cause:
         loss = f"Its {describe(runner)} has sent no heartbeat for {age(runner.heartbeat_age)}; {lease}."
     if facts.alive:
         text = f"{loss} A live runner will rescue the task within seconds."
-        return Cause(Shown.LOST, text, sight=at_runner(runner))
+        return Cause(Shown.LOST, text, view=at_runner(runner))
     return Cause(Shown.LOST, f"{loss} No live runner can rescue the task.", "start a runner", at_runner(runner))
 
 

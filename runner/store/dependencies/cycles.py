@@ -48,7 +48,7 @@ def refuse_cycles(frame: Frame, tasks: Sequence[NewTask]) -> Steps[None]:
     """
     new = {(task.handler, task.key): task for task in tasks if task.key is not None and task.after}
     if new:
-        waited_for = {edge.parent for task in tasks for edge in task.after or ()} & new.keys()
+        waited_for = {dependency.parent for task in tasks for dependency in task.after or ()} & new.keys()
         rows = yield _query(frame, _waited_for, "name", NAME_COLUMNS, list(new))
         for name in waited_for | {(handler, key) for handler, key in rows}:
             if isinstance(name, tuple):
@@ -61,12 +61,14 @@ def _walk(frame: Frame, start: Name, new: Mapping[Name, NewTask], tasks: Sequenc
     labels: dict[Node, str] = {}
     level: list[Node] = [start]
     while level and len(predecessors) < MOST_NODES:
-        known = {node: _known(node, new, tasks) for node in level}
-        steps = [(node, edge.parent) for node, task in known.items() if task for edge in task.after or ()]
-        steps += yield from _stored(frame, [node for node, task in known.items() if task is None], labels)
+        new_tasks = {node: _new_task(node, new, tasks) for node in level}
+        steps = [
+            (node, dependency.parent) for node, task in new_tasks.items() if task for dependency in task.after or ()
+        ]
+        steps += yield from _stored(frame, [node for node, task in new_tasks.items() if task is None], labels)
         level = []
         for node, parent in steps:
-            if parent == start or _known(parent, new, tasks) is new[start]:
+            if parent == start or _new_task(parent, new, tasks) is new[start]:
                 raise InvalidTask(
                     field="after", value=" ".join(start), why=_message([*_path(predecessors, node), start], labels)
                 )
@@ -75,7 +77,7 @@ def _walk(frame: Frame, start: Name, new: Mapping[Name, NewTask], tasks: Sequenc
                 level.append(parent)
 
 
-def _known(node: Node, new: Mapping[Name, NewTask], tasks: Sequence[NewTask]) -> NewTask | None:
+def _new_task(node: Node, new: Mapping[Name, NewTask], tasks: Sequence[NewTask]) -> NewTask | None:
     """Return the new task for a node; None for stored tasks."""
     if isinstance(node, BatchMember):
         return tasks[node.place]
@@ -91,7 +93,7 @@ def _stored(frame: Frame, nodes: Sequence[Node], labels: dict[Node, str]) -> Ste
         for place, node in enumerate(nodes)
     ]
     steps: list[tuple[Node, Node]] = []
-    rows = yield _query(frame, _edges, "node", NODE_COLUMNS, places)
+    rows = yield _query(frame, _dependencies, "node", NODE_COLUMNS, places)
     for place, task_id, handler, key, *parent in rows:
         labels[nodes[place]] = f"task {task_id} ({' '.join(filter(None, (handler, key)))})"
         steps.append((nodes[place], parent[0] if parent[2] is None else (parent[1], parent[2])))
@@ -123,19 +125,23 @@ def _query(frame: Frame, statement: Any, name: str, columns: dict[str, Any], row
 @lru_cache
 def _waited_for(tables: Tables, driver: sa.Dialect) -> Prepared:
     """The names that open dependencies refer to."""
-    name, edge = DIALECTS[driver.name].rows("name", NAME_COLUMNS), tables.dependency
-    named = (edge.c.parent_key == name.c.key) & (edge.c.parent_handler == name.c.handler)
-    return Prepared(sa.select(name.c.handler, name.c.key).where(sa.exists().where(named, is_open(edge.c))), driver)
+    name, dependency = DIALECTS[driver.name].rows("name", NAME_COLUMNS), tables.dependency
+    named = (dependency.c.parent_key == name.c.key) & (dependency.c.parent_handler == name.c.handler)
+    return Prepared(
+        sa.select(name.c.handler, name.c.key).where(sa.exists().where(named, is_open(dependency.c))), driver
+    )
 
 
 @lru_cache
-def _edges(tables: Tables, driver: sa.Dialect) -> Prepared:
+def _dependencies(tables: Tables, driver: sa.Dialect) -> Prepared:
     """The open dependencies of blocked tasks, by id or by handler and key."""
-    node, task, edge = DIALECTS[driver.name].rows("node", NODE_COLUMNS), tables.task, tables.dependency
-    meant = sa.select(node.c.place, parent_of(tables, node).label("task_id")).offset(NO_JOIN)
-    meant_ = meant.subquery("meant")
-    found = meant_.join(task, task.c.id == meant_.c.task_id).join(edge, edge.c.task_id == task.c.id)
-    columns = (edge.c.parent_id, edge.c.parent_handler, edge.c.parent_key)
-    edges = sa.select(meant_.c.place, task.c.id, task.c.handler, task.c.key, *columns).select_from(found)
-    blocked = is_state(task.c.state, State.BLOCKED) & is_open(edge.c)
-    return Prepared(edges.where(blocked).limit(sa.literal_column(str(MOST_NODES))), driver)
+    node, task, dependency = DIALECTS[driver.name].rows("node", NODE_COLUMNS), tables.task, tables.dependency
+    parent_ids = sa.select(node.c.place, parent_of(tables, node).label("task_id")).offset(NO_JOIN)
+    parent_rows = parent_ids.subquery("parents")
+    joined = parent_rows.join(task, task.c.id == parent_rows.c.task_id).join(
+        dependency, dependency.c.task_id == task.c.id
+    )
+    columns = (dependency.c.parent_id, dependency.c.parent_handler, dependency.c.parent_key)
+    dependencies = sa.select(parent_rows.c.place, task.c.id, task.c.handler, task.c.key, *columns).select_from(joined)
+    blocked = is_state(task.c.state, State.BLOCKED) & is_open(dependency.c)
+    return Prepared(dependencies.where(blocked).limit(sa.literal_column(str(MOST_NODES))), driver)

@@ -14,20 +14,20 @@ DEPENDENCY_COLUMNS = ("id", "task_id", "parent_id", "parent_handler", "parent_ke
 GONE_LITERAL = sa.literal_column(f"'{GONE}'", sa.Text)
 
 
-def is_open(edge: Any) -> sa.ColumnElement[bool]:
+def is_open(dependency: Any) -> sa.ColumnElement[bool]:
     """The condition that a dependency is open, in the form that the partial indexes match.
 
     Args:
-        edge: the columns of the dependency table.
+        dependency: the columns of the dependency table.
     """
-    condition: sa.ColumnElement[bool] = edge.satisfied_at.is_(None)
+    condition: sa.ColumnElement[bool] = dependency.satisfied_at.is_(None)
     return condition
 
 
-def is_any_open(edge: Any) -> sa.ColumnElement[bool]:
+def is_any_open(dependency: Any) -> sa.ColumnElement[bool]:
     """The condition that a dependency is open, in the form that matches the index of all open ones, in its order."""
-    every: sa.ColumnElement[bool] = edge.id > sa.literal_column("0")
-    return is_open(edge) & every
+    every: sa.ColumnElement[bool] = dependency.id > sa.literal_column("0")
+    return is_open(dependency) & every
 
 
 def is_blocked(tables: Tables, task_id: Any) -> sa.ColumnElement[bool]:
@@ -37,24 +37,24 @@ def is_blocked(tables: Tables, task_id: Any) -> sa.ColumnElement[bool]:
     return sa.select(task.c.id).where(task.c.id == task_id, blocked).offset(NO_JOIN).exists()
 
 
-def parent_of(tables: Tables, edge: sa.FromClause) -> sa.ColumnElement[int | None]:
+def parent_of(tables: Tables, dependency: sa.FromClause) -> sa.ColumnElement[int | None]:
     """The id of the current parent of a dependency.
 
     A handler and a key refer to the task that was submitted last with them, live or finished.
 
     Args:
         tables: the tables of the installation.
-        edge: a table or subquery with the columns that name a parent.
+        dependency: a table or subquery with the columns that name a parent.
     """
     latest = [
         sa.select(sa.func.max(tasks.c.id).label("id"))
-        .where(tasks.c.key == edge.c.parent_key, tasks.c.handler == edge.c.parent_handler)
-        .correlate(edge)
+        .where(tasks.c.key == dependency.c.parent_key, tasks.c.handler == dependency.c.parent_handler)
+        .correlate(dependency)
         for tasks in (tables.task.alias("keyed"), tables.history.alias("keyed"))
     ]
     both = sa.union_all(*latest).subquery("latest")
     by_key = sa.select(sa.func.max(both.c.id)).scalar_subquery()
-    return sa.case((edge.c.parent_key.is_(None), edge.c.parent_id), else_=by_key)
+    return sa.case((dependency.c.parent_key.is_(None), dependency.c.parent_id), else_=by_key)
 
 
 def is_live(tables: Tables, task_id: Any) -> sa.ColumnElement[bool]:
@@ -81,8 +81,8 @@ def changed_parents(tables: Tables, some: sa.Select[Any] | sa.CompoundSelect[Any
     Returns:
         The selection with the current `parent` and its final `state`.
     """
-    edge = some.subquery("edge")
-    named = sa.select(edge, parent_of(tables, edge).label("parent")).offset(NO_JOIN).subquery("named")
+    dependency = some.subquery("dependency")
+    named = sa.select(dependency, parent_of(tables, dependency).label("parent")).offset(NO_JOIN).subquery("named")
     ended = named.c.parent.is_not(None) & ~is_live(tables, named.c.parent)
     judged = sa.select(named, final_state(tables, named.c.parent).label("state")).where(ended)
     judged_ = judged.offset(NO_JOIN).subquery("judged")
@@ -93,10 +93,12 @@ def changed_parents(tables: Tables, some: sa.Select[Any] | sa.CompoundSelect[Any
 
 def summary(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:
     """The final states of a task's parents as JSON text, see BatchResult."""
-    edge = tables.dependency.alias("counted")
-    counts = {state: sa.func.sum(sa.case((edge.c.parent_state == state_literal(state), 1), else_=0)) for state in FINAL}
+    dependency = tables.dependency.alias("counted")
+    counts = {
+        state: sa.func.sum(sa.case((dependency.c.parent_state == state_literal(state), 1), else_=0)) for state in FINAL
+    }
     parts: Any = sa.literal_column("'{\"total\": '") + sa.cast(sa.func.count(), sa.Text)
     for state, count in counts.items():
         parts = parts + sa.literal_column(f"', \"{state.value}\": '") + sa.cast(count, sa.Text)
     whole = parts + sa.literal_column("'}'")
-    return sa.select(whole).where(edge.c.task_id == task_id).scalar_subquery()
+    return sa.select(whole).where(dependency.c.task_id == task_id).scalar_subquery()

@@ -16,7 +16,7 @@ from runner.db.types import NO_JOIN, JsonText, ctid, db_now
 from runner.model.task import MOVES, State
 from runner.store.dependencies.parents import DEPENDENCY_COLUMNS, changed_parents, is_blocked, is_open, summary
 from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, delete_stale_history, finish
-from runner.store.metrics import count_unclaimed
+from runner.store.minute_statistics import count_unclaimed
 
 CHUNK = 2_000
 """Maximum number of dependencies per transaction."""
@@ -83,29 +83,29 @@ async def open_dependencies(tx: Transaction, ended: Sequence[FinishedParent], li
     return list(dict.fromkeys(Dependency(*row) for row in rows))
 
 
-async def resolve(tx: Transaction, edges: Sequence[Dependency], *, notify: bool = True) -> Resolved:
+async def resolve(tx: Transaction, dependencies: Sequence[Dependency], *, notify: bool = True) -> Resolved:
     """Resolve dependencies by the current states of their parents, and unblock or cancel their tasks.
 
     It never waits for locks: a task that another transaction has locked is skipped.
 
     Args:
         tx: a writing transaction.
-        edges: dependencies; closed ones, and ones whose parents have not finished, stay unchanged.
+        dependencies: dependencies; closed ones, and ones whose parents have not finished, stay unchanged.
         notify: wake listening runners (PostgreSQL).
     """
-    held = await _lock(tx, {edge.task_id for edge in edges})
-    result = Resolved(skipped=[edge for edge in edges if edge.task_id not in held])
-    mine = [edge.id for edge in edges if edge.task_id in held]
-    if not mine:
+    locked = await _lock(tx, {dependency.task_id for dependency in dependencies})
+    result = Resolved(skipped=[dependency for dependency in dependencies if dependency.task_id not in locked])
+    ids = [dependency.id for dependency in dependencies if dependency.task_id in locked]
+    if not ids:
         return result
     closed: Counter[int] = Counter()
     doomed: dict[int, str] = {}
-    for task_id, parent_id, state, on_failure in await _judge(tx, mine):
+    for task_id, parent_id, state, on_failure in await _judge(tx, ids):
         if state == State.SUCCEEDED or on_failure == "run":
             closed[task_id] += 1
         elif on_failure == "cancel":
             doomed[task_id] = f"parent {parent_id} is {state}"
-    result.cancelled = await _cancel(tx, {held[id]: why for id, why in doomed.items()})
+    result.cancelled = await _cancel(tx, {locked[id]: why for id, why in doomed.items()})
     result.unblocked = await unblock_dependents(
         tx, {id: closed[id] for id in closed if id not in doomed}, notify=notify
     )
@@ -125,8 +125,13 @@ async def unblock_dependents(tx: Transaction, closed: Mapping[int, int], *, noti
     """
     if not closed:
         return []
-    task, edge = tx.tables.task, tx.tables.dependency
-    has_open = sa.select(edge.c.id).where(edge.c.task_id == task.c.id, is_open(edge.c)).offset(NO_JOIN).exists()
+    task, dependency = tx.tables.task, tx.tables.dependency
+    has_open = (
+        sa.select(dependency.c.id)
+        .where(dependency.c.task_id == task.c.id, is_open(dependency.c))
+        .offset(NO_JOIN)
+        .exists()
+    )
     free = (
         sa.update(task)
         .where(_blocked_tasks(tx, closed), ~has_open)
@@ -158,8 +163,8 @@ async def _count_down(tx: Transaction, closed: Mapping[int, int]) -> None:
 async def _lock(tx: Transaction, ids: Collection[int]) -> dict[int, Dependent]:
     """Lock the blocked tasks among these in the order of their ids; skip those with other locks."""
     task = tx.tables.task
-    held = sa.select(*(task.c[name] for name in Dependent._fields)).where(_blocked_tasks(tx, ids)).order_by(task.c.id)
-    return {row.id: Dependent(*row) for row in await tx.rows(held.with_for_update(skip_locked=True))}
+    locked = sa.select(*(task.c[name] for name in Dependent._fields)).where(_blocked_tasks(tx, ids)).order_by(task.c.id)
+    return {row.id: Dependent(*row) for row in await tx.rows(locked.with_for_update(skip_locked=True))}
 
 
 def _blocked_tasks(tx: Transaction, ids: Iterable[int]) -> sa.ColumnElement[bool]:
@@ -170,18 +175,22 @@ def _blocked_tasks(tx: Transaction, ids: Iterable[int]) -> sa.ColumnElement[bool
 
 async def _judge(tx: Transaction, ids: Sequence[int]) -> Sequence[Any]:
     """Store the final states of parents in their dependencies, and return the changed rows."""
-    edge = tx.tables.dependency
+    dependency = tx.tables.dependency
     # Joined by id alone, a planner that expects few rows compares all with all, or evaluates all once for each. The
     # ctid leaves no alternative plan.
-    place = ctid(edge) if tx.dialect.isolates_rows else edge.c.id
-    mine = sa.select(*dependencies_of(tx.tables), place.label("place")).where(tx.dialect.one_of(edge.c.id, ids))
-    changed = changed_parents(tx.tables, mine.where(is_open(edge.c))).cte("told").prefix_with("MATERIALIZED")
-    satisfied = is_state(changed.c.state, State.SUCCEEDED) | (edge.c.on_failure == "run")
+    place = ctid(dependency) if tx.dialect.isolates_rows else dependency.c.id
+    selected = sa.select(*dependencies_of(tx.tables), place.label("place")).where(
+        tx.dialect.one_of(dependency.c.id, ids)
+    )
+    changed = (
+        changed_parents(tx.tables, selected.where(is_open(dependency.c))).cte("changed").prefix_with("MATERIALIZED")
+    )
+    satisfied = is_state(changed.c.state, State.SUCCEEDED) | (dependency.c.on_failure == "run")
     judged = (
-        sa.update(edge)
-        .where(place == changed.c.place, edge.c.id == changed.c.id)
+        sa.update(dependency)
+        .where(place == changed.c.place, dependency.c.id == changed.c.id)
         .values(parent_id=changed.c.parent, parent_state=changed.c.state, satisfied_at=sa.case((satisfied, db_now())))
-        .returning(edge.c.task_id, edge.c.parent_id, edge.c.parent_state, edge.c.on_failure)
+        .returning(dependency.c.task_id, dependency.c.parent_id, dependency.c.parent_state, dependency.c.on_failure)
     )
     return await tx.rows(judged)
 
@@ -191,7 +200,7 @@ async def _cancel(tx: Transaction, doomed: Mapping[Dependent, str]) -> list[Depe
     ids = [child.id for child in doomed]
     if not ids:
         return []
-    task, edge = tx.tables.task, tx.tables.dependency
+    task, dependency = tx.tables.task, tx.tables.dependency
     # A foreign client may have left a runner id in a row without a runner.
     await tx.execute(sa.update(task).where(tx.dialect.one_of(task.c.id, ids)).values(UNASSIGNED))
     await count_unclaimed(tx, ids)
@@ -199,8 +208,8 @@ async def _cancel(tx: Transaction, doomed: Mapping[Dependent, str]) -> list[Depe
     moved = await finish(
         tx, "cancel", NO_RUNNER, [FinishedTask(child.id, child.fence, error=why) for child, why in doomed.items()]
     )
-    theirs = tx.dialect.one_of(edge.c.task_id, ids) & is_open(edge.c)
-    await tx.execute(sa.update(edge).where(theirs).values(satisfied_at=db_now()))
+    own_open = tx.dialect.one_of(dependency.c.task_id, ids) & is_open(dependency.c)
+    await tx.execute(sa.update(dependency).where(own_open).values(satisfied_at=db_now()))
     return [child for child in doomed if child.id in moved]
 
 
@@ -211,20 +220,22 @@ def dependencies_of(tables: Tables) -> Any:
 
 @lru_cache
 def _waiting_for(tables: Tables, driver: sa.Dialect) -> Prepared:
-    dialect, edge = DIALECTS[driver.name], tables.dependency
+    dialect, dependency = DIALECTS[driver.name], tables.dependency
     ended = dialect.rows("ended", ENDED_COLUMNS)
-    by_id = (edge.c.parent_id == ended.c.id) & edge.c.parent_key.is_(None)
-    by_key = (edge.c.parent_key == ended.c.key) & (edge.c.parent_handler == ended.c.handler)
-    found = [_edges(tables, dialect, ended, named) for named in (by_id, by_key)]
-    changed = changed_parents(tables, sa.union_all(*found)).subquery("told")
+    by_id = (dependency.c.parent_id == ended.c.id) & dependency.c.parent_key.is_(None)
+    by_key = (dependency.c.parent_key == ended.c.key) & (dependency.c.parent_handler == ended.c.handler)
+    selections = [_dependencies(tables, dialect, ended, named) for named in (by_id, by_key)]
+    changed = changed_parents(tables, sa.union_all(*selections)).subquery("changed")
     concerned = sa.select(changed.c.id, changed.c.task_id).where(is_blocked(tables, changed.c.task_id))
     return Prepared(concerned.limit(sa.bindparam("most", type_=sa.Integer)), driver)
 
 
-def _edges(tables: Tables, dialect: Dialect, ended: sa.FromClause, named: sa.ColumnElement[bool]) -> sa.Select[Any]:
+def _dependencies(
+    tables: Tables, dialect: Dialect, ended: sa.FromClause, named: sa.ColumnElement[bool]
+) -> sa.Select[Any]:
     """The open dependencies on each finished task."""
     open_ = (
         sa.select(*dependencies_of(tables)).where(named, is_open(tables.dependency.c)).offset(NO_JOIN).correlate(ended)
     )
-    found, edge = dialect.for_each(ended, open_, tables.dependency)
-    return sa.select(*(edge[name] for name in DEPENDENCY_COLUMNS)).select_from(found)
+    joined, dependency = dialect.for_each(ended, open_, tables.dependency)
+    return sa.select(*(dependency[name] for name in DEPENDENCY_COLUMNS)).select_from(joined)

@@ -28,7 +28,7 @@ PARENT_COLUMNS: dict[str, Any] = {
     "parent_handler": sa.Text,
     "parent_key": sa.Text,
 }
-EDGE_COLUMNS: dict[str, Any] = {
+NEW_DEPENDENCY_COLUMNS: dict[str, Any] = {
     "task_id": sa.BigInteger,
     "parent_id": sa.BigInteger,
     "parent_handler": sa.Text,
@@ -50,17 +50,17 @@ class DependencyRow(NamedTuple):
     """The dependencies of one new task.
 
     Args:
-        edges: the dependencies with the states of their parents.
+        dependencies: the dependencies with the states of their parents.
         open: number of open ones.
     """
 
-    edges: tuple[tuple[DependsOn, ParentState], ...]
+    dependencies: tuple[tuple[DependsOn, ParentState], ...]
     open: int
 
     @property
     def summary(self) -> str | None:
         """The final states of the parents as JSON text; None while a dependency is open."""
-        states = [state.state for _, state in self.edges]
+        states = [state.state for _, state in self.dependencies]
         return None if self.open else json.dumps({"total": len(states)} | {end: states.count(end) for end in FINAL})
 
 
@@ -87,25 +87,25 @@ def dependency_rows(frame: Frame, tasks: Sequence[NewTask]) -> Steps[DependencyR
         return []
     _require_earlier_members(alike)
     yield from refuse_cycles(frame, alike)
-    parents = {edge.parent: None for task in waiting for edge in task.after or ()}
+    parents = {dependency.parent: None for task in waiting for dependency in task.after or ()}
     states = yield from _look_up(frame, [parent for parent in parents if not isinstance(parent, BatchMember)])
-    held = [_dependency_row(task.after, states) if task.after else None for task in alike]
-    return held * len(tasks) if isinstance(tasks, TaskBatch) else held
+    per_task = [_dependency_row(task.after, states) if task.after else None for task in alike]
+    return per_task * len(tasks) if isinstance(tasks, TaskBatch) else per_task
 
 
-def insert_dependencies(frame: Frame, ids: Sequence[int], held: DependencyRows) -> Steps[None]:
+def insert_dependencies(frame: Frame, ids: Sequence[int], per_task: DependencyRows) -> Steps[None]:
     """Write the dependencies of new tasks.
 
     Args:
         frame: tables, driver and dialect of the statements.
         ids: ids of the new tasks and of duplicates.
-        held: the dependencies of each task; None for duplicates.
+        per_task: the dependencies of each task; None for duplicates.
     """
-    blocked = [(id, waits.edges) for id, waits in zip(ids, held, strict=False) if waits]
-    rows = [_row(id, edge, state, ids) for id, waited in blocked for edge, state in waited]
+    blocked = [(id, row.dependencies) for id, row in zip(ids, per_task, strict=False) if row]
+    rows = [_row(id, dependency, state, ids) for id, items in blocked for dependency, state in items]
     for first in range(0, len(rows), CHUNK):
-        part = by_column(EDGE_COLUMNS, rows[first : first + CHUNK])
-        yield Step(_insertion(frame.tables, frame.driver), frame.dialect.parameters("edge", part))
+        part = by_column(NEW_DEPENDENCY_COLUMNS, rows[first : first + CHUNK])
+        yield Step(_insertion(frame.tables, frame.driver), frame.dialect.parameters("dependency", part))
 
 
 def _require_earlier_members(tasks: Sequence[NewTask]) -> None:
@@ -116,58 +116,58 @@ def _require_earlier_members(tasks: Sequence[NewTask]) -> None:
                 raise InvalidTask(field="after", value=f"place {parent.place} (from {place})", why=why)
 
 
-def _look_up(frame: Frame, wanted: Sequence[Parent]) -> Steps[Mapping[Parent, ParentState]]:
+def _look_up(frame: Frame, parents: Sequence[Parent]) -> Steps[Mapping[Parent, ParentState]]:
     states: dict[Parent, ParentState] = {}
-    for first in range(0, len(wanted), CHUNK):
-        asked = wanted[first : first + CHUNK]
-        rows = yield _ask(frame, asked)
-        states |= {asked[place]: ParentState(id, state) for place, id, state in rows}
-    for parent in wanted:
+    for first in range(0, len(parents), CHUNK):
+        chunk = parents[first : first + CHUNK]
+        rows = yield _states_step(frame, chunk)
+        states |= {chunk[place]: ParentState(id, state) for place, id, state in rows}
+    for parent in parents:
         if isinstance(parent, int) and parent not in states:
             why = "there is no task with this id: it was never submitted, or it was pruned"
             raise InvalidTask(field="after", value=parent, why=why)
     return states
 
 
-def _row(task_id: int, edge: DependsOn, state: ParentState, ids: Sequence[int]) -> tuple[Any, ...]:
+def _row(task_id: int, dependency: DependsOn, state: ParentState, ids: Sequence[int]) -> tuple[Any, ...]:
     parent: tuple[Any, ...]
-    match edge.parent:
+    match dependency.parent:
         case BatchMember(place):
             parent = (ids[place], None, None)
         case (handler, key):
             parent = (state.id if state.state else None, handler, key)
         case id:
             parent = (id, None, None)
-    holds = _is_blocking(edge, state)
+    holds = _is_blocking(dependency, state)
     # The next sweep cancels the task. It only finds parents whose stored state differs.
-    seen = None if holds and edge.on_failure == "cancel" else state.state
-    return (task_id, *parent, edge.on_failure, seen, int(not holds))
+    seen = None if holds and dependency.on_failure == "cancel" else state.state
+    return (task_id, *parent, dependency.on_failure, seen, int(not holds))
 
 
 def _dependency_row(after: Sequence[DependsOn], states: Mapping[Parent, ParentState]) -> DependencyRow:
-    edges = tuple((edge, states.get(edge.parent, ParentState())) for edge in after)
-    return DependencyRow(edges, sum(_is_blocking(edge, state) for edge, state in edges))
+    dependencies = tuple((dependency, states.get(dependency.parent, ParentState())) for dependency in after)
+    return DependencyRow(dependencies, sum(_is_blocking(dependency, state) for dependency, state in dependencies))
 
 
-def _is_blocking(edge: DependsOn, state: ParentState) -> bool:
+def _is_blocking(dependency: DependsOn, state: ParentState) -> bool:
     """Return True if a dependency is open: its parent has not finished, or not as required."""
-    return state.state is None or (state.state != State.SUCCEEDED and edge.on_failure != "run")
+    return state.state is None or (state.state != State.SUCCEEDED and dependency.on_failure != "run")
 
 
-def _ask(frame: Frame, wanted: Sequence[Parent]) -> Step:
+def _states_step(frame: Frame, parents: Sequence[Parent]) -> Step:
     rows = [
         (place, None, *parent) if isinstance(parent, tuple) else (place, parent, None, None)
-        for place, parent in enumerate(wanted)
+        for place, parent in enumerate(parents)
     ]
-    parameters = frame.dialect.parameters("wanted", by_column(PARENT_COLUMNS, rows))
+    parameters = frame.dialect.parameters("parent", by_column(PARENT_COLUMNS, rows))
     return Step(_states_statement(frame.tables, frame.driver), parameters)
 
 
 @lru_cache
 def _states_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     """The position of each existing parent, its task id, and its final state unless it is live."""
-    wanted = DIALECTS[driver.name].rows("wanted", PARENT_COLUMNS)
-    named = sa.select(wanted.c.place, parent_of(tables, wanted).label("parent")).offset(NO_JOIN)
+    parents = DIALECTS[driver.name].rows("parent", PARENT_COLUMNS)
+    named = sa.select(parents.c.place, parent_of(tables, parents).label("parent")).offset(NO_JOIN)
     named_ = named.subquery("named")
     live, past = is_live(tables, named_.c.parent), tables.history.alias("ended")
     there = live | sa.select(past.c.id).where(past.c.id == named_.c.parent).offset(NO_JOIN).exists()
@@ -177,8 +177,8 @@ def _states_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 @lru_cache
 def _insertion(tables: Tables, driver: sa.Dialect) -> Prepared:
-    new = DIALECTS[driver.name].rows("edge", EDGE_COLUMNS)
-    values = {name: new.c[name] for name in EDGE_COLUMNS if name != "satisfied"}
+    new = DIALECTS[driver.name].rows("dependency", NEW_DEPENDENCY_COLUMNS)
+    values = {name: new.c[name] for name in NEW_DEPENDENCY_COLUMNS if name != "satisfied"}
     satisfied_at = sa.case((new.c.satisfied == sa.literal_column("1"), db_now()))
     row = sa.select(*values.values(), satisfied_at)
     return Prepared(sa.insert(tables.dependency).from_select([*values, "satisfied_at"], row), driver)

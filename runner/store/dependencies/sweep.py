@@ -23,7 +23,7 @@ class StrayDependents(NamedTuple):
     """The result of checking one page of open dependencies.
 
     Args:
-        edges: open dependencies whose parents have finished.
+        dependencies: open dependencies whose parents have finished.
         moot: open dependencies of tasks that are not blocked.
         lowest: the lowest checked id, from which to continue; None at the end.
     """
@@ -47,24 +47,28 @@ async def find_strays(tx: Transaction, below: int = NEWEST) -> StrayDependents:
         below: the id below which to start.
     """
     rows = await tx.run(_strays(tx.tables, tx.driver), {"below": below})
-    lowest, looked = rows[0][:2]
-    found = [(Dependency(*row[2:4]), row[4]) for row in rows if row[2] is not None]
-    edges = [edge for edge, moot in found if not moot]
-    return StrayDependents(edges, [edge for edge, moot in found if moot], lowest if looked == WINDOW else None)
+    lowest, checked = rows[0][:2]
+    strays = [(Dependency(*row[2:4]), row[4]) for row in rows if row[2] is not None]
+    dependencies = [dependency for dependency, moot in strays if not moot]
+    return StrayDependents(
+        dependencies, [dependency for dependency, moot in strays if moot], lowest if checked == WINDOW else None
+    )
 
 
 async def close_moot(tx: Transaction, moot: list[Dependency]) -> None:
     """Close dependencies of tasks that are not blocked, because a client finished or unblocked them directly."""
-    edge = tx.tables.dependency
-    theirs = tx.dialect.one_of(edge.c.id, [found.id for found in moot])
-    still, blocked = is_open(edge.c), is_blocked(tx.tables, edge.c.task_id)
-    closed = sa.update(edge).where(theirs, still, ~blocked).values(satisfied_at=db_now()).returning(edge.c.id)
+    dependency = tx.tables.dependency
+    closable = tx.dialect.one_of(dependency.c.id, [stray.id for stray in moot])
+    still, blocked = is_open(dependency.c), is_blocked(tx.tables, dependency.c.task_id)
+    closed = (
+        sa.update(dependency).where(closable, still, ~blocked).values(satisfied_at=db_now()).returning(dependency.c.id)
+    )
     ids = [row.id for row in await tx.rows(closed)]
     if ids:
         # A transaction that blocks the task again also updates the dependency. The statement above may have waited
         # for it without seeing its change; this statement sees it.
-        mine = tx.dialect.one_of(edge.c.id, ids)
-        await tx.execute(sa.update(edge).where(mine, blocked).values(satisfied_at=None))
+        reopened = tx.dialect.one_of(dependency.c.id, ids)
+        await tx.execute(sa.update(dependency).where(reopened, blocked).values(satisfied_at=None))
 
 
 @lru_cache
@@ -79,14 +83,16 @@ def _strays(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 def strays_statement(tables: Tables) -> sa.Select[Any]:
     """One row per stray with the bounds of the page; one row without a stray if there is none."""
-    edge = tables.dependency
-    below = edge.c.id < sa.bindparam("below", type_=sa.BigInteger)
-    newest = sa.select(*dependencies_of(tables)).where(is_any_open(edge.c), below).order_by(edge.c.id.desc())
+    dependency = tables.dependency
+    below = dependency.c.id < sa.bindparam("below", type_=sa.BigInteger)
+    newest = (
+        sa.select(*dependencies_of(tables)).where(is_any_open(dependency.c), below).order_by(dependency.c.id.desc())
+    )
     window = newest.limit(sa.literal_column(str(WINDOW))).cte("window_")
-    bounds = sa.select(sa.func.min(window.c.id).label("lowest"), sa.func.count().label("looked")).subquery("bounds")
-    told = changed_parents(tables, sa.select(window).where(is_blocked(tables, window.c.task_id))).subquery("told")
-    found = sa.union_all(
-        sa.select(told.c.id, told.c.task_id, sa.false().label("moot")),
+    bounds = sa.select(sa.func.min(window.c.id).label("lowest"), sa.func.count().label("checked")).subquery("bounds")
+    changed = changed_parents(tables, sa.select(window).where(is_blocked(tables, window.c.task_id))).subquery("changed")
+    strays = sa.union_all(
+        sa.select(changed.c.id, changed.c.task_id, sa.false().label("moot")),
         sa.select(window.c.id, window.c.task_id, sa.true()).where(~is_blocked(tables, window.c.task_id)),
-    ).subquery("found")
-    return sa.select(bounds, found).select_from(bounds.outerjoin(found, sa.true()))
+    ).subquery("strays")
+    return sa.select(bounds, strays).select_from(bounds.outerjoin(strays, sa.true()))

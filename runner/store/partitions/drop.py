@@ -44,8 +44,8 @@ async def drop(tx: Transaction, part: Range, before: datetime) -> Dropped | None
         return None
     if fate(await assess(tx, part, layout.next_id, before, before)) is not Fate.DROP:
         return None
-    known = layout.ranges[part]
-    tasks = await _count(tx, part) if known is None else known
+    estimate = layout.ranges[part]
+    tasks = await _count(tx, part) if estimate is None else estimate
     async with attempt_change(tx) as attempt:
         moved = await _drop(tx, part, before)
     return None if attempt.failed else Dropped(part, max(0, tasks - moved))

@@ -39,10 +39,10 @@ async def _next_free(tx: Transaction, layout: Layout) -> Range | None:
         if new_range is None:
             break
         within = is_state(past.state, State.SUCCEEDED) & (past.id >= new_range.first) & (past.id < new_range.end)
-        taken = await tx.scalar(sa.select(sa.func.max(past.id)).where(within))
-        if taken is None:
+        highest_id = await tx.scalar(sa.select(sa.func.max(past.id)).where(within))
+        if highest_id is None:
             return new_range
-        new_range = beyond(new_range, taken)
+        new_range = beyond(new_range, highest_id)
     return None
 
 

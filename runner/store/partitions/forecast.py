@@ -31,8 +31,8 @@ async def assess(tx: Transaction, part: Range, next_id: int, before: datetime, s
     live = sa.select(task.id).where(task.id >= part.first, task.id < part.end).limit(FEW + 1).subquery()
     number = sa.select(sa.func.count()).select_from(live).scalar_subquery()
     statement = sa.select(number <= FEW, oldest < before, youngest < before, youngest < soon)
-    (found,) = await tx.rows(statement)
-    return RangeState(part.end <= next_id, *found)
+    (row,) = await tx.rows(statement)
+    return RangeState(part.end <= next_id, *row)
 
 
 def within(tables: Tables, part: Range) -> tuple[sa.ColumnElement[bool], ...]:
@@ -71,7 +71,7 @@ async def forecast(tx: Transaction, age: timedelta, leeway: float) -> Forecast:
     soon = before + leeway * age
     started_ranges = [part for part in layout.ranges if part.first < layout.next_id]
     fates = {part: fate(await assess(tx, part, layout.next_id, before, soon)) for part in started_ranges}
-    drop, spare = ([part for part in started_ranges if fates[part] is found] for found in (Fate.DROP, Fate.SPARE))
+    drop, spare = ([part for part in started_ranges if fates[part] is fate] for fate in (Fate.DROP, Fate.SPARE))
     return Forecast(before, drop, spare)
 
 

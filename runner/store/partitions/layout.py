@@ -62,13 +62,13 @@ async def read_layout(tx: Transaction) -> Layout | None:
     """
     if not tx.dialect.partitions:
         return None
-    whole, found = full_name(tx.tables.history, SUCCEEDED), {}
+    whole, ranges = full_name(tx.tables.history, SUCCEEDED), {}
     for row in await tx.rows(RANGES, {"whole": whole}):
         # A range that was dropped while the statement ran is still listed, without bounds.
         if bounds := BOUNDS.fullmatch(row.bounds or ""):
-            found[Range(int(bounds[1]), int(bounds[2]))] = None if row.rows < 0 else round(row.rows)
+            ranges[Range(int(bounds[1]), int(bounds[2]))] = None if row.rows < 0 else round(row.rows)
     ((own, last, role),) = await tx.rows(RIGHTS, {"whole": whole, "task": full_name(tx.tables.task)})
-    return Layout(dict(sorted(found.items())), (last or 0) + 1 if own else 0, own, role)
+    return Layout(dict(sorted(ranges.items())), (last or 0) + 1 if own else 0, own, role)
 
 
 SPACE = 0x7461736B

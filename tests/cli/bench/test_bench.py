@@ -27,7 +27,7 @@ from runner.errors import InvalidInput
 from tests.conftest import on_postgresql
 
 PROGRAM = Path(sys.executable).with_name("runner")
-PATIENCE = 120.0
+WAIT_SECONDS = 120.0
 TINY = ("--tasks", "30", "--seconds", "0.3")
 FIGURES = {
     "one": ["rate"],
@@ -75,7 +75,7 @@ def all_tables(url: str) -> list[str]:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + WAIT_SECONDS
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
@@ -84,7 +84,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 def measured(url: str, scratch: Path, *options: str) -> dict[str, Any]:
     """The report of a successful bench that left nothing behind."""
     done = subprocess.run(
-        command(url, "--json", *TINY, *options), capture_output=True, text=True, check=False, timeout=PATIENCE
+        command(url, "--json", *TINY, *options), capture_output=True, text=True, check=False, timeout=WAIT_SECONDS
     )
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
@@ -168,7 +168,7 @@ def _is_alive(pid: int) -> bool:
 def test_ctrl_c_stops_the_bench_and_removes_everything(database_url: str, scratch: Path) -> None:
     with sustained(database_url, scratch) as (bench, runner):
         bench.send_signal(signal.SIGINT)
-        _, errors = bench.communicate(timeout=PATIENCE)
+        _, errors = bench.communicate(timeout=WAIT_SECONDS)
     assert bench.returncode == Exit.INTERRUPTED
     assert "Traceback" not in errors
     assert not _is_alive(runner)
@@ -179,7 +179,7 @@ def test_ctrl_c_stops_the_bench_and_removes_everything(database_url: str, scratc
 def test_a_crashed_runner_fails_the_bench_and_everything_is_removed(sqlite: Any, tmp_path: Path, scratch: Path) -> None:
     with sustained(sqlite.empty(tmp_path), scratch) as (bench, runner):
         os.kill(runner, signal.SIGKILL)
-        _, errors = bench.communicate(timeout=PATIENCE)
+        _, errors = bench.communicate(timeout=WAIT_SECONDS)
     assert bench.returncode == Exit.ERROR
     assert "a runner exited" in errors
     assert list(scratch.iterdir()) == []
@@ -263,7 +263,7 @@ async def test_a_nested_step_does_not_count_for_the_outer_one() -> None:
 async def test_a_measured_coroutine_fails_and_is_cancelled_as_usual() -> None:
     async def fail() -> None:
         try:
-            await asyncio.sleep(PATIENCE)
+            await asyncio.sleep(WAIT_SECONDS)
         except asyncio.CancelledError:
             raise KeyError("its own") from None
 

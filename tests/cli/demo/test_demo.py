@@ -33,7 +33,7 @@ from runner.settings import load
 tasks = int(sys.argv[1]) or None
 sys.exit(asyncio.run(demo(load(), tasks=tasks, as_json="json" in sys.argv, keep_running="on" in sys.argv)))
 """
-PATIENCE = 60.0
+WAIT_SECONDS = 60.0
 """Seconds after which a demo that does not get on is a failure."""
 
 
@@ -48,7 +48,12 @@ def environment(url: str = "") -> dict[str, str]:
 
 def played(url: str, tasks: int, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command(tasks, *options), env=environment(url), capture_output=True, text=True, check=False, timeout=PATIENCE
+        command(tasks, *options),
+        env=environment(url),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_SECONDS,
     )
 
 
@@ -104,7 +109,7 @@ def really_fails(handler: str, path: Path) -> bool:
 
 
 def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + WAIT_SECONDS
     while not condition():
         assert time.monotonic() < deadline, "it does not get on"
         time.sleep(0.02)
@@ -116,7 +121,7 @@ def test_the_report_tells_what_the_database_holds(migrated_url: str) -> None:
         history, attempt = look.tables.history.c, look.tables.attempt.c
         states = {row.state: row.count for row in look.rows(_counted(history.state))}
         assert (look.live, look.ended) == (0, 60)
-        assert report["whole"] | {"seconds": 0, "retried": 0} == {
+        assert report["total"] | {"seconds": 0, "retried": 0} == {
             "handler": "all",
             "tasks": 60,
             "succeeded": states["succeeded"],
@@ -157,7 +162,7 @@ def test_what_really_fails_is_tried_by_its_rules_and_is_dead_for_a_reason(migrat
 @on_postgresql
 def test_another_round_reports_only_itself(migrated_url: str) -> None:
     first, second = reported(migrated_url, 25), reported(migrated_url, 30)
-    assert (first["whole"]["tasks"], second["whole"]["tasks"]) == (25, 30)
+    assert (first["total"]["tasks"], second["total"]["tasks"]) == (25, 30)
     assert second["first"] > max(given["id"] for given in first["dead"])
     assert all(given["id"] >= second["first"] for given in second["dead"])
     with looking(migrated_url) as look:
@@ -171,7 +176,7 @@ def test_people_get_tables_and_see_how_far_it_is(tmp_path: Path) -> None:
     reader = threading.Thread(target=_read_all, args=(terminal, seen))
     reader.start()
     done = subprocess.run(
-        command(30), env=env, stdout=subprocess.PIPE, stderr=stderr, check=False, cwd=tmp_path, timeout=PATIENCE
+        command(30), env=env, stdout=subprocess.PIPE, stderr=stderr, check=False, cwd=tmp_path, timeout=WAIT_SECONDS
     )
     os.close(stderr)
     reader.join()
@@ -192,13 +197,13 @@ def test_a_demo_that_keeps_running_is_ended_by_ctrl_c(migrated_url: str) -> None
     with _begun(migrated_url, 30, "json", "on") as process, looking(migrated_url) as look:
         wait_until(lambda: look.ended > 40)
         process.send_signal(signal.SIGINT)
-        said, complaints = process.communicate(timeout=PATIENCE)
+        said, complaints = process.communicate(timeout=WAIT_SECONDS)
         report = json.loads(said)
-        whole = report["whole"]
+        total = report["total"]
         assert (process.returncode, complaints) == (130, "")
         assert report["interrupted"] is True
-        assert whole["tasks"] > 40
-        assert (whole["tasks"] - whole["unfinished"], whole["unfinished"]) == (look.ended, look.live)
+        assert total["tasks"] > 40
+        assert (total["tasks"] - total["unfinished"], total["unfinished"]) == (look.ended, look.live)
         assert look.count(look.tables.runner) == 0
 
 
@@ -207,11 +212,11 @@ def test_ctrl_c_reports_what_was_done_so_far_and_leaves_the_rest(migrated_url: s
     with _begun(migrated_url, 0, "json") as process, looking(migrated_url) as look:
         wait_until(lambda: look.ended > 10)
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=PATIENCE)
-        whole = json.loads(said)["whole"]
+        said, _ = process.communicate(timeout=WAIT_SECONDS)
+        total = json.loads(said)["total"]
         assert process.returncode == 130
-        assert whole["unfinished"] == look.live > 0
-        assert whole["tasks"] - whole["unfinished"] == look.ended > 10
+        assert total["unfinished"] == look.live > 0
+        assert total["tasks"] - total["unfinished"] == look.ended > 10
         assert look.rows(_counted(look.tables.task.c.state))[0].state == "waiting"
 
 

@@ -75,7 +75,7 @@ def test_a_round_without_failures_has_no_tables_of_them(capsys: pytest.CaptureFi
 
 def test_json_holds_the_whole_report() -> None:
     data = json.loads(to_json(REPORT))
-    assert data["whole"] == {
+    assert data["total"] == {
         "handler": "all",
         "tasks": 1_740,
         "succeeded": 1_728,

@@ -15,7 +15,7 @@ from tests.client.external.applications import KINDS
 from tests.client.external.conftest import Books, make_business
 from tests.client.external.victim import POINTS
 from tests.conftest import Databases
-from tests.engine.workshop import until
+from tests.engine.harness import until
 
 PROJECT = Path(__file__).parents[3]
 

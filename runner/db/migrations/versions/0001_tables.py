@@ -30,7 +30,6 @@ def upgrade(op: Operations) -> None:
     _task_queue(op)
     _task_handler(op)
     _task_runner(op)
-    _task_schedule(op)
     _task_minute(op)
     _task_audit(op)
 
@@ -50,9 +49,7 @@ def _task(op: Operations) -> None:
         sa.Column("retry", sa.Text),
         sa.Column("timeout", sa.Float),
         sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(1_000)),
-        sa.Column("route_key", sa.Text),
         sa.Column("unique_key", sa.Text),
-        sa.Column("host_rule", sa.Text),
         sa.Column("tags", JsonText),
         sa.Column("trace", sa.Text),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
@@ -63,7 +60,6 @@ def _task(op: Operations) -> None:
         sa.Column("deadline_at", Instant),
         sa.Column("started_at", Instant),
         sa.Column("cancel_requested", sa.Boolean, nullable=False, server_default=sa.false()),
-        sa.Column("progress", sa.Float),
         # Execution so far.
         sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),
         sa.Column("fence", sa.BigInteger, nullable=False, server_default="0"),
@@ -74,7 +70,6 @@ def _task(op: Operations) -> None:
         sa.Column("host", sa.Text),
         sa.Column("claimed_at", Instant),
         sa.Column("parents", JsonText),
-        sa.Column("checkpoint", JsonText),
         sa.Column("error", sa.Text),
         *_task_rules(),
         postgresql_with=STORAGE,
@@ -144,9 +139,7 @@ def _task_history(op: Operations) -> None:
         sa.Column("retry", sa.Text),
         sa.Column("timeout", sa.Float),
         sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(1_000)),
-        sa.Column("route_key", sa.Text),
         sa.Column("unique_key", sa.Text),
-        sa.Column("host_rule", sa.Text),
         sa.Column("tags", JsonText),
         sa.Column("trace", sa.Text),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
@@ -166,7 +159,6 @@ def _task_history(op: Operations) -> None:
         sa.Column("host", sa.Text),
         sa.Column("claimed_at", Instant),
         sa.Column("parents", JsonText),
-        sa.Column("checkpoint", JsonText),
         sa.Column("error", sa.Text),
         sa.CheckConstraint("state in ('succeeded', 'dead', 'cancelled')", name="state"),
         postgresql_partition_by="LIST (state)",
@@ -265,7 +257,6 @@ def _task_queue(op: Operations) -> None:
         "task_queue",
         sa.Column("name", Name, primary_key=True),
         *_pause(),
-        sa.Column("max_running", sa.Integer),
     )
 
 
@@ -273,11 +264,7 @@ def _task_handler(op: Operations) -> None:
     op.create_table(
         "task_handler",
         sa.Column("name", Name, primary_key=True),
-        sa.Column("queue", Name),
         *_pause(),
-        sa.Column("max_running", sa.Integer),
-        sa.Column("breaker", sa.Text),
-        sa.Column("breaker_until", Instant),
         sa.Column("last_seen_at", Instant, nullable=False, server_default=db_now()),
     )
 
@@ -299,7 +286,7 @@ def _task_runner(op: Operations) -> None:
         sa.Column("pid", sa.Integer, nullable=False),
         sa.Column("version", sa.Text, nullable=False),
         sa.Column("started_at", Instant, nullable=False, server_default=db_now()),
-        sa.Column("beat_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("heartbeat_at", Instant, nullable=False, server_default=db_now()),
         sa.Column("lease_until", Instant, nullable=False),
         sa.Column("handlers", JsonText, nullable=False, server_default="[]"),
         sa.Column("queues", JsonText, nullable=False, server_default="[]"),
@@ -309,21 +296,6 @@ def _task_runner(op: Operations) -> None:
         sa.Column("running", sa.Integer, nullable=False, server_default="0"),
         sa.Column("command", sa.Text),
         sqlite_autoincrement=True,
-    )
-
-
-def _task_schedule(op: Operations) -> None:
-    op.create_table(
-        "task_schedule",
-        sa.Column("name", Name, primary_key=True),
-        sa.Column("handler", Name, nullable=False),
-        sa.Column("rule", sa.Text, nullable=False),
-        sa.Column("payload", JsonText, nullable=False, server_default="{}"),
-        sa.Column("next_tick", Instant),
-        sa.Column("last_tick", Instant),
-        sa.Column("misfire", sa.Text),
-        sa.Column("overlap", sa.Text),
-        *_pause(),
     )
 
 
@@ -360,9 +332,9 @@ def _task_audit(op: Operations) -> None:
         sa.Column("before", JsonText),
         sa.Column("after", JsonText),
         sa.Column("undo_of", sa.BigInteger),
-        sa.Column("batch", sa.Text),
+        sa.Column("change_group", sa.Text),
         sa.Column("login", sa.Text, server_default=login()),
         sqlite_autoincrement=True,
     )
     op.create_index("task_audit", "task_id", "task_id")
-    op.create_index("task_audit", "batch", "batch", "id", where="batch IS NOT NULL")
+    op.create_index("task_audit", "change_group", "change_group", "id", where="change_group IS NOT NULL")

@@ -78,7 +78,7 @@ WHERE
     task.ctid = any(
         array(
             (
-                SELECT taken.ctid
+                SELECT locked.ctid
                 FROM lane
                 JOIN LATERAL (
                     SELECT due.ctid AS ctid
@@ -101,7 +101,7 @@ WHERE
                     ORDER BY due.run_at, due.id
                     LIMIT :limit::INTEGER
                     FOR UPDATE SKIP LOCKED
-                ) AS taken ON true
+                ) AS locked ON true
             )
         )
     )
@@ -125,6 +125,5 @@ RETURNING
     task.fence,
     task.timeout,
     task.rescues,
-    task.checkpoint,
     floor(date_part('epoch', task.submitted_at) / 60) AS anon_1,
     task.parents;

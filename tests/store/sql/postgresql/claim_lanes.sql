@@ -111,7 +111,7 @@ WHERE
     task.ctid = any(
         array(
             (
-                SELECT taken.ctid
+                SELECT locked.ctid
                 FROM share
                 JOIN lane ON lane.number = share.number
                 JOIN LATERAL (
@@ -135,7 +135,7 @@ WHERE
                     ORDER BY due.run_at, due.id
                     LIMIT share.tasks
                     FOR UPDATE SKIP LOCKED
-                ) AS taken ON true
+                ) AS locked ON true
             )
         )
     )
@@ -159,6 +159,5 @@ RETURNING
     task.fence,
     task.timeout,
     task.rescues,
-    task.checkpoint,
     floor(date_part('epoch', task.submitted_at) / 60) AS anon_1,
     task.parents;

@@ -131,6 +131,5 @@ RETURNING
     task.fence,
     task.timeout,
     task.rescues,
-    task.checkpoint,
     floor(date_part('epoch', task.submitted_at) / 60) AS anon_1,
     task.parents;

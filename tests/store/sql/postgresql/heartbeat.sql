@@ -1,6 +1,6 @@
 SELECT
     task_runner.lease_until < statement_timestamp()
-    OR task_runner.beat_at < (statement_timestamp() + (CAST(:gap AS FLOAT)) * interval '1 second') AS anon_1,
+    OR task_runner.heartbeat_at < (statement_timestamp() + (CAST(:gap AS FLOAT)) * interval '1 second') AS anon_1,
     task_runner.command,
     task.id,
     task.fence,
@@ -10,7 +10,7 @@ LEFT OUTER JOIN task ON task.runner_id = task_runner.id AND task.state = 'runnin
 WHERE task_runner.id = :runner::BIGINT;
 UPDATE task_runner
 SET
-    beat_at = statement_timestamp(),
+    heartbeat_at = statement_timestamp(),
     lease_until = (statement_timestamp() + (CAST(:lease AS FLOAT)) * interval '1 second'),
     running = :in_hand::INTEGER
 WHERE task_runner.id = :runner::BIGINT

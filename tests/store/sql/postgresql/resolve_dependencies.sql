@@ -3,7 +3,7 @@ FROM task
 WHERE task.id = ANY (:param_1::BIGINT[]) AND task.state = 'blocked'
 ORDER BY task.id
 FOR UPDATE SKIP LOCKED;
-WITH told AS MATERIALIZED (
+WITH changed AS MATERIALIZED (
     SELECT
         judged.id AS id,
         judged.task_id AS task_id,
@@ -34,23 +34,23 @@ WITH told AS MATERIALIZED (
             ) AS state
         FROM (
             SELECT
-                edge.id AS id,
-                edge.task_id AS task_id,
-                edge.parent_id AS parent_id,
-                edge.parent_handler AS parent_handler,
-                edge.parent_key AS parent_key,
-                edge.parent_state AS parent_state,
-                edge.place AS place,
-                CASE WHEN (edge.parent_key IS NULL) THEN edge.parent_id ELSE (
+                dependency.id AS id,
+                dependency.task_id AS task_id,
+                dependency.parent_id AS parent_id,
+                dependency.parent_handler AS parent_handler,
+                dependency.parent_key AS parent_key,
+                dependency.parent_state AS parent_state,
+                dependency.place AS place,
+                CASE WHEN (dependency.parent_key IS NULL) THEN dependency.parent_id ELSE (
                     SELECT max(latest.id) AS max_2
                     FROM (
                         SELECT max(keyed.id) AS id
                         FROM task AS keyed
-                        WHERE keyed.key = edge.parent_key AND keyed.handler = edge.parent_handler
+                        WHERE keyed.key = dependency.parent_key AND keyed.handler = dependency.parent_handler
                         UNION ALL
                         SELECT max(keyed.id) AS id
                         FROM task_history AS keyed
-                        WHERE keyed.key = edge.parent_key AND keyed.handler = edge.parent_handler
+                        WHERE keyed.key = dependency.parent_key AND keyed.handler = dependency.parent_handler
                     ) AS latest
                 ) END AS parent
             FROM (
@@ -64,7 +64,7 @@ WITH told AS MATERIALIZED (
                     task_dependency.ctid AS place
                 FROM task_dependency
                 WHERE task_dependency.id = ANY (:param_1::BIGINT[]) AND task_dependency.satisfied_at IS NULL
-            ) AS edge
+            ) AS dependency
             LIMIT ALL
             OFFSET 0
         ) AS named
@@ -86,14 +86,14 @@ WITH told AS MATERIALIZED (
 )
 UPDATE task_dependency
 SET
-    parent_id = told.parent,
-    parent_state = told.state,
+    parent_id = changed.parent,
+    parent_state = changed.state,
     satisfied_at = CASE WHEN (
-        told.state = 'succeeded'
+        changed.state = 'succeeded'
         OR task_dependency.on_failure = :on_failure_1::VARCHAR
     ) THEN statement_timestamp() END
-FROM told
-WHERE task_dependency.ctid = told.place AND task_dependency.id = told.id
+FROM changed
+WHERE task_dependency.ctid = changed.place AND task_dependency.id = changed.id
 RETURNING task_dependency.task_id, task_dependency.parent_id, task_dependency.parent_state, task_dependency.on_failure;
 UPDATE task
 SET
@@ -156,9 +156,7 @@ WITH gone AS (
         task.retry,
         task.timeout,
         task.bucket,
-        task.route_key,
         task.unique_key,
-        task.host_rule,
         task.tags,
         task.trace,
         task.submitted_at,
@@ -172,11 +170,10 @@ WITH gone AS (
         task.host,
         task.claimed_at,
         task.parents,
-        task.checkpoint,
         task.error,
-        found.error AS given_error,
-        found.duration AS given_duration,
-        found.result AS given_result
+        found.error AS new_error,
+        found.duration AS new_duration,
+        found.result AS new_result
 )
 INSERT INTO task_history(
     id,
@@ -190,9 +187,7 @@ INSERT INTO task_history(
     retry,
     timeout,
     bucket,
-    route_key,
     unique_key,
-    host_rule,
     tags,
     trace,
     submitted_at,
@@ -206,7 +201,6 @@ INSERT INTO task_history(
     host,
     claimed_at,
     parents,
-    checkpoint,
     state,
     error,
     duration,
@@ -225,9 +219,7 @@ SELECT
     gone.retry,
     gone.timeout,
     gone.bucket,
-    gone.route_key,
     gone.unique_key,
-    gone.host_rule,
     gone.tags,
     gone.trace,
     gone.submitted_at,
@@ -241,11 +233,10 @@ SELECT
     gone.host,
     gone.claimed_at,
     gone.parents,
-    gone.checkpoint,
     'cancelled',
-    coalesce(gone.given_error, gone.error) AS coalesce_1,
-    gone.given_duration,
-    CAST(gone.given_result AS JSON) AS given_result,
+    coalesce(gone.new_error, gone.error) AS coalesce_1,
+    gone.new_duration,
+    CAST(gone.new_result AS JSON) AS new_result,
     statement_timestamp() AS anon_2
 FROM gone
 RETURNING task_history.id;

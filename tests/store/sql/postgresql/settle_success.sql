@@ -35,9 +35,7 @@ WITH gone AS (
         task.retry,
         task.timeout,
         task.bucket,
-        task.route_key,
         task.unique_key,
-        task.host_rule,
         task.tags,
         task.trace,
         task.submitted_at,
@@ -51,11 +49,10 @@ WITH gone AS (
         task.host,
         task.claimed_at,
         task.parents,
-        task.checkpoint,
         task.error,
-        found.error AS given_error,
-        found.duration AS given_duration,
-        found.result AS given_result
+        found.error AS new_error,
+        found.duration AS new_duration,
+        found.result AS new_result
 )
 INSERT INTO task_history(
     id,
@@ -69,9 +66,7 @@ INSERT INTO task_history(
     retry,
     timeout,
     bucket,
-    route_key,
     unique_key,
-    host_rule,
     tags,
     trace,
     submitted_at,
@@ -85,7 +80,6 @@ INSERT INTO task_history(
     host,
     claimed_at,
     parents,
-    checkpoint,
     state,
     error,
     duration,
@@ -104,9 +98,7 @@ SELECT
     gone.retry,
     gone.timeout,
     gone.bucket,
-    gone.route_key,
     gone.unique_key,
-    gone.host_rule,
     gone.tags,
     gone.trace,
     gone.submitted_at,
@@ -120,11 +112,10 @@ SELECT
     gone.host,
     gone.claimed_at,
     gone.parents,
-    gone.checkpoint,
     'succeeded',
-    coalesce(gone.given_error, gone.error) AS coalesce_1,
-    gone.given_duration,
-    CAST(gone.given_result AS JSON) AS given_result,
+    coalesce(gone.new_error, gone.error) AS coalesce_1,
+    gone.new_duration,
+    CAST(gone.new_result AS JSON) AS new_result,
     statement_timestamp() AS anon_2
 FROM gone
 RETURNING task_history.id;

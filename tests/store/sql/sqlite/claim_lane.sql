@@ -148,6 +148,5 @@ RETURNING
     fence,
     timeout,
     rescues,
-    checkpoint,
     (cast(strftime('%s', submitted_at) as integer) / 60) AS anon_1,
     parents;

@@ -1,4 +1,4 @@
-SELECT told.id, told.task_id
+SELECT changed.id, changed.task_id
 FROM (
     SELECT
         judged.id AS id,
@@ -28,22 +28,22 @@ FROM (
             ) AS state
         FROM (
             SELECT
-                edge.id AS id,
-                edge.task_id AS task_id,
-                edge.parent_id AS parent_id,
-                edge.parent_handler AS parent_handler,
-                edge.parent_key AS parent_key,
-                edge.parent_state AS parent_state,
-                CASE WHEN (edge.parent_key IS NULL) THEN edge.parent_id ELSE (
+                dependency.id AS id,
+                dependency.task_id AS task_id,
+                dependency.parent_id AS parent_id,
+                dependency.parent_handler AS parent_handler,
+                dependency.parent_key AS parent_key,
+                dependency.parent_state AS parent_state,
+                CASE WHEN (dependency.parent_key IS NULL) THEN dependency.parent_id ELSE (
                     SELECT max(latest.id) AS max_2
                     FROM (
                         SELECT max(keyed.id) AS id
                         FROM task AS keyed
-                        WHERE keyed."key" = edge.parent_key AND keyed.handler = edge.parent_handler
+                        WHERE keyed."key" = dependency.parent_key AND keyed.handler = dependency.parent_handler
                         UNION ALL
                         SELECT max(keyed.id) AS id
                         FROM task_history AS keyed
-                        WHERE keyed."key" = edge.parent_key AND keyed.handler = edge.parent_handler
+                        WHERE keyed."key" = dependency.parent_key AND keyed.handler = dependency.parent_handler
                     ) AS latest
                 ) END AS parent
             FROM (
@@ -96,7 +96,7 @@ FROM (
                     LIMIT :param_2
                     OFFSET 0
                 )
-            ) AS edge
+            ) AS dependency
             LIMIT :param_3
             OFFSET 0
         ) AS named
@@ -115,11 +115,11 @@ FROM (
         OFFSET 0
     ) AS judged
     WHERE judged.parent_state IS NULL OR judged.parent_state != judged.state OR judged.parent_id != judged.parent
-) AS told
+) AS changed
 WHERE EXISTS (
     SELECT child.id
     FROM task AS child
-    WHERE child.id = told.task_id AND child.state = 'blocked'
+    WHERE child.id = changed.task_id AND child.state = 'blocked'
     LIMIT :param_6
     OFFSET 0
 )

@@ -1,6 +1,6 @@
 SELECT
     task_runner.lease_until < strftime('%Y-%m-%d %H:%M:%f', 'now')
-    OR task_runner.beat_at < strftime(
+    OR task_runner.heartbeat_at < strftime(
         '%Y-%m-%d %H:%M:%f',
         strftime('%Y-%m-%d %H:%M:%f', 'now'),
         round(CAST(:gap AS FLOAT), 3) || ' seconds'
@@ -14,7 +14,7 @@ LEFT OUTER JOIN task ON task.runner_id = task_runner.id AND task.state = 'runnin
 WHERE task_runner.id = :runner;
 UPDATE task_runner
 SET
-    beat_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    heartbeat_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
     lease_until = strftime(
         '%Y-%m-%d %H:%M:%f',
         strftime('%Y-%m-%d %H:%M:%f', 'now'),

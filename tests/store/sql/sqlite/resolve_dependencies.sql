@@ -7,7 +7,7 @@ WHERE
     )
     AND task.state = 'blocked'
 ORDER BY task.id;
-WITH told AS MATERIALIZED (
+WITH changed AS MATERIALIZED (
     SELECT
         judged.id AS id,
         judged.task_id AS task_id,
@@ -38,23 +38,23 @@ WITH told AS MATERIALIZED (
             ) AS state
         FROM (
             SELECT
-                edge.id AS id,
-                edge.task_id AS task_id,
-                edge.parent_id AS parent_id,
-                edge.parent_handler AS parent_handler,
-                edge.parent_key AS parent_key,
-                edge.parent_state AS parent_state,
-                edge.place AS place,
-                CASE WHEN (edge.parent_key IS NULL) THEN edge.parent_id ELSE (
+                dependency.id AS id,
+                dependency.task_id AS task_id,
+                dependency.parent_id AS parent_id,
+                dependency.parent_handler AS parent_handler,
+                dependency.parent_key AS parent_key,
+                dependency.parent_state AS parent_state,
+                dependency.place AS place,
+                CASE WHEN (dependency.parent_key IS NULL) THEN dependency.parent_id ELSE (
                     SELECT max(latest.id) AS max_2
                     FROM (
                         SELECT max(keyed.id) AS id
                         FROM task AS keyed
-                        WHERE keyed."key" = edge.parent_key AND keyed.handler = edge.parent_handler
+                        WHERE keyed."key" = dependency.parent_key AND keyed.handler = dependency.parent_handler
                         UNION ALL
                         SELECT max(keyed.id) AS id
                         FROM task_history AS keyed
-                        WHERE keyed."key" = edge.parent_key AND keyed.handler = edge.parent_handler
+                        WHERE keyed."key" = dependency.parent_key AND keyed.handler = dependency.parent_handler
                     ) AS latest
                 ) END AS parent
             FROM (
@@ -73,7 +73,7 @@ WITH told AS MATERIALIZED (
                         FROM json_each(:param_1) AS anon_1
                     )
                     AND task_dependency.satisfied_at IS NULL
-            ) AS edge
+            ) AS dependency
             LIMIT :param_2
             OFFSET 0
         ) AS named
@@ -95,14 +95,14 @@ WITH told AS MATERIALIZED (
 )
 UPDATE task_dependency
 SET
-    parent_id = told.parent,
-    parent_state = told.state,
+    parent_id = changed.parent,
+    parent_state = changed.state,
     satisfied_at = CASE WHEN (
-        told.state = 'succeeded'
+        changed.state = 'succeeded'
         OR task_dependency.on_failure = :on_failure_1
     ) THEN strftime('%Y-%m-%d %H:%M:%f', 'now') END
-FROM told
-WHERE task_dependency.id = told.place AND task_dependency.id = told.id
+FROM changed
+WHERE task_dependency.id = changed.place AND task_dependency.id = changed.id
 RETURNING task_id, parent_id, parent_state, on_failure;
 UPDATE task
 SET deadline_at = :deadline_at, started_at = :started_at, runner_id = :runner_id, claimed_at = :claimed_at
@@ -145,9 +145,7 @@ INSERT INTO task_history(
     retry,
     timeout,
     bucket,
-    route_key,
     unique_key,
-    host_rule,
     tags,
     trace,
     submitted_at,
@@ -161,7 +159,6 @@ INSERT INTO task_history(
     host,
     claimed_at,
     parents,
-    checkpoint,
     state,
     error,
     duration,
@@ -180,9 +177,7 @@ SELECT
     task.retry,
     task.timeout,
     task.bucket,
-    task.route_key,
     task.unique_key,
-    task.host_rule,
     task.tags,
     task.trace,
     task.submitted_at,
@@ -196,7 +191,6 @@ SELECT
     task.host,
     task.claimed_at,
     task.parents,
-    task.checkpoint,
     'cancelled',
     coalesce(ending.error, task.error) AS coalesce_1,
     ending.duration,

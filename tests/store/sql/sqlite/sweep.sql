@@ -12,13 +12,13 @@ WITH window_ AS (
     LIMIT 2000
     OFFSET :param_1
 )
-SELECT bounds.lowest, bounds.looked, found.id, found.task_id, found.moot
+SELECT bounds.lowest, bounds.checked, strays.id, strays.task_id, strays.moot
 FROM (
-    SELECT min(window_.id) AS lowest, count(*) AS looked
+    SELECT min(window_.id) AS lowest, count(*) AS checked
     FROM window_
 ) AS bounds
 LEFT OUTER JOIN (
-    SELECT told.id AS id, told.task_id AS task_id, 0 AS moot
+    SELECT changed.id AS id, changed.task_id AS task_id, 0 AS moot
     FROM (
         SELECT
             judged.id AS id,
@@ -48,22 +48,22 @@ LEFT OUTER JOIN (
                 ) AS state
             FROM (
                 SELECT
-                    edge.id AS id,
-                    edge.task_id AS task_id,
-                    edge.parent_id AS parent_id,
-                    edge.parent_handler AS parent_handler,
-                    edge.parent_key AS parent_key,
-                    edge.parent_state AS parent_state,
-                    CASE WHEN (edge.parent_key IS NULL) THEN edge.parent_id ELSE (
+                    dependency.id AS id,
+                    dependency.task_id AS task_id,
+                    dependency.parent_id AS parent_id,
+                    dependency.parent_handler AS parent_handler,
+                    dependency.parent_key AS parent_key,
+                    dependency.parent_state AS parent_state,
+                    CASE WHEN (dependency.parent_key IS NULL) THEN dependency.parent_id ELSE (
                         SELECT max(latest.id) AS max_2
                         FROM (
                             SELECT max(keyed.id) AS id
                             FROM task AS keyed
-                            WHERE keyed."key" = edge.parent_key AND keyed.handler = edge.parent_handler
+                            WHERE keyed."key" = dependency.parent_key AND keyed.handler = dependency.parent_handler
                             UNION ALL
                             SELECT max(keyed.id) AS id
                             FROM task_history AS keyed
-                            WHERE keyed."key" = edge.parent_key AND keyed.handler = edge.parent_handler
+                            WHERE keyed."key" = dependency.parent_key AND keyed.handler = dependency.parent_handler
                         ) AS latest
                     ) END AS parent
                 FROM (
@@ -82,7 +82,7 @@ LEFT OUTER JOIN (
                         LIMIT :param_2
                         OFFSET 0
                     )
-                ) AS edge
+                ) AS dependency
                 LIMIT :param_3
                 OFFSET 0
             ) AS named
@@ -101,7 +101,7 @@ LEFT OUTER JOIN (
             OFFSET 0
         ) AS judged
         WHERE judged.parent_state IS NULL OR judged.parent_state != judged.state OR judged.parent_id != judged.parent
-    ) AS told
+    ) AS changed
     UNION ALL
     SELECT window_.id AS id, window_.task_id AS task_id, 1 AS anon_1
     FROM window_
@@ -114,4 +114,4 @@ LEFT OUTER JOIN (
             OFFSET 0
         )
     )
-) AS found ON 1 = 1;
+) AS strays ON 1 = 1;

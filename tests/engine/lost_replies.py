@@ -13,7 +13,7 @@ from runner.db.database import Database
 from runner.store.claim import claim, claim_suspect
 
 
-class LostAnswers:
+class LostReplies:
     """Loses the answers of claims on the driver's own connections, after the database committed them.
 
     Args:
@@ -71,7 +71,7 @@ class LostAnswers:
         return mine and self.lost < self.most and ("due.rescues > 0" in sql) is self._suspects
 
 
-class LateAnswers:
+class LateReplies:
     """Keeps the answers of claims back, after the database committed them.
 
     Args:
@@ -84,12 +84,12 @@ class LateAnswers:
         """Set when an answer that brings tasks is kept back."""
         self.go_on = asyncio.Event()
 
-    async def state(self, verb: Any, *arguments: Any) -> Any:
-        answer = await self._database.state(verb, *arguments)
-        if verb in (claim, claim_suspect) and answer:
+    async def write_single(self, verb: Any, *arguments: Any) -> Any:
+        rows = await self._database.write_single(verb, *arguments)
+        if verb in (claim, claim_suspect) and rows:
             self.kept.set()
             await self.go_on.wait()
-        return answer
+        return rows
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._database, name)

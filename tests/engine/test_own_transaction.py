@@ -12,18 +12,18 @@ import sqlalchemy as sa
 from runner import Context
 from runner.errors import AlreadyDone, FencedOut, NoTransaction, TransactionEnded, TransactionOpen
 from runner.store.heartbeat import register
-from tests.engine.workshop import PATIENCE, Workshop, heard
+from tests.engine.harness import WAIT_SECONDS, Harness, wait_for_event
 
 PAY = sa.text("INSERT INTO payments (task) VALUES (:task)")
 
 
 @pytest.fixture
-async def payments(workshop: Workshop) -> Callable[[], Awaitable[int]]:
+async def payments(harness: Harness) -> Callable[[], Awaitable[int]]:
     """A table of the application, and how many rows it has."""
-    await workshop.change(sa.text("CREATE TABLE payments (task INTEGER NOT NULL)"))
+    await harness.change(sa.text("CREATE TABLE payments (task INTEGER NOT NULL)"))
 
     async def count() -> int:
-        return int((await workshop.rows(sa.text("SELECT count(*) FROM payments")))[0][0])
+        return int((await harness.rows(sa.text("SELECT count(*) FROM payments")))[0][0])
 
     return count
 
@@ -31,57 +31,53 @@ async def payments(workshop: Workshop) -> Callable[[], Awaitable[int]]:
 Payments = Callable[[], Awaitable[int]]
 
 
-async def test_writes_of_an_async_handler_commit_with_the_end_of_its_task(
-    workshop: Workshop, payments: Payments
-) -> None:
-    @workshop.handler("pay")
+async def test_writes_of_an_async_handler_commit_with_the_end_of_its_task(harness: Harness, payments: Payments) -> None:
+    @harness.handler("pay")
     async def pay(ctx: Context) -> None:
         own = ctx.transaction()
         async with own as tx:
             await tx.execute(PAY, {"task": ctx.id})
             own.result = {"paid": 5}
 
-    task = await workshop.submit("pay")
-    runner = await workshop.work()
-    row = await workshop.row(task)
+    task = await harness.submit("pay")
+    runner = await harness.work()
+    row = await harness.row(task)
     assert (row.state, row.result, row.attempt) == ("succeeded", '{"paid":5}', 1)
     assert row.duration > 0
     assert await payments() == 1
     assert runner.metrics.verbs == {"succeed": 1}
 
 
-async def test_writes_of_a_plain_function_commit_with_the_end_of_its_task(
-    workshop: Workshop, payments: Payments
-) -> None:
-    @workshop.handler("pay")
+async def test_writes_of_a_plain_function_commit_with_the_end_of_its_task(harness: Harness, payments: Payments) -> None:
+    @harness.handler("pay")
     def pay(ctx: Context) -> None:
         with ctx.transaction() as tx:
             tx.execute(PAY, {"task": ctx.id})
 
-    task = await workshop.submit("pay")
-    runner = await workshop.work()
-    assert await workshop.state(task) == "succeeded"
+    task = await harness.submit("pay")
+    runner = await harness.work()
+    assert await harness.state(task) == "succeeded"
     assert await payments() == 1
     assert runner.metrics.verbs == {"succeed": 1}
 
 
-async def test_an_exception_rolls_both_back_and_is_a_failed_attempt(workshop: Workshop, payments: Payments) -> None:
-    @workshop.handler("pay")
+async def test_an_exception_rolls_both_back_and_is_a_failed_attempt(harness: Harness, payments: Payments) -> None:
+    @harness.handler("pay")
     async def pay(ctx: Context) -> None:
         async with ctx.transaction() as tx:
             await tx.execute(PAY, {"task": ctx.id})
             if ctx.attempt == 1:
                 raise ConnectionError("no answer")
 
-    task = await workshop.submit("pay")
-    await workshop.work()
-    row = await workshop.row(task)
+    task = await harness.submit("pay")
+    await harness.work()
+    row = await harness.row(task)
     assert (row.state, row.attempt, row.error) == ("succeeded", 2, "ConnectionError: no answer")
     assert await payments() == 1
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_fenced_out_handler_writes_nothing(workshop: Workshop, payments: Payments, kind: str) -> None:
+async def test_a_fenced_out_handler_writes_nothing(harness: Harness, payments: Payments, kind: str) -> None:
     raised: list[BaseException] = []
     begun, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
@@ -90,7 +86,7 @@ async def test_a_fenced_out_handler_writes_nothing(workshop: Workshop, payments:
         try:
             own = ctx.transaction()
             begun.set()
-            await asyncio.to_thread(go_on.wait, PATIENCE)
+            await asyncio.to_thread(go_on.wait, WAIT_SECONDS)
             async with own as tx:
                 await tx.execute(PAY, {"task": ctx.id})
         except FencedOut as error:
@@ -101,26 +97,26 @@ async def test_a_fenced_out_handler_writes_nothing(workshop: Workshop, payments:
         try:
             own = ctx.transaction()
             loop.call_soon_threadsafe(begun.set)
-            go_on.wait(PATIENCE)
+            go_on.wait(WAIT_SECONDS)
             with own as tx:
                 tx.execute(PAY, {"task": ctx.id})
         except FencedOut as error:
             raised.append(error)
             raise
 
-    workshop.handler("pay", max_attempts=1)(on_loop if kind == "async" else in_thread)
-    task = await workshop.submit("pay")
-    async with workshop.running() as runner:
-        await heard(begun)
-        table = workshop.database.tables.task
-        other = await workshop.database.write(register, runner.lease.identity, 60.0)
+    harness.handler("pay", max_attempts=1)(on_loop if kind == "async" else in_thread)
+    task = await harness.submit("pay")
+    async with harness.running() as runner:
+        await wait_for_event(begun)
+        table = harness.database.tables.task
+        other = await harness.database.write(register, runner.lease.identity, 60.0)
         claimed = {"fence": table.c.fence + 1, "runner_id": other}
-        await workshop.change(sa.update(table).where(table.c.id == task).values(claimed))
+        await harness.change(sa.update(table).where(table.c.id == task).values(claimed))
         go_on.set()
-        await asyncio.wait_for(_forgotten(runner), PATIENCE)
+        await asyncio.wait_for(_forgotten(runner), WAIT_SECONDS)
     assert [error.fields["id"] for error in raised if isinstance(error, FencedOut)] == [task]
     assert await payments() == 0
-    assert await workshop.state(task) == "running", "whoever holds the new fence ends it"
+    assert await harness.state(task) == "running", "whoever holds the new fence ends it"
 
 
 async def _forgotten(runner: Any) -> None:
@@ -128,24 +124,24 @@ async def _forgotten(runner: Any) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_task_ends_once(workshop: Workshop, payments: Payments) -> None:
-    @workshop.handler("pay")
+async def test_a_task_ends_once(harness: Harness, payments: Payments) -> None:
+    @harness.handler("pay")
     async def pay(ctx: Context) -> None:
         async with ctx.transaction() as tx:
             await tx.execute(PAY, {"task": ctx.id})
         with pytest.raises(AlreadyDone):
             ctx.transaction()
 
-    task = await workshop.submit("pay")
-    await workshop.work()
-    assert await workshop.state(task) == "succeeded"
+    task = await harness.submit("pay")
+    await harness.work()
+    assert await harness.state(task) == "succeeded"
     assert await payments() == 1
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_handler_that_ends_the_transaction_itself_fails_and_writes_nothing(
-    workshop: Workshop, payments: Payments, kind: str, ending: str
+    harness: Harness, payments: Payments, kind: str, ending: str
 ) -> None:
     async def on_loop(ctx: Context) -> None:
         async with ctx.transaction() as tx:
@@ -157,10 +153,10 @@ async def test_a_handler_that_ends_the_transaction_itself_fails_and_writes_nothi
             tx.execute(PAY, {"task": ctx.id})
             getattr(tx, ending)()
 
-    workshop.handler("pay", on_error=TransactionEnded)(on_loop if kind == "async" else in_thread)
-    task = await workshop.submit("pay")
-    await workshop.work()
-    row = await workshop.row(task)
+    harness.handler("pay", on_error=TransactionEnded)(on_loop if kind == "async" else in_thread)
+    task = await harness.submit("pay")
+    await harness.work()
+    row = await harness.row(task)
     assert row.state == "dead"
     assert "Remove commit() and rollback()" in row.error
     assert await payments() == 0
@@ -169,7 +165,7 @@ async def test_a_handler_that_ends_the_transaction_itself_fails_and_writes_nothi
 @pytest.mark.parametrize("again", ["another", "the same"])
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_a_second_transaction_beside_the_first_is_refused(
-    workshop: Workshop, payments: Payments, kind: str, again: str
+    harness: Harness, payments: Payments, kind: str, again: str
 ) -> None:
     async def on_loop(ctx: Context) -> None:
         own = ctx.transaction()
@@ -185,41 +181,41 @@ async def test_a_second_transaction_beside_the_first_is_refused(
             with pytest.raises(TransactionOpen, match="Write everything in that one"):
                 (own if again == "the same" else ctx.transaction()).__enter__()
 
-    workshop.handler("pay", max_attempts=1)(on_loop if kind == "async" else in_thread)
-    task = await workshop.submit("pay")
-    await workshop.work()
-    assert await workshop.state(task) == "succeeded"
+    harness.handler("pay", max_attempts=1)(on_loop if kind == "async" else in_thread)
+    task = await harness.submit("pay")
+    await harness.work()
+    assert await harness.state(task) == "succeeded"
     assert await payments() == 1
 
 
 async def test_a_failure_after_the_transaction_changes_nothing(
-    workshop: Workshop, payments: Payments, caplog: pytest.LogCaptureFixture
+    harness: Harness, payments: Payments, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "runner")
 
-    @workshop.handler("pay")
+    @harness.handler("pay")
     async def pay(ctx: Context) -> None:
         async with ctx.transaction() as tx:
             await tx.execute(PAY, {"task": ctx.id})
         raise RuntimeError("the receipt was not printed")
 
-    task = await workshop.submit("pay")
-    await workshop.work()
-    assert await workshop.state(task) == "succeeded"
+    task = await harness.submit("pay")
+    await harness.work()
+    assert await harness.state(task) == "succeeded"
     assert await payments() == 1
     assert "succeeded in its own transaction, then failed: RuntimeError: the receipt was not printed" in caplog.text
 
 
-async def test_a_time_out_within_the_transaction_rolls_both_back(workshop: Workshop, payments: Payments) -> None:
-    @workshop.handler("pay", timeout=0.05, max_attempts=1)
+async def test_a_time_out_within_the_transaction_rolls_both_back(harness: Harness, payments: Payments) -> None:
+    @harness.handler("pay", timeout=0.05, max_attempts=1)
     async def pay(ctx: Context) -> None:
         async with ctx.transaction() as tx:
             await tx.execute(PAY, {"task": ctx.id})
-            await asyncio.sleep(PATIENCE)
+            await asyncio.sleep(WAIT_SECONDS)
 
-    task = await workshop.submit("pay")
-    await workshop.work()
-    row = await workshop.row(task)
+    task = await harness.submit("pay")
+    await harness.work()
+    row = await harness.row(task)
     assert (row.state, row.error) == ("dead", "Timeout: the task took longer than 50ms")
     assert await payments() == 0
 

@@ -19,7 +19,7 @@ from runner.queries.health import Ping
 from tasktui.screens import MODES
 from tasktui.widgets.heading import ROOM_FOR_AGE, Status, first_line, second_line
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
-from tests.store.uniques import once, put
+from tests.store.unique_tasks import once, put
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 AWAY = "postgresql://localhost:1/app?sslmode=disable"

@@ -15,7 +15,7 @@ TEN_MILLISECONDS = 0.01
 
 
 LONGEST_REASON = 4_000
-"""The most characters of an error to search for its first line."""
+"""Maximum number of characters of an error to search for its first line."""
 
 STEP = 1024
 """The factor between units of bytes."""

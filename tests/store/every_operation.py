@@ -1,4 +1,4 @@
-"""A scene in which every operation has something to change, and the operations."""
+"""Rows that every operation can change, and the operations."""
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -22,7 +22,7 @@ from runner.operations.sql_export import command_script, undo_script
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.operations.undo.undo import undo
-from runner.queries.audit import audited
+from runner.queries.audit import audit_record
 from tests.store.dependencies import put_after
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 
@@ -31,7 +31,7 @@ BY = Actor("ana", "web-1", "relay is back", TOGETHER)
 
 DUE, LATER, HELD, BLOCKED = range(1, 5)
 DEAD, OLD = 11, 12
-"""The tasks of the scene: two waiting, one on RUNNER, one that depends on LATER; one dead, one to prune."""
+"""The tasks: two waiting, one on RUNNER, one that depends on LATER; one dead, one to prune."""
 
 RUNNER, LOST = 1, 2
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
@@ -42,12 +42,12 @@ Verb = Callable[[Transaction], Awaitable[Any]]
 
 
 async def _undo_script(tx: Transaction) -> str:
-    entry = await audited(tx, EDITED)
+    entry = await audit_record(tx, EDITED)
     assert entry is not None
     return await undo_script(tx, entry, BY)
 
 
-INTERVENES: dict[str, Verb] = {
+OPERATIONS: dict[str, Verb] = {
     "retry_now": lambda tx: retry_now(tx, [Target(LATER)], BY),
     "requeue": lambda tx: requeue(tx, [Target(DEAD)], BY),
     "terminate": lambda tx: terminate(tx, [Target(LATER), Target(HELD)], BY),
@@ -78,11 +78,11 @@ def undone(verb: Verb) -> Verb:
     return both
 
 
-TAKES_BACK: dict[str, Verb] = {
+UNDOS: dict[str, Verb] = {
     f"undo {name}": undone(verb)
     for name, verb in {
         **{
-            name: INTERVENES[name]
+            name: OPERATIONS[name]
             for name in ("retry_now", "requeue", "delay", "unblock", "pause", "resume", "send_command")
         },
         "terminate": lambda tx: terminate(tx, [Target(LATER)], BY),
@@ -94,7 +94,7 @@ TAKES_BACK: dict[str, Verb] = {
 
 
 async def arrange(database: Database) -> None:
-    """Create the scene in an empty database."""
+    """Create the rows in an empty database."""
     await add_live(database, queue="mail")
     await add_live(database, run_at=ahead(600))
     await add_runner(database, lease=3600)
@@ -109,7 +109,7 @@ async def arrange(database: Database) -> None:
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "slow"), BY)
 
 
-async def everything(database: Database) -> dict[str, list[str]]:
+async def all_rows(database: Database) -> dict[str, list[str]]:
     """All rows of all tables."""
     async with database.reading() as tx:
         found = {table.name: await tx.rows(sa.select(table)) for table in tx.tables.metadata.sorted_tables}

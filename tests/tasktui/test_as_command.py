@@ -34,7 +34,7 @@ from tasktui.screens.live import LONGEST_LINE
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
-from tests.tasktui.test_typing import NOW, row, story
+from tests.tasktui.test_commands import NOW, row, story
 
 HERE = Settings(url=parse_url("sqlite:////tmp/a b.db"))
 AT = " --url 'sqlite:////tmp/a b.db'"
@@ -69,7 +69,7 @@ def all_of(name: str, number: int, *, more: bool = False) -> Any:
         (runner_command_words(ACTIONS["resize"], 7, Confirmation("concurrency=5 threads=2")),
          "runner resize 7 --concurrency 5 --threads 2"),
         (undo_words(12, Confirmation()), "runner undo 12"),
-        (undo_group_words("b-1", "10000+", WHY), "runner undo --batch b-1 --yes 10000+ --reason 'it is back'"),
+        (undo_group_words("b-1", "10000+", WHY), "runner undo --group b-1 --yes 10000+ --reason 'it is back'"),
         (edit_words(story(row(3)), {"run_at": "+15m", "max_attempts": "6"}, None),
          "runner edit 3 --version 0 --run-at +15m --max-attempts 6"),
         (edit_words(story(row(3, Shown.DEAD)), {"priority": "6"}, None),

@@ -15,7 +15,7 @@ from runner.handlers.context import Context
 from runner.handlers.registry import Handler, Options
 from runner.model.outcome import Cancelled, Dead, Done, Outcome, Retry, Snooze
 from runner.model.task import Claimed
-from tests.engine.workshop import PATIENCE, until
+from tests.engine.harness import WAIT_SECONDS, until
 
 RESULT_LIMIT = 1000
 NO_LIMIT = None
@@ -34,7 +34,7 @@ class Desk:
         return await self.execute_running(taken(function, payload, **options))
 
     async def execute_running(self, running: Running) -> Outcome:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_SECONDS):
             return await self.executor.execute(running, self._leave)
 
     def _leave(self) -> None:
@@ -316,12 +316,12 @@ async def test_a_thread_that_takes_too_long_is_told_and_keeps_its_slot_until_it_
     told, go_on = threading.Event(), threading.Event()
 
     def work(ctx: Context) -> None:
-        if ctx.stop.wait(PATIENCE):
+        if ctx.stop.wait(WAIT_SECONDS):
             told.set()
-        go_on.wait(PATIENCE)
+        go_on.wait(WAIT_SECONDS)
 
     assert timed_out(await desk.execute(work, timeout=AT_ONCE))
-    assert await asyncio.to_thread(told.wait, PATIENCE)
+    assert await asyncio.to_thread(told.wait, WAIT_SECONDS)
     assert (desk.slots_released, desk.executor.stuck) == (0, 1)
     go_on.set()
     await until(lambda: desk.slots_released == 1)
@@ -333,7 +333,7 @@ async def test_an_abandoned_thread_that_fails_has_no_effect(desk: Desk) -> None:
     go_on = threading.Event()
 
     def work() -> None:
-        go_on.wait(PATIENCE)
+        go_on.wait(WAIT_SECONDS)
         raise ZeroDivisionError
 
     assert timed_out(await desk.execute(work, timeout=AT_ONCE))
@@ -347,8 +347,8 @@ def timed_out(outcome: Outcome) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_tasks_own_time_goes_before_the_handlers(desk: Desk, kind: str) -> None:
-    hasty = await desk.execute_running(taken(waiting(kind), timeout=AT_ONCE, default=PATIENCE))
-    patient = await desk.execute_running(taken(lasting(kind), timeout=PATIENCE, default=AT_ONCE))
+    hasty = await desk.execute_running(taken(waiting(kind), timeout=AT_ONCE, default=WAIT_SECONDS))
+    patient = await desk.execute_running(taken(lasting(kind), timeout=WAIT_SECONDS, default=AT_ONCE))
     by_default = await desk.execute_running(taken(waiting(kind), default=AT_ONCE))
     assert timed_out(hasty)
     assert timed_out(by_default)
@@ -376,7 +376,7 @@ def waiting(kind: str) -> Callable[..., Any]:
         await asyncio.Event().wait()
 
     def in_thread(ctx: Context) -> None:
-        ctx.stop.wait(PATIENCE)
+        ctx.stop.wait(WAIT_SECONDS)
 
     return on_loop if kind == "async" else in_thread
 
@@ -386,7 +386,7 @@ async def test_a_timeout_of_the_handlers_own_is_not_called_ours(desk: Desk) -> N
         async with asyncio.timeout(0):
             await asyncio.Event().wait()
 
-    outcome = await desk.execute(work, timeout=PATIENCE)
+    outcome = await desk.execute(work, timeout=WAIT_SECONDS)
     assert isinstance(outcome, Retry)
     assert outcome.failure is not None
     assert outcome.failure.type == "TimeoutError"
@@ -415,7 +415,7 @@ async def test_a_terminated_body_is_cancelled(desk: Desk, kind: str) -> None:
 
     def in_thread(ctx: Context) -> None:
         begun.set()
-        ctx.stop.wait(PATIENCE)
+        ctx.stop.wait(WAIT_SECONDS)
 
     running = taken(on_loop if kind == "async" else in_thread)
     job = asyncio.ensure_future(desk.execute_running(running))
@@ -437,7 +437,7 @@ async def test_a_context_describes_its_task(desk: Desk) -> None:
     (ctx,) = seen
     assert (ctx.id, ctx.key, ctx.attempt, ctx.max_attempts, ctx.fence) == (7, "order-7", 2, 5, 12)
     assert ctx.deadline is not None
-    assert timedelta(seconds=60) <= ctx.deadline - before < timedelta(seconds=60 + PATIENCE)
+    assert timedelta(seconds=60) <= ctx.deadline - before < timedelta(seconds=60 + WAIT_SECONDS)
     assert not ctx.cancelled
 
 

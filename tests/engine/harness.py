@@ -1,4 +1,4 @@
-"""A workshop: a database, handlers of a test, and runners that execute them."""
+"""A harness: a database, handlers of a test, and runners that execute them."""
 
 import asyncio
 import inspect
@@ -19,7 +19,7 @@ from runner.settings import Settings
 from runner.store.submit import submit
 from runner.urls import parse_url
 
-PATIENCE = 30.0
+WAIT_SECONDS = 30.0
 """Timeout of a test in seconds; the expected events take a fraction of a second."""
 
 QUICK: dict[str, Any] = {
@@ -36,7 +36,7 @@ QUICK: dict[str, Any] = {
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Workshop:
+class Harness:
     """The environment of an engine test.
 
     Args:
@@ -70,7 +70,7 @@ class Workshop:
     async def work(self, **settings: Any) -> Runner:
         """Run a runner until there is nothing left to do."""
         runner = self.runner(**settings)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_SECONDS):
             assert await runner.run(until_idle=True)
         return runner
 
@@ -105,7 +105,7 @@ class Workshop:
             return await tx.rows(statement)
 
     async def change(self, statement: Any) -> None:
-        """Change rows behind everybody's back, as a person with a database client may."""
+        """Execute a statement directly, as an operator with a database client may."""
         async with self.database.writing() as tx:
             await tx.execute(statement)
 
@@ -125,26 +125,26 @@ class Workshop:
 @asynccontextmanager
 async def at_work(runner: Runner) -> AsyncIterator[asyncio.Task[bool]]:
     """Keep a runner at work during the block, then stop it."""
-    life = asyncio.ensure_future(runner.run())
+    run = asyncio.ensure_future(runner.run())
     try:
-        yield life
+        yield run
     finally:
         runner.stop()
-        async with asyncio.timeout(PATIENCE):
-            await life
+        async with asyncio.timeout(WAIT_SECONDS):
+            await run
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(PATIENCE):
+    """Wait until a condition is true."""
+    async with asyncio.timeout(WAIT_SECONDS):
         while True:
-            answer = condition()
-            if await answer if inspect.isawaitable(answer) else answer:
+            value = condition()
+            if await value if inspect.isawaitable(value) else value:
                 return
             await asyncio.sleep(0.01)
 
 
-async def heard(event: asyncio.Event) -> None:
-    """Wait for an event that must come."""
-    async with asyncio.timeout(PATIENCE):
+async def wait_for_event(event: asyncio.Event) -> None:
+    """Wait for an event; fail after WAIT_SECONDS."""
+    async with asyncio.timeout(WAIT_SECONDS):
         await event.wait()

@@ -11,7 +11,7 @@ from runner.engine.metrics import Metrics
 from runner.model.outcome import Retry
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
-from runner.store.metrics import write_statistics
+from runner.store.minute_statistics import write_statistics
 from tests.store.rows import add_live
 from tests.store.runners import Runner
 from tests.store.table import make_due, put, put_many

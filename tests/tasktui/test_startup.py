@@ -22,7 +22,7 @@ from tasktui.startup.startup import lock_of, named, opened
 from tasktui.terminal.crash import crash_text
 from tasktui.terminal.keyboard import Keyboard
 from tests.conftest import SqliteDatabases
-from tests.tasktui.terminal import LEFT_ALTERNATE_SCREEN, PATIENCE, PROGRAM, Terminal
+from tests.tasktui.terminal import LEFT_ALTERNATE_SCREEN, PROGRAM, WAIT_SECONDS, Terminal
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    return subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=WAIT_SECONDS)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_it_ends_when_its_terminal_goes_away(sqlite: SqliteDatabases, tmp_path: 
     console.reads(b"runners alive")
     os.close(console.door)
     try:
-        assert console.process.wait(PATIENCE) is not None
+        assert console.process.wait(WAIT_SECONDS) is not None
     finally:
         console.process.kill()
 
@@ -133,7 +133,7 @@ sys.exit(starting.main(None, bool))
     ("program", "code", "said"), [(STUCK, 128 + signal.SIGQUIT, b""), (SILENT, 4, b"the database has not answered")]
 )
 def test_it_ends_even_while_the_driver_or_the_database_keeps_it_waiting(program: str, code: int, said: bytes) -> None:
-    done = subprocess.run([sys.executable, "-P", "-c", program], check=False, timeout=PATIENCE, capture_output=True)
+    done = subprocess.run([sys.executable, "-P", "-c", program], check=False, timeout=WAIT_SECONDS, capture_output=True)
     assert (done.returncode, said in done.stderr) == (code, True)
 
 

@@ -1,4 +1,4 @@
-"""The gate that coroutines and threads share."""
+"""The semaphore that coroutines and threads share."""
 
 import asyncio
 import threading
@@ -6,36 +6,36 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from runner.db.gate import Gate, admission, admission_in_thread
+from runner.db.semaphore import FairSemaphore, granted, granted_in_thread
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
 async def test_the_first_to_ask_is_the_first_to_enter() -> None:
-    gate = Gate(1)
-    first, second, third = gate.join(), gate.join(), gate.join()
+    semaphore = FairSemaphore(1)
+    first, second, third = semaphore.request(), semaphore.request(), semaphore.request()
     assert (first.done(), second.done(), third.done()) == (True, False, False)
-    gate.leave(first)
+    semaphore.release(first)
     assert (second.done(), third.done()) == (True, False)
 
 
 async def test_a_place_that_is_given_up_is_passed_over() -> None:
-    gate = Gate(1)
-    first, second, third = gate.join(), gate.join(), gate.join()
-    gate.leave(second)
-    gate.leave(first)
+    semaphore = FairSemaphore(1)
+    first, second, third = semaphore.request(), semaphore.request(), semaphore.request()
+    semaphore.release(second)
+    semaphore.release(first)
     assert third.done()
-    gate.leave(third)
-    assert gate.join().done()
+    semaphore.release(third)
+    assert semaphore.request().done()
 
 
 async def test_a_cancelled_coroutine_gives_its_place_up() -> None:
-    gate = Gate(1)
-    first = gate.join()
+    semaphore = FairSemaphore(1)
+    first = semaphore.request()
 
     async def enter() -> None:
-        async with gate.admitted():
+        async with semaphore.acquire():
             raise AssertionError
 
     waiting = asyncio.ensure_future(enter())
@@ -43,50 +43,50 @@ async def test_a_cancelled_coroutine_gives_its_place_up() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    gate.leave(first)
-    assert gate.join().done()
+    semaphore.release(first)
+    assert semaphore.request().done()
 
 
 async def test_a_coroutine_that_is_cancelled_as_it_is_admitted_passes_the_place_on() -> None:
-    gate = Gate(1)
-    first = gate.join()
+    semaphore = FairSemaphore(1)
+    first = semaphore.request()
 
     async def enter() -> None:
-        async with gate.admitted():
+        async with semaphore.acquire():
             pass
 
     waiting = asyncio.ensure_future(enter())
     await asyncio.sleep(0)
-    gate.leave(first)
+    semaphore.release(first)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert gate.join().done()
+    assert semaphore.request().done()
 
 
 async def test_a_coroutine_and_a_thread_hand_the_gate_to_each_other() -> None:
-    gate = Gate(1)
-    first = gate.join()
+    semaphore = FairSemaphore(1)
+    first = semaphore.request()
     entered: list[str] = []
 
-    def in_thread(place: "Future[None]") -> None:
-        assert admission_in_thread(place, 10)
+    def in_thread(request: "Future[None]") -> None:
+        assert granted_in_thread(request, 10)
         entered.append("thread")
-        gate.leave(place)
+        semaphore.release(request)
 
-    second, third = gate.join(), gate.join()
+    second, third = semaphore.request(), semaphore.request()
     thread = threading.Thread(target=in_thread, args=(second,))
     thread.start()
-    gate.leave(first)
-    assert await admission(third, 10)
+    semaphore.release(first)
+    assert await granted(third, 10)
     entered.append("coroutine")
     thread.join()
     assert entered == ["thread", "coroutine"]
 
 
 async def test_the_wait_for_a_gate_ends_with_its_time() -> None:
-    gate = Gate(1)
-    gate.join()
-    place = gate.join()
-    assert not await admission(place, 0.01)
-    assert not admission_in_thread(place, 0.01)
+    semaphore = FairSemaphore(1)
+    semaphore.request()
+    request = semaphore.request()
+    assert not await granted(request, 0.01)
+    assert not granted_in_thread(request, 0.01)

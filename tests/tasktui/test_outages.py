@@ -28,11 +28,11 @@ from tasktui.startup.startup import opened
 from tests.conftest import on_postgresql
 from tests.postgres import Server, Standby, find_programs
 from tests.releases import NEXT, OUT_OF_DATE, install_next
+from tests.store.every_operation import LATER, arrange
 from tests.store.rows import add_live, ahead, stored
-from tests.store.scene import LATER, arrange
 from tests.store.table import change
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
-from tests.tasktui.test_acting import confirm
+from tests.tasktui.test_actions import confirm
 from tests.tasktui.test_read_only import refused_for_good
 
 TINY = (40, 10)

@@ -15,7 +15,7 @@ from tasktui.data.task_detail import detail_lines, folded
 from tasktui.data.task_list import Listing
 from tasktui.render.plot import compact, nice, plot, resampled, sparkline
 from tasktui.render.render import ListColumn, brief, fitted, task_line, widths
-from tests.tasktui.test_typing import NOW, row, story
+from tests.tasktui.test_commands import NOW, row, story
 
 AT = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
 

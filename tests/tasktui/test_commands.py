@@ -30,13 +30,13 @@ NAMES = {"queue": ["mail", "media"], "handler": ["smtp.send", "odd name"], "view
 
 def row(id: int = 1, shown: Shown = Shown.READY, **values: Any) -> TaskRow:
     task = TaskRow(
-        id, shown, 0, "mail", "smtp.send", None, 1, 0, 4, 0, NOW, NOW, None, None, None, None, None, None, False, None
+        id, shown, 0, "mail", "smtp.send", None, 1, 0, 4, 0, NOW, NOW, None, None, None, None, None, False, None
     )
     return replace(task, **values)
 
 
 def story(task: TaskRow, payload: str = '{"to": "ana"}', retry: str | None = "1m,5m") -> TaskDetail:
-    return TaskDetail(task, None, payload, None, None, retry, None, (), None, None, None, (), (), (), None, NOW)
+    return TaskDetail(task, None, payload, None, retry, None, (), None, None, None, (), (), (), None, NOW)
 
 
 def entry(id: int, undo_of: int | None = None) -> AuditRecord:

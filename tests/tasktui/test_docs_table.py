@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from textual.binding import Binding
 
-from runner.cli.app import VERBS
+from runner.cli.app import CLI_COMMANDS
 from tasktui import screens
 from tasktui.actions.actions import ACTIONS
 from tasktui.app import Console
@@ -27,7 +27,7 @@ ROWS = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", TABLE, re.M))
 DOCUMENTED_KEYS = PAGE.partition("\n## Keys\n")[2].partition("\n## ")[0]
 CONSOLE = {word for row in ROWS for word in re.findall(r"`([^`]+)`", row)}
 LINES = [line for here in ROWS.values() for line in re.findall(r"`(runner [^`]+)`", here)]
-CHANGES = [verb.name for verb in VERBS if verb.group == "Operate"]
+CHANGES = [verb.name for verb in CLI_COMMANDS if verb.group == "Operate"]
 KEYS = {"question_mark": "?", "colon": ":", "slash": "/", "asterisk": "*", "backslash": "\\"}
 
 

@@ -11,37 +11,37 @@ from runner.engine.maintenance import Maintenance
 from runner.settings import Settings
 from runner.store.partitions.layout import read_layout
 from runner.urls import parse_url
-from tests.engine.workshop import Workshop
+from tests.engine.harness import Harness
 from tests.postgres import login
 from tests.store.rows import add_past, ahead
 
 on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 
 
-def upkeep(workshop: Workshop, database: Database | None = None, stopping: Callable[[], bool] = bool) -> Maintenance:
-    return Maintenance(database or workshop.database, Settings(url=parse_url(workshop.url)), stopping)
+def upkeep(harness: Harness, database: Database | None = None, stopping: Callable[[], bool] = bool) -> Maintenance:
+    return Maintenance(database or harness.database, Settings(url=parse_url(harness.url)), stopping)
 
 
-async def old_and_young(workshop: Workshop) -> None:
+async def old_and_young(harness: Harness) -> None:
     for id, days in ((1, 10), (2, 1)):
-        await add_past(workshop.database, id, finished_at=ahead(-86_400 * days))
+        await add_past(harness.database, id, finished_at=ahead(-86_400 * days))
 
 
-async def left(workshop: Workshop) -> list[int]:
-    return [row.id for row in await workshop.rows(sa.select(workshop.database.tables.history.c.id))]
+async def left(harness: Harness) -> list[int]:
+    return [row.id for row in await harness.rows(sa.select(harness.database.tables.history.c.id))]
 
 
-async def test_old_tasks_are_deleted(workshop: Workshop) -> None:
-    await old_and_young(workshop)
-    await upkeep(workshop).run()
-    assert await left(workshop) == [2]
+async def test_old_tasks_are_deleted(harness: Harness) -> None:
+    await old_and_young(harness)
+    await upkeep(harness).run()
+    assert await left(harness) == [2]
 
 
 @on_postgresql
-async def test_partitions_are_made(workshop: Workshop, caplog: pytest.LogCaptureFixture) -> None:
+async def test_partitions_are_made(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "runner.maintenance"):
-        await upkeep(workshop).run()
-    layout = await workshop.database.read(read_layout)
+        await upkeep(harness).run()
+    layout = await harness.database.read(read_layout)
     assert layout is not None
     assert len(layout.ranges) == 3
     assert [record.getMessage() for record in caplog.records] == [
@@ -51,26 +51,26 @@ async def test_partitions_are_made(workshop: Workshop, caplog: pytest.LogCapture
 
 
 @on_postgresql
-async def test_a_runner_that_stops_makes_no_more(workshop: Workshop) -> None:
-    await upkeep(workshop, stopping=lambda: True).run()
-    layout = await workshop.database.read(read_layout)
+async def test_a_runner_that_stops_makes_no_more(harness: Harness) -> None:
+    await upkeep(harness, stopping=lambda: True).run()
+    layout = await harness.database.read(read_layout)
     assert layout is not None
     assert len(layout.ranges) == 1
 
 
 @on_postgresql
 async def test_a_role_without_ownership_logs_it_once_and_deletes_row_by_row(
-    workshop: Workshop, caplog: pytest.LogCaptureFixture
+    harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await old_and_young(workshop)
-    with login(workshop.url, "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public") as url:
+    await old_and_young(harness)
+    with login(harness.url, "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public") as url:
         database = Database.open(url)
         try:
-            caring = upkeep(workshop, database)
+            caring = upkeep(harness, database)
             await caring.run()
             await caring.run()
         finally:
             await database.dispose()
-    assert await left(workshop) == [2]
+    assert await left(harness) == [2]
     (told,) = [record.getMessage() for record in caplog.records if record.name == "runner.maintenance"]
     assert "does not own task_history" in told

@@ -7,7 +7,7 @@ from tests.store.dependencies import put_after
 from tests.store.rows import stored
 from tests.store.table import put
 from tests.tasktui.conftest import Watch
-from tests.tasktui.test_acting import confirm
+from tests.tasktui.test_actions import confirm
 
 
 async def test_the_family_of_a_task_is_shown(database: Database, watch: Watch) -> None:

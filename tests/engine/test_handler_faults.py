@@ -9,39 +9,39 @@ import pytest
 from runner import Dead, Retry, Snooze
 from runner.errors import InvalidHandler, InvalidRetryPlan
 from runner.handlers.registry import Handler, Options
-from tests.engine.workshop import Workshop
+from tests.engine.harness import Harness
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 
-async def test_context_variables_of_a_task_are_invisible_to_others(workshop: Workshop) -> None:
+async def test_context_variables_of_a_task_are_invisible_to_others(harness: Harness) -> None:
     seen: list[str] = []
 
-    @workshop.handler("work")
+    @harness.handler("work")
     async def work() -> None:
         seen.append(TENANT.get())
         TENANT.set("somebody")
         await asyncio.sleep(0)
 
-    tasks = [await workshop.submit("work") for _ in range(5)]
-    async with workshop.running(concurrency=1):
-        await workshop.ended(*tasks)
+    tasks = [await harness.submit("work") for _ in range(5)]
+    async with harness.running(concurrency=1):
+        await harness.ended(*tasks)
     assert seen == ["nobody"] * 5
 
 
 @pytest.mark.parametrize("kind", [Dead, lambda why: Retry("1h", why), lambda why: Snooze("1h", why)])
-async def test_a_reason_that_is_no_text_is_made_one(workshop: Workshop, kind: Any) -> None:
-    @workshop.handler("odd")
+async def test_a_reason_that_is_no_text_is_made_one(harness: Harness, kind: Any) -> None:
+    @harness.handler("odd")
     async def odd() -> Any:
         return kind(ValueError("\0 odd"))
 
-    @workshop.handler("plain")
+    @harness.handler("plain")
     async def plain() -> None: ...
 
-    await workshop.submit("odd")
-    plain_one = await workshop.submit("plain")
-    async with workshop.running():
-        await workshop.ended(plain_one)
+    await harness.submit("odd")
+    plain_one = await harness.submit("plain")
+    async with harness.running():
+        await harness.ended(plain_one)
 
 
 @pytest.mark.parametrize("options", [{"max_attempts": 0}, {"timeout": 0.0}, {"timeout": -1.0}, {"priority": 10}])
@@ -50,26 +50,26 @@ def test_options_that_no_row_can_hold_are_refused(options: dict[str, Any]) -> No
         Handler("work", lambda: None, Options(**options))
 
 
-async def test_a_retry_plan_of_the_settings_that_is_none_is_refused_at_the_start(workshop: Workshop) -> None:
-    @workshop.handler("work")
+async def test_a_retry_plan_of_the_settings_that_is_none_is_refused_at_the_start(harness: Harness) -> None:
+    @harness.handler("work")
     async def work() -> None: ...
 
     with pytest.raises(InvalidRetryPlan):
-        workshop.runner(retry="oops")
+        harness.runner(retry="oops")
 
 
-async def test_a_pause_counts_before_the_next_survey(workshop: Workshop) -> None:
+async def test_a_pause_counts_before_the_next_survey(harness: Harness) -> None:
     ran: list[int] = []
 
-    @workshop.handler("work", queue="mail")
+    @harness.handler("work", queue="mail")
     async def work() -> None:
         ran.append(1)
 
-    first = await workshop.submit("work", queue="mail")
-    async with workshop.running(poll_interval="1h") as runner:
-        await workshop.ended(first)
-        await workshop.pause("mail")
-        await workshop.submit("work", queue="mail")
+    first = await harness.submit("work", queue="mail")
+    async with harness.running(poll_interval="1h") as runner:
+        await harness.ended(first)
+        await harness.pause("mail")
+        await harness.submit("work", queue="mail")
         await runner.claimer.scan(submitted=True)
         await runner.claimer.scan(submitted=True)
     assert ran == [1]
@@ -81,7 +81,7 @@ EXITS = [SystemExit(3), KeyboardInterrupt("enough"), GeneratorExit("gone"), asyn
 @pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("form", ["async", "thread"])
 async def test_a_handler_that_exits_fails_and_the_runner_lives_on(
-    workshop: Workshop, form: str, error: BaseException
+    harness: Harness, form: str, error: BaseException
 ) -> None:
     async def on_loop() -> None:
         raise error
@@ -89,16 +89,16 @@ async def test_a_handler_that_exits_fails_and_the_runner_lives_on(
     def in_thread() -> None:
         raise error
 
-    workshop.handler("exits", max_attempts=1)(on_loop if form == "async" else in_thread)
+    harness.handler("exits", max_attempts=1)(on_loop if form == "async" else in_thread)
 
-    @workshop.handler("plain")
+    @harness.handler("plain")
     async def plain() -> None: ...
 
-    exits = await workshop.submit("exits")
-    async with workshop.running():
-        await workshop.ended(exits)
-        await workshop.ended(await workshop.submit("plain"))
-    row = await workshop.row(exits)
+    exits = await harness.submit("exits")
+    async with harness.running():
+        await harness.ended(exits)
+        await harness.ended(await harness.submit("plain"))
+    row = await harness.row(exits)
     assert row.state == "dead"
     assert type(error).__name__ in row.error
 
@@ -106,7 +106,7 @@ async def test_a_handler_that_exits_fails_and_the_runner_lives_on(
 @pytest.mark.parametrize("error", EXITS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("form", ["async", "thread"])
 async def test_an_on_error_that_exits_fails_the_attempt_and_the_runner_lives_on(
-    workshop: Workshop, form: str, error: BaseException
+    harness: Harness, form: str, error: BaseException
 ) -> None:
     def judge(_: Exception) -> None:
         raise error
@@ -117,31 +117,31 @@ async def test_an_on_error_that_exits_fails_the_attempt_and_the_runner_lives_on(
     def in_thread() -> None:
         raise ValueError("wrong")
 
-    workshop.handler("fails", max_attempts=1, on_error=judge)(on_loop if form == "async" else in_thread)
+    harness.handler("fails", max_attempts=1, on_error=judge)(on_loop if form == "async" else in_thread)
 
-    @workshop.handler("plain")
+    @harness.handler("plain")
     async def plain() -> None: ...
 
-    fails = await workshop.submit("fails")
-    async with workshop.running():
-        await workshop.ended(fails)
-        await workshop.ended(await workshop.submit("plain"))
-    row = await workshop.row(fails)
+    fails = await harness.submit("fails")
+    async with harness.running():
+        await harness.ended(fails)
+        await harness.ended(await harness.submit("plain"))
+    row = await harness.row(fails)
     assert row.state == "dead"
     assert row.error.startswith("ValueError: wrong; on_error raised ")
     assert type(error).__name__ in row.error
 
 
-async def test_a_result_that_exits_while_it_is_read_is_not_kept(workshop: Workshop) -> None:
+async def test_a_result_that_exits_while_it_is_read_is_not_kept(harness: Harness) -> None:
     def leave() -> int:
         raise SystemExit(3)
 
-    @workshop.handler("odd")
+    @harness.handler("odd")
     async def odd() -> Any:
         return (leave() for _ in range(1))
 
-    task = await workshop.submit("odd")
-    async with workshop.running():
-        await workshop.ended(task)
-    row = await workshop.row(task)
+    task = await harness.submit("odd")
+    async with harness.running():
+        await harness.ended(task)
+    row = await harness.row(task)
     assert (row.state, row.result) == ("succeeded", None)

@@ -1,0 +1,106 @@
+"""Runners resolve dependencies immediately and find missed ones."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.handlers.context import Context
+from runner.model.outcome import Dead
+from runner.model.task import DependsOn, State
+from runner.store.dependencies import FinishedParent
+from tests.engine.harness import Harness, until
+
+
+def after(*parents: Any, on_failure: Any = "wait") -> dict[str, Any]:
+    return {"after": tuple(DependsOn(parent, on_failure) for parent in parents)}
+
+
+@pytest.fixture
+def order(harness: Harness) -> list[int]:
+    """The tasks that were executed, in order; those called `fail` are dead then."""
+    executed: list[int] = []
+
+    @harness.handler("step")
+    async def step(ctx: Context) -> None:
+        executed.append(ctx.id)
+
+    @harness.handler("fail")
+    async def fail(ctx: Context) -> Dead:
+        executed.append(ctx.id)
+        return Dead("no")
+
+    return executed
+
+
+async def test_a_chain_runs_in_order_without_delay(harness: Harness, order: list[int]) -> None:
+    ids = [await harness.submit("step")]
+    for _ in range(9):
+        ids.append(await harness.submit("step", **after(ids[-1])))
+    await harness.work(poll_interval="1h")
+    assert order == ids
+
+
+async def test_a_chain_that_is_cancelled_is_cancelled_to_its_end(harness: Harness, order: list[int]) -> None:
+    ids = [await harness.submit("fail")]
+    for _ in range(5):
+        ids.append(await harness.submit("step", **after(ids[-1], on_failure="cancel")))
+    runner = await harness.work(poll_interval="1h")
+    assert order == ids[:1]
+    assert [await harness.state(id) for id in ids] == [State.DEAD, *[State.CANCELLED] * 5]
+    assert runner.metrics.verbs["cancel"] == 5
+
+
+async def test_an_idle_runner_ends_despite_unresolvable_dependencies(harness: Harness, order: list[int]) -> None:
+    dead = await harness.submit("fail")
+    held = await harness.submit("step", **after(dead))
+    unborn = await harness.submit("step", **after(("step", "never")))
+    await harness.work()
+    assert [await harness.state(id) for id in (held, unborn)] == [State.BLOCKED] * 2
+    assert order == [dead]
+
+
+async def test_any_runner_finds_missed_dependents(harness: Harness, order: list[int]) -> None:
+    parent = await harness.submit("step")
+    child = await harness.submit("step", **after(parent))
+    async with harness.running(poll_interval="50ms") as runner:
+        runner.dependency_resolver.add = lambda task: None  # type: ignore[method-assign] # as if it had died in between
+        runner.worker._on_final = lambda task: None
+        await harness.ended(parent, child)
+    assert order == [parent, child]
+
+
+async def test_a_row_that_no_database_takes_holds_up_no_other(harness: Harness, order: list[int]) -> None:
+    parent = await harness.submit("step")
+    children = [await harness.submit("step", **after(parent)) for _ in range(5)]
+    task = harness.database.tables.task
+    await harness.change(sa.update(task).where(task.c.id == children[2]).values(version=10**18))
+    async with harness.running():
+        await harness.ended(parent, *(id for id in children if id != children[2]))
+    assert await harness.state(children[2]) == State.BLOCKED
+    assert sorted(order) == [parent, *(id for id in children if id != children[2])]
+
+
+async def test_while_nothing_waits_that_is_asked_now_and_then_and_nothing_else(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.engine.dependency_resolver.CHECK_INTERVAL", 3_600.0)
+    asked: list[str] = []
+    runner = harness.runner()
+    read_single = runner.database.read_single
+
+    async def counting(verb: Any, *args: Any) -> Any:
+        asked.append(verb.__name__)
+        return await read_single(verb, *args)
+
+    runner.database.read_single = counting  # type: ignore[method-assign, assignment] # looks over its shoulder
+    telling = asyncio.ensure_future(runner.dependency_resolver.run())
+    for id in range(1, 200):
+        runner.dependency_resolver.add(FinishedParent(id, "step", None))
+    await until(lambda: runner.dependency_resolver.idle)
+    runner.dependency_resolver.add(FinishedParent(200, "step", None))
+    await asyncio.sleep(0)
+    telling.cancel()
+    await runner.database.dispose()
+    assert asked == ["any_open"]

@@ -1,0 +1,133 @@
+"""A runner that stops when no work is left."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+
+from tests.engine.harness import Harness
+
+
+async def test_it_waits_for_retries(harness: Harness) -> None:
+    tries: list[int] = []
+
+    @harness.handler("flaky", retry="300ms")
+    async def flaky() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ConnectionError
+
+    task = await harness.submit("flaky")
+    await harness.work()
+    assert len(tries) == 3
+    assert await harness.state(task) == "succeeded"
+
+
+async def test_it_leaves_scheduled_tasks_and_logs_their_number(harness: Harness) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    later = [await harness.submit("work", run_at=tomorrow) for _ in range(3)]
+    runner = await harness.work()
+    assert runner.scheduled_count == 3
+    assert [await harness.state(task) for task in later] == ["waiting"] * 3
+
+
+async def test_it_waits_for_tasks_that_its_tasks_submit(harness: Harness) -> None:
+    done: list[int] = []
+
+    @harness.handler("count")
+    async def count(n: int) -> None:
+        done.append(n)
+        if n:
+            await harness.submit("count", {"n": n - 1})
+
+    await harness.submit("count", {"n": 5})
+    await harness.work()
+    assert done == [5, 4, 3, 2, 1, 0]
+
+
+async def test_it_waits_for_tasks_in_another_runners_hands(harness: Harness) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @harness.handler("work")
+    async def work() -> None:
+        begun.set()
+        await go_on.wait()
+
+    task = await harness.submit("work")
+    async with harness.running():
+        await begun.wait()
+        second = asyncio.ensure_future(harness.work(poll_interval="20ms"))
+        looks = await asyncio.wait([second], timeout=0.5)
+        assert second in looks[1], "it must not leave while the other may still need it"
+        go_on.set()
+        await second
+    assert await harness.state(task) == "succeeded"
+
+
+async def test_it_ends_immediately_without_tasks(harness: Harness) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    runner = await harness.work()
+    assert runner.scheduled_count == 0
+    assert runner.metrics.verbs == {}
+
+
+async def test_it_does_not_wait_for_handlers_that_it_does_not_know(harness: Harness) -> None:
+    @harness.handler("known")
+    async def known() -> None: ...
+
+    strange = await harness.submit("unknown")
+    await harness.submit("known")
+    await harness.work()
+    row = await harness.row(strange)
+    assert (row.state, row.attempt, row.fence) == ("waiting", 0, 0)
+
+
+async def test_it_does_not_wait_for_other_queues(harness: Harness) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    elsewhere = await harness.submit("work", queue="mail")
+    here = await harness.submit("work")
+    await harness.work(queues=("default",))
+    assert await harness.state(elsewhere) == "waiting"
+    assert await harness.state(here) == "succeeded"
+
+
+async def test_an_invalid_retry_plan_in_a_row_does_not_stop_the_runner(harness: Harness) -> None:
+    @harness.handler("broken", retry="1ms", max_attempts=2)
+    async def broken() -> None:
+        raise ZeroDivisionError
+
+    @harness.handler("fine")
+    async def fine() -> None: ...
+
+    table = harness.database.tables.task
+    task = await harness.submit("broken")
+    await harness.change(sa.update(table).where(table.c.id == task).values(retry="every now and then"))
+    other = await harness.submit("fine")
+    await harness.work()
+    assert await harness.state(task) == "dead"
+    assert len(await harness.attempts(task)) == 2
+    assert await harness.state(other) == "succeeded"
+
+
+async def test_a_max_attempts_erased_during_the_run_does_not_stop_the_runner(harness: Harness) -> None:
+    table = harness.database.tables.task
+    tries: list[int] = []
+
+    @harness.handler("broken", retry="1ms", max_attempts=2)
+    async def broken() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            await harness.change(sa.update(table).values(max_attempts=None))
+        raise ZeroDivisionError
+
+    task = await harness.submit("broken")
+    await harness.work()
+    assert len(tries) == 2, "the next claim sets the limit anew"
+    assert await harness.state(task) == "dead"
