@@ -1,13 +1,14 @@
 """Registering a handler with @handler, and submitting tasks for it."""
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+import inspect
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.handle import TaskHandle
-from runner.client.submission import Submission, task_handle, task_handles
+from runner.client.submission import Call, Submission, task_handle, task_handles
 from runner.errors import InvalidHandler
 from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent
@@ -22,19 +23,49 @@ from runner.model.task import NewTask
 from runner.policy.retry import parse_plan
 
 P = ParamSpec("P")
-C = TypeVar("C")
-"""Return type of a call: a coroutine for an async handler."""
+F = TypeVar("F", bound=Callable[..., Any])
+"""Type of the function, for direct calls; unlike P, with the Context."""
 R = TypeVar("R")
 """Type of the task's result."""
 
 
-class TaskHandler(Handler, Generic[P, C, R]):
-    """A decorated handler. Call it to run the function directly; submit it to run it as a task."""
+FUNCTION_ATTRIBUTES = (
+    *("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"),
+    *("__code__", "__defaults__", "__kwdefaults__"),  # with these, inspect.iscoroutinefunction takes it for a function
+)
+"""Attributes of a function that its handler takes over."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> C:
-        """Call the function directly, without a task."""
-        result: C = self.function(*args, **kwargs)
-        return result
+
+class TaskHandler(Handler, Generic[P, F, R]):
+    """A decorated handler. Call it to run the function directly; submit it to run it as a task.
+
+    It has the name, module, documentation, signature and kind (async or plain) of its function, which is also its
+    `__wrapped__`.
+    """
+
+    def __init__(self, name: str, function: F, defaults: Options | None = None) -> None:
+        super().__init__(name, function, defaults)
+        for attribute in FUNCTION_ATTRIBUTES:
+            if hasattr(function, attribute):
+                setattr(self, attribute, getattr(function, attribute))
+        self.__wrapped__ = function
+
+    if TYPE_CHECKING:
+
+        @property
+        def __call__(self) -> F:
+            """Call the function directly, without a task."""
+            ...
+
+    else:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Call the function directly, without a task."""
+            return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        kind = "async " if self.is_async else ""
+        return f"<handler {self.name!r}: {kind}{self.location}{inspect.signature(self.function)}>"
 
     # These methods repeat those of a submission instead of calling them: one frame less in every submit.
 
@@ -52,13 +83,13 @@ class TaskHandler(Handler, Generic[P, C, R]):
         """Make a task without submitting it; see Submission.call."""
         return self._default_submission.tasks(args, kwargs)[0]
 
-    def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[R]]:
-        """Submit many tasks; see Submission.submit_many."""
+    def submit_many(self, calls: Iterable[Call]) -> list[TaskHandle[R]]:
+        """Submit many tasks, e.g. `submit_many(charge.call(order=n) for n in orders)`; see Submission.submit_many."""
         tasks = self._default_submission.tasks_each(calls)
         refuse_event_loop("submit_many")
         return task_handles(get_client().submit(tasks).result())
 
-    async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[R]]:
+    async def submit_many_async(self, calls: Iterable[Call]) -> list[TaskHandle[R]]:
         """Submit many tasks; see Submission.submit_many_async."""
         return task_handles(await get_client().submit_async(self._default_submission.tasks_each(calls)))
 
@@ -138,18 +169,22 @@ class _Decorator:
         self._defaults = defaults
 
     @overload
-    def __call__(
+    def __call__(  # type: ignore[overload-overlap] # the first that matches wins: P has no Context then
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]]
-    ) -> TaskHandler[P, Coroutine[Any, Any, R], R]: ...
+    ) -> TaskHandler[P, Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], R]: ...
 
     @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R]) -> TaskHandler[P, R, R]: ...
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], R]
+    ) -> TaskHandler[P, Callable[Concatenate[Context, P], R], R]: ...
 
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]]) -> TaskHandler[P, Coroutine[Any, Any, R], R]: ...
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]]
+    ) -> TaskHandler[P, Callable[P, Coroutine[Any, Any, R]], R]: ...
 
     @overload
-    def __call__(self, function: Callable[P, R]) -> TaskHandler[P, R, R]: ...
+    def __call__(self, function: Callable[P, R]) -> TaskHandler[P, Callable[P, R], R]: ...
 
     def __call__(self, function: Callable[..., Any]) -> TaskHandler[Any, Any, Any]:
         registered: TaskHandler[Any, Any, Any] = TaskHandler(self._name, function, self._defaults)

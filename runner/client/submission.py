@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.handle import TaskHandle, handles
-from runner.errors import PayloadTooLarge
+from runner.errors import InvalidTask, PayloadTooLarge
 from runner.handlers.registry import Handler
 from runner.handlers.rules import NO_RULES, Rules
 from runner.model.task import NewTask, SubmitResult
@@ -16,6 +16,10 @@ from runner.model.task_batch import TaskBatch
 P = ParamSpec("P")
 R = TypeVar("R")
 """Type of the tasks' results."""
+
+
+Call: TypeAlias = NewTask | Mapping[str, Any]
+"""One call of a handler: made with `call`, or its named arguments."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,12 @@ class Submission(Generic[P, R]):
         submitted = client.submit_async(tasks) if self.tx is None else client.submit_within_async(self.tx, tasks)
         return task_handle(await submitted)
 
-    def submit_many(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[R]]:
+    def submit_many(self, calls: Iterable[Call]) -> list[TaskHandle[R]]:
         """Submit many tasks in one transaction: that of `tx`, or a separate one.
 
         Args:
-            calls: named arguments of each task.
+            calls: each made with `call`, which type checkers check, or the named arguments as a mapping. A call keeps
+                the options with which it was made.
 
         Returns:
             Task handles in the order of `calls`.
@@ -76,7 +81,7 @@ class Submission(Generic[P, R]):
         refuse_event_loop("submit_many")
         return task_handles(client.submit(tasks).result())
 
-    async def submit_many_async(self, calls: Iterable[Mapping[str, Any]]) -> list[TaskHandle[R]]:
+    async def submit_many_async(self, calls: Iterable[Call]) -> list[TaskHandle[R]]:
         """Same as `submit_many`, without blocking the event loop."""
         tasks, client = self.tasks_each(calls), get_client()
         submitted = client.submit_async(tasks) if self.tx is None else client.submit_within_async(self.tx, tasks)
@@ -90,9 +95,24 @@ class Submission(Generic[P, R]):
         """Make the task of a call, in a sequence of one."""
         return self._with_payloads([self.handler.signature.encode(args, kwargs)])
 
-    def tasks_each(self, calls: Iterable[Mapping[str, Any]]) -> Sequence[NewTask]:
-        """Make the tasks of many calls."""
-        return self._with_payloads(self.handler.signature.encode_each(calls))
+    def tasks_each(self, calls: Iterable[Call]) -> Sequence[NewTask]:
+        """Make the tasks of many calls.
+
+        Raises:
+            InvalidTask: a call was made with another handler.
+        """
+        calls = list(calls)
+        if any(isinstance(call, NewTask) for call in calls):
+            return [self._ready(call) for call in calls]
+        return self._with_payloads(self.handler.signature.encode_each(cast("list[Mapping[str, Any]]", calls)))
+
+    def _ready(self, call: Call) -> NewTask:
+        if not isinstance(call, NewTask):
+            return self.tasks((), call)[0]
+        if call.handler != self.handler.name:
+            why = f"it is a call of {call.handler}; submit calls of several handlers with batch"
+            raise InvalidTask(field="calls", value=self.handler.name, why=why)
+        return call
 
     def _with_payloads(self, payloads: list[str]) -> Sequence[NewTask]:
         limit = get_client().payload_limit

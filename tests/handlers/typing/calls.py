@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import Any, TypedDict, assert_type
 from uuid import UUID
 
-from runner import Context, Dead, Retry, TaskHandle, handler
+from runner import Context, Dead, Retry, TaskHandle, handler, results_async
+from runner.errors import RunnerError
 from runner.model.task import NewTask
 
 
@@ -41,13 +42,17 @@ def submitted(now: datetime, owner: UUID) -> None:
     assert_type(crunch.submit_many([{"rows": 1}, {"rows": 2}]), list[TaskHandle[int]])
     assert_type(crunch.options(priority=9, delay="10m").submit(3), TaskHandle[int])
     assert_type(crunch.options(key="k").call(rows=3), NewTask)
+    assert_type(crunch.submit_many(crunch.call(rows=n) for n in range(3)), list[TaskHandle[int]])
     assert_type(crunch(rows=3), int)
     number: int = crunch.submit(rows=3)
     print(number)
 
 
-async def submitted_on_a_loop(now: datetime) -> None:
+async def submitted_on_a_loop(now: datetime, ctx: Context) -> None:
     """The same, awaited."""
+    assert_type(await charge(ctx, order=1, at=now), Receipt)
+    assert_type(await results_async([crunch.task_handle(1)]), list[int])
+    assert_type(await results_async([crunch.task_handle(1)], return_exceptions=True), list[int | RunnerError])
     assert_type(await charge.submit_async(order=1, at=now), TaskHandle[Receipt])
     assert_type(await sync.options(queue="mail").submit_async("berlin"), TaskHandle[Retry | Dead | None])
     assert_type(await sync("berlin"), Retry | Dead | None)
@@ -67,5 +72,10 @@ def refused(now: datetime, anything: Any) -> None:
     crunch.options(key="k").submit(row=3)  # refused: Unexpected keyword argument "row" for "submit"
     asyncio.run(sync.submit_async(7))  # refused: Argument 1 to "submit_async" of "TaskHandler" has incompatible type
     handler("typing.bad", retries="1m")  # refused: Unexpected keyword argument "retries" for "handler"
+    asyncio.run(charge(order=1, at=now))  # refused: Too few arguments
+    crunch(row=3)  # refused: Unexpected keyword argument "row"
+    crunch("3")  # refused: Argument 1 has incompatible type "str"; expected "int"
+    crunch.submit_many([crunch.call(row=3)])  # refused: Unexpected keyword argument "row" for "call"
+    crunch.submit_many([3])  # refused: List item 0 has incompatible type "int"
     text: str = crunch.submit(rows=3)  # refused: Incompatible types in assignment
     print(text)
