@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from runner.handlers.signature import HIDDEN, require_faithful, require_shown
 from runner.model.outcome import RESULT_NOT_KEPT, Dead, Done, Failure, Outcome, Retry
 from runner.text.redact import MASK, secrets
 
@@ -28,13 +29,24 @@ def done(result: Any, limit: int) -> Done:
         text = to_json(result, inf_nan_mode="constants").decode()
         if "NaN" in text or "Infinity" in text:
             json.loads(text, parse_constant=_reject_constant)
+        hidden = HIDDEN in text and _hides(result)
     except BaseException:  # methods of the result may raise anything, even SystemExit
         return _not_kept("it cannot be serialized as JSON")
+    if hidden:
+        return _not_kept("it contains a secret, of which JSON would hold asterisks")
     if "\\u0000" in text:
         return _not_kept("it contains the character NUL, which PostgreSQL cannot store")
     if len(text) * 4 > limit and (size := len(text.encode())) > limit:
         return _not_kept(f"{size:,} bytes exceed the result_limit of {limit:,}")
     return Done(text)
+
+
+def _hides(result: Any) -> bool:
+    try:
+        require_faithful(result, require_shown)
+    except ValueError:
+        return True
+    return False
 
 
 def _not_kept(why: str) -> Done:

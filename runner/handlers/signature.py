@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import Any, NotRequired, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, with_config
+from pydantic import BaseModel, ConfigDict, Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError, with_config
 from pydantic.errors import PydanticUserError
 from typing_extensions import TypedDict
 
@@ -161,7 +161,9 @@ class Signature:
             if "NaN" in text or "Infinity" in text:
                 json.loads(text, parse_constant=_reject_constant)
             if "null" in text:
-                _require_finite(values)
+                require_faithful(values, _require_finite)
+            if HIDDEN in text:
+                require_faithful(values, require_shown)
         except ValueError as error:  # includes pydantic's errors
             raise InvalidPayload(handler=self.name, why=f"it cannot be written as JSON: {error}") from None
         return text
@@ -184,21 +186,48 @@ def _unreadable_type(hints: Mapping[str, Any], error: PydanticUserError) -> str:
     return error.message.partition("\n")[0]
 
 
+HIDDEN = '"**********"'
+"""JSON that pydantic writes for every SecretStr."""
+
+
+def require_faithful(value: Any, check: Callable[[Any], None]) -> None:
+    """Check every value that the JSON of a value contains.
+
+    Args:
+        value: a value with any containers, data classes and models.
+        check: raises ValueError for a value that JSON would not hold as it is.
+    """
+    match value:
+        case dict():
+            children: Iterable[Any] = value.values()
+        case list() | tuple() | set() | frozenset():
+            children = value
+        case BaseModel():
+            children = vars(value).values()
+        case _ if is_dataclass(value):
+            children = [getattr(value, field.name) for field in fields(value)]
+        case _:
+            check(value)
+            return
+    for child in children:
+        require_faithful(child, check)
+
+
 def _require_finite(value: Any) -> None:
     """Reject NaN and infinity, which pydantic writes as null unless an annotation forbids them."""
-    match value:
-        case float():
-            if not math.isfinite(value):
-                _reject_constant(str(value))
-        case dict():
-            _require_finite([*value.values()])
-        case list() | tuple() | set() | frozenset():
-            for item in value:
-                _require_finite(item)
-        case BaseModel():
-            _require_finite(vars(value))
-        case _ if is_dataclass(value):
-            _require_finite([getattr(value, field.name) for field in fields(value)])
+    if isinstance(value, float) and not math.isfinite(value):
+        _reject_constant(str(value))
+
+
+def require_shown(value: Any) -> None:
+    """Reject a secret, which pydantic writes as asterisks.
+
+    Raises:
+        ValueError: the value is a SecretStr, SecretBytes or Secret.
+    """
+    if isinstance(value, (Secret, SecretBytes, SecretStr)):
+        instead = "pass the name under which the handler finds the secret, or declare it as str"
+        raise ValueError(f"{type(value).__name__} would be stored as asterisks; {instead}")
 
 
 def _reject_constant(constant: str) -> None:

@@ -2,7 +2,7 @@
 
 import enum
 import math
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretBytes, SecretStr, field_serializer
 
 from runner import Context, handler
 from runner.errors import InvalidHandler, InvalidPayload, PayloadTooLarge
@@ -126,6 +126,63 @@ def test_an_annotation_that_json_cannot_hold_is_rejected_before_a_task_runs(stor
         take.submit(number=1)
     with pytest.raises(InvalidHandler, match=refused):
         discover(installed=False)
+
+
+class Login(BaseModel):
+    name: str
+    password: SecretStr
+
+
+class OpenLogin(BaseModel):
+    password: SecretStr
+
+    @field_serializer("password")
+    def reveal(self, password: SecretStr) -> str:
+        return password.get_secret_value()
+
+
+def test_a_secret_is_rejected_instead_of_stored_as_asterisks(store: TaskStore) -> None:
+    @handler("test.take")
+    def take(value: Any) -> Any:
+        return value
+
+    secrets: list[Any] = [SecretStr("x"), SecretBytes(b"x"), Login(name="ana", password=SecretStr("x"))]
+    for secret in secrets:
+        for value in (secret, [{"a": secret}]):
+            with pytest.raises(
+                InvalidPayload, match=r"Secret\w+ would be stored as asterisks; pass the name under which"
+            ):
+                take.submit(value=value)
+    take.submit(value=OpenLogin(password=SecretStr("swordfish")))
+    take.submit(value="**********")
+    assert [task.payload["value"] for task in store.tasks()] == [{"password": "swordfish"}, "**********"]
+
+
+def test_a_secret_result_is_not_kept(store: TaskStore) -> None:
+    @handler("test.take")
+    def take() -> SecretStr:
+        return SecretStr("swordfish")
+
+    take.submit()
+    store.drain("test.take")
+    (task,) = store.tasks()
+    assert (task.state, task.result) == ("succeeded", None)
+    assert task.error == "the result was not kept: it contains a secret, of which JSON would hold asterisks"
+
+
+async def stream(rows: int) -> AsyncIterator[int]:
+    yield rows
+
+
+def lines(rows: int) -> Iterator[int]:
+    yield rows
+
+
+@pytest.mark.parametrize("function", [stream, lines])
+def test_a_generator_is_no_handler(function: Any) -> None:
+    with pytest.raises(InvalidHandler, match=f"{function.__name__} is a generator, .* without executing it"):
+        handler("test.stream")(function)
+    assert "test.stream" not in REGISTRY
 
 
 def test_an_annotation_that_is_missing_at_run_time_is_rejected(store: TaskStore) -> None:
