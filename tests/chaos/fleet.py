@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -10,12 +9,11 @@ from pathlib import Path
 from typing import Self
 
 from tests.chaos.journal import FOLDER, Event, Journal, read
+from tests.programs import Program
 
-PROJECT = Path(__file__).parents[2]
 PATIENCE = 60.0
-LOOK_EVERY = 0.05
-
-Process = subprocess.Popen[bytes]
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
+"""Seconds between two checks of a condition. A check may read every row and every journal."""
 
 
 class Fleet:
@@ -33,8 +31,8 @@ class Fleet:
         self.journals = home / "journals"
         self.journals.mkdir()
         self.journal = Journal(self.journals, "tests")
-        self.runners: list[Process] = []
-        self.others: list[Process] = []
+        self.runners: list[Program] = []
+        self.others: list[Program] = []
         self._settings = {f"RUNNER_{name.upper()}": value for name, value in settings.items()}
         self._started = 0
 
@@ -47,12 +45,12 @@ class Fleet:
             process.wait()
         self.journal.close()
 
-    def start_runner(self) -> Process:
+    def start_runner(self) -> Program:
         process = self._start("tests.chaos.work")
         self.runners.append(process)
         return process
 
-    def start_submitter(self, mix: str, seed: int, pause: float = 0.0, rest: float = 0.01) -> Process:
+    def start_submitter(self, mix: str, seed: int, pause: float = 0.0, rest: float = 0.01) -> Program:
         """Start submitting without end.
 
         Args:
@@ -72,7 +70,7 @@ class Fleet:
             self.runners.remove(process)
             self.start_runner()
 
-    def kill(self, process: Process) -> None:
+    def kill(self, process: Program) -> None:
         self.journal.write("kill", process.pid)
         process.kill()
         process.wait()
@@ -80,11 +78,11 @@ class Fleet:
             if process in group:
                 group.remove(process)
 
-    def freeze(self, process: Process) -> None:
+    def freeze(self, process: Program) -> None:
         self.journal.write("freeze", process.pid)
         process.send_signal(signal.SIGSTOP)
 
-    def thaw(self, process: Process) -> None:
+    def thaw(self, process: Program) -> None:
         self.journal.write("thaw", process.pid)
         process.send_signal(signal.SIGCONT)
 
@@ -112,22 +110,21 @@ class Fleet:
         self, condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None, patience: float = PATIENCE
     ) -> None:
         """Wait until something is so, doing something else between looks."""
-        give_up = time.monotonic() + patience
+        give_up, pause = time.monotonic() + patience, FIRST_PAUSE
         while not condition():
             assert time.monotonic() < give_up, f"waited in vain; the processes said:\n{self.log()[-5000:]}"
             meanwhile()
-            time.sleep(LOOK_EVERY)
+            time.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_PAUSE)
 
-    def _start(self, module: str, *arguments: str) -> Process:
+    def _start(self, module: str, *arguments: str) -> Program:
         self._started += 1
-        mine = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
-        given = {"RUNNER_URL": self.url, FOLDER: str(self.journals), "PYTHONPATH": str(PROJECT)}
-        with (self.home / f"{self._started:03d}.log").open("wb") as log:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", module, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.home,
-                env=mine | given | {"XDG_CONFIG_HOME": str(self.home)} | self._settings,
-            )
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
+        own = {"RUNNER_URL": self.url, FOLDER: str(self.journals), "XDG_CONFIG_HOME": str(self.home)}
+        return Program(
+            module,
+            *arguments,
+            log=self.home / f"{self._started:03d}.log",
+            directory=self.home,
+            environment=inherited | own | self._settings,
+        )

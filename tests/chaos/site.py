@@ -1,7 +1,9 @@
 """Site: a database under fault, with the processes at work on it, looked at from outside."""
 
 import asyncio
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -14,6 +16,7 @@ from tests.chaos.check import OK, Recovery, Restart, Violation, check, recoverie
 from tests.chaos.drafts import Draft
 from tests.chaos.dump import Dump, Row, plain, take
 from tests.chaos.fleet import Fleet
+from tests.programs import Program
 
 QUICK = {
     "poll_interval": "200ms",
@@ -55,6 +58,23 @@ class Site:
             known = {"token": draft.token, "given": draft.data, "run_at": draft.run_at}
             self.fleet.journal.write("submit", answer=OK, task=task_id, **known)
         return ids
+
+    def freeze(self, process: Program) -> None:
+        """Freeze a process outside of a write transaction, which on SQLite would block every other process."""
+        self.fleet.freeze(process)
+        while not self._is_writable():
+            self.fleet.thaw(process)
+            self.fleet.freeze(process)
+
+    def _is_writable(self) -> bool:
+        if not self.url.startswith("sqlite"):
+            return True
+        with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=0.1)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+        return True
 
     def dump(self) -> Dump:
         return self._do(take)

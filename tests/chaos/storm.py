@@ -27,7 +27,7 @@ CALM = (0.5, 4.0)
 """Seconds between two faults."""
 
 if TYPE_CHECKING:
-    from tests.chaos.fleet import Process
+    from tests.programs import Program
 
 Fault = Callable[[], None]
 
@@ -48,7 +48,7 @@ class Storm:
         self._draw = random.Random(seed)
         self._seed = seed
         self._server = server
-        self._frozen: list[tuple[float, Process]] = []
+        self._frozen: list[tuple[float, Program]] = []
 
     def rage(self, seconds: float) -> None:
         """Inject faults for a time, then heal everything and wait until all tasks have ended."""

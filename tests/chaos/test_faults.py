@@ -65,7 +65,7 @@ def test_a_runner_frozen_beyond_its_lease_is_fenced_out(site: Site, tmp_path: Pa
     (task,) = site.submit(draft("wait", "a", gate=str(gate)))
     frozen = fleet.start_runner()
     fleet.until(lambda: started(site, task))
-    fleet.freeze(frozen)
+    site.freeze(frozen)
     fleet.start_runner()
     fleet.until(lambda: started(site, task, 2))
     opened(gate, 1)
@@ -90,7 +90,7 @@ def test_a_newcomer_after_an_outage_takes_nothing_from_runners_that_renew_later(
         tasks = site.submit(*(draft("wait", str(number), gate=str(gate)) for number in range(40)))
         fleet.until(lambda: len(fleet.happened("start")) == len(tasks))
         for process in healthy:
-            fleet.freeze(process)
+            site.freeze(process)
         fleet.until(site.leases_expired)
         fleet.start_runner()
         (probe,) = site.submit(draft("work", "probe"))

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.drafts import Draft, draft
-from tests.chaos.fleet import Process
 from tests.chaos.site import Site
-from tests.conftest import on_postgresql
+from tests.programs import Program
 
 SLOTS = 4
 QUICK = 600
@@ -30,12 +29,12 @@ def behind_quick_ones(site: Site, *drafts: Draft) -> list[int]:
     return site.submit(*quick, *drafts)[QUICK:]
 
 
-def frozen_with_prefetched(site: Site) -> Process:
+def frozen_with_prefetched(site: Site) -> Program:
     """Start a runner and freeze it while its slots are taken by marked tasks, and more wait behind them."""
     runner = site.fleet.start_runner()
     site.fleet.until(lambda: len(site.fleet.happened("end")) >= QUICK)
     site.fleet.until(lambda: site.marked() == SLOTS)
-    site.fleet.freeze(runner)
+    site.freeze(runner)
     return runner
 
 
@@ -77,14 +76,13 @@ def test_a_prefetched_task_that_kills_its_runner_is_dead_after_its_attempts_and_
         assert {site.row(task).state for task in others} == {"succeeded"}
 
 
-@on_postgresql  # on SQLite the freeze may hit a write transaction, and then it blocks every other runner
 def test_a_thawed_runner_starts_nothing_that_others_may_have(site: Site) -> None:
     with site:
         fleet = site.fleet
         tasks = site.submit(*(draft("work", f"t-{number}", seconds=0.01) for number in range(QUICK)))
         frozen = fleet.start_runner()
         fleet.until(lambda: len(fleet.happened("start")) > QUICK // 4)
-        fleet.freeze(frozen)
+        site.freeze(frozen)
         started_before = len(fleet.happened("start"))
         assert started_before < QUICK
         fleet.start_runner()
@@ -95,7 +93,7 @@ def test_a_thawed_runner_starts_nothing_that_others_may_have(site: Site) -> None
         assert site.violations() == []
 
 
-def stale_starts(site: Site, runner: Process) -> list[object]:
+def stale_starts(site: Site, runner: Program) -> list[object]:
     """Starts of a runner under a fence that another one has followed by then."""
     starts = site.fleet.happened("start")
     mine = [event for event in starts if event.pid == runner.pid]
