@@ -32,8 +32,8 @@ FOREIGN = frozenset(
     }
 )
 
-VARIABLES = frozenset(ENV_PREFIX + name.upper() for name in NAMES)
-"""The environment variables that are settings."""
+VARIABLES = {ENV_PREFIX + name.upper(): name for name in NAMES}
+"""The setting of each environment variable."""
 
 logger = logging.getLogger(__name__)
 
@@ -115,14 +115,15 @@ def stray_names(environ: Iterable[str]) -> tuple[str, ...]:
 
 def _read_environment() -> dict[str, Any]:
     """Return the variables that are settings and not empty, as text, by setting."""
-    if VARIABLES.isdisjoint(map(str.upper, os.environ)):
+    names = sorted(VARIABLES[name.upper()] for name in os.environ if name.upper() in VARIABLES)
+    if not names:
         return {}  # the import takes a tenth of the start-up time of a command
     from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 
     class Environment(BaseSettings):
         model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True, defer_build=True)
 
-    texts: dict[str, Any] = dict.fromkeys(NAMES, (str | None, None))
+    texts: dict[str, Any] = dict.fromkeys(names, (str | None, None))
     return EnvSettingsSource(create_model("Variables", __base__=Environment, **texts))()
 
 
