@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from runner.engine.handler_result import advice, done, redact_error, redact_outcome
+from runner.engine.handler_result import done, redact_error, redact_outcome
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload, TransactionUnavailable
 from runner.handlers.batch import BatchResult
@@ -23,7 +23,7 @@ from runner.handlers.context import Context, OwnTransaction
 from runner.handlers.registry import Handler
 from runner.logs import CURRENT_TASK, TaskFields
 from runner.model.duration import format_duration
-from runner.model.outcome import Cancelled, Dead, Failure, Outcome, Release, Retry, Snooze
+from runner.model.outcome import Cancelled, Dead, Failure, HandlerOutcome, Outcome, Release, Retry, Snooze
 
 log = logging.getLogger("runner.task")
 
@@ -233,8 +233,22 @@ def _cancelled(running: Running, error: asyncio.CancelledError) -> Outcome:
 
 
 def _failed(running: Running, error: BaseException) -> Outcome:
+    if isinstance(error, HandlerOutcome):
+        running.error = error.__cause__
+        return _raised(error)
     running.error = error
     return _classify(running.handler, error)
+
+
+def _raised(outcome: HandlerOutcome) -> Outcome:
+    """Return an outcome that a handler raised, with the failure that it was raised from."""
+    cause = outcome.__cause__
+    match outcome:
+        case Retry() | Dead():
+            return replace(outcome, failure=None if cause is None else _with_reason(failure_of(cause), outcome.why))
+        case Snooze():
+            return replace(outcome)  # without its traceback
+    raise outcome
 
 
 def _classify(handler: Handler, error: BaseException) -> Outcome:
@@ -263,7 +277,7 @@ def _with_reason(failure: Failure, why: str) -> Failure:
 def failure_of(error: BaseException) -> Failure:
     """Return the failure for an exception that ended an attempt."""
     name, message = _describe(error)
-    return Failure(name, message + advice(error), _traceback(error))
+    return Failure(name, message, _traceback(error))
 
 
 def _describe(error: BaseException) -> tuple[str, str]:

@@ -1,8 +1,6 @@
 """Handler results as JSON text that both databases accept."""
 
 import json
-import re
-import traceback
 from dataclasses import replace
 from typing import Any
 
@@ -97,22 +95,3 @@ def _redact(text: str, values: list[str]) -> str:
     for secret in values:
         text = text.replace(secret, MASK)
     return text
-
-
-_RAISED = re.compile(r"\braise\s+(?:\w+\.)*(Retry|Dead|Snooze)\b")
-"""Outcomes are not exceptions; Python rejects `raise Retry(...)` with an unrelated message."""
-
-_PYTHON_MESSAGE = "exceptions must derive from BaseException"
-
-
-def advice(error: BaseException) -> str:
-    """Return a hint for a handler that raised an outcome, to append to a message; empty for other errors.
-
-    Args:
-        error: the exception from the handler.
-    """
-    if type(error) is not TypeError or error.args != (_PYTHON_MESSAGE,):
-        return ""
-    frames = traceback.extract_tb(error.__traceback__, limit=-1)
-    match = _RAISED.search(frames[-1].line or "") if frames else None
-    return f"; return the outcome instead of raising it: return {match[1]}(...)" if match else ""

@@ -1,6 +1,6 @@
 """Outcomes: the result of an attempt as data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -32,10 +32,21 @@ class Failure:
         return f"{self.type}: {self.message}" if self.message else self.type
 
 
-def _normalize_reason(outcome: Any) -> None:
-    """Convert a handler's reason to text; it may be an exception or None."""
-    if not isinstance(outcome.why, str):
-        object.__setattr__(outcome, "why", "" if outcome.why is None else str(outcome.why))
+class HandlerOutcome(Exception):
+    """An outcome that a handler may return or raise, with the same effect."""
+
+    why: str
+
+    def _normalize_reason(self) -> None:
+        """Convert a handler's reason to text; it may be an exception or None."""
+        if not isinstance(self.why, str):
+            self.why = "" if self.why is None else str(self.why)  # type: ignore[unreachable] # callers are untyped
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type] # subclasses are data classes
+
+    def __str__(self) -> str:
+        return self.why
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +62,8 @@ class Done:
     why: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
+@dataclass(unsafe_hash=True)  # not frozen: Python sets the traceback of an exception
+class Retry(HandlerOutcome):
     """The attempt failed; retry the task.
 
     Args:
@@ -68,11 +79,11 @@ class Retry:
     def __post_init__(self) -> None:
         if self.delay is not None:
             parse_duration(self.delay)
-        _normalize_reason(self)
+        self._normalize_reason()
 
 
-@dataclass(frozen=True, slots=True)
-class Dead:
+@dataclass(unsafe_hash=True)  # not frozen: Python sets the traceback of an exception
+class Dead(HandlerOutcome):
     """The attempt failed; do not retry, even if attempts remain.
 
     Args:
@@ -84,11 +95,11 @@ class Dead:
     failure: Failure | None = None
 
     def __post_init__(self) -> None:
-        _normalize_reason(self)
+        self._normalize_reason()
 
 
-@dataclass(frozen=True, slots=True)
-class Snooze:
+@dataclass(unsafe_hash=True)  # not frozen: Python sets the traceback of an exception
+class Snooze(HandlerOutcome):
     """Run the task again later; this attempt does not count.
 
     Args:
@@ -101,7 +112,7 @@ class Snooze:
 
     def __post_init__(self) -> None:
         parse_duration(self.delay)
-        _normalize_reason(self)
+        self._normalize_reason()
 
 
 @dataclass(frozen=True, slots=True)

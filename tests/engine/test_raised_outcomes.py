@@ -1,47 +1,88 @@
-"""A handler that raises an outcome gets advice to return it."""
+"""A handler may raise an outcome instead of returning it, from any depth of its calls."""
 
-from collections.abc import Callable
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 import runner
-from runner import Dead, Retry
-from runner.engine.handler_result import advice
+from runner import Context, Dead, Retry, Snooze, handler
+from runner.handlers.registry import REGISTRY
+from runner.model.outcome import Outcome
+from runner.testing import TaskStore
+from tests.engine.harness import Harness
+
+
+@contextmanager
+def section() -> Iterator[None]:
+    """Sets the traceback of an exception that passes through it."""
+    yield
 
 
 def dead() -> None:
-    raise Dead("no such shop")  # type: ignore[misc] # the case under test
+    with section():
+        raise Dead("no such shop")
 
 
 def retry() -> None:
-    raise Retry  # type: ignore[misc]
+    raise Retry("1h", "the shop is closed")
 
 
-def by_module() -> None:
-    raise runner.Snooze("1m")  # type: ignore[misc]
+def snooze() -> None:
+    raise runner.Snooze("1h", "the shop opens later")
 
 
-def something_else() -> None:
-    raise 5  # type: ignore[misc]  # noqa: B016 - raises another name than Dead
-
-
-def about_it() -> None:
-    raise TypeError("Dead: exceptions must derive from BaseException")
-
-
-def said(body: Callable[[], None]) -> str:
+def dead_from() -> None:
     try:
+        raise LookupError("shop 17")
+    except LookupError as error:
+        raise Dead("no such shop") from error
+
+
+@pytest.fixture
+def store(migrated_url: str) -> Iterator[TaskStore]:
+    with TaskStore(migrated_url) as store:
+        yield store
+    REGISTRY._handlers.pop("test.raise")
+
+
+@pytest.mark.parametrize(
+    ("body", "verb", "reason"),
+    [
+        (dead, "bury", "no such shop"),
+        (retry, "retry", "the shop is closed"),
+        (snooze, "snooze", "the shop opens later"),
+        (dead_from, "bury", "LookupError: no such shop (shop 17)"),
+    ],
+)
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_raised_outcome_has_the_effect_of_a_returned_one(
+    store: TaskStore, body: Callable[[], None], verb: str, reason: str, is_async: bool
+) -> None:
+    async def on_loop() -> None:
         body()
-    except BaseException as error:
-        return advice(error)
-    return "nothing was raised"
+
+    decorator = handler("test.raise", on_error="retry" if verb == "bury" else "dead")
+    (decorator(on_loop) if is_async else decorator(body)).submit()
+    (ran,) = store.drain("test.raise")
+    assert (ran.verb, ran.reason) == (verb, reason)
 
 
-@pytest.mark.parametrize(("body", "name"), [(dead, "Dead"), (retry, "Retry"), (by_module, "Snooze")])
-def test_an_outcome_that_is_raised_is_to_be_returned(body: Callable[[], None], name: str) -> None:
-    assert said(body) == f"; return the outcome instead of raising it: return {name}(...)"
+async def test_a_raised_outcome_rolls_back_the_transaction_of_its_task(harness: Harness) -> None:
+    @harness.handler("work")
+    async def work(ctx: Context) -> None:
+        async with ctx.transaction():
+            raise Dead("no such shop")
+
+    task = await harness.submit("work")
+    await harness.work()
+    assert await harness.state(task) == "dead"
 
 
-@pytest.mark.parametrize("body", [something_else, about_it])
-def test_nothing_is_said_of_other_mistakes(body: Callable[[], None]) -> None:
-    assert said(body) == ""
+@pytest.mark.parametrize("outcome", [Retry(), Retry(delay="5m", why="x"), Dead("x"), Snooze(5.0, why="x")])
+def test_an_outcome_is_a_value(outcome: Outcome) -> None:
+    for twin in (copy.copy(outcome), pickle.loads(pickle.dumps(outcome))):
+        assert (twin, hash(twin), type(twin)) == (outcome, hash(outcome), type(outcome))
+    assert outcome != Dead("another reason")
