@@ -120,6 +120,23 @@ class RandomBelow(sa.sql.functions.FunctionElement[int]):
     inherit_cache = True
 
 
+class ByteCount(sa.sql.functions.FunctionElement[int]):
+    """The size of a JSON text in bytes: `ByteCount(column)`. PostgreSQL does not load the text for it."""
+
+    type = sa.Integer()
+    inherit_cache = True
+
+
+@compiles(ByteCount, "postgresql")
+def _bytes_postgresql(element: ByteCount, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **kw)}::text)"
+
+
+@compiles(ByteCount, "sqlite")
+def _bytes_sqlite(element: ByteCount, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"length(cast({compiler.process(element.clauses, **kw)} as blob))"
+
+
 @compiles(DbNow, "postgresql")
 def _now_postgresql(_element: DbNow, _compiler: SQLCompiler, **_: Any) -> str:
     return "statement_timestamp()"

@@ -28,6 +28,12 @@ from runner.model.outcome import Cancelled, Dead, Failure, HandlerOutcome, Outco
 log = logging.getLogger("runner.task")
 
 
+TOO_LARGE = (
+    "the payload has {size} bytes, more than the setting payload_limit of the runner allows; submit a reference to the "
+    "data instead, or raise the setting and retry the task"
+)
+
+
 class Executor:
     """Executes tasks: async handlers on the event loop, plain functions in threads.
 
@@ -76,6 +82,9 @@ class Executor:
 
     async def _outcome(self, running: Running, release_slot: Callable[[], None]) -> Outcome:
         task, handler = running.task, running.handler
+        if task.payload is None:
+            release_slot()
+            return Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize)))
         try:
             arguments = handler.bind(task.payload, lambda: self._context(running))
         except InvalidPayload as error:

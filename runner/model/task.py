@@ -123,8 +123,8 @@ class Claimed(NamedTuple):
     queue: str
     handler: str
     key: str | None
-    payload: str
-    """JSON text as submitted."""
+    payload: str | None
+    """JSON text as submitted; None if it exceeds the limit of the runner."""
     priority: int
     run_at: object
     """The time in the database's own form. With `id` it is the task's position in its lane."""
@@ -139,6 +139,8 @@ class Claimed(NamedTuple):
     """Minutes from 1970 to its submission; None if the row has no time."""
     parents: str | None = None
     """Outcomes of the tasks that it depended on, as JSON text; None without dependencies."""
+    oversize: int | None = None
+    """Size in bytes of a payload that exceeds the limit of the runner."""
 
 
 BUCKETS = 1_000

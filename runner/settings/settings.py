@@ -177,7 +177,10 @@ class Settings(BaseModel):
     retention_dead: Limit = Field(default=timedelta(days=180), description="the same for dead tasks")
     retention_cancelled: Limit = Field(default=timedelta(days=180), description="the same for cancelled tasks")
 
-    payload_limit: Size = Field(default=ByteSize(256 * 1024), description="maximum size of a payload")
+    payload_limit: Size = Field(
+        default=ByteSize(256 * 1024),
+        description="maximum size of a payload; a task with a larger one, from a plain `INSERT`, is dead",
+    )
     result_limit: Size = Field(
         default=ByteSize(64 * 1024), description="maximum size of a result; a larger one is not kept"
     )

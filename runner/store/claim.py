@@ -11,7 +11,7 @@ from runner.db.dialects import DIALECTS, Dialect, by_column
 from runner.db.schema import Tables, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import NO_JOIN, Instant, ctid, db_later, db_now, minute_number
+from runner.db.types import NO_JOIN, ByteCount, Instant, ctid, db_later, db_now, minute_number
 from runner.model.task import MOVES, Claimed
 from runner.policy.claim_conditions import ClaimScope
 from runner.policy.claim_order import CLAIM_POLICY
@@ -30,7 +30,11 @@ LANE_COLUMNS: dict[str, Any] = {
 }
 
 LIMIT = sa.bindparam("limit", type_=sa.Integer)
+PAYLOAD_LIMIT = sa.bindparam("payload_limit", type_=sa.BigInteger)
 RUNNER_ID = sa.bindparam("runner_id", type_=sa.BigInteger)
+
+NO_LIMIT = 2**62
+"""More bytes than any payload has."""
 
 Among: TypeAlias = Literal["lane", "lanes", "suspects"]
 
@@ -48,6 +52,8 @@ class Claimant(NamedTuple):
 
     runner_id: int
     host: str
+    payload_limit: int = NO_LIMIT
+    """Maximum size in bytes of a payload that the runner loads."""
 
 
 async def claim(
@@ -112,6 +118,7 @@ async def _claim(
     ]
     parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS, rows))
     parameters |= {"limit": limit, "runner_id": who.runner_id, "host": who.host, "starts": starts} | asked
+    parameters["payload_limit"] = who.payload_limit
     claimed = [Claimed._make(row) for row in await tx.run(prepared, parameters)]
     claimed.sort(key=CLAIM_POLICY.order.sort_key)
     return claimed
@@ -167,7 +174,13 @@ def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes") ->
 
 def _handed_out(task: sa.Table) -> list[sa.ColumnElement[Any]]:
     """The columns of a claimed task."""
-    made: dict[str, sa.ColumnElement[Any]] = {"submitted": minute_number(task.c.submitted_at)}
+    size: sa.ColumnElement[int] = ByteCount(task.c.payload)
+    made: dict[str, sa.ColumnElement[Any]] = {
+        "submitted": minute_number(task.c.submitted_at),
+        # A few large payloads of plain inserts must not fill the memory of the runner.
+        "payload": sa.case((size <= PAYLOAD_LIMIT, task.c.payload)),
+        "oversize": sa.case((size > PAYLOAD_LIMIT, size)),
+    }
     return [made[name] if name in made else task.c[name] for name in Claimed._fields]
 
 

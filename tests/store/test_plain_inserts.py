@@ -172,13 +172,13 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-async def take(database: Database) -> tuple[int, list[Claimed]]:
+async def take(database: Database, **limits: int) -> tuple[int, list[Claimed]]:
     """Claim everything due for a runner with one handler."""
     me = await database.write(register, Identity("here", 1, "1", sorted(KNOWN), 9), 60.0)
     heads = await database.read(survey)
     start = LanePosition(database.dialect.instant(EARLIEST), 0)
     lanes = {head.lane: start for head in heads if head.lane.handler in KNOWN}
-    return me, await database.write(claim, Claimant(me, "here"), lanes, KNOWN, 100)
+    return me, await database.write(claim, Claimant(me, "here", **limits), lanes, KNOWN, 100)
 
 
 async def work(database: Database, outcome: Outcome) -> tuple[list[Claimed], Settled]:
@@ -196,6 +196,14 @@ async def test_a_row_inserted_by_hand_is_a_submit(database: Database, shell: She
     assert settled.verbs == {claimed[0].id: "succeed"}
     assert shell("SELECT state, attempt, payload FROM task_history") == 'succeeded|1|{"a": 1}'
     assert shell("SELECT count(*) FROM task") == "0"
+
+
+async def test_a_payload_over_the_limit_of_the_runner_is_not_handed_out(database: Database, shell: Shell) -> None:
+    fits, large = '{"a": "ü"}', '{"a": "üü"}'
+    for payload in (fits, large):
+        shell(f"INSERT INTO task(handler, payload) VALUES ('mail', '{payload}')")
+    _, claimed = await take(database, payload_limit=len(fits.encode()))
+    assert [(task.payload, task.oversize) for task in claimed] == [(fits, None), (None, len(large.encode()))]
 
 
 async def test_a_row_needs_only_a_handler(database: Database, shell: Shell) -> None:

@@ -123,7 +123,7 @@ RETURNING
     task.queue,
     task.handler,
     task.key,
-    task.payload,
+    CASE WHEN (octet_length(task.payload::text) <= :payload_limit::BIGINT) THEN task.payload END AS anon_1,
     task.priority,
     task.run_at,
     task.attempt,
@@ -131,5 +131,6 @@ RETURNING
     task.fence,
     task.timeout,
     task.rescues,
-    floor(date_part('epoch', task.submitted_at) / 60) AS anon_1,
-    task.parents;
+    floor(date_part('epoch', task.submitted_at) / 60) AS anon_2,
+    task.parents,
+    CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_3;

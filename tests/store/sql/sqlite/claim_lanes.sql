@@ -129,7 +129,7 @@ RETURNING
     queue,
     handler,
     "key",
-    payload,
+    CASE WHEN (length(cast(payload as blob)) <= :payload_limit) THEN payload END AS anon_1,
     priority,
     run_at,
     attempt,
@@ -137,5 +137,6 @@ RETURNING
     fence,
     timeout,
     rescues,
-    (cast(strftime('%s', submitted_at) as integer) / 60) AS anon_1,
-    parents;
+    (cast(strftime('%s', submitted_at) as integer) / 60) AS anon_2,
+    parents,
+    CASE WHEN (length(cast(payload as blob)) > :payload_limit) THEN length(cast(payload as blob)) END AS anon_3;
