@@ -16,6 +16,7 @@ from runner.db.connect import most_connections
 from runner.db.database import Database
 from runner.db.filesystem import open_to_others
 from runner.db.migrations.guards import missing_guards
+from runner.db.migrations.revisions import HEAD
 from runner.db.migrations.revisions import check as check_schema
 from runner.db.transaction import clock
 from runner.errors import ConfigurationError, StoreError
@@ -135,7 +136,9 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
             "tls", CheckStatus.NOTE, f"the database connection is only protected by {settings.url.tls.mode}", advice
         )
     yield _clock(skew)
-    yield Finding("schema", CheckStatus.WELL, f"the tables are at revision {await check_schema(database)}, as required")
+    revision = await check_schema(database)
+    fits = "as required" if revision == HEAD else f"which this program (revision {HEAD}) can use"
+    yield Finding("schema", CheckStatus.WELL, f"the tables are at revision {revision}, {fits}")
     for finding in of_roles(await database.read(missing_guards), settings.url):
         yield finding
     async for finding in _history(database):

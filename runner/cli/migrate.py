@@ -5,11 +5,9 @@ from runner.cli.exit_codes import Exit
 from runner.cli.output import print_json, print_line
 from runner.db.migrations.apply import sql as write_sql
 from runner.db.migrations.apply import upgrade
-from runner.db.migrations.revisions import HEAD
 from runner.db.migrations.revisions import check as check_schema
 from runner.db.migrations.roles import roles as write_roles
 from runner.errors import InvalidInput
-from runner.settings import Settings
 
 
 async def migrate(
@@ -26,7 +24,7 @@ async def migrate(
     SQLite file migrates it; a PostgreSQL database needs this command.
 
     Args:
-        check: Only check that the tables match this release.
+        check: Only check that this release can use the tables.
         sql: Only print the statements that create the tables.
         roles: Only print the statements that create the PostgreSQL roles
             producer, runner, operator and reader with their privileges.
@@ -40,21 +38,12 @@ async def migrate(
         render = write_sql if sql else write_roles
         print(render(settings.url, settings.table_prefix, settings.table_schema))
         return Exit.OK
-    revisions = await _check(settings) if check else await _upgrade(settings)
+    async with open_unchecked(settings, must_exist=check) as database:
+        revisions = [] if check else await upgrade(database)
+        number = await check_schema(database)
     if json:
-        print_json({"schema": HEAD, "applied": revisions})
+        print_json({"schema": number, "applied": revisions})
     else:
         summary = f"applied {', '.join(revisions)}" if revisions else "nothing to do"
-        print_line(f"{settings.url} is at schema {HEAD}: {summary}.")
+        print_line(f"{settings.url} is at schema {number}: {summary}.")
     return Exit.OK
-
-
-async def _check(settings: Settings) -> list[str]:
-    async with open_unchecked(settings, must_exist=True) as database:
-        await check_schema(database)
-    return []
-
-
-async def _upgrade(settings: Settings) -> list[str]:
-    async with open_unchecked(settings) as database:
-        return await upgrade(database)

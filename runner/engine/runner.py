@@ -225,9 +225,7 @@ class Runner:
         await self.lease.register()
         self.metrics.forget_minutes()
         self.worker.buffer.runner_id = self.lease.id
-        self.claimer.claimant = Claimant(
-            self.lease.id, self.lease.identity.host, int(self.settings.payload_limit)
-        )
+        self.claimer.claimant = Claimant(self.lease.id, self.lease.identity.host, int(self.settings.payload_limit))
         handlers = count_noun(len(self.handlers), "handler")
         log.info("runner %d started on %s with %s", self.lease.id, self.database.url, handlers)
 

@@ -13,6 +13,7 @@ from runner.db.migrations.revisions import HEAD, REVISIONS
 from runner.model.task import NewTask, State
 from runner.urls import parse_url
 from tests.cli.conftest import PROGRAM, Call, Store, program
+from tests.releases import NEXT, install_next
 
 HANDLERS = """
 import runner, sys
@@ -44,6 +45,19 @@ def test_a_database_is_migrated_once(call: Call, database_url: str) -> None:
     assert (first.code, first.document) == (Exit.OK, {"schema": HEAD, "applied": list(REVISIONS)})
     assert "nothing to do" in call("migrate", "--url", database_url).out
     assert call("migrate", "--check", "--url", database_url).code == Exit.OK
+
+
+def test_commands_of_the_previous_release_go_on_after_an_additive_migration(
+    cli: Call, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as other:
+        install_next(tmp_path / "next", other, additive=True)
+        assert cli("migrate", "--json").document["applied"] == [NEXT]
+    assert cli("migrate", "--check", "--json").document == {"schema": NEXT, "applied": []}
+    assert f"is at schema {NEXT}: nothing to do" in cli("migrate").out
+    assert cli("submit", "a.b").code == Exit.OK
+    assert "a.b" in cli("tasks").out
+    assert f"at revision {NEXT}, which this program (revision {HEAD}) can use" in cli("check").out.replace("\n", " ")
 
 
 def test_checks_do_not_create_a_database_file(call: Call) -> None:

@@ -1,6 +1,7 @@
 """Migrations: they create the declared schema, can run concurrently, and apply completely or not at all."""
 
 import asyncio
+import logging
 import re
 import sqlite3
 import subprocess
@@ -14,12 +15,13 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import sqlalchemy as sa
+from alembic.script import ScriptDirectory
 
 from runner.db.database import Database
 from runner.db.migrations import revisions
 from runner.db.migrations.apply import ensure, sql, upgrade
 from runner.db.migrations.context import steps
-from runner.db.migrations.revisions import HEAD, REVISIONS, check, current_revision
+from runner.db.migrations.revisions import HEAD, REVISIONS, StoredRevision, check, current_revision
 from runner.db.schema.storage import storage_metadata
 from runner.errors import DatabaseRefused, SchemaMissing, SchemaTooNew, SchemaTooOld, SchemaVersionMissing
 from tests.conftest import on_postgresql, on_sqlite
@@ -66,8 +68,8 @@ async def open_database(database_url: str) -> AsyncIterator[Open]:
 def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Add one more revision, as the next release would."""
 
-    def install(then: str = "pass") -> None:
-        install_next(tmp_path, monkeypatch, then)
+    def install(then: str = "pass", *, additive: bool = False) -> None:
+        install_next(tmp_path, monkeypatch, then, additive=additive)
 
     return install
 
@@ -257,17 +259,78 @@ async def test_a_failed_revision_leaves_nothing_behind(open_database: Open, next
     next_release(then="op.plain.execute('INSERT INTO nowhere VALUES (1)')")
     with pytest.raises(DatabaseRefused, match="nowhere"):
         await upgrade(database)
-    assert await current_revision(database) == HEAD
+    assert await current_revision(database) == StoredRevision(HEAD, HEAD)
     assert await described(database) == before
 
 
 async def test_tables_of_a_later_release_are_not_changed(open_database: Open) -> None:
     database = open_database()
     await upgrade(database)
-    await execute(database, "UPDATE task_schema SET version_num = '9999'")
+    await execute(database, "UPDATE task_schema SET version_num = '9999', compatible_since = '9999'")
     for step in (check, upgrade, ensure):
         with pytest.raises(SchemaTooNew, match=f"is at schema 9999.*schema {HEAD}"):
             await step(database)
+
+
+@pytest.mark.parametrize("from_nothing", [True, False])
+async def test_a_program_uses_the_tables_after_an_additive_migration(
+    open_database: Open,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    from_nothing: bool,
+) -> None:
+    caplog.set_level(logging.INFO, "runner.schema")
+    database = open_database()
+    if not from_nothing:
+        await upgrade(database)
+    with monkeypatch.context() as next_release:
+        install_next(tmp_path, next_release, additive=True)
+        await upgrade(database)
+    assert await current_revision(database) == StoredRevision(NEXT, HEAD)
+    assert await check(database) == NEXT
+    assert (await upgrade(database), await ensure(database)) == ([], [])
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1
+    assert f"is at schema {NEXT}; this program (schema {HEAD}) can use it" in messages[0]
+
+
+@pytest.mark.parametrize("from_nothing", [True, False])
+async def test_a_program_refuses_the_tables_after_another_migration(
+    open_database: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_nothing: bool
+) -> None:
+    database = open_database()
+    if not from_nothing:
+        await upgrade(database)
+    with monkeypatch.context() as next_release:
+        install_next(tmp_path, next_release)
+        await upgrade(database)
+    assert await current_revision(database) == StoredRevision(NEXT, NEXT)
+    for step in (check, upgrade, ensure):
+        with pytest.raises(SchemaTooNew, match=f"is at schema {NEXT}, which this program .schema {HEAD}. does not"):
+            await step(database)
+
+
+async def test_a_version_table_without_compatibility_supports_only_its_own_release(open_database: Open) -> None:
+    database = open_database()
+    await upgrade(database)
+    await execute(database, "ALTER TABLE task_schema DROP COLUMN compatible_since")
+    assert await check(database) == HEAD
+    await execute(database, f"UPDATE task_schema SET version_num = '{NEXT}'")
+    with pytest.raises(SchemaTooNew):
+        await check(database)
+
+
+def test_the_sql_script_stores_the_compatibility() -> None:
+    assert f"UPDATE jobs_task_schema SET compatible_since='{HEAD}'" in sql("sqlite:///x.db", "jobs_")
+
+
+def test_every_revision_declares_whether_it_is_additive() -> None:
+    script = ScriptDirectory(str(revisions.FOLDER))
+    for number in REVISIONS:
+        revision = script.get_revision(number)
+        assert isinstance(revision.module.additive, bool), number
+    assert script.get_revision(REVISIONS[0]).module.additive is False
 
 
 @on_sqlite

@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from io import StringIO
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from runner.db.migrations.installation import Installation, MigrationTransaction
+from runner.db.migrations.installation import Installation, MigrationTransaction, version_table
 from runner.db.migrations.revisions import REVISIONS, check, current_revision, pending, revision_in
 from runner.urls import DatabaseUrl, sync_url
+
+if TYPE_CHECKING:
+    from alembic.runtime.migration import MigrationContext
 
 LOCK = 0x7461736B747569
 """Key of the advisory lock for migrations in a PostgreSQL database ("tasktui")."""
@@ -25,7 +29,7 @@ async def upgrade(database: Installation) -> list[str]:
         The revisions applied, in order; [] if the database was up to date.
 
     Raises:
-        SchemaTooNew: a later release created the tables; nothing was changed.
+        SchemaTooNew: a later release created the tables, and this program cannot use them; nothing was changed.
         StoreError: the database cannot be reached or rejected a statement; nothing was changed.
     """
 
@@ -54,7 +58,7 @@ async def ensure(database: Installation) -> list[str]:
     Raises:
         SchemaMissing: the PostgreSQL database has no task tables.
         SchemaTooOld: the PostgreSQL database needs a migration.
-        SchemaTooNew: a later release created the tables.
+        SchemaTooNew: a later release created the tables, and this program cannot use them.
     """
     if database.engine.dialect.name == "sqlite":
         return await upgrade(database) if pending(await current_revision(database), database.url) else []
@@ -81,6 +85,18 @@ def _apply(connection: sa.Connection, prefix: str, schema: str | None, revisions
 
     context = context_for(revisions, prefix, schema, connection=connection)
     context.run_migrations(op=Operations(context, prefix, schema))
+    _store_compatibility(context, revisions, prefix, schema)
+
+
+def _store_compatibility(
+    context: "MigrationContext", revisions: Sequence[str], prefix: str, schema: str | None
+) -> None:
+    """Store the last revision that is not additive; see runner.db.migrations.revisions."""
+    from runner.db.migrations.context import last_incompatible
+
+    if since := last_incompatible(revisions):
+        version = sa.table(version_table(prefix), sa.column("compatible_since", sa.Text), schema=schema)
+        context.execute(sa.update(version).values(compatible_since=sa.literal_column(f"'{since}'")))
 
 
 def sql(url: str | DatabaseUrl, prefix: str = "", schema: str | None = None) -> str:
@@ -107,4 +123,5 @@ def sql(url: str | DatabaseUrl, prefix: str = "", schema: str | None = None) -> 
         if target_schema:
             context.execute(sa.schema.CreateSchema(target_schema, if_not_exists=True))
         context.run_migrations(op=Operations(context, prefix, target_schema))
+        _store_compatibility(context, REVISIONS, prefix, target_schema)
     return script.getvalue()

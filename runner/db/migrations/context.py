@@ -51,3 +51,13 @@ def steps(revisions: Sequence[str]) -> list[RevisionStep]:
     script = ScriptDirectory(FOLDER)
     scripts = [script.get_revision(number) for number in revisions]
     return [MigrationStep.upgrade_from_script(script.revision_map, revision) for revision in scripts]
+
+
+def last_incompatible(revisions: Sequence[str]) -> str | None:
+    """Return the last of some revisions that is not additive; None if all are.
+
+    Programs that know only earlier revisions go on with an additive one: it adds tables, indexes, and columns that are
+    nullable or have a default. Each revision declares this as `additive`.
+    """
+    script = ScriptDirectory(FOLDER)
+    return next((number for number in reversed(revisions) if not script.get_revision(number).module.additive), None)

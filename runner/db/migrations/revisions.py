@@ -1,11 +1,21 @@
-"""Revisions: the known ones, the one of a database, and the check that this program can use it."""
+"""Revisions: the known ones, the one of a database, and the check that this program can use it.
 
+A rolling deploy migrates first, while programs of the previous release go on. Each revision therefore declares whether
+it is additive. The database stores the last revision that is not, as `compatible_since`: programs that know this
+revision can use the tables, although they do not know the newest ones.
+"""
+
+import logging
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from runner.db.migrations.installation import Installation, MigrationTransaction, version_table
 from runner.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, SchemaVersionMissing
+
+log = logging.getLogger("runner.schema")
 
 FOLDER = Path(__file__).parent
 
@@ -17,6 +27,24 @@ HEAD = REVISIONS[-1]
 """Revision that this program needs."""
 
 
+class StoredRevision(NamedTuple):
+    """The revision of a database.
+
+    Args:
+        number: the last revision applied.
+        compatible_since: the last of them that is not additive; None in a database that does not store it.
+    """
+
+    number: str
+    compatible_since: str | None
+
+    @property
+    def supports_older(self) -> bool:
+        """True if this program does not know the revision and can use the tables."""
+        since = self.compatible_since
+        return self.number > HEAD and since is not None and since <= HEAD
+
+
 async def check(database: Installation) -> str:
     """Check that this program can use a database, without changing it.
 
@@ -24,12 +52,12 @@ async def check(database: Installation) -> str:
         database: the database.
 
     Returns:
-        Its revision, which is HEAD.
+        Its revision: HEAD, or a later one that this program can use.
 
     Raises:
         SchemaMissing: the database has no task tables.
         SchemaTooOld: the database needs a migration.
-        SchemaTooNew: a later release created the tables.
+        SchemaTooNew: a later release created the tables, and this program cannot use them.
         SchemaVersionMissing: the database has a task table but no revision.
     """
     async with database.reading() as tx:
@@ -44,30 +72,33 @@ async def check_in(tx: MigrationTransaction, url: str) -> str:
         url: URL of the database without a password, for messages.
     """
     revision = await revision_in(tx)
-    if pending(revision, url):
-        if revision is None:
-            raise SchemaMissing(url=url, needed=HEAD)
-        raise SchemaTooOld(url=url, found=revision, needed=HEAD)
-    return HEAD
+    is_pending = bool(pending(revision, url))
+    if revision is None:
+        raise SchemaMissing(url=url, needed=HEAD)
+    if is_pending:
+        raise SchemaTooOld(url=url, found=revision.number, needed=HEAD)
+    return revision.number
 
 
-async def current_revision(database: Installation) -> str | None:
+async def current_revision(database: Installation) -> StoredRevision | None:
     """Return the revision of a database; None without task tables."""
     async with database.reading() as tx:
         return await revision_in(tx)
 
 
-async def revision_in(tx: MigrationTransaction) -> str | None:
+async def revision_in(tx: MigrationTransaction) -> StoredRevision | None:
     """Return the revision of a database, within a transaction; None without task tables.
 
     Raises:
         SchemaVersionMissing: the database has a task table but no revision.
     """
     name, schema = version_table(tx.tables.prefix), tx.tables.metadata.schema
-    revision: str | None = None
+    revision: StoredRevision | None = None
     if await _has_table(tx, name):
-        version = sa.table(name, sa.column("version_num", sa.Text), schema=schema)
-        revision = await tx.connection.scalar(sa.select(version.c.version_num))
+        # All columns, because a table of an earlier release may lack compatible_since.
+        rows = await tx.connection.execute(sa.select(sa.text("*")).select_from(sa.table(name, schema=schema)))
+        if row := rows.mappings().first():
+            revision = StoredRevision(row["version_num"], row.get("compatible_since"))
     if revision is None and await _has_table(tx, tx.tables.task.name):
         raise SchemaVersionMissing(table=tx.tables.task.fullname, version=name)
     return revision
@@ -78,18 +109,27 @@ async def _has_table(tx: MigrationTransaction, name: str) -> bool:
     return await tx.connection.run_sync(lambda connection: sa.inspect(connection).has_table(name, schema=schema))
 
 
-def pending(revision: str | None, url: str) -> tuple[str, ...]:
-    """Return the revisions that a database still needs.
+def pending(revision: StoredRevision | None, url: str) -> tuple[str, ...]:
+    """Return the revisions that a database still needs. For a later one that this program can use, log that once.
 
     Args:
         revision: revision of the database; None without task tables.
         url: URL of the database without a password, for messages.
 
     Raises:
-        SchemaTooNew: this program does not know the revision.
+        SchemaTooNew: this program does not know the revision and cannot use the tables.
     """
     if revision is None:
         return REVISIONS
-    if revision not in REVISIONS:
-        raise SchemaTooNew(url=url, found=revision, needed=HEAD)
-    return REVISIONS[REVISIONS.index(revision) + 1 :]
+    if revision.supports_older:
+        _log_later(url, revision.number, HEAD)
+        return ()
+    if revision.number not in REVISIONS:
+        raise SchemaTooNew(url=url, found=revision.number, needed=HEAD)
+    return REVISIONS[REVISIONS.index(revision.number) + 1 :]
+
+
+@lru_cache(maxsize=64)
+def _log_later(url: str, number: str, head: str) -> None:
+    """Log once per process and revision."""
+    log.info("%s is at schema %s; this program (schema %s) can use it and continues", url, number, head)

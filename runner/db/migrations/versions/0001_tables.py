@@ -5,11 +5,13 @@ Databases were created with these statements. Do not change them when the schema
 
 import sqlalchemy as sa
 
+from runner.db.migrations.installation import version_table
 from runner.db.migrations.table_operations import Operations
 from runner.db.types import BigId, Instant, JsonText, Name, db_now, login, random_below
 
 revision = "0001"
 down_revision = None
+additive = False
 
 STORAGE = {
     # Every claim writes a new row version: leave room for it on the page, and vacuum early and often.
@@ -22,6 +24,7 @@ STORAGE = {
 
 
 def upgrade(op: Operations) -> None:
+    op.plain.add_column(version_table(op.prefix), sa.Column("compatible_since", sa.Text), schema=op.schema)
     _task(op)
     _task_history(op)
     _task_attempt(op)
