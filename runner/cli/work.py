@@ -7,6 +7,7 @@ from cyclopts import Group, Parameter
 
 from runner.cli.connection import DEFAULT_CONNECTION, Connection
 from runner.cli.handlers import Modules, load_handlers
+from runner.engine.main import run_contained
 from runner.engine.main import work as run
 from runner.errors import InvalidInput
 from runner.logs import set_up
@@ -48,7 +49,7 @@ class RunnerOptions:
 NO_OPTIONS = RunnerOptions()
 
 
-async def work(
+def work(
     *,
     handlers: Modules = (),
     until_idle: bool = False,
@@ -72,4 +73,4 @@ async def work(
         raise InvalidInput(why="no handlers loaded; name the module that defines them with -H package.module")
 
     set_up(settings.log_format, settings.log_level)
-    return await run(settings, registry, until_idle=until_idle)
+    return run_contained(run(settings, registry, until_idle=until_idle))

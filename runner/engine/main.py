@@ -4,9 +4,12 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
+from typing import Any, TypeVar
 
 from runner.client.client import connect
 from runner.engine.forced_end import ForcedEnd, exit_now
@@ -24,8 +27,46 @@ INTERRUPTED_TWICE = 130
 UNWRITTEN = 1
 """The exit code if tasks did not end or outcomes were not written."""
 
+T = TypeVar("T")
+
+ASYNCIO = Path(asyncio.__file__).parent
+
 SLACK = 2.0
 """Extra seconds for the exit of a drained process, beyond the limits of its parts."""
+
+
+def run_contained(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on a new event loop, which SystemExit and KeyboardInterrupt in other tasks do not end.
+
+    A handler's own task (`asyncio.create_task`) may call `sys.exit`. asyncio would then end the loop, and with it the
+    runner and all its other tasks. The exception remains in the task: a handler that awaits it fails.
+
+    Args:
+        main: the coroutine; its own exceptions are raised.
+
+    Returns:
+        The result of the coroutine.
+    """
+    with asyncio.Runner() as loop_runner:
+        loop = loop_runner.get_loop()
+        task = loop.create_task(main)
+        while True:
+            try:
+                return loop.run_until_complete(task)
+            except (SystemExit, KeyboardInterrupt) as error:
+                if task.done():
+                    raise
+                log.error("%s: the runner continues; end a task with return or an exception", _exit_of(error))
+
+
+def _exit_of(error: BaseException) -> str:
+    """Describe an exit, the coroutine and the line that it came from, without any values."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    own = [frame for frame in frames if Path(frame.f_code.co_filename).parent not in (ASYNCIO, Path(__file__).parent)]
+    if not own:
+        return f"{type(error).__name__} in a callback"
+    line = traceback.extract_tb(error.__traceback__, limit=-1)[0]
+    return f"{type(error).__name__} in coroutine {own[0].f_code.co_qualname} at {line.filename}:{line.lineno}"
 
 
 async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idle: bool = False) -> int:

@@ -1,9 +1,8 @@
 """A program that is a runner, as `runner work` is one, with nothing around it."""
 
-import asyncio
 import sys
 
-from runner.engine.main import work
+from runner.engine.main import run_contained, work
 from runner.handlers.registry import discover
 from runner.logs import set_up
 from runner.settings import load
@@ -12,4 +11,4 @@ HANDLERS = "tests.chaos.handlers"
 
 if __name__ == "__main__":
     set_up("json")
-    sys.exit(asyncio.run(work(load(), discover([HANDLERS], installed=False))))
+    sys.exit(run_contained(work(load(), discover([HANDLERS], installed=False))))

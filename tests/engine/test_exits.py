@@ -1,0 +1,90 @@
+"""SystemExit and KeyboardInterrupt in a task that a handler starts end neither the runner nor its other tasks."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from runner.db.database import Database
+from runner.engine.main import run_contained
+from tests.engine.workshop import Workshop
+
+
+@pytest.fixture
+def in_workshop(migrated_url: str) -> Callable[..., None]:
+    """Run a test on an event loop of its own, as the runner process does."""
+
+    def run(test: Callable[[Workshop], object]) -> None:
+        async def main() -> None:
+            database = Database.open(migrated_url)
+            try:
+                await test(Workshop(database, migrated_url))  # type: ignore[misc]
+            finally:
+                await database.dispose()
+
+        run_contained(main())
+
+    return run
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_an_exit_in_a_task_of_a_handler_does_not_end_the_runner(
+    in_workshop: Callable[..., None], caplog: pytest.LogCaptureFixture, kind: type[BaseException]
+) -> None:
+    async def child() -> None:
+        raise kind("hunter2")
+
+    async def test(workshop: Workshop) -> None:
+        begun = asyncio.Event()
+
+        @workshop.handler("exits", max_attempts=1)
+        async def exits(how: str) -> None:
+            await begun.wait()
+            match how:
+                case "await":
+                    await asyncio.create_task(child())
+                case "group":
+                    async with asyncio.TaskGroup() as group:
+                        group.create_task(child())
+                        group.create_task(asyncio.sleep(60))
+                case "leave":
+                    asyncio.create_task(child()).add_done_callback(lambda task: task.exception())
+                    await asyncio.sleep(0.01)
+
+        @workshop.handler("neighbour", max_attempts=1)
+        async def neighbour() -> str:
+            begun.set()
+            await asyncio.sleep(0.05)
+            return "done"
+
+        ways = {how: await workshop.submit("exits", {"how": how}) for how in ("await", "group", "leave")}
+        neighbours = [await workshop.submit("neighbour")]
+        async with workshop.running():
+            await workshop.ended(*ways.values(), *neighbours)
+            neighbours.append(await workshop.submit("neighbour"))
+            await workshop.ended(*neighbours)
+        states = {how: await workshop.state(id) for how, id in ways.items()}
+        assert states == {"await": "dead", "group": "dead", "leave": "succeeded"}
+        assert [(await workshop.row(id)).attempt for id in neighbours] == [1, 1]
+        (attempt,) = await workshop.attempts(ways["await"])
+        assert attempt.error_type == kind.__name__
+
+    caplog.set_level(logging.ERROR, "runner")
+    in_workshop(test)
+    messages = [record.getMessage() for record in caplog.records if "the runner continues" in record.getMessage()]
+    assert len(messages) == 3
+    line = child.__code__.co_firstlineno + 1
+    assert all(f"{kind.__name__} in coroutine {child.__qualname__} at {__file__}:{line}:" in text for text in messages)
+    assert not any("hunter2" in text for text in messages)
+
+
+def test_an_exit_of_the_main_coroutine_ends_it() -> None:
+    async def main() -> None:
+        await asyncio.sleep(0)
+        sys.exit(3)
+
+    with pytest.raises(SystemExit) as exit_:
+        run_contained(main())
+    assert exit_.value.code == 3
