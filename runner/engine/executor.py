@@ -82,11 +82,11 @@ class Executor:
 
     async def _outcome(self, running: Running, release_slot: Callable[[], None]) -> Outcome:
         task, handler = running.task, running.handler
-        if task.payload is None:
+        if (payload := task.payload) is None:
             release_slot()
             return Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize)))
         try:
-            arguments = handler.bind(task.payload, lambda: self._context(running))
+            arguments = handler.bind(payload, lambda: self._context(running))
         except InvalidPayload as error:
             release_slot()
             return Dead(failure=Failure("InvalidPayload", str(error)))
