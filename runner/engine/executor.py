@@ -73,7 +73,7 @@ class Executor:
         CURRENT_TASK.set(TaskFields(task.id, task.handler, task.attempt))
         try:
             outcome = await self._outcome(running, release_slot)
-            redacted = redact_outcome(outcome, task.payload)
+            redacted = redact_outcome(outcome, task.payload or "{}")
             if redacted != outcome and running.error is not None:
                 running.error = redact_error(running.error, redacted)
             return redacted
