@@ -69,7 +69,7 @@ def most_connections(transactions: int, *, notify: bool) -> int:
         notify: True if the runner listens.
     """
     pool = POOL_SIZE + POOL_OVERFLOW  # one pool for the runner, one for submits by its handlers
-    watchdog = 1  # renews the lease while the event loop is blocked
+    watchdog = 2  # renews the lease while the event loop is blocked; the lease keeper
     return 2 * pool + 2 * transactions + int(notify) + watchdog
 
 

@@ -121,7 +121,7 @@ class Executor:
     ) -> Outcome:
         limit = self._start_clock(running)
         running.stop = running.stop or threading.Event()
-        work = partial(contextvars.copy_context().run, _call, running.handler.function, arguments)
+        work = partial(contextvars.copy_context().run, _call, running, arguments)
         body = asyncio.get_running_loop().run_in_executor(self._pool, work)
         body.add_done_callback(lambda _: release_slot())
         running.body = body
@@ -224,10 +224,11 @@ def _interrupted(running: Running) -> Retry | Release:
     return Retry("0s", failure=INTERRUPTED)
 
 
-def _call(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[Any, BaseException | None]:
+def _call(running: Running, arguments: dict[str, Any]) -> tuple[Any, BaseException | None]:
     """Call a plain function and return its exception as a value: a future rejects StopIteration."""
+    running.thread = threading.get_ident()
     try:
-        return function(**arguments), None
+        return running.handler.function(**arguments), None
     except BaseException as error:
         return None, error
 

@@ -7,12 +7,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
+import sqlalchemy as sa
+
+from runner.db import connect
 from runner.db.database import Database
+from runner.db.transaction import BlockingTransaction
 from runner.engine.slots import InFlight
 from runner.errors import StoreError
 from runner.handlers.registry import Handler
-from runner.store.heartbeat import HeartbeatReply, Identity, acknowledge, heartbeat, leave, register
+from runner.settings import Settings
+from runner.store.heartbeat import HeartbeatReply, Identity, Renewal, acknowledge, heartbeat, leave, register, renew
 from runner.store.rescue import Rescuer
+from runner.urls import sync_url
 
 log = logging.getLogger("runner.lease")
 
@@ -137,6 +143,39 @@ class Lease:
         """Deregister. No tasks may be in flight."""
         await self._database.write(leave, self.id)
         self.id = 0
+
+
+class BlockingRenewal:
+    """Renews a lease on a connection of its own, without an event loop.
+
+    Args:
+        settings: the database URL and the lease.
+        database: the database, for its tables.
+    """
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self._settings, self._database = settings, database
+        self._engine: sa.Engine | None = None
+
+    def renew(self, runner_id: int) -> Renewal:
+        """Renew the lease of a runner."""
+        with self._get_engine().connect() as connection, connection.begin():
+            tx = BlockingTransaction(connection, self._database.tables, self._database.dialect)
+            return tx.follow(renew(tx, runner_id, self._settings.lease_timeout.total_seconds()))
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._engine is not None:
+            self._engine.dispose()
+
+    def _get_engine(self) -> sa.Engine:
+        if self._engine is None:
+            url = sync_url(self._settings.url)
+            options = connect.options(url) | {"pool_size": 1, "max_overflow": 0}
+            engine = sa.create_engine(url, hide_parameters=True, **options)
+            connect.prepare(engine, self._settings.sqlite_synchronous)
+            self._engine = engine.execution_options(**connect.SINGLE[engine.dialect.name])
+        return self._engine
 
 
 def identity(handlers: Mapping[str, Handler], queues: Iterable[str], in_flight: InFlight) -> Identity:

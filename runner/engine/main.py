@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 
 from runner.client.client import connect
 from runner.engine.forced_end import ForcedEnd, exit_now
+from runner.engine.keeper_process import KeeperProcess
 from runner.engine.runner import LAST_WRITES, Runner
+from runner.engine.watchdog import EVERY, LONGEST_BLOCK
 from runner.engine.worker import INTERRUPT, log_unfinished
 from runner.handlers.registry import Handler
 from runner.settings import Settings
@@ -85,6 +87,8 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
     """
     connect(settings)  # handlers submit tasks to this database
     runner = Runner(settings, handlers)
+    if settings.lease_timeout.total_seconds() < LONGEST_BLOCK:
+        runner.watchdog.keeper = KeeperProcess(settings, EVERY, LONGEST_BLOCK)
     longest = settings.drain_timeout.total_seconds() + INTERRUPT + 2 * LAST_WRITES + SLACK
     forced = ForcedEnd(longest, lambda: _report(runner), UNWRITTEN)
     try:

@@ -49,6 +49,7 @@ class Running:
         "started",
         "stop",
         "task",
+        "thread",
         "waits_for",
     )
 
@@ -73,6 +74,8 @@ class Running:
         """A plain function in its thread; the slot is released when it ends."""
         self.job: asyncio.Task[None] | None = None
         self.stop: threading.Event | None = None
+        self.thread = 0
+        """Ident of the thread that runs a plain function."""
 
     def cancel(self) -> None:
         """Execute a terminate request: cancel an async body, set `ctx.stop` of a plain function."""

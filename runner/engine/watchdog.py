@@ -1,26 +1,29 @@
-"""Watchdog: a thread that renews the lease while the event loop is blocked, and logs the handler that blocks it."""
+"""Watchdog: a thread that renews the lease while the event loop is blocked, and logs the handler that blocks it.
+
+C code that holds the interpreter lock stops this thread too. Then the lease keeper renews the lease, a process that the
+thread pings, and the thread names the handler afterwards.
+"""
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sa
-
-from runner.db import connect
 from runner.db.database import Database
 from runner.db.errors import translate
-from runner.db.transaction import BlockingTransaction
-from runner.engine.heartbeat import Lease
+from runner.engine.heartbeat import BlockingRenewal, Lease
 from runner.engine.slots import Running
 from runner.settings import Settings
-from runner.store.heartbeat import renew
-from runner.urls import sync_url
+
+if TYPE_CHECKING:
+    from runner.engine.keeper_process import KeeperProcess
 
 log = logging.getLogger("runner.watchdog")
 
@@ -29,6 +32,12 @@ EVERY = 1.0
 
 LONGEST_BLOCK = 300.0
 """Seconds for which the watchdog renews the lease of a blocked runner; then other runners may rescue its tasks."""
+
+MOST_SUSPECTS = 5
+"""Maximum number of tasks in the report of a stall; one if the thread that held the lock is known."""
+
+STALL = 3.0
+"""Seconds beyond EVERY after which the thread reports that it did not run."""
 
 JOIN_TIMEOUT = 2.0
 """Maximum wait in seconds for the end of the thread."""
@@ -52,7 +61,10 @@ class Watchdog:
         self._settings, self._database, self._lease, self._in_flight = settings, database, lease, in_flight
         self._stopping = threading.Event()
         self._ponged = time.monotonic()
-        self._engine: sa.Engine | None = None
+        self._renewal = BlockingRenewal(settings, database)
+        self.keeper: KeeperProcess | None = None
+        """The lease keeper; a process that is only a runner has one."""
+        self._cpu: dict[int, float] = {}
         self._reported: Any = None
         self._expiry_logged = False
         self._last_renewal = 0.0
@@ -73,19 +85,29 @@ class Watchdog:
         try:
             while not self._stopping.is_set():
                 pinged = time.monotonic()
+                self._ping_keeper(pinged)
+                self._cpu = _cpu_seconds()
                 try:
                     self._loop.call_soon_threadsafe(self._pong)
                 except RuntimeError:  # the loop is closed
                     return
                 self._stopping.wait(EVERY)
+                if (stalled := time.monotonic() - pinged - EVERY) > STALL:
+                    log.warning("%s", self._stall(stalled))
                 blocked = time.monotonic() - self._ponged
                 if self._ponged < pinged and not self._stopping.is_set():
                     self._renew_for_loop(blocked)
                 else:
                     self._reported, self._expiry_logged = None, False
         finally:
-            if self._engine is not None:
-                self._engine.dispose()
+            self._renewal.close()
+            if self.keeper is not None:
+                self.keeper.stop()
+
+    def _ping_keeper(self, now: float) -> None:
+        if self.keeper is not None:
+            blocked = now - self._ponged
+            self.keeper.ping(self._lease.id, blocked if blocked > 2 * EVERY else 0.0)
 
     def _pong(self) -> None:
         self._ponged = time.monotonic()
@@ -114,19 +136,22 @@ class Watchdog:
         runner_id, started = self._lease.id, time.monotonic()
         if not runner_id:
             return
-        with self._get_engine().connect() as connection, connection.begin():
-            tx = BlockingTransaction(connection, self._database.tables, self._database.dialect)
-            reply = tx.follow(renew(tx, runner_id, self._settings.lease_timeout.total_seconds()))
-        self._lease.note_renewal(runner_id, started, reply.alive, reply.late)
+        answer = self._renewal.renew(runner_id)
+        self._lease.note_renewal(runner_id, started, answer.alive, answer.late)
 
-    def _get_engine(self) -> sa.Engine:
-        if self._engine is None:
-            url = sync_url(self._settings.url)
-            options = connect.options(url) | {"pool_size": 1, "max_overflow": 0}
-            engine = sa.create_engine(url, hide_parameters=True, **options)
-            connect.prepare(engine, self._settings.sqlite_synchronous)
-            self._engine = engine.execution_options(**connect.SINGLE[engine.dialect.name])
-        return self._engine
+    def _stall(self, seconds: float) -> str:
+        """Describe the code that kept this thread from running: that of the thread that used the processor most."""
+        used = {ident: cpu - self._cpu.get(ident, 0.0) for ident, cpu in _cpu_seconds().items()}
+        ident = max(used, key=used.__getitem__, default=self._loop_thread)
+        if used.get(ident, 0.0) < seconds / 4:  # the code waited, or the whole process was stopped
+            ident = self._loop_thread
+        # By now the event loop may have gone on, so its current task is not certain.
+        job = asyncio.current_task(self._loop) if ident == self._loop_thread else None
+        in_flight = sorted((each for each in tuple(self._in_flight()) if each.started), key=lambda each: each.started)
+        text = f"no Python code ran for {seconds:.0f} s: the process was stopped, or C code held the interpreter lock"
+        exact = [each for each in in_flight if each.thread == ident or (job and each.job is job)]
+        names = [f"task {each.task.id} ({each.task.handler})" for each in (exact or in_flight)[-MOST_SUSPECTS:]]
+        return f"{text}; running then: {', '.join(reversed(names))}" if names else text
 
     def _culprit(self, blocked: float, job: Any) -> str:
         """Describe the task that blocks the loop and the line of its handler, without any values."""
@@ -135,6 +160,16 @@ class Watchdog:
         name = f"task {running.task.id} ({running.task.handler})" if running is not None else _coroutine(job)
         advice = "make it a plain function, or use asyncio.to_thread"
         return f"event loop blocked for {blocked:.1f} s by {name} at {line}: {advice}"
+
+
+def _cpu_seconds() -> dict[int, float]:
+    """Return the processor time that each thread has used, by its ident; empty on systems without /proc."""
+    seconds = {}
+    for thread in threading.enumerate():
+        with contextlib.suppress(OSError, ValueError):
+            text = Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text(encoding="ascii")
+            seconds[thread.ident or 0] = int(text.split()[0]) / 1e9
+    return seconds
 
 
 def _coroutine(job: Any) -> str:

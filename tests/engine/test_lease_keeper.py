@@ -1,0 +1,219 @@
+"""The lease of a runner outlasts C code that holds the interpreter lock, but no stopped or dead process."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.db.types import db_later, db_now
+from runner.engine import lease_keeper, watchdog
+from runner.engine.keeper_process import KeeperProcess
+from runner.model.task import State
+from runner.settings import Settings
+from runner.store.heartbeat import Identity, register
+from runner.urls import parse_url
+from tests.cli.conftest import PROGRAM
+from tests.conftest import on_sqlite
+from tests.engine.workshop import Workshop, until
+
+LEASE = 12.0
+
+HANDLERS = """
+import asyncio, ctypes, os, pathlib, sqlite3, runner
+
+LIBC = ctypes.PyDLL(None)  # keeps the interpreter lock during each call
+DONE = asyncio.Event()
+
+@runner.handler("waits", max_attempts=1)
+async def waits() -> None:
+    await DONE.wait()
+
+@runner.handler("holds", max_attempts=1)
+async def holds(folder: str) -> None:
+    file = os.open(f"{folder}/fifo", os.O_RDWR)
+    await asyncio.sleep(0.3)
+    if (url := os.environ["RUNNER_URL"]).startswith("sqlite"):  # until no thread of this process is writing
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    pathlib.Path(folder, "held").touch()
+    LIBC.read(file, ctypes.create_string_buffer(1), 1)
+    DONE.set()
+"""
+
+
+@contextmanager
+def process(url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A runner process that logs to the file `log`."""
+    (folder / "held_handlers.py").write_text(HANDLERS)
+    settings = {"RUNNER_URL": url, "RUNNER_LEASE_TIMEOUT": f"{LEASE}s", "RUNNER_HEARTBEAT_INTERVAL": "500ms"}
+    with (folder / "log").open("wb") as log:
+        command = [str(PROGRAM), "work", "-H", "held_handlers"]
+        runner = subprocess.Popen(command, cwd=folder, env=os.environ | settings, stderr=log)
+        try:
+            yield runner
+        finally:
+            runner.kill()
+            runner.wait()
+
+
+def children(pid: int) -> list[int]:
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in files for child in file.read_text().split()]
+
+
+async def lease(workshop: Workshop) -> Any:
+    """The last heartbeat of the only runner in seconds, and whether its lease is over."""
+    runner = workshop.database.tables.runner.c
+    rows = await workshop.rows(sa.select(runner.beat_at, (runner.lease_until < db_now()).label("is_over")))
+    return rows[0] if rows else None
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds the keeper in /proc")
+async def test_a_held_interpreter_lock_does_not_cost_the_lease_and_a_stop_does(
+    workshop: Workshop, migrated_url: str, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    neighbour = await workshop.submit("waits")
+    with process(migrated_url, tmp_path) as runner:
+        await until(lambda: is_running(workshop, neighbour))
+        task = await workshop.submit("holds", {"folder": str(tmp_path)})
+        await until((tmp_path / "held").exists)
+        (keeper,) = children(runner.pid)
+        beats: set[Any] = set()
+
+        async def renewed() -> bool:
+            row = await lease(workshop)
+            assert not row.is_over
+            beats.add(row.beat_at)
+            return len(beats) > 2  # the first change may be by a heartbeat that was on its way
+
+        await until(renewed)
+
+        runner.send_signal(signal.SIGSTOP)
+        table = workshop.database.tables.runner
+        await workshop.change(sa.update(table).values(lease_until=db_later(db_now(), 2.0)))
+        await until(lambda: is_over(workshop))
+        runner.send_signal(signal.SIGCONT)
+        (tmp_path / "fifo").write_bytes(b"x")
+        await workshop.ended(task, neighbour)
+        await until(lambda: "lease keeper renewed the lease" in (tmp_path / "log").read_text())
+        await until(lambda: children(runner.pid) not in ([], [keeper]))  # a new one
+        runner.send_signal(signal.SIGTERM)
+        assert runner.wait() == 0
+    for id in (task, neighbour):
+        row = await workshop.row(id)
+        assert (row.state, row.attempt, row.rescues) == ("succeeded", 1, 0)
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert any("no Python code ran" in line and f"task {task} (holds)" in line for line in lines)
+
+
+async def is_running(workshop: Workshop, task: int) -> bool:
+    return await workshop.state(task) == State.RUNNING.value
+
+
+async def is_over(workshop: Workshop) -> bool:
+    return bool((await lease(workshop)).is_over)
+
+
+@on_sqlite
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds the keeper in /proc")
+async def test_the_keeper_ends_with_a_killed_runner(workshop: Workshop, migrated_url: str, tmp_path: Path) -> None:
+    neighbour = await workshop.submit("waits")
+    with process(migrated_url, tmp_path) as runner:
+        await until(lambda: is_running(workshop, neighbour))
+        (keeper,) = children(runner.pid)
+        os.kill(keeper, signal.SIGTERM)  # sent to the whole group on shutdown
+        runner.kill()
+        runner.wait()
+        await until(lambda: not Path(f"/proc/{keeper}").exists())
+
+
+def test_a_stopped_process_is_not_busy() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        try:
+            assert not lease_keeper.is_stopped(child.pid)
+            child.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+            assert lease_keeper.is_stopped(child.pid)
+            child.send_signal(signal.SIGCONT)
+            os.waitid(os.P_PID, child.pid, os.WCONTINUED)
+            assert not lease_keeper.is_stopped(child.pid)
+        finally:
+            child.kill()
+    assert lease_keeper.is_stopped(child.pid)
+
+
+@on_sqlite
+async def test_the_keeper_renews_only_within_the_limit(workshop: Workshop, migrated_url: str) -> None:
+    settings = Settings(
+        url=parse_url(migrated_url), lease_timeout=timedelta(hours=1), heartbeat_interval=timedelta(seconds=0.1)
+    )
+    who = Identity("here", 1, "1", ["work"], 1)
+    within, beyond = [await workshop.database.write(register, who, 3600.0) for _ in range(2)]
+    first = await heartbeats(workshop)
+    idle, *busy = [KeeperProcess(settings, 0.1, 300.0) for _ in range(3)]
+    try:
+        idle.ping(beyond, 300.0)
+        for keeper in busy:  # one after the other, which gives the idle one more than enough time
+            before = (await heartbeats(workshop))[within]
+            keeper.ping(within, 290.0)
+
+            async def renewed(before: Any = before) -> bool:
+                return bool((await heartbeats(workshop))[within] > before)
+
+            await until(renewed)
+    finally:
+        for keeper in (idle, *busy):
+            keeper.stop()
+    assert (await heartbeats(workshop))[beyond] == first[beyond]
+
+
+async def heartbeats(workshop: Workshop) -> dict[int, Any]:
+    runner = workshop.database.tables.runner.c
+    return {row.id: row.beat_at for row in await workshop.rows(sa.select(runner.id, runner.beat_at))}
+
+
+@on_sqlite
+async def test_c_code_in_the_thread_of_a_plain_function_is_named(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "runner")
+    monkeypatch.setattr(watchdog, "EVERY", 0.05)
+    monkeypatch.setattr(watchdog, "STALL", 0.1)
+
+    @workshop.handler("burns")
+    def burns(size: int) -> int:
+        return max(range(size))
+
+    async with workshop.running() as runner:
+        size = 10_000_000
+        while "running then: task " not in caplog.text:
+            assert size < 1e9
+            task = await workshop.submit("burns", {"size": size})
+            await workshop.ended(task)
+            size *= 2
+        assert runner.lease.is_valid
+    assert f"running then: task {task} (burns)" in caplog.text
+
+
+async def test_a_keeper_that_cannot_start_does_not_stop_the_watchdog(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    keeper = KeeperProcess(Settings(), 1.0, 300.0)
+    for _ in range(2):
+        keeper.ping(1, 0.0)
+    keeper.stop()
+    assert [record.getMessage() for record in caplog.records] == [
+        "could not start the lease keeper: No such file or directory"
+    ]
