@@ -9,18 +9,18 @@ import pytest
 
 from runner.db.database import Database
 from runner.engine.main import run_contained
-from tests.engine.workshop import Workshop
+from tests.engine.harness import Harness
 
 
 @pytest.fixture
-def in_workshop(migrated_url: str) -> Callable[..., None]:
+def in_harness(migrated_url: str) -> Callable[..., None]:
     """Run a test on an event loop of its own, as the runner process does."""
 
-    def run(test: Callable[[Workshop], object]) -> None:
+    def run(test: Callable[[Harness], object]) -> None:
         async def main() -> None:
             database = Database.open(migrated_url)
             try:
-                await test(Workshop(database, migrated_url))  # type: ignore[misc]
+                await test(Harness(database, migrated_url))  # type: ignore[misc]
             finally:
                 await database.dispose()
 
@@ -31,15 +31,15 @@ def in_workshop(migrated_url: str) -> Callable[..., None]:
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
 def test_an_exit_in_a_task_of_a_handler_does_not_end_the_runner(
-    in_workshop: Callable[..., None], caplog: pytest.LogCaptureFixture, kind: type[BaseException]
+    in_harness: Callable[..., None], caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     async def child() -> None:
         raise kind("hunter2")
 
-    async def test(workshop: Workshop) -> None:
+    async def test(harness: Harness) -> None:
         begun = asyncio.Event()
 
-        @workshop.handler("exits", max_attempts=1)
+        @harness.handler("exits", max_attempts=1)
         async def exits(how: str) -> None:
             await begun.wait()
             match how:
@@ -53,26 +53,26 @@ def test_an_exit_in_a_task_of_a_handler_does_not_end_the_runner(
                     asyncio.create_task(child()).add_done_callback(lambda task: task.exception())
                     await asyncio.sleep(0.01)
 
-        @workshop.handler("neighbour", max_attempts=1)
+        @harness.handler("neighbour", max_attempts=1)
         async def neighbour() -> str:
             begun.set()
             await asyncio.sleep(0.05)
             return "done"
 
-        ways = {how: await workshop.submit("exits", {"how": how}) for how in ("await", "group", "leave")}
-        neighbours = [await workshop.submit("neighbour")]
-        async with workshop.running():
-            await workshop.ended(*ways.values(), *neighbours)
-            neighbours.append(await workshop.submit("neighbour"))
-            await workshop.ended(*neighbours)
-        states = {how: await workshop.state(id) for how, id in ways.items()}
+        ways = {how: await harness.submit("exits", {"how": how}) for how in ("await", "group", "leave")}
+        neighbours = [await harness.submit("neighbour")]
+        async with harness.running():
+            await harness.ended(*ways.values(), *neighbours)
+            neighbours.append(await harness.submit("neighbour"))
+            await harness.ended(*neighbours)
+        states = {how: await harness.state(id) for how, id in ways.items()}
         assert states == {"await": "dead", "group": "dead", "leave": "succeeded"}
-        assert [(await workshop.row(id)).attempt for id in neighbours] == [1, 1]
-        (attempt,) = await workshop.attempts(ways["await"])
+        assert [(await harness.row(id)).attempt for id in neighbours] == [1, 1]
+        (attempt,) = await harness.attempts(ways["await"])
         assert attempt.error_type == kind.__name__
 
     caplog.set_level(logging.ERROR, "runner")
-    in_workshop(test)
+    in_harness(test)
     messages = [record.getMessage() for record in caplog.records if "the runner continues" in record.getMessage()]
     assert len(messages) == 3
     line = child.__code__.co_firstlineno + 1

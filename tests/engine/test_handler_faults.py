@@ -29,16 +29,16 @@ async def test_context_variables_of_a_task_are_invisible_to_others(harness: Harn
     assert seen == ["nobody"] * 5
 
 
-async def test_a_payload_over_the_limit_makes_the_task_dead(workshop: Workshop) -> None:
-    @workshop.handler("work")
+async def test_a_payload_over_the_limit_makes_the_task_dead(harness: Harness) -> None:
+    @harness.handler("work")
     async def work(text: str) -> None: ...
 
     # `submit` of the store checks no size, as a plain INSERT.
-    large, fits = [await workshop.submit("work", {"text": "x" * size}) for size in (300, 200)]
-    async with workshop.running(payload_limit=250):
-        await workshop.ended(large, fits)
-    assert [await workshop.state(id) for id in (large, fits)] == ["dead", "succeeded"]
-    (attempt,) = await workshop.attempts(large)
+    large, fits = [await harness.submit("work", {"text": "x" * size}) for size in (300, 200)]
+    async with harness.running(payload_limit=250):
+        await harness.ended(large, fits)
+    assert [await harness.state(id) for id in (large, fits)] == ["dead", "succeeded"]
+    (attempt,) = await harness.attempts(large)
     assert (attempt.attempt, attempt.error_type) == (1, "PayloadTooLarge")
     assert attempt.message.startswith("the payload has 312 bytes, more than the setting payload_limit of the runner")
 

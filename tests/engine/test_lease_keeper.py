@@ -23,7 +23,7 @@ from runner.store.heartbeat import Identity, register
 from runner.urls import parse_url
 from tests.cli.conftest import PROGRAM
 from tests.conftest import on_sqlite
-from tests.engine.workshop import Workshop, until
+from tests.engine.harness import Harness, until
 
 LEASE = 12.0
 
@@ -71,66 +71,66 @@ def children(pid: int) -> list[int]:
     return [int(child) for file in files for child in file.read_text().split()]
 
 
-async def lease(workshop: Workshop) -> Any:
+async def lease(harness: Harness) -> Any:
     """The last heartbeat of the only runner in seconds, and whether its lease is over."""
-    runner = workshop.database.tables.runner.c
-    rows = await workshop.rows(sa.select(runner.beat_at, (runner.lease_until < db_now()).label("is_over")))
+    runner = harness.database.tables.runner.c
+    rows = await harness.rows(sa.select(runner.heartbeat_at, (runner.lease_until < db_now()).label("is_over")))
     return rows[0] if rows else None
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds the keeper in /proc")
 async def test_a_held_interpreter_lock_does_not_cost_the_lease_and_a_stop_does(
-    workshop: Workshop, migrated_url: str, tmp_path: Path
+    harness: Harness, migrated_url: str, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "fifo")
-    neighbour = await workshop.submit("waits")
+    neighbour = await harness.submit("waits")
     with process(migrated_url, tmp_path) as runner:
-        await until(lambda: is_running(workshop, neighbour))
-        task = await workshop.submit("holds", {"folder": str(tmp_path)})
+        await until(lambda: is_running(harness, neighbour))
+        task = await harness.submit("holds", {"folder": str(tmp_path)})
         await until((tmp_path / "held").exists)
         (keeper,) = children(runner.pid)
         beats: set[Any] = set()
 
         async def renewed() -> bool:
-            row = await lease(workshop)
+            row = await lease(harness)
             assert not row.is_over
-            beats.add(row.beat_at)
+            beats.add(row.heartbeat_at)
             return len(beats) > 2  # the first change may be by a heartbeat that was on its way
 
         await until(renewed)
 
         runner.send_signal(signal.SIGSTOP)
-        table = workshop.database.tables.runner
-        await workshop.change(sa.update(table).values(lease_until=db_later(db_now(), 2.0)))
-        await until(lambda: is_over(workshop))
+        table = harness.database.tables.runner
+        await harness.change(sa.update(table).values(lease_until=db_later(db_now(), 2.0)))
+        await until(lambda: is_over(harness))
         runner.send_signal(signal.SIGCONT)
         (tmp_path / "fifo").write_bytes(b"x")
-        await workshop.ended(task, neighbour)
+        await harness.ended(task, neighbour)
         await until(lambda: "lease keeper renewed the lease" in (tmp_path / "log").read_text())
         await until(lambda: children(runner.pid) not in ([], [keeper]))  # a new one
         runner.send_signal(signal.SIGTERM)
         assert runner.wait() == 0
     for id in (task, neighbour):
-        row = await workshop.row(id)
+        row = await harness.row(id)
         assert (row.state, row.attempt, row.rescues) == ("succeeded", 1, 0)
     lines = (tmp_path / "log").read_text().splitlines()
     assert any("no Python code ran" in line and f"task {task} (holds)" in line for line in lines)
 
 
-async def is_running(workshop: Workshop, task: int) -> bool:
-    return await workshop.state(task) == State.RUNNING.value
+async def is_running(harness: Harness, task: int) -> bool:
+    return await harness.state(task) == State.RUNNING.value
 
 
-async def is_over(workshop: Workshop) -> bool:
-    return bool((await lease(workshop)).is_over)
+async def is_over(harness: Harness) -> bool:
+    return bool((await lease(harness)).is_over)
 
 
 @on_sqlite
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds the keeper in /proc")
-async def test_the_keeper_ends_with_a_killed_runner(workshop: Workshop, migrated_url: str, tmp_path: Path) -> None:
-    neighbour = await workshop.submit("waits")
+async def test_the_keeper_ends_with_a_killed_runner(harness: Harness, migrated_url: str, tmp_path: Path) -> None:
+    neighbour = await harness.submit("waits")
     with process(migrated_url, tmp_path) as runner:
-        await until(lambda: is_running(workshop, neighbour))
+        await until(lambda: is_running(harness, neighbour))
         (keeper,) = children(runner.pid)
         os.kill(keeper, signal.SIGTERM)  # sent to the whole group on shutdown
         runner.kill()
@@ -154,53 +154,53 @@ def test_a_stopped_process_is_not_busy() -> None:
 
 
 @on_sqlite
-async def test_the_keeper_renews_only_within_the_limit(workshop: Workshop, migrated_url: str) -> None:
+async def test_the_keeper_renews_only_within_the_limit(harness: Harness, migrated_url: str) -> None:
     settings = Settings(
         url=parse_url(migrated_url), lease_timeout=timedelta(hours=1), heartbeat_interval=timedelta(seconds=0.1)
     )
     who = Identity("here", 1, "1", ["work"], 1)
-    within, beyond = [await workshop.database.write(register, who, 3600.0) for _ in range(2)]
-    first = await heartbeats(workshop)
+    within, beyond = [await harness.database.write(register, who, 3600.0) for _ in range(2)]
+    first = await heartbeats(harness)
     idle, *busy = [KeeperProcess(settings, 0.1, 300.0) for _ in range(3)]
     try:
         idle.ping(beyond, 300.0)
         for keeper in busy:  # one after the other, which gives the idle one more than enough time
-            before = (await heartbeats(workshop))[within]
+            before = (await heartbeats(harness))[within]
             keeper.ping(within, 290.0)
 
             async def renewed(before: Any = before) -> bool:
-                return bool((await heartbeats(workshop))[within] > before)
+                return bool((await heartbeats(harness))[within] > before)
 
             await until(renewed)
     finally:
         for keeper in (idle, *busy):
             keeper.stop()
-    assert (await heartbeats(workshop))[beyond] == first[beyond]
+    assert (await heartbeats(harness))[beyond] == first[beyond]
 
 
-async def heartbeats(workshop: Workshop) -> dict[int, Any]:
-    runner = workshop.database.tables.runner.c
-    return {row.id: row.beat_at for row in await workshop.rows(sa.select(runner.id, runner.beat_at))}
+async def heartbeats(harness: Harness) -> dict[int, Any]:
+    runner = harness.database.tables.runner.c
+    return {row.id: row.heartbeat_at for row in await harness.rows(sa.select(runner.id, runner.heartbeat_at))}
 
 
 @on_sqlite
 async def test_c_code_in_the_thread_of_a_plain_function_is_named(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "runner")
     monkeypatch.setattr(watchdog, "EVERY", 0.05)
     monkeypatch.setattr(watchdog, "STALL", 0.1)
 
-    @workshop.handler("burns")
+    @harness.handler("burns")
     def burns(size: int) -> int:
         return max(range(size))
 
-    async with workshop.running() as runner:
+    async with harness.running() as runner:
         size = 10_000_000
         while "running then: task " not in caplog.text:
             assert size < 1e9
-            task = await workshop.submit("burns", {"size": size})
-            await workshop.ended(task)
+            task = await harness.submit("burns", {"size": size})
+            await harness.ended(task)
             size *= 2
         assert runner.lease.is_valid
     assert f"running then: task {task} (burns)" in caplog.text

@@ -14,7 +14,7 @@ from runner.errors import DatabaseUnavailable
 from runner.model.task import DependsOn, UniqueSpec
 from runner.operations.results import Actor, Target
 from runner.operations.retry import requeue
-from tests.engine.workshop import Workshop
+from tests.engine.harness import Harness
 from tests.releases import NEXT, install_next
 from tests.store.table import change
 
@@ -42,30 +42,30 @@ async def test_other_tables_are_said_once_and_so_is_that_they_fit_again(
 
 
 async def test_runners_producers_and_operators_go_on_after_an_additive_migration(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     failing = [True]
 
-    @workshop.handler("work", max_attempts=1)
+    @harness.handler("work", max_attempts=1)
     async def work() -> int:
         if failing:
             raise ValueError
         return 7
 
-    async with workshop.running():
-        before = await workshop.submit("work")
-        await workshop.ended(before)
+    async with harness.running():
+        before = await harness.submit("work")
+        await harness.ended(before)
         with monkeypatch.context() as other:
             install_next(tmp_path, other, additive=True)
-            await upgrade(workshop.database)
-        during = await workshop.submit("work", unique=UniqueSpec("k"))
-        await workshop.ended(during)
+            await upgrade(harness.database)
+        during = await harness.submit("work", unique=UniqueSpec("k"))
+        await harness.ended(during)
     failing.clear()
-    targets = [Target(id, (await workshop.row(id)).version) for id in (before, during)]
-    assert (await workshop.database.write(requeue, targets, Actor("ana", "desk", "try"))).changed == [before, during]
-    after = await workshop.submit("work", after=(DependsOn(during),))
-    await workshop.work()
-    assert [await workshop.state(id) for id in (before, during, after)] == ["succeeded"] * 3
+    targets = [Target(id, (await harness.row(id)).version) for id in (before, during)]
+    assert (await harness.database.write(requeue, targets, Actor("ana", "desk", "try"))).changed == [before, during]
+    after = await harness.submit("work", after=(DependsOn(during),))
+    await harness.work()
+    assert [await harness.state(id) for id in (before, during, after)] == ["succeeded"] * 3
 
 
 async def test_an_outage_says_nothing_about_the_tables(
