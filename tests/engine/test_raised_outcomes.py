@@ -51,10 +51,10 @@ def store(migrated_url: str) -> Iterator[TaskStore]:
 @pytest.mark.parametrize(
     ("body", "verb", "reason"),
     [
-        (dead, "bury", "no such shop"),
+        (dead, "die", "no such shop"),
         (retry, "retry", "the shop is closed"),
         (snooze, "snooze", "the shop opens later"),
-        (dead_from, "bury", "LookupError: no such shop (shop 17)"),
+        (dead_from, "die", "LookupError: no such shop (shop 17)"),
     ],
 )
 @pytest.mark.parametrize("is_async", [True, False])
@@ -64,7 +64,7 @@ def test_a_raised_outcome_has_the_effect_of_a_returned_one(
     async def on_loop() -> None:
         body()
 
-    decorator = handler("test.raise", on_error="retry" if verb == "bury" else "dead")
+    decorator = handler("test.raise", on_error="retry" if verb == "die" else "dead")
     (decorator(on_loop) if is_async else decorator(body)).submit()
     (ran,) = store.drain("test.raise")
     assert (ran.verb, ran.reason) == (verb, reason)
