@@ -179,7 +179,7 @@ class Settings(BaseModel):
 
     payload_limit: Size = Field(
         default=ByteSize(256 * 1024),
-        description="maximum size of a payload; a task with a larger one, from a plain `INSERT`, is dead",
+        description="maximum size of a payload; a task with a larger one, from a plain INSERT, is dead",
     )
     result_limit: Size = Field(
         default=ByteSize(64 * 1024), description="maximum size of a result; a larger one is not kept"
