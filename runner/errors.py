@@ -213,6 +213,13 @@ class DatabaseUnavailable(StoreError):
     """The database {url} cannot be reached: {why}. Check that it is running and that the URL is correct."""
 
 
+class SubmitUncertain(DatabaseUnavailable):
+    """
+    The connection to {url} broke before it confirmed the commit: {why}. {tasks} may exist. Search with: {search}.
+    {remedy}.
+    """
+
+
 class DatabaseRefused(StoreError):
     """The database rejected the statement: {why}."""
 

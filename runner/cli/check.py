@@ -22,9 +22,11 @@ from runner.db.transaction import clock
 from runner.errors import ConfigurationError, StoreError
 from runner.queries.health import health, health_issues, ping
 from runner.queries.pauses import Pauses, pauses
+from runner.queries.rows import as_text
 from runner.queries.runners import HandlerWithoutRunner, runners, unknown_handlers
 from runner.queries.task.dependency_tree import dependency_cycles
 from runner.settings import Settings
+from runner.store.lanes import survey
 from runner.store.partitions.forecast import has_tasks_beyond
 from runner.store.partitions.layout import read_layout
 from runner.text import formatting
@@ -37,6 +39,7 @@ MAX_SKEW = timedelta(seconds=2)
 PINGS = 5
 
 MAX_CYCLES = 5
+MAX_REFUSED = 5
 
 SETTINGS = (TableColumn("SETTING", no_wrap=True), TableColumn("VALUE"), TableColumn("ORIGIN"))
 
@@ -208,6 +211,14 @@ async def _work(database: Database) -> AsyncIterator[Finding]:
         yield Finding("handlers", verdict, unknown_line(unknown_handler), advice)
     for finding in _pauses(paused, await database.read(clock)):
         yield finding
+    refused = [head for head in await database.read_single(survey) if head.refused is not None]
+    for head in refused[:MAX_REFUSED]:
+        name, queue = as_text(head.lane.handler), as_text(head.lane.queue)
+        text = f"task {head.refused} ({name}) waits first in queue {queue} and is never claimed"
+        yield Finding("tasks", CheckStatus.WRONG, text, f"The reason and the remedy: runner why {head.refused}")
+    if len(refused) > MAX_REFUSED:
+        text = f"{count_noun(len(refused) - MAX_REFUSED, 'more task')} of other queues are never claimed either"
+        yield Finding("tasks", CheckStatus.WRONG, text, "Fix the tasks above, then run this check again.")
     for cycle in (await database.read(dependency_cycles))[:MAX_CYCLES]:
         text = f"these tasks wait for each other and never run: {' -> '.join(map(str, (*cycle, cycle[0])))}"
         yield Finding("cycles", CheckStatus.WRONG, text, f"Break the cycle: runner unblock {cycle[0]}")

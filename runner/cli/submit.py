@@ -16,12 +16,12 @@ from runner.cli.new_tasks import Drafts, parse_option
 from runner.cli.output import print_json, print_line
 from runner.cli.submit_lines import Intake, open_input, progress, read_lines
 from runner.cli.wait import NO_WAIT, WaitOptions, wait_for_task
+from runner.client.commit import submit_alone
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
 from runner.handlers.options import SETTABLE
 from runner.model.task import NewTask, OnFailure, SubmitResult
 from runner.settings import Settings
-from runner.store.submit import submit_with_result
 from runner.text.operator import local_zone, now, operator
 from runner.text.sanitize import count_noun
 
@@ -192,6 +192,6 @@ def _submitting(settings: Settings) -> Iterator[Callable[[list[NewTask]], Submit
         context = open_database(settings)
         database = loop.run(context.__aenter__())
         try:
-            yield lambda tasks: loop.run(database.write(submit_with_result, tasks, notify=settings.notify))
+            yield lambda tasks: loop.run(submit_alone(database, tasks, notify=settings.notify))
         finally:
             loop.run(context.__aexit__(None, None, None))

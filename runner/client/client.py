@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.client.coalescing import Coalescer
+from runner.client.commit import submit_alone
 from runner.client.result_poller import ResultPoller
 from runner.errors import DatabaseUnavailable, WouldBlock
 from runner.model.task import NewTask, SubmitResult
@@ -59,11 +60,7 @@ class Client:
         return await asyncio.wrap_future(self.submit(tasks))
 
     async def _submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
-        from runner.store.submit import submit_with_result, takes_one_statement  # importing SQLAlchemy takes 0.25 s
-
-        database = await self._get_database()
-        transact = database.write_single if takes_one_statement(tasks) else database.write
-        return await transact(submit_with_result, tasks, notify=self.settings.notify)
+        return await submit_alone(await self._get_database(), tasks, notify=self.settings.notify)
 
     def submit_within(self, tx: object, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks in the transaction of an application's connection, without any other connection."""

@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from copy import copy
 from typing import NamedTuple
 
-from runner.errors import DatabaseRefused, InvalidInput, RunnerError
+from runner.client.commit import uncertain
+from runner.errors import DatabaseRefused, InvalidInput, RunnerError, SubmitUncertain
 from runner.model.task import NewTask, SubmitResult
 
 MOST = 1_000
@@ -100,5 +101,7 @@ def _fail(chunk: list[PendingSubmit], error: Exception) -> None:
     """Give each caller its own error, because raising one error in several threads mixes up its traceback."""
     for pending in chunk:
         own = copy(error) if isinstance(error, RunnerError) else error
+        if isinstance(error, SubmitUncertain):
+            own = uncertain(error, [pending.task])
         own.__cause__ = error.__cause__
         pending.future.set_exception(own)

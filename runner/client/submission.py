@@ -48,7 +48,8 @@ class Submission(Generic[P, R]):
         Raises:
             InvalidPayload: the arguments do not match the handler's signature.
             PayloadTooLarge: the arguments exceed the payload limit.
-            DatabaseUnavailable: the database cannot be reached; the task may or may not exist.
+            SubmitUncertain: the connection broke during the commit; the task may exist. The message names a search.
+            DatabaseUnavailable: the database cannot be reached; the task does not exist.
             WouldBlock: called on an event loop without `tx`.
             AutocommitConnection: `tx` has no open transaction; see also UnknownConnection and SyncAsyncMismatch.
             DuplicateTask: another task holds the unique key, and on_duplicate is "error".

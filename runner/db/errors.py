@@ -12,6 +12,9 @@ AWAY_STATES = ("08", "25006", "53", "57P", "58", "XX")
 CONTENT_STATES = ("22", "23")
 """SQLSTATE classes of rejected values: data, integrity."""
 
+UNKNOWN_STATES = ("08", "40003")
+"""SQLSTATE classes of a statement that may have been executed: broken connection, completion unknown."""
+
 AGAIN_STATES = ("40001", "40P01", "55P03")
 """Serialization failure, deadlock, lock not available: a retry may succeed."""
 
@@ -37,6 +40,16 @@ def is_transient(error: BaseException) -> bool:
     original = _original(error)
     state = _sqlstate(original)
     return state in AGAIN_STATES if state else any(sign in str(original) for sign in SQLITE_AGAIN)
+
+
+def is_answered(error: BaseException | None) -> bool:
+    """Return True if the server reported the error of a statement, which therefore changed nothing.
+
+    Args:
+        error: the error of a driver or of SQLAlchemy; None if it is unknown.
+    """
+    state = _sqlstate(_original(error)) if error is not None else ""
+    return bool(state) and not state.startswith(UNKNOWN_STATES)
 
 
 def translate(error: BaseException, url: str) -> StoreError | None:

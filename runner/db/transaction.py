@@ -10,7 +10,7 @@ from runner.db.async_core import AsyncCoreConnection
 from runner.db.dialects import Dialect
 from runner.db.schema import Tables
 from runner.db.statement import Prepared, Step, Steps, compiled_for, follow, follow_async
-from runner.db.types import db_now
+from runner.db.types import db_now, epoch_seconds
 
 T = TypeVar("T")
 
@@ -99,6 +99,11 @@ class Transaction:
 
     def _execute_step(self, step: Step) -> Coroutine[Any, Any, list[Any]]:
         return self.run(step.prepared, step.parameters)
+
+
+async def epoch(tx: Transaction) -> float:
+    """Return the database's time in seconds since 1970."""
+    return float(await tx.scalar(sa.select(epoch_seconds())))
 
 
 async def clock(tx: Transaction) -> datetime:

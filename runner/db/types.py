@@ -7,6 +7,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from runner.model.task import HIGHEST_FENCE
+
 SQLITE_FORMAT = "%Y-%m-%d %H:%M:%f"
 """A point in time as SQLite stores it: UTC text with milliseconds, which sorts correctly."""
 
@@ -224,9 +226,27 @@ def seconds_until(moment: Any) -> SecondsUntil:
     return SecondsUntil(moment)
 
 
+def epoch_seconds() -> sa.ColumnElement[float]:
+    """Seconds from 1970 to now by the database's clock."""
+    start = sa.literal_column("'1970-01-01 00:00:00Z'", Instant)
+    seconds: sa.ColumnElement[float] = -SecondsUntil(start)
+    return seconds
+
+
 def minute_number(moment: Any) -> MinuteNumber:
     """Minutes from 1970 to a time. Unlike the time itself, it is readable for infinity too."""
     return MinuteNumber(moment)
+
+
+def next_version(version: Any) -> sa.ColumnElement[int]:
+    """The version after a change. After the highest one it starts over, so that no version stops a statement."""
+    one: sa.ColumnElement[int] = sa.literal_column("1")
+    return sa.case((version < sa.literal_column(str(HIGHEST_FENCE)), version + one), else_=one)
+
+
+def raised(count: Any, by: Any, highest: int) -> sa.ColumnElement[int]:
+    """A count raised by a number, unless it is at its highest value, where it stays."""
+    return sa.case((count < sa.literal_column(str(highest)), count + by), else_=count)
 
 
 def ctid(table: sa.FromClause) -> sa.ColumnClause[Any]:

@@ -14,13 +14,14 @@ from runner.engine.slots import InFlight, Slots, width_of
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed
-from runner.policy.lanes import Lane, LanePosition, Lanes
+from runner.policy.lanes import Head, Lane, LanePosition, Lanes
 from runner.policy.polling import BackOff, Pace
 from runner.policy.retry import parse_plan
 from runner.policy.suspicion import Ask, Proof, Suspect, first, more
 from runner.settings import Settings
 from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect
-from runner.store.lanes import survey
+from runner.store.lanes import DENSE, MANY, SurveyScope, survey
+from runner.text.sanitize import one_line
 
 log = logging.getLogger("runner.claim")
 
@@ -86,6 +87,14 @@ class Claimer:
         self._submitted = False
         self.work_left = False
         """True if due tasks may remain because slots were full or a scan failed; the next chance triggers a scan."""
+        self._reported: frozenset[int] = frozenset()
+        """Tasks that block no others, but are never claimed, as of the last survey."""
+        self._skip = 0
+        """Lanes to leave out of the next survey: no claim took a task from them."""
+        self._skipped = 0
+        """Lanes that the last survey left out for that reason."""
+        self._many = False
+        """True if the last survey left lanes out."""
         self._suspects = 0
         """Unproven suspects after the last scan; more may be due."""
         self.open = False
@@ -168,16 +177,20 @@ class Claimer:
         if surveyed:
             await self._survey()
         self._submitted = False
+        total = 0
         while self.lanes and self._allowed():
             claimed_count = await self._claim_round()
             if claimed_count is None:
                 self.work_left = True
                 break
-            if surveyed and not claimed_count and not self.lanes:
-                break  # a survey also returns tasks that a claim skips, e.g. suspects: do not loop
-            surveyed = not self.lanes or self._pace.is_due(time.monotonic())
-            if surveyed:
+            total += claimed_count
+            if surveyed and not total and not self.lanes:
+                # A survey also returns tasks that a claim skips, e.g. suspects: do not loop. Other lanes come next.
+                self._skip = self._skipped + MANY if self._many else 0
+                break
+            if not self.lanes or self._pace.is_due(time.monotonic()):
                 await self._survey()
+                surveyed, total = True, 0
             await asyncio.sleep(0)
         await self._claim_suspects()
 
@@ -185,15 +198,34 @@ class Claimer:
         return self.open and self._may_claim() and time.monotonic() >= self._retry_at
 
     async def _survey(self) -> None:
-        started = time.monotonic()
-        self.lanes.survey(await self._database.read_single(survey))
+        started, dense = time.monotonic(), DENSE if self._many else 0
+        self._skipped, self._skip = self._skip, 0
+        scope = SurveyScope(list(self._handlers), sorted(self._queues), MANY, self._skipped, dense)
+        heads = await self._database.read_single(survey, scope)
+        self._many = len(heads) == MANY
+        self.lanes.survey(heads)
+        self._report_refused(heads)
         self._pace.record(started, time.monotonic())
+
+    def _report_refused(self, heads: list[Head]) -> None:
+        """Log each task once that waits at the head of its lane and that no claim takes."""
+        refused = {head.refused: head.lane for head in heads if head.refused is not None}
+        for task_id in refused.keys() - self._reported:
+            name, queue = one_line(refused[task_id].handler), one_line(refused[task_id].queue)
+            log.warning(
+                "task %d (%s) in queue %s is never claimed: `runner why %d` names the reason and the remedy",
+                task_id,
+                name,
+                queue,
+                task_id,
+            )
+        self._reported = frozenset(refused)
 
     async def _claim_round(self) -> int | None:
         """Claim once per pool of slots and return the number of tasks; None if no due lane has a free slot."""
         claimed_count = None
         for slots in (self._in_flight.on_loop, self._in_flight.in_threads):
-            lanes = {lane: place for lane, place in self.lanes.places.items() if self._slots(lane) is slots}
+            lanes = self.lanes.first(self.lanes.places, lambda lane: self._slots(lane) is slots)  # noqa: B023
             limit = min(slots.room(), self._batch)
             if not lanes or limit <= 0:
                 continue
@@ -211,7 +243,7 @@ class Claimer:
         self._suspects = len(self._unproven())
 
     async def _claim_group(self, ask: Ask) -> list[Claimed]:
-        lanes = {lane: place for lane, place in self.lanes.known.items() if self._slots(lane).free}
+        lanes = self.lanes.first(self.lanes.known, lambda lane: self._slots(lane).free)
         if not lanes or ask.limit <= 0 or not self._allowed():
             return []
         with self._claim_pending():

@@ -1,6 +1,7 @@
 """Handler results as JSON text that both databases accept."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,9 @@ from pydantic_core import to_json
 from runner.handlers.signature import HIDDEN, require_faithful, require_shown
 from runner.model.outcome import RESULT_NOT_KEPT, Dead, Done, Failure, Outcome, Retry
 from runner.text.redact import MASK, secrets
+
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""The escape of the character NUL in JSON. After an escaped backslash, `u0000` is text."""
 
 
 def done(result: Any, limit: int) -> Done:
@@ -32,7 +36,7 @@ def done(result: Any, limit: int) -> Done:
         return _not_kept("it cannot be serialized as JSON")
     if hidden:
         return _not_kept("it contains a secret, of which JSON would hold asterisks")
-    if "\\u0000" in text:
+    if "\\u0000" in text and _NUL.search(text):
         return _not_kept("it contains the character NUL, which PostgreSQL cannot store")
     if len(text) * 4 > limit and (size := len(text.encode())) > limit:
         return _not_kept(f"{size:,} bytes exceed the result_limit of {limit:,}")

@@ -1,8 +1,7 @@
 """Metrics: counters of a runner for its log and for the minute statistics."""
 
-import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 from runner.model.task import Claimed, State
@@ -29,9 +28,14 @@ KEPT = 120.0
 
 
 class Metrics:
-    """Counts moves in total and per minute."""
+    """Counts moves in total and per minute.
 
-    def __init__(self) -> None:
+    Args:
+        now: returns the database's time in seconds since 1970.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
         self.verbs: Counter[str] = Counter()
         self._minutes: dict[tuple[int, str, str], Minute] = {}
         self._changed: set[tuple[int, str, str]] = set()
@@ -66,7 +70,7 @@ class Metrics:
         """Return the minutes that changed since the last call."""
         changed = [self._minutes[key] for key in self._changed]
         self._changed.clear()
-        oldest = int((time.time() - KEPT) // 60)
+        oldest = int((self._now() - KEPT) // 60)
         self._minutes = {key: minute for key, minute in self._minutes.items() if key[0] >= oldest}
         return changed
 
@@ -89,7 +93,7 @@ class Metrics:
             self._changed.add(key)
 
     def _minute(self, queue: str, handler: str) -> Minute:
-        key = (int(time.time() // 60), queue, handler)
+        key = (int(self._now() // 60), queue, handler)
         minute = self._minutes.get(key)
         if minute is None:
             start = datetime.fromtimestamp(key[0] * 60, UTC)

@@ -73,6 +73,7 @@ class Runner:
         self.worker = Worker(
             settings,
             self.database,
+            now=lambda: self.lease.database_time(),  # noqa: PLW0108 - created below
             may_start=lambda: self.lease.is_valid,
             on_room=lambda: self.claimer.rescan(),  # noqa: PLW0108 - created below
             on_final=lambda task: self.dependency_resolver.add(task),  # noqa: PLW0108 - created below

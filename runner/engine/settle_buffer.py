@@ -171,6 +171,7 @@ class SettleBuffer:
             other = await self._database.write(settle, self.runner_id, rest)
             settled.verbs |= other.verbs
             settled.fenced |= other.fenced
+            settled.written |= other.written
 
 
 REJECTED = Dead(failure=Failure("DatabaseRefused", "the database refused the outcome of this attempt"))

@@ -41,6 +41,7 @@ class Worker:
     Args:
         settings: the settings of the runner.
         database: the database that receives the outcomes.
+        now: returns the database's time in seconds since 1970.
         may_start: True while the lease is valid; otherwise other runners may have the tasks.
         on_room: called when a slot is free and no task waits for it.
         on_final: called with each task that reached a final state.
@@ -50,6 +51,7 @@ class Worker:
         self,
         settings: Settings,
         database: Database,
+        now: Callable[[], float],
         may_start: Callable[[], bool],
         on_room: Callable[[], None],
         on_final: Callable[[FinishedParent], None],
@@ -63,7 +65,7 @@ class Worker:
         self._context = contextvars.copy_context()
         """The context of the runner: a task that starts when another ends must not inherit the context of that task."""
         timeout = settings.timeout.total_seconds() if settings.timeout else None
-        self.metrics = Metrics()
+        self.metrics = Metrics(now)
         self.in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch)
         limit = int(settings.result_limit)
         self._done = partial(done, limit=limit)
@@ -225,11 +227,15 @@ class Worker:
         for running, settlement in batch:
             task = running.task
             self.in_flight.remove(running)
-            verb = settled.verbs.get(task.id)
+            verb = settled.verbs.get(task.id) or settled.written.get(task.id)
             if verb is None:
                 self.metrics.verbs["fenced"] += 1
                 log.warning("task %d (%s) was fenced out: its outcome is discarded", task.id, task.handler)
                 continue
+            if task.id in settled.written:
+                log.info(
+                    "task %d (%s): %s was written before: its commit was not answered", task.id, task.handler, verb
+                )
             self.metrics.add(verb, task.queue, task.handler, task.attempt, settlement.duration)
             if MOVES[verb].target.final:
                 self._on_final(FinishedParent(task.id, task.handler, task.key))
@@ -261,19 +267,11 @@ def _exception_of(running: Running) -> BaseException | None:
 _LEVELS = {"die": logging.ERROR, "retry": logging.WARNING, "rescue": logging.WARNING}
 """Levels of the moves that need attention; the others are information."""
 
-_RESCUES = {
-    "rescue": "rescued from a lost runner",
-    "die": "is dead: its runner was lost on its last attempt",
-    "cancel": "cancelled: its runner was lost after a terminate request",
-}
-
 
 def log_rescued(id: int, task: Rescued) -> None:
     """Log a task that this runner took from a lost one."""
     extra = {"task": id, "handler": task.handler, "queue": task.queue, "key": task.key, "attempt": task.attempt}
-    log.log(
-        _LEVELS.get(task.verb, logging.WARNING), "task %d (%s) %s", id, task.handler, _RESCUES[task.verb], extra=extra
-    )
+    log.log(_LEVELS.get(task.verb, logging.WARNING), "task %d (%s) %s", id, task.handler, task.text, extra=extra)
 
 
 def _log_failure(running: Running, settlement: Settlement, verb: str) -> None:

@@ -36,6 +36,12 @@ LIVE = (State.WAITING, State.BLOCKED, State.RUNNING)
 FINAL = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
 
 
+MOST_ATTEMPTS = 1_000_000_000
+HIGHEST_FENCE = 1_000_000_000_000_000_000
+"""Highest values of the columns `attempt`, `rescues` and `releases`, and of `fence` and `version`. Checks of the table
+refuse higher ones, and only a foreign client can come near them."""
+
+
 class Shown(StrEnum):
     """The displayed state of a task: a stored state, or one derived from it and the database's clock."""
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import by_column, same_id
 from runner.db.transaction import Transaction
-from runner.db.types import Instant
+from runner.db.types import Instant, next_version
 from runner.model.task import State
 from runner.operations.eligibility import objection
 from runner.operations.results import Conflict, Result, Skipped, Target
@@ -137,7 +137,7 @@ async def change(tx: Transaction, ids: Sequence[int], **values: Any) -> None:
     """Set columns of locked live tasks, and raise their versions."""
     task = tx.tables.task
     statement = sa.update(task).where(tx.dialect.one_of(task.c.id, ids))
-    await tx.execute(statement.values(version=task.c.version + 1, **values))
+    await tx.execute(statement.values(version=next_version(task.c.version), **values))
 
 
 async def reschedule(tx: Transaction, times: Mapping[int, datetime], **others: Any) -> dict[int, datetime | None]:
@@ -150,7 +150,7 @@ async def reschedule(tx: Transaction, times: Mapping[int, datetime], **others: A
         return {}
     task = tx.tables.task
     due, match = tx.dialect.one_by_one(tx.dialect.rows("due", DUE_COLUMNS), task, same_id)
-    values = {"run_at": due.c.run_at, "version": task.c.version + 1} | others
+    values = {"run_at": due.c.run_at, "version": next_version(task.c.version)} | others
     statement = sa.update(task).where(match).values(values).returning(task.c.id, task.c.run_at)
     rows = await tx.rows(statement, tx.dialect.parameters("due", by_column(DUE_COLUMNS, times.items())))
     return {id: moment(run_at) for id, run_at in rows}

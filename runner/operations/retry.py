@@ -6,8 +6,10 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
 
+import sqlalchemy as sa
+
 from runner.db.transaction import Transaction, clock
-from runner.model.task import MOVES
+from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, MOVES
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.edit_values import check_against
 from runner.operations.lock import LockedTask, change, lock_targets, reschedule
@@ -15,13 +17,17 @@ from runner.operations.results import Actor, Result, Target
 from runner.operations.unique_keys import assign_keys, lock_keys
 from runner.store import history
 
+RESTARTS = HIGHEST_FENCE // 10, HIGHEST_FENCE // 2
+"""The range of the next fence of a task whose fence is at its bound. Claims do not count as far as that."""
+
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 async def retry_now(tx: Transaction, targets: Iterable[Target], by: Actor, spread: float = 0.0) -> Result:
     """Make waiting tasks due now, and requeue dead and cancelled ones with all their attempts.
 
-    A task that lost runners is no longer a suspect. A task whose unique key another task holds is skipped; the others
+    A task that lost runners is no longer a suspect. Attempts and a fence at the bound of their columns start over, so
+    that the task can be claimed again. A task whose unique key another task holds is skipped; the others
     hold their keys again until they finish.
 
     Args:
@@ -74,19 +80,36 @@ async def _retry(
         await history.requeue(tx, finished)
     now = await clock(tx)
     delays = {task.id: timedelta(seconds=random.uniform(0, spread)) for task in tasks}  # noqa: S311 - guards nothing
-    times = await reschedule(tx, {id: now + delay for id, delay in delays.items()}, rescues=0)
+    fence = random.randrange(*RESTARTS)  # noqa: S311 - avoids the fences of earlier claims, guards nothing
+    restarted = _restarted(tx, fence)
+    times = await reschedule(tx, {id: now + delay for id, delay in delays.items()}, rescues=0, **restarted)
     if values and tasks:
         await change(tx, [task.id for task in tasks], **values)
-    await record(tx, by, [_entry(verb, task, times, values) for task in tasks])
+    await record(tx, by, [_entry(verb, task, times, values, fence) for task in tasks])
     result.changed = [task.id for task in tasks]
     return result
 
 
-def _entry(verb: str, task: LockedTask, times: Mapping[int, object], values: Mapping[str, Any]) -> AuditEntry:
+def _restarted(tx: Transaction, fence: int) -> dict[str, Any]:
+    """The attempts and the fence of tasks that have one of them at the bound of its column; others keep theirs."""
+    task = tx.tables.task.c
+    return {
+        "attempt": sa.case((task.attempt < MOST_ATTEMPTS, task.attempt), else_=0),
+        "fence": sa.case((task.fence < HIGHEST_FENCE, task.fence), else_=fence),
+    }
+
+
+def _entry(
+    verb: str, task: LockedTask, times: Mapping[int, object], values: Mapping[str, Any], fence: int
+) -> AuditEntry:
     new = {name: value for name, value in values.items() if getattr(task, name) != value}
     before: dict[str, Any] = {"run_at": task.run_at, **{name: getattr(task, name) for name in new}}
     after: dict[str, Any] = {"run_at": times[task.id], **new}
+    restarted = fence if task.fence >= HIGHEST_FENCE else task.fence
     if task.state.final:
         before |= {"state": task.state, "attempt": task.attempt, "rescues": task.rescues, "fence": task.fence}
-        after |= {"state": MOVES["requeue"].target, "attempt": 0, "rescues": 0, "fence": task.fence}
+        after |= {"state": MOVES["requeue"].target, "attempt": 0, "rescues": 0, "fence": restarted}
+    elif task.fence >= HIGHEST_FENCE or task.attempt >= MOST_ATTEMPTS:
+        before |= {"attempt": task.attempt, "fence": task.fence}
+        after |= {"attempt": 0 if task.attempt >= MOST_ATTEMPTS else task.attempt, "fence": restarted}
     return AuditEntry(verb, before, after, task.id)

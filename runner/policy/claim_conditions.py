@@ -3,137 +3,22 @@
 A new condition is one class here, and one entry in CLAIM_POLICY (runner.policy.claim_order).
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from collections.abc import Iterator, Sequence
+from datetime import UTC, tzinfo
 from shlex import quote
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
 from runner.db.schema import Tables, is_state
 from runner.db.schema.states import Condition
 from runner.db.types import db_now
-from runner.model.task import State
+from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, State
+from runner.policy.claim_facts import ClaimFacts, ClaimScope, Explanation, RemedyStep
 from runner.policy.suspicion import ALONE, FIRST, WIDTHS
 from runner.policy.suspicion import width as width_of
 from runner.text.formatting import reason, sentence_of, since, when
 from runner.text.sanitize import count_noun, one_line
-
-
-class Explanation(NamedTuple):
-    """Why a condition keeps a task from running.
-
-    Args:
-        kind: a name for programs, such as due or paused.
-        text: a sentence; values from the database in it are safe to print.
-        advice: the next step; empty if there is none.
-        view: where to see more: one task by its id, or the audit log of an object.
-    """
-
-    kind: str
-    text: str
-    advice: str = ""
-    view: tuple[Literal["task", "audit"], str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RemedyStep:
-    """One change an operator can make.
-
-    Args:
-        kind: a name for programs: unblock, attempts, due, resume, runner, slots, threads or priority.
-        text: the condition, as the continuation of "if".
-        command: the shell command that makes the change.
-    """
-
-    kind: str
-    text: str
-    command: str
-
-
-class _Task(Protocol):
-    @property
-    def id(self) -> int: ...
-    @property
-    def run_at(self) -> datetime | None: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def max_attempts(self) -> int | None: ...
-    @property
-    def rescues(self) -> int: ...
-    @property
-    def error(self) -> str | None: ...
-    @property
-    def handler(self) -> str: ...
-
-
-class _Pause(Protocol):
-    @property
-    def since(self) -> datetime | None: ...
-    @property
-    def until(self) -> datetime | None: ...
-    @property
-    def by(self) -> str | None: ...
-    @property
-    def why(self) -> str | None: ...
-
-
-class _Entry(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def pause(self) -> _Pause | None: ...
-
-
-class _Slots(Protocol):
-    @property
-    def running(self) -> Mapping[str, int]: ...
-
-
-class ClaimFacts(Protocol):
-    """The facts about a live task that explanations use."""
-
-    @property
-    def task(self) -> _Task:
-        """The task."""
-
-    @property
-    def at(self) -> datetime:
-        """The database's time."""
-
-    @property
-    def refused(self) -> Collection[str]:
-        """The names of the conditions whose SQL about the task is not true."""
-
-    @property
-    def later(self) -> bool:
-        """True if its due time is in the future."""
-
-    @property
-    def queue(self) -> _Entry | None:
-        """The registry entry of its queue; None if there is none."""
-
-    @property
-    def handler(self) -> _Entry | None:
-        """The registry entry of its handler; None if there is none."""
-
-    @property
-    def candidates(self) -> Sequence[_Slots]:
-        """The live runners that claim such tasks, each with its running tasks by handler."""
-
-
-class ClaimScope(NamedTuple):
-    """The other names that the SQL of a condition may use.
-
-    Args:
-        tables: the tables of the installation.
-        runner_id: the claiming runner, as SQL; None outside of a claim, e.g. for a position in the queue.
-    """
-
-    tables: Tables
-    runner_id: sa.ColumnElement[int] | None = None
 
 
 class ClaimCondition:
@@ -183,17 +68,48 @@ class AttemptsLeft(ClaimCondition):
         if self.name in facts.refused:
             limit = count_noun(task.max_attempts or 0, "attempt")
             text = f"It has used {task.attempt} of {limit} and will not be retried."
-            yield Explanation(self.name, text, self._command(task))
+            yield Explanation(self.name, text, self._command(facts))
 
     def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
         """Allow one more attempt."""
         if self.name not in facts.refused:
             return ()
         limit = count_noun(facts.task.attempt + 1, "attempt")
-        return (RemedyStep(self.name, f"it were allowed {limit}", self._command(facts.task)),)
+        return (RemedyStep(self.name, f"it were allowed {limit}", self._command(facts)),)
 
-    def _command(self, task: _Task) -> str:
-        return f"runner edit {task.id} --max-attempts {task.attempt + 1}"
+    def _command(self, facts: ClaimFacts) -> str:
+        return f"runner edit {facts.task.id} --max-attempts {facts.task.attempt + 1}"
+
+
+class BelowBounds(ClaimCondition):
+    """A task whose attempts or fence are at the bound of their column is not claimed: the claim raises both.
+
+    One row at a bound would make the table refuse a whole claim. The comparison is an inequality, which planners expect
+    of nearly every row.
+    """
+
+    name = "bounds"
+
+    def of_task(self, task: Any, _scope: ClaimScope) -> Sequence[Condition]:
+        """The SQL that neither is at its bound."""
+        bounds = ((task.attempt, MOST_ATTEMPTS), (task.fence, HIGHEST_FENCE))
+        return [count != sa.literal_column(str(highest)) for count, highest in bounds]
+
+    def explain(self, facts: ClaimFacts, _zone: tzinfo) -> Iterator[Explanation]:
+        """Name the bound, and the operation that resets both."""
+        task = facts.task
+        if self.name in facts.refused:
+            column = (
+                f"attempts are {MOST_ATTEMPTS:,}" if task.attempt >= MOST_ATTEMPTS else f"fence is {HIGHEST_FENCE:,}"
+            )
+            text = f"Its {column}, the highest possible value, which only a change by another program can reach."
+            yield Explanation(self.name, text, f"runner retry {task.id}")
+
+    def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
+        """Retry it."""
+        if self.name not in facts.refused:
+            return ()
+        return (RemedyStep(self.name, "it were retried", f"runner retry {facts.task.id}"),)
 
 
 class Due(ClaimCondition):
@@ -260,7 +176,7 @@ class NotPaused(ClaimCondition):
         ]
 
 
-def _pauses(facts: ClaimFacts) -> Iterator[tuple[str, _Entry, _Pause, str]]:
+def _pauses(facts: ClaimFacts) -> Iterator[tuple[str, Any, Any, str]]:
     """The pauses in force, each with the command that ends it."""
     for kind, option, entry in (("queue", "", facts.queue), ("handler", "--handler ", facts.handler)):
         if entry is not None and entry.pause is not None:

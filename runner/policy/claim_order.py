@@ -13,17 +13,8 @@ import sqlalchemy as sa
 from runner.db.schema import is_state
 from runner.db.schema.states import Condition
 from runner.model.task import State
-from runner.policy.claim_conditions import (
-    AttemptsLeft,
-    ClaimCondition,
-    ClaimFacts,
-    ClaimScope,
-    Due,
-    Explanation,
-    Isolation,
-    NotPaused,
-    RemedyStep,
-)
+from runner.policy.claim_conditions import AttemptsLeft, BelowBounds, ClaimCondition, Due, Isolation, NotPaused
+from runner.policy.claim_facts import ClaimFacts, ClaimScope, Explanation, RemedyStep
 
 
 class ClaimOrder(Protocol):
@@ -169,5 +160,5 @@ class ClaimPolicy:
 
 DUE, PAUSED, ISOLATION = Due(), NotPaused(), Isolation()
 
-CLAIM_POLICY = ClaimPolicy(StrictOrder(), DUE, (AttemptsLeft(), DUE, PAUSED), ISOLATION)
+CLAIM_POLICY = ClaimPolicy(StrictOrder(), DUE, (AttemptsLeft(), BelowBounds(), DUE, PAUSED), ISOLATION)
 """The policy of this project; a new condition is registered here."""

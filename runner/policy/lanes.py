@@ -1,7 +1,8 @@
 """Lanes: the order in which a runner claims from its queues, and the position that it has reached in each."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from runner.model.task import Claimed
@@ -9,6 +10,11 @@ from runner.policy.claim_order import CLAIM_POLICY
 
 RECALLED = 8
 """Maximum number of lanes to remember: a claim right after a submit must not query many lanes."""
+
+
+CLAIMED = 500
+"""Maximum number of lanes of one claim, more than the tasks of a batch. A survey returns lanes in order, so that the
+first tasks of n lanes are those of the first n."""
 
 
 class Lane(NamedTuple):
@@ -27,12 +33,14 @@ class Head(NamedTuple):
         run_at: time at which the task is due, in the database's own form.
         wait: seconds until then by the database's clock; zero or less if it is due.
         paused: True if the queue or the handler is paused.
+        refused: id of its first task if no claim ever takes that task, else None.
     """
 
     lane: Lane
     run_at: Any
     wait: float
     paused: bool
+    refused: int | None = None
 
 
 class LanePosition(NamedTuple):
@@ -70,10 +78,11 @@ class Lanes:
         """Start over with the result of a survey."""
         rank = CLAIM_POLICY.order.rank
         claimable = [head for head in heads if not head.paused and self.accepts(head.lane)]
-        due = sorted((head for head in claimable if head.wait <= 0), key=lambda head: rank(head.lane.priority))
+        due = [head for head in claimable if head.wait <= 0]
+        due.sort(key=lambda head: (rank(head.lane.priority), head.run_at))
         self.known = {head.lane: self.start for head in due}
         self.places = dict(self.known)
-        for lane in reversed(self.known):
+        for lane in reversed(list(islice(self.known, RECALLED))):
             self.lately.pop(lane, None)
             self.lately[lane] = None
         for lane in list(self.lately)[:-RECALLED]:
@@ -83,7 +92,18 @@ class Lanes:
     def recall(self) -> None:
         """Treat the lanes that recently had due tasks as due: a new task is most likely in one of them."""
         lately = sorted(self.lately, key=lambda lane: CLAIM_POLICY.order.rank(lane.priority))
-        self.places |= {lane: self.start for lane in lately if lane not in self.places}
+        recalled = {lane: self.start for lane in lately if lane not in self.places}
+        self.places = recalled | self.places
+
+    @staticmethod
+    def first(places: Mapping[Lane, LanePosition], wanted: Callable[[Lane], bool]) -> dict[Lane, LanePosition]:
+        """Return the lanes to claim from, in order, at most CLAIMED: the next tasks are in them.
+
+        Args:
+            places: positions by lane, in the order of a survey.
+            wanted: returns whether a lane is to be claimed from.
+        """
+        return dict(islice(((lane, place) for lane, place in places.items() if wanted(lane)), CLAIMED))
 
     def advance(self, lanes: Iterable[Lane], claimed: Sequence[Claimed], requested: int) -> None:
         """Move past the claimed tasks.

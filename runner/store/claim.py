@@ -11,9 +11,9 @@ from runner.db.dialects import DIALECTS, Dialect, by_column
 from runner.db.schema import Tables, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import NO_JOIN, ByteCount, Instant, ctid, db_later, db_now, minute_number
+from runner.db.types import NO_JOIN, ByteCount, Instant, ctid, db_later, db_now, minute_number, next_version
 from runner.model.task import MOVES, Claimed
-from runner.policy.claim_conditions import ClaimScope
+from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.policy.lanes import Lane, LanePosition
 from runner.policy.suspicion import Ask
@@ -160,7 +160,7 @@ def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes") ->
             state=state_literal(MOVES["claim"].target),
             attempt=task.c.attempt + sa.literal_column("1"),
             fence=task.c.fence + sa.literal_column("1"),
-            version=task.c.version + sa.literal_column("1"),
+            version=next_version(task.c.version),
             runner_id=RUNNER_ID,
             host=sa.bindparam("host", type_=sa.Text),
             claimed_at=db_now(),

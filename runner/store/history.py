@@ -10,7 +10,7 @@ from runner.db.dialects import DIALECTS, Dialect, by_column
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
-from runner.db.types import JsonText, db_now
+from runner.db.types import JsonText, db_now, next_version
 from runner.model.task import MOVES, State
 
 ENDING_COLUMNS: dict[str, Any] = {
@@ -133,7 +133,7 @@ def _copied(
         "duration": result_values["duration"],
         "result": sa.cast(result_values["result"], JsonText),
         "finished_at": db_now(),
-        "version": row["version"] + sa.literal_column("1"),
+        "version": next_version(row["version"]),
     }
     return list(values), sa.select(*values.values()).select_from(source)
 
@@ -165,7 +165,7 @@ async def requeue(tx: Transaction, ids: list[int]) -> set[int]:
     old = {name: history.c[name] for name in shared(tx.tables)} | {"error": history.c.error}
     cleared = {"runner_id": sa.null(), "claimed_at": sa.null(), "attempt": sa.literal_column("0")}
     new = {"state": state_literal(move.target), "run_at": db_now(), "rescues": sa.literal_column("0")}
-    values: dict[str, Any] = old | cleared | new | {"version": history.c.version + 1}
+    values: dict[str, Any] = old | cleared | new | {"version": next_version(history.c.version)}
     is_selected = history.c.id.in_(ids) & is_state(history.c.state, *(state for state in move.sources if state))
     copy = (
         sa.insert(task).from_select(list(values), sa.select(*values.values()).where(is_selected)).returning(task.c.id)
@@ -191,7 +191,7 @@ async def restore(tx: Transaction, back: Sequence[tuple[Any, ...]]) -> None:
     values: dict[str, Any] = {name: history.c[name] for name in shared(tx.tables)} | {
         "state": state_literal(target.target),
         "error": lost.c.error,
-        "version": history.c.version + 1,
+        "version": next_version(history.c.version),
     }
     is_selected = (history.c.id == lost.c.id) & is_state(history.c.state, *(state for state in target.sources if state))
     rows = sa.select(*values.values()).select_from(history.join(lost, is_selected))

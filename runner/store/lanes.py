@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -10,82 +11,171 @@ from runner.db.dialects import DIALECTS, Dialect
 from runner.db.schema import Tables, is_state
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import NO_JOIN, db_now, seconds_until
+from runner.db.types import Instant, db_now, seconds_until
 from runner.model.task import State
-from runner.policy.claim_conditions import ClaimScope
+from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import CLAIM_POLICY, PAUSED
 from runner.policy.lanes import Head, Lane
 
+MANY = 2_000
+"""Maximum number of lanes that a survey returns to a runner. The next survey returns others."""
 
-async def survey(tx: Transaction) -> list[Head]:
-    """Return every lane with waiting tasks and the time of its first task.
+DENSE = 1_000_000
+"""Maximum number of index entries to read one after the other where lanes are many and short."""
+
+LANE = ("queue", "handler", "priority")
+
+
+class SurveyScope(NamedTuple):
+    """The lanes that a runner claims from.
+
+    Args:
+        handlers: names of its handlers.
+        queues: its queues; empty for all.
+        limit: maximum number of lanes to return.
+        skip: number of lanes to leave out, in the order of the claims.
+        dense: maximum number of index entries to read one after the other before the walk from lane to lane. A short
+            lane is read faster than it is skipped.
+    """
+
+    handlers: Collection[str]
+    queues: Collection[str]
+    limit: int
+    skip: int = 0
+    dense: int = 0
+
+
+async def survey(tx: Transaction, scope: SurveyScope | None = None) -> list[Head]:
+    """Return lanes with waiting tasks, each with the time of its first task.
 
     The cost grows with the number of lanes, not of tasks: one index look-up per lane.
 
     Args:
-        tx: an open transaction.
+        tx: an open transaction; one statement is executed.
+        scope: the lanes of a runner; None for those of every handler, paused or not.
 
     Returns:
-        One head per lane, of any handler, paused or not.
+        One head per lane. With a scope: only lanes that are not paused, in the order in which they are claimed, and the
+        lanes that are not due yet after them, the earliest first.
     """
-    rows = await tx.run(_prepared(tx.tables, tx.driver), {})
-    return [Head(Lane(*row[:3]), row[3], float(row[4]), bool(row[5])) for row in rows]
+    names: tuple[str, ...] = ()
+    parameters: dict[str, Any] = {}
+    if scope is not None:
+        parameters = {"limit": scope.limit, "skip": scope.skip, "dense": scope.dense}
+        for name, values in (("handlers", scope.handlers), ("queues", scope.queues)):
+            if values or name == "handlers":
+                names += (name,)
+                parameters |= tx.dialect.parameters(name, {"name": list(values)})
+    prepared = _prepared(tx.tables, tx.driver, names, dense=bool(parameters.get("dense")))
+    rows = await tx.run(prepared, parameters)
+    return [Head(Lane(*row[:3]), row[3], float(row[4]), bool(row[5]), row[6]) for row in rows]
 
 
 @lru_cache
-def _prepared(tables: Tables, driver: sa.Dialect) -> Prepared:
-    return Prepared(survey_statement(tables, DIALECTS[driver.name]), driver)
+def _prepared(tables: Tables, driver: sa.Dialect, names: tuple[str, ...], *, dense: bool) -> Prepared:
+    return Prepared(survey_statement(tables, DIALECTS[driver.name], names, dense=dense), driver)
 
 
-def survey_statement(tables: Tables, dialect: Dialect) -> sa.Select[Any]:
+def survey_statement(
+    tables: Tables, dialect: Dialect, names: tuple[str, ...] = (), *, dense: bool = False
+) -> sa.Select[Any]:
+    """Return the statement of a survey.
+
+    Args:
+        tables: the tables of the installation.
+        dialect: the dialect of the database.
+        names: the restrictions of a scope, "handlers" and "queues"; empty for all lanes.
+        dense: read index entries one after the other first.
+    """
+    head = _dense_heads(tables, dialect) if dense else _walk(tables, dialect, _before_all())
+    registries = ((head.c.queue, tables.queue), (head.c.handler, tables.handler))
+    # As sets that are read once; joined, a planner that expects few lanes would look each of them up.
+    paused = [name.in_(sa.select(entry.c.name).where(PAUSED.is_paused(entry))) for name, entry in registries]
+    chosen = sa.select(*head.c, sa.or_(*paused).label("paused"))
+    if names:
+        column = {"handlers": head.c.handler, "queues": head.c.queue}
+        accepted = [column[name].in_(sa.select(dialect.rows(name, {"name": sa.Text}).c.name)) for name in names]
+        limit, skip = (sa.bindparam(name, type_=sa.Integer) for name in ("limit", "skip"))
+        chosen = chosen.where(*accepted, ~sa.or_(*paused)).order_by(*_claim_order(head)).limit(limit).offset(skip)
+    lane = chosen.subquery("chosen")
+    columns = (*(lane.c[name] for name in LANE), lane.c.run_at, seconds_until(lane.c.run_at), lane.c.paused)
+    return sa.select(*columns, _refused(tables, lane))
+
+
+def _claim_order(head: sa.FromClause) -> list[sa.ColumnElement[Any]]:
+    """The due lanes in the order of claims, then the others by time."""
+    later = head.c.run_at > db_now()
+    due = SimpleNamespace(priority=sa.case((later, sa.null()), else_=head.c.priority))
+    return [later, *CLAIM_POLICY.order.of_lanes(due), head.c.run_at]
+
+
+def _refused(tables: Tables, lane: sa.Subquery) -> sa.ScalarSelect[int]:
+    """The id of the first task of a lane if no claim ever takes it; null otherwise."""
+    task = tables.task.alias("first").c
+    claimable = sa.and_(*CLAIM_POLICY.of_task(task, ClaimScope(tables)))
+    mine = (task[name] == lane.c[name] for name in LANE)
+    first = sa.select(sa.case((~claimable, task.id))).where(is_state(task.state, State.WAITING), *mine)
+    first = first.order_by(*CLAIM_POLICY.order.within_lane(task)).limit(sa.literal_column("1"))
+    return first.correlate(lane).scalar_subquery()
+
+
+def _dense_heads(tables: Tables, dialect: Dialect) -> sa.Subquery:
+    """The lanes of the first index entries, read one after the other, and then those of a walk from lane to lane."""
+    row = tables.task.alias("short")
+    entries = _along_index(row).limit(sa.bindparam("dense", type_=sa.Integer)).subquery("entry").c
+    lane = [entries[name] for name in LANE]
+    dense = sa.select(*lane, sa.func.min(entries.run_at).label("run_at")).group_by(*lane).cte("dense")
+    one: sa.ColumnElement[int] = sa.literal_column("1")
+    last = sa.select(dense).order_by(*(dense.c[name].desc() for name in LANE)).limit(one).subquery("last")
+    start = sa.select(*(last.c[name] for name in LANE)).select_from(_before_all().outerjoin(last, sa.true()))
+    walk = _walk(tables, dialect, start.subquery("behind"))
+    return sa.union_all(sa.select(dense), sa.select(walk)).subquery("head")
+
+
+def _before_all() -> sa.Subquery:
+    """One row, which is before every lane."""
+    columns: list[sa.ColumnElement[Any]] = [sa.literal_column(none) for none in _NONE]
+    return sa.select(*(column.label(name) for name, column in zip(LANE, columns, strict=True))).subquery("start")
+
+
+def _walk(tables: Tables, dialect: Dialect, start: sa.FromClause) -> sa.CTE:
     """Walk the index of waiting tasks from lane to lane, a "loose index scan".
 
-    Neither database skips within an index by itself (SELECT DISTINCT reads all of it), so a recursive query asks for
-    the first row behind the lane of the last one.
+    Neither database skips within an index by itself (SELECT DISTINCT reads all of it), so a recursive query looks up
+    the first row behind the lane of the last one: one search of the index per lane.
+
+    Args:
+        tables: the tables of the installation.
+        dialect: the dialect of the database.
+        start: one row, the lane before the walk; null for all lanes.
     """
-    earliest, beyond = tables.task.alias("earliest"), tables.task.alias("beyond")
-    head = sa.select(_first_of(earliest).label("id")).cte("head", recursive=True)
-    last, here = _looked_up(head, tables.task, dialect)
-    heads = head.union_all(sa.select(_first_behind(beyond, here)).select_from(last))
-    queue, handler = tables.queue, tables.handler
-    found, task = _looked_up(heads, tables.task, dialect)
-    found = found.outerjoin(queue, queue.c.name == task.queue).outerjoin(handler, handler.c.name == task.handler)
-    paused = PAUSED.is_paused(queue) | PAUSED.is_paused(handler)
-    columns = (task.queue, task.handler, task.priority, task.run_at)
-    return sa.select(*columns, seconds_until(task.run_at), paused).select_from(found)
+    heads = _following(tables, dialect, start).cte("walk", recursive=True)
+    return heads.union_all(_following(tables, dialect, heads))
 
 
-def _looked_up(heads: sa.CTE, task: sa.Table, dialect: Dialect) -> tuple[sa.FromClause, Any]:
-    """The first tasks of lanes, each looked up by its id; in a join a planner might read the whole table for them."""
-    row = task.alias("here")
-    columns = (row.c.id, row.c.queue, row.c.handler, row.c.priority, row.c.run_at)
-    one = sa.select(*columns).where(row.c.id == heads.c.id).offset(NO_JOIN).correlate(heads)
-    return dialect.for_each(heads, one, task)
+def _following(tables: Tables, dialect: Dialect, lanes: sa.FromClause) -> sa.Select[Any]:
+    """The first task behind each lane; the first of all behind one that is null."""
+    beyond = tables.task.alias("beyond")
+    # As an expression: a comparison of SQLite's columns with one another could not use the index.
+    lane = (sa.func.coalesce(lanes.c[name], sa.literal_column(none)) for name, none in zip(LANE, _NONE, strict=True))
+    # With the end of the lane: SQLite begins with the row that equals what it compares with.
+    end = sa.tuple_(*lane, sa.literal_column(_END, Instant))
+    further = sa.tuple_(*(beyond.c[name] for name in (*LANE, "run_at"))) > end
+    one = _along_index(beyond, further).limit(sa.literal_column("1")).correlate(lanes)
+    source, row = dialect.first_of_each(lanes, one, tables.task)
+    return sa.select(*(row[name] for name in (*LANE, "run_at"))).select_from(source)
 
 
-def _first_behind(beyond: Any, here: Any) -> sa.ColumnElement[int]:
-    """The first task of the next lane: of another priority, else of another handler, else of another queue.
+_NONE = ("''", "''", "0")
+"""The columns of a lane before all others."""
 
-    As one comparison, (queue, handler, priority) > (...), SQLite would search by the queue alone and walk over it.
-    """
-    names = ("queue", "handler", "priority")
-    steps = []
-    for place in reversed(range(len(names))):
-        same = [beyond.c[name] == here[name] for name in names[:place]]
-        further = beyond.c[names[place]] > here[names[place]]
-        steps.append(_first_of(beyond, *same, further).correlate(here.id.table))
-    return sa.func.coalesce(*steps)
+_END = "'9999-12-31'"
+"""A time after every `run_at`, in a form that both databases read."""
 
 
-def _first_of(task: Any, *conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[int]:
-    order = (task.c.queue, task.c.handler, task.c.priority, task.c.run_at, task.c.id)
-    first = (
-        sa.select(task.c.id)
-        .where(is_state(task.c.state, State.WAITING), *conditions)
-        .order_by(*order)
-        .limit(sa.literal_column("1"))
-    )
-    return first.scalar_subquery()
+def _along_index(task: Any, *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    order = (*(task.c[name] for name in LANE), task.c.run_at, task.c.id)
+    return sa.select(*order).where(is_state(task.c.state, State.WAITING), *conditions).order_by(*order)
 
 
 CAP = 10_000

@@ -1,7 +1,6 @@
 """Minute statistics of runners for reports and plots."""
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +10,12 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 
 from runner.db.schema import SETTLED_COUNTS
-from runner.db.transaction import Transaction
+from runner.db.transaction import Transaction, epoch
 from runner.db.types import minute_number
 from runner.store.history import NO_RUNNER
 
 MAX_AHEAD = 60
-"""Minutes that a submit time may be ahead of the clock of this process."""
+"""Minutes that a submit time may be ahead of the database's clock."""
 
 
 @dataclass
@@ -87,7 +86,7 @@ async def _replace(tx: Transaction, runner_id: int, minutes: Iterable[Minute]) -
 
 
 async def _add(tx: Transaction, runner_id: int, arrivals: Mapping[Arrival, int]) -> None:
-    present = int(time.time() // 60)
+    present = int(await epoch(tx) // 60) if arrivals else 0
     totals: Counter[tuple[int, str, str]] = Counter()
     for (minute, queue, handler), number in arrivals.items():
         totals[_valid_minute(minute, present), queue, handler] += number

@@ -8,9 +8,9 @@ import sqlalchemy as sa
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import db_later, db_now
+from runner.db.types import db_later, db_now, next_version, raised
 from runner.model.outcome import Failure
-from runner.model.task import MOVES, State
+from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, MOVES, State
 from runner.policy.claim_conditions import used_up
 from runner.store.attempts import FailedAttempt, record, started_at_column
 from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, delete_stale_history, finish
@@ -18,6 +18,7 @@ from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, delete_sta
 UNSTARTED = "runner lost: its lease expired before this task was known to have started"
 LOST = Failure("runner lost", "the lease of its runner expired while the task was running")
 OVERDUE = Failure("runner lost", "its runner did not end this task at its deadline")
+AT_BOUND = f"runner lost, and its fence is {HIGHEST_FENCE:,}, the highest possible value"
 CHUNK = 1_000
 """Maximum number of tasks per transaction."""
 
@@ -67,13 +68,36 @@ def _may_rescue(tables: Tables) -> sa.ColumnElement[bool]:
 
 
 class Rescued(NamedTuple):
-    """A rescued task and its move: "rescue", "die" or "cancel"."""
+    """A rescued task and its move: "rescue", "die" or "cancel".
+
+    Args:
+        verb: the move.
+        queue: queue of the task.
+        handler: handler of the task.
+        attempt: its attempts.
+        key: its business key.
+        at_bound: True if it is dead because its fence cannot be raised.
+    """
 
     verb: str
     queue: str
     handler: str
     attempt: int
     key: str | None
+    at_bound: bool = False
+
+    @property
+    def text(self) -> str:
+        """The end of the task's run, as the end of a sentence."""
+        return _ENDS["bound" if self.at_bound else self.verb]
+
+
+_ENDS = {
+    "rescue": "rescued from a lost runner",
+    "die": "is dead: its runner was lost on its last attempt",
+    "bound": "is dead: its runner was lost, and its fence has the highest possible value",
+    "cancel": "cancelled: its runner was lost after a terminate request",
+}
 
 
 async def rescue(tx: Transaction, rescuer: Rescuer, grace: float) -> dict[int, Rescued]:
@@ -109,11 +133,15 @@ async def rescue(tx: Transaction, rescuer: Rescuer, grace: float) -> dict[int, R
     verbs = {row.id: _verb(row) for row in lost}
     await record(tx, [FailedAttempt(row, verbs[row.id], _failure(row), None) for row in lost if row.began])
     for verb in ("die", "cancel"):
-        ended = [FinishedTask(row.id, row.fence + 1) for row in lost if verbs[row.id] == verb]
+        ended = [_finished(row) for row in lost if verbs[row.id] == verb]
         if ended:
             await delete_stale_history(tx, [ending.id for ending in ended])
             await finish(tx, verb, NO_RUNNER, ended)
-    return {row.id: Rescued(verbs[row.id], row.queue, row.handler, row.attempt, row.key) for row in lost}
+    return {row.id: _rescued(row, verbs[row.id]) for row in lost}
+
+
+def _rescued(row: Any, verb: str) -> Rescued:
+    return Rescued(verb, row.queue, row.handler, row.attempt, row.key, verb == "die" and _is_at_bound(row))
 
 
 async def _lock_lost(tx: Transaction, grace: float) -> list[Any]:
@@ -163,10 +191,10 @@ async def _return_to_queue(tx: Transaction, ids: list[int], why: str, given_back
     task = tx.tables.task
     values = {
         "state": state_literal(MOVES["rescue"].target),
-        "fence": task.c.fence + 1,
-        "version": task.c.version + 1,
+        "fence": raised(task.c.fence, 1, HIGHEST_FENCE),
+        "version": next_version(task.c.version),
         "attempt": task.c.attempt - given_back,
-        "rescues": task.c.rescues + 1,
+        "rescues": raised(task.c.rescues, 1, MOST_ATTEMPTS),
         "error": why,
     } | UNASSIGNED
     await tx.execute(sa.update(task).where(task.c.id.in_(ids)).values(values))
@@ -176,4 +204,15 @@ def _verb(row: Any) -> str:
     if row.cancel_requested:
         return "cancel"
     used = row.attempt if row.began else row.attempt - 1
-    return "die" if used_up(used, row.max_attempts) else "rescue"
+    return "die" if used_up(used, row.max_attempts) or _is_at_bound(row) else "rescue"
+
+
+def _is_at_bound(row: Any) -> bool:
+    """True if the fence cannot be raised: the history takes such a row, and a later settle does not find it."""
+    return bool(row.fence >= HIGHEST_FENCE)
+
+
+def _finished(row: Any) -> FinishedTask:
+    if _is_at_bound(row):
+        return FinishedTask(row.id, row.fence, error=AT_BOUND)
+    return FinishedTask(row.id, row.fence + 1)

@@ -9,16 +9,17 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import by_column, same_id
-from runner.db.schema import Tables, state_literal
+from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
-from runner.db.types import db_later, db_now, seconds
-from runner.model.outcome import Done, Failure, Outcome
-from runner.model.task import MOVES, State
+from runner.db.types import db_later, db_now, next_version, raised, seconds
+from runner.model.outcome import Done, Failure, Outcome, Release, Snooze
+from runner.model.task import MOST_ATTEMPTS, MOVES, State
 from runner.model.text_limits import to_storable
 from runner.policy.verdict import AttemptState, Verdict, judge
 from runner.store.attempts import FailedAttempt, record, started_at_column
 from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, finish_steps
+from runner.store.rescue import LOST
 
 ERROR_LIMIT = 16 * 1024
 """Maximum size of a stored error in bytes."""
@@ -49,10 +50,13 @@ class Settled:
     Args:
         verbs: the move of each accepted settlement, by task id.
         fenced: ids of tasks that no longer belong to this runner; they are unchanged.
+        written: moves of settlements that an earlier transaction of this runner wrote, by task id. The answer of its
+            commit was lost.
     """
 
     verbs: dict[int, str] = field(default_factory=dict)
     fenced: set[int] = field(default_factory=set)
+    written: dict[int, str] = field(default_factory=dict)
 
 
 async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> Settled:
@@ -64,7 +68,8 @@ async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> S
         batch: at most one settlement per task.
 
     Returns:
-        Accepted and fenced tasks. A second settle of an accepted task changes nothing and reports it as fenced.
+        Accepted, fenced and written tasks. A second settle of an accepted task changes nothing and reports it as
+        written.
     """
     settled = Settled()
     rows = await _lock(tx, holder, [item.id for item in batch])
@@ -85,7 +90,47 @@ async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> S
             await delete_stale_history(tx, [ending.id for ending in ended])
             await finish(tx, verb, holder, ended)
     await _requeue(tx, [(item, row, verdict) for item, row, verdict in verdicts if verdict.delay is not None])
+    if settled.fenced:
+        settled.written = await _written(tx, holder, [item for item in batch if item.id in settled.fenced])
+        settled.fenced -= settled.written.keys()
     return settled
+
+
+async def _written(tx: Transaction, holder: int, items: Sequence[Settlement]) -> dict[int, str]:
+    """Find the settlements that this runner has written before, with their moves.
+
+    A finished task keeps the runner and the fence of its last attempt, and a failed attempt has a row with both. A task
+    that waits without either, with the fence of the run, was snoozed or released: only a settle leaves the fence.
+    """
+    tables, ids = tx.tables, [item.id for item in items]
+    history, attempt, task = tables.history.c, tables.attempt.c, tables.task.c
+    ended = tx.dialect.one_of(history.id, ids) & (history.runner_id == holder)
+    failed = tx.dialect.one_of(attempt.task_id, ids) & (attempt.runner_id == holder) & (attempt.error_type != LOST.type)
+    waits = tx.dialect.one_of(task.id, ids) & is_state(task.state, State.WAITING) & task.runner_id.is_(None)
+    statement = sa.union_all(
+        sa.select(history.id, history.fence, history.state).where(ended),
+        sa.select(attempt.task_id, attempt.fence, attempt.verb).where(failed),
+        sa.select(task.id, task.fence, task.state).where(waits),
+    )
+    moves: dict[tuple[int, int], str] = {}
+    for task_id, fence, move in await tx.rows(statement):
+        if move != State.WAITING or (task_id, fence) not in moves:
+            moves[task_id, fence] = move
+    verbs = {item.id: _verb(item, moves.get((item.id, item.fence))) for item in items}
+    return {task_id: verb for task_id, verb in verbs.items() if verb is not None}
+
+
+def _verb(item: Settlement, move: str | None) -> str | None:
+    """The move of a settlement, from the state or the verb that it left; None if it left none."""
+    if move == State.WAITING:
+        return RETURNS.get(type(item.outcome))
+    return None if move is None else FINAL_VERBS.get(move, move)
+
+
+RETURNS: dict[type, str] = {Snooze: "snooze", Release: "release"}
+"""The moves that leave a task waiting without a record of the attempt."""
+
+FINAL_VERBS = {MOVES[verb].target.value: verb for verb in ("succeed", "die", "cancel")}
 
 
 async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> set[int]:
@@ -159,11 +204,11 @@ async def _requeue(tx: Transaction, items: list[tuple[Settlement, Any, Verdict]]
         "state": state_literal(MOVES["retry"].target),
         "run_at": sa.case((back.c.released == 1, task.c.run_at), else_=db_later(db_now(), back.c.delay)),
         "attempt": task.c.attempt - back.c.uncounted,
-        "releases": task.c.releases + back.c.released,
+        "releases": raised(task.c.releases, back.c.released, MOST_ATTEMPTS),
         # Settled by a living runner, so it did not kill its runner. A released task may never have started.
         "rescues": sa.case((back.c.released == 1, task.c.rescues), else_=0),
         "error": sa.func.coalesce(back.c.error, task.c.error),
-        "version": task.c.version + 1,
+        "version": next_version(task.c.version),
     } | UNASSIGNED
     statement = sa.update(task).where(meant).values(values)
     await tx.execute(statement, tx.dialect.parameters("back", by_column(columns, rows)))

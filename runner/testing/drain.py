@@ -1,5 +1,6 @@
 """Drain: runs due tasks one after the other, with the code of a runner."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -95,7 +96,7 @@ class Drain:
         """
         identity = Identity("test", 0, release(), sorted(self.handlers), 1)
         runner_id = await self.database.write(register, identity, LEASE)
-        resolver = DependencyResolver(self.database, False, Metrics(), lambda: None)
+        resolver = DependencyResolver(self.database, False, Metrics(time.time), lambda: None)
         ran: list[Ran] = []
         try:
             while len(ran) < MOST:

@@ -2,15 +2,19 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
+import pytest
 import sqlalchemy as sa
+from aiosqlite import Connection, Cursor
 
 from runner.db.database import Database
 from runner.store.claim import claim, claim_suspect
+from tests.postgres.proxy import Proxy
 
 
 class LostReplies:
@@ -69,6 +73,77 @@ class LostReplies:
     def _loses(self, sql: Any) -> bool:
         mine = isinstance(sql, str) and "UPDATE task SET" in sql and "claimed_at=" in sql
         return mine and self.lost < self.most and ("due.rescues > 0" in sql) is self._suspects
+
+
+class LostCommits(Protocol):
+    """Loses the answers of commits."""
+
+    lost: int
+    """The answers that were lost."""
+
+    url: str
+    """URL of the database for the programs that lose them."""
+
+    def lose(self, sign: str, times: int = 1) -> None:
+        """Lose the answer to the commits of the next transactions with a statement that contains a text.
+
+        On PostgreSQL, where statements may commit by themselves, it is the answer to that statement.
+        """
+        ...
+
+
+class LostCommitsOfSQLite:
+    """Reports errors of the disk after commits, in every connection of this process.
+
+    Args:
+        url: URL of the database.
+        patch: of the test.
+    """
+
+    def __init__(self, url: str, patch: pytest.MonkeyPatch) -> None:
+        self.url = url
+        self.lost = 0
+        self._sign = ""
+        self._times = 0
+        self._marked: set[int] = set()
+        commit, fetch, execute = Connection.commit, Connection.execute_fetchall, Cursor.execute
+
+        async def committed(connection: Connection) -> None:
+            await commit(connection)
+            if id(connection) in self._marked:
+                self._marked.clear()
+                self.lost += 1
+                raise sqlite3.OperationalError("disk I/O error")
+
+        async def fetched(connection: Connection, sql: str, *arguments: Any) -> Any:
+            self._mark(connection, sql)
+            return await fetch(connection, sql, *arguments)
+
+        async def executed(cursor: Cursor, sql: str, *arguments: Any) -> Any:
+            self._mark(cursor._conn, sql)
+            return await execute(cursor, sql, *arguments)
+
+        patch.setattr(Connection, "commit", committed)
+        patch.setattr(Connection, "execute_fetchall", fetched)
+        patch.setattr(Cursor, "execute", executed)
+
+    def lose(self, sign: str, times: int = 1) -> None:
+        self._sign, self._times = sign, times
+
+    def _mark(self, connection: Connection, sql: str) -> None:
+        if self._times and self._sign in sql:
+            self._times -= 1
+            self._marked.add(id(connection))
+
+
+@asynccontextmanager
+async def losing_commits(url: str, patch: pytest.MonkeyPatch) -> AsyncIterator[LostCommits]:
+    """Lose answers during the block: through a proxy where there is a server."""
+    if url.startswith("sqlite"):
+        yield LostCommitsOfSQLite(url, patch)
+    else:
+        async with Proxy(url).opened() as proxy:
+            yield proxy
 
 
 class LateReplies:

@@ -1,6 +1,7 @@
 """Executing a task: one outcome, no exception, and a released slot for every behaviour of a handler."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -151,6 +152,20 @@ async def test_a_result_that_cannot_be_kept_is_a_success_without_one(
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_text_that_only_mentions_infinity_is_kept(desk: Desk, kind: str) -> None:
     assert await desk.execute(doing(kind, lambda: "to Infinity and NaN")) == Done('"to Infinity and NaN"')
+
+
+@pytest.mark.parametrize("result", [r"\u0000", r"\\u0000", r"C:\u0000\u0001"])
+async def test_a_text_that_only_spells_nul_is_kept(desk: Desk, result: str) -> None:
+    outcome = await desk.execute(doing("async", lambda: {"text": result, result: 1}))
+    assert isinstance(outcome, Done)
+    assert outcome.why is None
+    assert json.loads(outcome.result or "") == {"text": result, result: 1}
+
+
+@pytest.mark.parametrize("result", ["\\\0", "\\\\\0", r"\u0000" + "\0"])
+async def test_nul_after_backslashes_is_not_kept(desk: Desk, result: str) -> None:
+    outcome = await desk.execute(doing("async", lambda: [result]))
+    assert outcome == Done(None, f"the result was not kept: {NOT_KEPT['NUL']}")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from runner.policy.claim_conditions import ClaimCondition, ClaimFacts, Explanation, used_up
+from runner.policy.claim_conditions import ClaimCondition, used_up
+from runner.policy.claim_facts import ClaimFacts, Explanation
 from runner.policy.claim_order import CLAIM_POLICY
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -19,7 +19,7 @@ from runner.operations.pause import PauseTarget as Paused
 from runner.operations.results import Actor, Target
 from runner.operations.retry import retry_now
 from runner.operations.unblock import unblock
-from runner.policy.claim_conditions import RemedyStep
+from runner.policy.claim_facts import RemedyStep
 from runner.policy.lanes import LanePosition
 from runner.queries.runners import runners
 from runner.queries.task.detail import task_detail

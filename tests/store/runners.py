@@ -11,7 +11,7 @@ from runner.policy.lanes import Lane, LanePosition, Lanes
 from runner.policy.suspicion import Ask
 from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect
 from runner.store.heartbeat import Identity, register
-from runner.store.lanes import survey
+from runner.store.lanes import MANY, SurveyScope, survey
 from runner.store.rescue import Rescuer, rescue
 from runner.store.settle import Settled, Settlement, settle
 
@@ -49,7 +49,8 @@ class Runner:
 
     async def survey(self) -> Mapping[Lane, LanePosition]:
         """Survey the lanes again, and return the due ones."""
-        self.lanes.survey(await self.database.write_single(survey))
+        scope = SurveyScope(list(self.terms), (), MANY)
+        self.lanes.survey(await self.database.read_single(survey, scope))
         return self.lanes.places
 
     async def claim(self, limit: int = 100) -> list[Claimed]:

@@ -10,7 +10,8 @@ from runner.model.task import NewTask
 from runner.operations.pause import PauseKind, PauseTarget, pause, resume
 from runner.operations.results import Actor
 from runner.policy import suspicion
-from runner.policy.claim_conditions import AttemptsLeft, ClaimScope, used_up
+from runner.policy.claim_conditions import AttemptsLeft, used_up
+from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import ISOLATION
 from runner.policy.lanes import Lane
 from runner.store.claim import HandlerDefaults

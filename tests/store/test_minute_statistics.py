@@ -1,5 +1,6 @@
 """Submit counts: every task once, in the minute of its submitted_at, for any client."""
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,7 +34,7 @@ class Counting:
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
-        self.metrics = Metrics()
+        self.metrics = Metrics(time.time)
 
     async def claim(self, limit: int = 100) -> list[Any]:
         claimed = await self.runner.claim(limit)

@@ -58,6 +58,7 @@ class Histories(RuleBasedStateMachine):
         self.model = Model()
         self.runners: list[Runner] = []
         self.claims: list[tuple[Runner, Any]] = []
+        self.settled: set[tuple[int, int, int]] = set()
         self.do(self._empty())
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
@@ -250,8 +251,12 @@ class Histories(RuleBasedStateMachine):
         runner, claimed = self.claims[-1 - pick % min(len(self.claims), 8)]
         accepted = self.model.holds(runner.id, claimed.id, claimed.fence)
         settled = self.do(runner.settle(ended(claimed, outcome)))
-        assert (set(settled.verbs), settled.fenced) == (({claimed.id}, set()) if accepted else (set(), {claimed.id}))
+        refused = settled.fenced | settled.written.keys()
+        assert (set(settled.verbs), refused) == (({claimed.id}, set()) if accepted else (set(), {claimed.id}))
+        claim = (runner.id, claimed.id, claimed.fence)
+        assert not settled.written or claim in self.settled, "only what was accepted before was written"
         if accepted:
+            self.settled.add(claim)
             self.model.tasks[claimed.id].settle(outcome)
 
     @rule(pick=picks)

@@ -299,10 +299,10 @@ async def test_long_texts_are_cut_to_their_limits(database: Database, runner: Ru
 
 async def test_settling_twice_changes_nothing_the_second_time(database: Database, runner: Runner) -> None:
     batch = await one_of_each(runner)
-    await runner.settle(*batch)
+    first = await runner.settle(*batch)
     before = await everything(database)
     again = await runner.settle(*batch)
-    assert (again.verbs, again.fenced) == ({}, {item.id for item in batch})
+    assert (again.verbs, again.fenced, again.written) == ({}, set(), first.verbs)
     assert await everything(database) == before
 
 
@@ -338,7 +338,7 @@ async def test_a_fenced_settle_changes_nothing(
     await lose(runner)
     before = await everything(database)
     settled = await runner.settle(*batch)
-    assert (settled.verbs, settled.fenced) == ({}, {item.id for item in batch})
+    assert (settled.verbs, settled.fenced, settled.written) == ({}, {item.id for item in batch}, {})
     assert await everything(database) == before
 
 

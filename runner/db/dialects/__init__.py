@@ -41,6 +41,10 @@ class Dialect(Protocol):
         """
         ...
 
+    def first_of_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
+        """Join each row of `outer` with the one row of `inner`, as `for_each` does."""
+        ...
+
     def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Same) -> tuple[sa.FromClause, Any]:
         """Look up the row of a table for each row of a batch, in an update or a delete.
 

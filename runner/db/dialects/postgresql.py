@@ -36,6 +36,10 @@ class PostgreSQL:
         found = inner.lateral("found")
         return outer.join(found, sa.true()), found.c
 
+    def first_of_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
+        """Run the selection once for each outer row."""
+        return self.for_each(outer, inner, row)
+
     def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Any) -> tuple[sa.FromClause, Any]:
         """Look up the rows one by one, and address them by ctid."""
         row = table.alias("held")

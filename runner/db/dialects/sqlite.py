@@ -40,6 +40,12 @@ class SQLite:
         found = row.alias("found")
         return outer.join(found, found.c.id.in_(inner.with_only_columns(inner.selected_columns["id"]))), found.c
 
+    def first_of_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
+        """Find one id for each outer row: SQLite would put the ids of an IN into a table, once for each row."""
+        found = row.alias("found")
+        one = inner.with_only_columns(inner.selected_columns["id"]).scalar_subquery()
+        return outer.join(found, found.c.id == one), found.c
+
     def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Any) -> tuple[sa.FromClause, Any]:
         """Join them: SQLite always reads the batch first, because its size is unknown."""
         return batch, same(table, batch)

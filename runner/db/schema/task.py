@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from runner.db.schema.states import state_list
 from runner.db.types import BigId, Instant, JsonText, Name, db_now, random_below
-from runner.model.task import BUCKETS, FINAL, LIVE, Priority, State
+from runner.model.task import BUCKETS, FINAL, HIGHEST_FENCE, LIVE, MOST_ATTEMPTS, Priority, State
 
 
 def identity() -> list[sa.Column[Any]]:
@@ -95,11 +95,11 @@ def _live_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("priority between 1 and 9", name="priority"),
         sa.CheckConstraint("max_attempts >= 1", name="max_attempts"),
         sa.CheckConstraint(f"bucket between 0 and {BUCKETS - 1}", name="bucket"),
-        sa.CheckConstraint("attempt between 0 and 1000000000", name="attempt"),
-        sa.CheckConstraint("rescues between 0 and 1000000000", name="rescues"),
-        sa.CheckConstraint("releases between 0 and 1000000000", name="releases"),
-        sa.CheckConstraint("fence between 0 and 1000000000000000000", name="fence"),
-        sa.CheckConstraint("version between 0 and 1000000000000000000", name="version"),
+        sa.CheckConstraint(f"attempt between 0 and {MOST_ATTEMPTS}", name="attempt"),
+        sa.CheckConstraint(f"rescues between 0 and {MOST_ATTEMPTS}", name="rescues"),
+        sa.CheckConstraint(f"releases between 0 and {MOST_ATTEMPTS}", name="releases"),
+        sa.CheckConstraint(f"fence between 0 and {HIGHEST_FENCE}", name="fence"),
+        sa.CheckConstraint(f"version between 0 and {HIGHEST_FENCE}", name="version"),
         sa.CheckConstraint("timeout > 0 and timeout < 1e9", name="timeout"),
         sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
         sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),

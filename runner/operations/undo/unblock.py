@@ -6,6 +6,7 @@ import sqlalchemy as sa
 
 from runner.db.schema import state_literal
 from runner.db.transaction import Transaction
+from runner.db.types import next_version
 from runner.model.task import MOVES
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.lock import LockedTask
@@ -47,7 +48,7 @@ async def block_again(tx: Transaction, ids: Sequence[int]) -> None:
         "state": state_literal(MOVES["reblock"].target),
         "blocked_by": sa.case((open_count > 1, open_count), else_=1),
         "parents": sa.null(),  # set again when no dependency is open
-        "version": task.c.version + 1,
+        "version": next_version(task.c.version),
     }
     await tx.execute(sa.update(task).where(tx.dialect.one_of(task.c.id, ids)).values(values))
 

@@ -9,7 +9,7 @@ from runner.db.dialects import by_column
 from runner.db.schema import Tables
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, seconds_until
-from runner.policy.claim_conditions import ClaimScope
+from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.policy.lanes import Lane
 from runner.queries.counting import LANE_COLUMNS, Count, capped

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime, tzinfo
 from shlex import quote
 
-from runner.policy.claim_conditions import Explanation
+from runner.policy.claim_facts import Explanation
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.queries.pauses import RegistryEntry
 from runner.queries.why.cause import Cause, RelatedView, at_runner, claimants, listed, tasks_of

@@ -13,7 +13,7 @@ from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now
 from runner.errors import TaskNotFound
 from runner.model.task import Priority, State
-from runner.policy.claim_conditions import ClaimScope
+from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.policy.lanes import Lane
 from runner.policy.runner_command import RunnerCommand

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from runner.model.task import State
-from runner.policy.claim_conditions import RemedyStep
+from runner.policy.claim_facts import RemedyStep
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.queries.counting import Count
 from runner.queries.why.facts import CandidateRunner, Facts

@@ -12,7 +12,7 @@ from runner.db.dialects import DIALECTS, Dialect, by_column
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import NO_JOIN, JsonText, ctid, db_now
+from runner.db.types import NO_JOIN, JsonText, ctid, db_now, next_version
 from runner.model.task import MOVES, State
 from runner.store.dependencies.parents import DEPENDENCY_COLUMNS, changed_parents, is_blocked, is_open, summary
 from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, delete_stale_history, finish
@@ -140,7 +140,7 @@ async def unblock_dependents(tx: Transaction, closed: Mapping[int, int], *, noti
             blocked_by=0,
             # Its age counts from now, so that it does not overtake tasks that have been due for longer.
             run_at=sa.case((task.c.run_at > db_now(), task.c.run_at), else_=db_now()),
-            version=task.c.version + 1,
+            version=next_version(task.c.version),
             parents=sa.cast(summary(tx.tables, task.c.id), JsonText),
         )
         .returning(task.c.id)

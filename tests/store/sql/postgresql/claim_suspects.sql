@@ -70,7 +70,7 @@ SET
     started_at = CASE WHEN :starts THEN statement_timestamp() END,
     attempt = (task.attempt + 1),
     fence = (task.fence + 1),
-    version = (task.version + 1),
+    version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END,
     runner_id = :runner_id::BIGINT,
     host = :host::VARCHAR,
     claimed_at = statement_timestamp()
@@ -92,6 +92,8 @@ WHERE
                         AND due.attempt + 1 >= due.max_attempts
                     )
                     AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
+                    AND due.attempt != 1000000000
+                    AND due.fence != 1000000000000000000
                     AND (
                         EXISTS (
                             SELECT lane.number

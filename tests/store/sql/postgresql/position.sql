@@ -20,6 +20,8 @@ FROM (
             AND before.handler = lane.handler
             AND before.priority = lane.priority
             AND (before.max_attempts IS NULL OR before.attempt < before.max_attempts)
+            AND before.attempt != 1000000000
+            AND before.fence != 1000000000000000000
             AND NOT (
                 before.rescues >= 2
                 OR before.rescues = 1
@@ -54,6 +56,8 @@ FROM (
             AND before.handler = lane.handler
             AND before.priority = lane.priority
             AND (before.max_attempts IS NULL OR before.attempt < before.max_attempts)
+            AND before.attempt != 1000000000
+            AND before.fence != 1000000000000000000
             AND NOT (
                 before.rescues >= 2
                 OR before.rescues = 1
@@ -89,6 +93,8 @@ FROM (
             AND before.handler = lane.handler
             AND before.priority = lane.priority
             AND (before.max_attempts IS NULL OR before.attempt < before.max_attempts)
+            AND before.attempt != 1000000000
+            AND before.fence != 1000000000000000000
             AND NOT (
                 before.rescues >= 2
                 OR before.rescues = 1

@@ -106,6 +106,7 @@ SELECT floor(date_part('epoch', task.submitted_at) / 60) AS anon_1, task.queue, 
 FROM task
 WHERE task.id = ANY (:param_1::BIGINT[]) AND task.fence = :fence_1::BIGINT
 GROUP BY floor(date_part('epoch', task.submitted_at) / 60), task.queue, task.handler;
+SELECT -extract(epoch from '1970-01-01 00:00:00Z' - statement_timestamp())::float AS anon_1;
 INSERT INTO task_minute(minute, queue, handler, runner_id, submitted)
 VALUES (
     :minute::TIMESTAMP WITH TIME ZONE,
@@ -226,7 +227,7 @@ SELECT
     gone.submitted_by,
     gone.attempt,
     gone.fence,
-    gone.version + 1 AS anon_1,
+    CASE WHEN (gone.version < 1000000000000000000) THEN gone.version + 1 ELSE 1 END AS anon_1,
     gone.releases,
     gone.rescues,
     gone.runner_id,

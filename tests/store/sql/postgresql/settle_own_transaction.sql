@@ -111,7 +111,7 @@ SELECT
     gone.submitted_by,
     gone.attempt,
     gone.fence,
-    gone.version + 1 AS anon_1,
+    CASE WHEN (gone.version < 1000000000000000000) THEN gone.version + 1 ELSE 1 END AS anon_1,
     gone.releases,
     gone.rescues,
     gone.runner_id,

@@ -1,70 +1,93 @@
-WITH RECURSIVE head(id) AS (
-    SELECT (
-        SELECT earliest.id
-        FROM task AS earliest
-        WHERE earliest.state = 'waiting'
-        ORDER BY earliest.queue, earliest.handler, earliest.priority, earliest.run_at, earliest.id
-        LIMIT 1
-    ) AS id
-    UNION ALL
-    SELECT coalesce(
-        (
-            SELECT beyond.id
-            FROM task AS beyond
-            WHERE
-                beyond.state = 'waiting'
-                AND beyond.queue = found.queue
-                AND beyond.handler = found.handler
-                AND beyond.priority > found.priority
-            ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.run_at, beyond.id
-            LIMIT 1
-        ),
-        (
-            SELECT beyond.id
-            FROM task AS beyond
-            WHERE beyond.state = 'waiting' AND beyond.queue = found.queue AND beyond.handler > found.handler
-            ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.run_at, beyond.id
-            LIMIT 1
-        ),
-        (
-            SELECT beyond.id
-            FROM task AS beyond
-            WHERE beyond.state = 'waiting' AND beyond.queue > found.queue
-            ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.run_at, beyond.id
-            LIMIT 1
-        )
-    ) AS coalesce_1
-    FROM head
+WITH RECURSIVE walk(queue, handler, priority, run_at) AS (
+    SELECT found.queue AS queue, found.handler AS handler, found.priority AS priority, found.run_at AS run_at
+    FROM (
+        SELECT '' AS queue, '' AS handler, 0 AS priority
+    ) AS start
     JOIN LATERAL (
         SELECT
-            here.id AS id,
-            here.queue AS queue,
-            here.handler AS handler,
-            here.priority AS priority,
-            here.run_at AS run_at
-        FROM task AS here
-        WHERE here.id = head.id
-        LIMIT ALL
-        OFFSET 0
+            beyond.queue AS queue,
+            beyond.handler AS handler,
+            beyond.priority AS priority,
+            beyond.run_at AS run_at,
+            beyond.id AS id
+        FROM task AS beyond
+        WHERE
+            beyond.state = 'waiting'
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.run_at) > (
+                coalesce(start.queue, ''),
+                coalesce(start.handler, ''),
+                coalesce(start.priority, 0),
+                '9999-12-31'
+            )
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.run_at, beyond.id
+        LIMIT 1
+    ) AS found ON true
+    UNION ALL
+    SELECT found.queue AS queue, found.handler AS handler, found.priority AS priority, found.run_at AS run_at
+    FROM walk
+    JOIN LATERAL (
+        SELECT
+            beyond.queue AS queue,
+            beyond.handler AS handler,
+            beyond.priority AS priority,
+            beyond.run_at AS run_at,
+            beyond.id AS id
+        FROM task AS beyond
+        WHERE
+            beyond.state = 'waiting'
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.run_at) > (
+                coalesce(walk.queue, ''),
+                coalesce(walk.handler, ''),
+                coalesce(walk.priority, 0),
+                '9999-12-31'
+            )
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.run_at, beyond.id
+        LIMIT 1
     ) AS found ON true
 )
 SELECT
-    found.queue,
-    found.handler,
-    found.priority,
-    found.run_at,
-    extract(epoch from found.run_at - statement_timestamp())::float AS anon_1,
-    task_queue.paused_at IS NOT NULL
-    AND (task_queue.paused_until IS NULL OR task_queue.paused_until > statement_timestamp())
-    OR task_handler.paused_at IS NOT NULL
-    AND (task_handler.paused_until IS NULL OR task_handler.paused_until > statement_timestamp()) AS anon_2
-FROM head
-JOIN LATERAL (
-    SELECT here.id AS id, here.queue AS queue, here.handler AS handler, here.priority AS priority, here.run_at AS run_at
-    FROM task AS here
-    WHERE here.id = head.id
-    LIMIT ALL
-    OFFSET 0
-) AS found ON true
-LEFT OUTER JOIN task_queue ON task_queue.name = found.queue
-LEFT OUTER JOIN task_handler ON task_handler.name = found.handler;
+    chosen.queue,
+    chosen.handler,
+    chosen.priority,
+    chosen.run_at,
+    extract(epoch from chosen.run_at - statement_timestamp())::float AS anon_1,
+    chosen.paused,
+    (
+        SELECT CASE WHEN (
+            NOT (
+                (first.max_attempts IS NULL OR first.attempt < first.max_attempts)
+                AND first.attempt != 1000000000
+                AND first.fence != 1000000000000000000
+            )
+        ) THEN first.id END AS anon_3
+        FROM task AS first
+        WHERE
+            first.state = 'waiting'
+            AND first.queue = chosen.queue
+            AND first.handler = chosen.handler
+            AND first.priority = chosen.priority
+        ORDER BY first.run_at, first.id
+        LIMIT 1
+    ) AS anon_2
+FROM (
+    SELECT
+        walk.queue AS queue,
+        walk.handler AS handler,
+        walk.priority AS priority,
+        walk.run_at AS run_at,
+        walk.queue IN (
+            SELECT task_queue.name
+            FROM task_queue
+            WHERE
+                task_queue.paused_at IS NOT NULL
+                AND (task_queue.paused_until IS NULL OR task_queue.paused_until > statement_timestamp())
+        )
+        OR walk.handler IN (
+            SELECT task_handler.name
+            FROM task_handler
+            WHERE
+                task_handler.paused_at IS NOT NULL
+                AND (task_handler.paused_until IS NULL OR task_handler.paused_until > statement_timestamp())
+        ) AS paused
+    FROM walk
+) AS chosen;

@@ -83,7 +83,7 @@ SET
     started_at = CASE WHEN :starts THEN strftime('%Y-%m-%d %H:%M:%f', 'now') END,
     attempt = (task.attempt + 1),
     fence = (task.fence + 1),
-    version = (task.version + 1),
+    version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END,
     runner_id = :runner_id,
     host = :host,
     claimed_at = strftime('%Y-%m-%d %H:%M:%f', 'now')
@@ -117,6 +117,8 @@ WHERE
                 )
             )
             AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
+            AND due.attempt != 1000000000
+            AND due.fence != 1000000000000000000
             AND NOT (
                 due.rescues >= 2
                 OR due.rescues = 1

@@ -11,6 +11,8 @@ SELECT
             task.state = 'waiting'
             AND task.handler IN (:handler_1_1)
             AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
+            AND task.attempt != 1000000000
+            AND task.fence != 1000000000000000000
             AND NOT (
                 (
                     EXISTS (
@@ -50,6 +52,8 @@ SELECT
                 task.state = 'waiting'
                 AND task.handler IN (:handler_1_1)
                 AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
+                AND task.attempt != 1000000000
+                AND task.fence != 1000000000000000000
                 AND NOT (
                     (
                         EXISTS (

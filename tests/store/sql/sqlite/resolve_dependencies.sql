@@ -123,6 +123,7 @@ WHERE
     )
     AND task.fence = :fence_1
 GROUP BY (cast(strftime('%s', task.submitted_at) as integer) / 60), task.queue, task.handler;
+SELECT - ((julianday('1970-01-01 00:00:00Z') - julianday('now')) * 86400.0) AS anon_1;
 INSERT INTO task_minute(minute, queue, handler, runner_id, submitted)
 VALUES (:minute, :queue, :handler, :runner_id, :submitted)
 ON CONFLICT (minute, queue, handler, runner_id) DO
@@ -184,7 +185,7 @@ SELECT
     task.submitted_by,
     task.attempt,
     task.fence,
-    task.version + 1 AS anon_1,
+    CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END AS anon_1,
     task.releases,
     task.rescues,
     task.runner_id,

@@ -54,7 +54,7 @@ SELECT
     task.submitted_by,
     task.attempt,
     task.fence,
-    task.version + 1 AS anon_1,
+    CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END AS anon_1,
     task.releases,
     task.rescues,
     task.runner_id,

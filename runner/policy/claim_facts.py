@@ -1,0 +1,125 @@
+"""claim facts: what the conditions of a claim read about a task, and what they return for people."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple, Protocol
+
+import sqlalchemy as sa
+
+from runner.db.schema import Tables
+
+
+class Explanation(NamedTuple):
+    """Why a condition keeps a task from running.
+
+    Args:
+        kind: a name for programs, such as due or paused.
+        text: a sentence; values from the database in it are safe to print.
+        advice: the next step; empty if there is none.
+        view: where to see more: one task by its id, or the audit log of an object.
+    """
+
+    kind: str
+    text: str
+    advice: str = ""
+    view: tuple[Literal["task", "audit"], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemedyStep:
+    """One change an operator can make.
+
+    Args:
+        kind: a name for programs: unblock, attempts, due, resume, runner, slots, threads or priority.
+        text: the condition, as the continuation of "if".
+        command: the shell command that makes the change.
+    """
+
+    kind: str
+    text: str
+    command: str
+
+
+class _Task(Protocol):
+    @property
+    def id(self) -> int: ...
+    @property
+    def run_at(self) -> datetime | None: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def max_attempts(self) -> int | None: ...
+    @property
+    def rescues(self) -> int: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def handler(self) -> str: ...
+
+
+class _Pause(Protocol):
+    @property
+    def since(self) -> datetime | None: ...
+    @property
+    def until(self) -> datetime | None: ...
+    @property
+    def by(self) -> str | None: ...
+    @property
+    def why(self) -> str | None: ...
+
+
+class _Entry(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def pause(self) -> _Pause | None: ...
+
+
+class _Slots(Protocol):
+    @property
+    def running(self) -> Mapping[str, int]: ...
+
+
+class ClaimFacts(Protocol):
+    """The facts about a live task that explanations use."""
+
+    @property
+    def task(self) -> _Task:
+        """The task."""
+
+    @property
+    def at(self) -> datetime:
+        """The database's time."""
+
+    @property
+    def refused(self) -> Collection[str]:
+        """The names of the conditions whose SQL about the task is not true."""
+
+    @property
+    def later(self) -> bool:
+        """True if its due time is in the future."""
+
+    @property
+    def queue(self) -> _Entry | None:
+        """The registry entry of its queue; None if there is none."""
+
+    @property
+    def handler(self) -> _Entry | None:
+        """The registry entry of its handler; None if there is none."""
+
+    @property
+    def candidates(self) -> Sequence[_Slots]:
+        """The live runners that claim such tasks, each with its running tasks by handler."""
+
+
+class ClaimScope(NamedTuple):
+    """The other names that the SQL of a condition may use.
+
+    Args:
+        tables: the tables of the installation.
+        runner_id: the claiming runner, as SQL; None outside of a claim, e.g. for a position in the queue.
+    """
+
+    tables: Tables
+    runner_id: sa.ColumnElement[int] | None = None

@@ -1,0 +1,65 @@
+"""Many queues: no statement and no step of the event loop takes all of them at a time."""
+
+from typing import Any
+
+import pytest
+
+from runner.engine import claimer
+from runner.policy import lanes as policy
+from runner.store.claim import claim, claim_suspect
+from runner.store.lanes import survey
+from tests.engine.harness import Harness, at_work
+
+QUEUES, SURVEYED, CLAIMED = 60, 20, 8
+
+
+class Sizes:
+    """Records how many lanes the statements of a claimer take or return."""
+
+    def __init__(self, database: Any) -> None:
+        self._database = database
+        self.surveyed: list[int] = []
+        self.dense: list[bool] = []
+        self.claimed: list[int] = []
+
+    async def read_single(self, verb: Any, *arguments: Any) -> Any:
+        answer = await self._database.read_single(verb, *arguments)
+        if verb is survey:
+            self.surveyed.append(len(answer))
+            self.dense.append(bool(arguments[0].dense))
+        return answer
+
+    async def write_single(self, verb: Any, *arguments: Any) -> Any:
+        if verb in (claim, claim_suspect):
+            self.claimed.append(len(arguments[1]))
+        return await self._database.write_single(verb, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+
+async def test_a_runner_works_through_many_queues_a_part_at_a_time(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[int] = []
+
+    @harness.handler("work")
+    async def work(priority: int) -> None:
+        order.append(priority)
+
+    monkeypatch.setattr(claimer, "MANY", SURVEYED)
+    monkeypatch.setattr(policy, "CLAIMED", CLAIMED)
+    tasks = [
+        await harness.submit("work", {"priority": priority}, queue=f"q{number}", priority=priority)
+        for number, priority in ((number, 9 if number % 10 == 0 else 5) for number in range(QUEUES))
+    ]
+    runner = harness.runner(concurrency=4, prefetch=0)
+    sizes = Sizes(runner.database)
+    runner.claimer._database = sizes  # type: ignore[assignment]
+    async with at_work(runner):
+        await harness.ended(*tasks)
+    assert max(sizes.surveyed) == SURVEYED
+    assert max(sizes.claimed) <= CLAIMED
+    assert sizes.dense[0] is False
+    assert True in sizes.dense, "many short lanes are read"
+    assert sorted(order, reverse=True) == order, "the higher priority comes first, in whatever queue it is"
