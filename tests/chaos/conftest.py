@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.site import Site
+from tests.chaos.deployment import Deployment
 from tests.conftest import NO_POSTGRES
 from tests.postgres import Server, create_database, find_programs
 
@@ -13,9 +13,9 @@ Report = Callable[[str, object], None]
 
 
 @pytest.fixture
-def site(migrated_url: str, tmp_path: Path) -> Iterator[Site]:
-    with Site(migrated_url, tmp_path) as site:
-        yield site
+def deployment(migrated_url: str, tmp_path: Path) -> Iterator[Deployment]:
+    with Deployment(migrated_url, tmp_path) as deployment:
+        yield deployment
 
 
 @pytest.fixture(scope="session")

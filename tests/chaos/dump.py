@@ -1,12 +1,14 @@
 """The dump: the content of the database, read once at rest."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.db.schema import MINUTE_COUNTS
 from runner.db.transaction import Transaction
 
 
@@ -26,9 +28,12 @@ class Row(NamedTuple):
     finished_at: float | None
     """None while it lives."""
     handler: str
+    key: str | None = None
+    unique_key: str | None = None
+    runner_id: int | None = None
 
 
-class Tried(NamedTuple):
+class Attempt(NamedTuple):
     """A failed or rescued attempt."""
 
     task_id: int
@@ -49,14 +54,18 @@ class Dump:
     Args:
         live: rows of the table of live tasks.
         ended: rows of the history.
-        tried: failed attempts.
+        attempts: failed attempts.
         paid: the tasks of the payments that were written, one for each.
     """
 
     live: tuple[Row, ...] = ()
     ended: tuple[Row, ...] = ()
-    tried: tuple[Tried, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
     paid: tuple[int, ...] = ()
+    audited: tuple[tuple[str, int], ...] = ()
+    """The verb and the task of each entry in the audit log."""
+    reported: Mapping[str, int] = field(default_factory=dict)
+    """The sums of the minute statistics by column."""
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -69,13 +78,19 @@ async def take(database: Database) -> Dump:
     async with database.reading() as tx:
         live = await tx.rows(_select(tables.task, Row))
         ended = await tx.rows(_select(tables.history, Row))
-        tried = await tx.rows(_select(tables.attempt, Tried))
+        attempts = await tx.rows(_select(tables.attempt, Attempt))
         paid = await _paid(tx)
+        audit, minute = tables.audit.c, tables.minute.c
+        audited = await tx.rows(sa.select(audit.verb, audit.task_id).where(audit.task_id.is_not(None)))
+        sums = [sa.func.coalesce(sa.func.sum(minute[name]), 0).label(name) for name in MINUTE_COUNTS]
+        (reported,) = await tx.rows(sa.select(*sums))
     return Dump(
         tuple(Row._make(map(plain, row)) for row in live),
         tuple(Row._make(map(plain, row)) for row in ended),
-        tuple(Tried._make(map(plain, row)) for row in tried),
+        tuple(Attempt._make(map(plain, row)) for row in attempts),
         paid,
+        tuple((row.verb, row.task_id) for row in audited),
+        {name: int(value) for name, value in reported._mapping.items()},
     )
 
 
@@ -85,7 +100,7 @@ async def _paid(tx: Transaction) -> tuple[int, ...]:
     return tuple(row.task for row in await tx.rows(sa.text("SELECT task FROM payments")))
 
 
-def _select(table: sa.Table, kind: type[Row] | type[Tried]) -> sa.Select[Any]:
+def _select(table: sa.Table, kind: type[Row] | type[Attempt]) -> sa.Select[Any]:
     return sa.select(*(table.c[name] if name in table.c else sa.null().label(name) for name in kind._fields))
 
 

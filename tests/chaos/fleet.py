@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Self
 from tests.chaos.journal import FOLDER, Event, Journal, read
 from tests.programs import Program
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
 """Seconds between two checks of a condition. A check may read every row and every journal."""
 
@@ -20,9 +19,9 @@ class Fleet:
     """Processes at work on one database.
 
     Args:
-        url: of the database.
+        url: URL of the database for the processes.
         home: a folder for journals and logs.
-        settings: of the runners, as the environment has them.
+        settings: settings of the runners by name.
     """
 
     def __init__(self, url: str, home: Path, **settings: str) -> None:
@@ -33,6 +32,8 @@ class Fleet:
         self.journal = Journal(self.journals, "tests")
         self.runners: list[Program] = []
         self.others: list[Program] = []
+        """Submitters."""
+        self.operators: list[Program] = []
         self._settings = {f"RUNNER_{name.upper()}": value for name, value in settings.items()}
         self._started = 0
 
@@ -40,7 +41,7 @@ class Fleet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in [*self.runners, *self.others]:
+        for process in [*self.runners, *self.others, *self.operators]:
             process.kill()
             process.wait()
         self.journal.close()
@@ -50,18 +51,31 @@ class Fleet:
         self.runners.append(process)
         return process
 
-    def start_submitter(self, mix: str, seed: int, pause: float = 0.0, rest: float = 0.01) -> Program:
-        """Start submitting without end.
+    def start_submitter(
+        self, mix: str, seed: int, pause: float = 0.0, interval: float = 0.01, size: int = 1
+    ) -> Program:
+        """Start a program that submits without end.
 
         Args:
-            mix: of tasks.
-            seed: that they are drawn with.
+            mix: a name in MIXES.
+            seed: seed of the tasks.
             pause: seconds between a submit and its commit.
-            rest: seconds between two submits.
+            interval: seconds between two submits.
+            size: tasks of one submit.
         """
-        endless = str(sys.maxsize)
-        process = self._start("tests.chaos.submitter", mix, endless, str(seed), str(pause), str(rest))
+        process = self._start("tests.chaos.submitter", mix, str(seed), str(size), str(pause), str(interval))
         self.others.append(process)
+        return process
+
+    def start_operator(self, seed: int, interval: float) -> Program:
+        """Start a program that edits and terminates tasks.
+
+        Args:
+            seed: seed of its choices.
+            interval: seconds between two operations.
+        """
+        process = self._start("tests.chaos.operator", str(seed), str(interval))
+        self.operators.append(process)
         return process
 
     def revive(self) -> None:
@@ -74,7 +88,7 @@ class Fleet:
         self.journal.write("kill", process.pid)
         process.kill()
         process.wait()
-        for group in (self.runners, self.others):
+        for group in (self.runners, self.others, self.operators):
             if process in group:
                 group.remove(process)
 
@@ -91,9 +105,9 @@ class Fleet:
         alive = [process for process in self.runners if process.poll() is None]
         for process in alive:
             process.send_signal(signal.SIGTERM)
-        codes = {process.wait(PATIENCE) for process in alive}
+        codes = {process.wait(TIMEOUT) for process in alive}
         young = -signal.SIGTERM  # it was still importing and had no tasks
-        assert codes <= {0, young}, f"they ended with {codes}; the processes said:\n{self.log()[-5000:]}"
+        assert codes <= {0, young}, f"they ended with {codes}; log of the processes:\n{self.log()[-5000:]}"
 
     def history(self) -> list[Event]:
         return read(self.journals)
@@ -107,13 +121,13 @@ class Fleet:
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.home.glob("*.log")))
 
     def until(
-        self, condition: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None, patience: float = PATIENCE
+        self, condition: Callable[[], bool], between: Callable[[], None] = lambda: None, timeout: float = TIMEOUT
     ) -> None:
-        """Wait until something is so, doing something else between looks."""
-        give_up, pause = time.monotonic() + patience, FIRST_PAUSE
+        """Wait for a condition, and do something between two checks."""
+        give_up, pause = time.monotonic() + timeout, FIRST_PAUSE
         while not condition():
-            assert time.monotonic() < give_up, f"waited in vain; the processes said:\n{self.log()[-5000:]}"
-            meanwhile()
+            assert time.monotonic() < give_up, f"waited in vain; log of the processes:\n{self.log()[-5000:]}"
+            between()
             time.sleep(pause)
             pause = min(pause * 1.5, LONGEST_PAUSE)
 

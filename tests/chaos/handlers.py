@@ -12,8 +12,9 @@ import sqlalchemy as sa
 
 from runner import Context, handler
 from tests.chaos.journal import FOLDER, Journal
+from tests.chaos.workload import digest
 
-LOOK_EVERY = 0.01
+CHECK_INTERVAL = 0.01
 LOSSES = 2
 """Attempts at which `late_kill` and `innocent` wait until their runner is killed."""
 
@@ -27,7 +28,7 @@ def journal() -> Journal:
 
 
 def started(ctx: Context, token: str, data: Any) -> None:
-    journal().write("start", task=ctx.id, fence=ctx.fence, attempt=ctx.attempt, token=token, given=data)
+    journal().write("start", task=ctx.id, fence=ctx.fence, attempt=ctx.attempt, token=token, digest=digest(data))
 
 
 def ended(ctx: Context) -> None:
@@ -55,7 +56,7 @@ async def wait(ctx: Context, token: str, data: Any, gate: str) -> None:
     """Wait until this attempt's gate, a file, is open."""
     started(ctx, token, data)
     while not Path(f"{gate}.{ctx.attempt}").exists():
-        await asyncio.sleep(LOOK_EVERY)
+        await asyncio.sleep(CHECK_INTERVAL)
     ended(ctx)
 
 
@@ -81,7 +82,7 @@ def pay_thread(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> Non
 
 @handler("chaos.flaky")
 async def flaky(ctx: Context, token: str, data: Any, failures: int) -> None:
-    """Fail the given number of times."""
+    """Fail a number of times."""
     started(ctx, token, data)
     if ctx.attempt <= failures:
         raise ConnectionError(f"attempt {ctx.attempt}")
@@ -90,7 +91,7 @@ async def flaky(ctx: Context, token: str, data: Any, failures: int) -> None:
 
 @handler("chaos.kill")
 async def kill(ctx: Context, token: str, data: Any) -> None:
-    """Take the runner along."""
+    """Kill the runner."""
     started(ctx, token, data)
     journal().write("kill")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -101,7 +102,7 @@ async def late_kill(ctx: Context, token: str, data: Any) -> None:
     """Wait until the runner is lost on the first two attempts; kill the runner on each later one."""
     started(ctx, token, data)
     while ctx.attempt <= LOSSES:
-        await asyncio.sleep(LOOK_EVERY)
+        await asyncio.sleep(CHECK_INTERVAL)
     await asyncio.sleep(0.2)  # so that a group has formed around it
     journal().write("kill")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -112,6 +113,6 @@ async def innocent(ctx: Context, token: str, data: Any) -> None:
     """Run until the runner is lost on the first two attempts; take a moment on each later one."""
     started(ctx, token, data)
     while ctx.attempt <= LOSSES:
-        await asyncio.sleep(LOOK_EVERY)
+        await asyncio.sleep(CHECK_INTERVAL)
     await asyncio.sleep(0.1)
     ended(ctx)

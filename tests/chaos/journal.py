@@ -12,7 +12,7 @@ FOLDER = "CHAOS_JOURNAL"
 """The environment variable that names the folder of the journals."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Event:
     """One thing that happened.
 

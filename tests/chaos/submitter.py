@@ -1,67 +1,90 @@
-"""A program that submits tasks and writes the answers to its journal."""
+"""A program that submits chunks of tasks and records the answers in its journal.
+
+Arguments: the mix, the seed, the tasks of a chunk, the pause before each commit and the interval of chunks in seconds.
+"""
 
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.errors import StoreError
+from runner.model.task import BatchMember
 from runner.settings import load
-from runner.store.submit import submit
-from tests.chaos.check import OK, UNKNOWN
-from tests.chaos.drafts import Draft, drafts
+from runner.store.submit import submit_with_result
+from tests.chaos.check import DUPLICATE, OK, UNKNOWN
 from tests.chaos.journal import FOLDER, Journal
+from tests.chaos.workload import PlannedTask, planned_chunks
 
 ORDERS = sa.table("orders", sa.column("token"))
-"""A table of the application, written to in the same transaction."""
+"""A table of the application, written in the transaction of the submit."""
+
+HOLD = "hold"
+"""While a file with this name is in the working directory, submitters wait: runners have a backlog."""
+
+HOLD_CHECK = 0.05
+"""Seconds between two looks for that file."""
 
 
 class Submitter:
-    """Submits drafts one by one, each with an order of its own.
+    """Submits chunks, each with an order per task.
 
     Args:
-        database: to submit to.
-        journal: to write to.
+        database: the database.
+        journal: its journal.
     """
 
     def __init__(self, database: Database, journal: Journal) -> None:
         self._database = database
         self._journal = journal
 
-    async def submit(self, draft: Draft, pause: float = 0.0) -> None:
-        """Submit a draft.
+    async def submit(self, chunk: list[PlannedTask], pause: float = 0.0) -> None:
+        """Submit a chunk in one transaction.
 
         Args:
-            draft: what to submit.
+            chunk: the tasks.
             pause: seconds between the submit and the commit.
         """
-        known = {"token": draft.token, "given": draft.data, "run_at": draft.run_at}
-        self._journal.write("submit", answer=UNKNOWN, task=None, **known)
+        for planned in chunk:
+            self._journal.write("submit", answer=UNKNOWN, task=None, **planned.described())
         try:
             async with self._database.writing() as tx:
-                await tx.execute(sa.insert(ORDERS).values(token=draft.token))
-                task_id = await submit(tx, draft.task)
+                await tx.execute(sa.insert(ORDERS), [{"token": planned.token} for planned in chunk])
+                result = await submit_with_result(tx, [planned.task for planned in chunk])
                 if pause:
-                    self._journal.write("pause", token=draft.token)
+                    self._journal.write("pause", token=chunk[0].token)
                     await asyncio.sleep(pause)
         except StoreError:
-            return  # whether it committed cannot be known
-        self._journal.write("submit", answer=OK, task=task_id, **known)
+            return  # the commit may have succeeded
+        for place, (planned, task_id) in enumerate(zip(chunk, result.ids, strict=True)):
+            answer = DUPLICATE if place in result.duplicates else OK
+            parents = [
+                result.ids[dependency.parent.place]
+                for dependency in planned.task.after or ()
+                if isinstance(dependency.parent, BatchMember)
+            ]
+            described = planned.described() | ({"parents": parents} if parents else {})
+            self._journal.write("submit", answer=answer, task=task_id, **described)
 
 
-async def main(mix: str, count: int, seed: int, pause: float, rest: float) -> None:
+async def main(mix: str, seed: int, size: int, pause: float, interval: float) -> None:
     database = Database.of(load())
     submitter = Submitter(database, Journal(Path(os.environ[FOLDER]), "submitter"))
+    due = time.monotonic()
     try:
-        for draft in drafts(mix, count, seed):
-            await submitter.submit(draft, pause)
-            await asyncio.sleep(rest)
+        for chunk in planned_chunks(mix, seed, size):
+            await submitter.submit(chunk, pause)
+            due = max(due + interval, time.monotonic() - interval)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            while Path(HOLD).exists():
+                await asyncio.sleep(HOLD_CHECK)
     finally:
         await database.dispose()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *map(float, sys.argv[4:6])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), float(sys.argv[5])))

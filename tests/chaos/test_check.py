@@ -8,21 +8,29 @@ from typing import Any
 import pytest
 
 from runner.policy.suspicion import Proof
-from tests.chaos.check import OK, PROMISES, REFUSED, UNKNOWN, Recovery, check, duplicates, recoveries, restarts
-from tests.chaos.dump import Dump, Row, Tried
+from tests.chaos.check import DUPLICATE, OK, PROMISES, REFUSED, UNKNOWN, check, duplicates
+from tests.chaos.dump import Attempt, Dump, Row
+from tests.chaos.evidence import Evidence
 from tests.chaos.journal import Event
+from tests.chaos.recovery import Recovery, recoveries, restarts
+from tests.chaos.workload import digest
 
 BOUND = 5.0
+DIGEST = digest(1)
 FIRST, SECOND = 101, 102
 """Process ids of two runners."""
 
 
-def submit(task: int | None, token: str, answer: str = OK, given: Any = 1, run_at: float | None = None) -> Event:
-    return Event("submit", 0.0, 1, {"task": task, "token": token, "answer": answer, "given": given, "run_at": run_at})
+def submit(task: int | None, token: str, answer: str = OK, digest_: Any = DIGEST, run_at: float | None = None) -> Event:
+    return Event(
+        "submit", 0.0, 1, {"task": task, "token": token, "answer": answer, "digest": digest_, "run_at": run_at}
+    )
 
 
-def start(at: float, task: int, fence: int, token: str, attempt: int = 1, pid: int = FIRST, given: Any = 1) -> Event:
-    data = {"task": task, "fence": fence, "attempt": attempt, "token": token, "given": given}
+def start(
+    at: float, task: int, fence: int, token: str, attempt: int = 1, pid: int = FIRST, digest_: Any = DIGEST
+) -> Event:
+    data = {"task": task, "fence": fence, "attempt": attempt, "token": token, "digest": digest_}
     return Event("start", at, pid, data)
 
 
@@ -30,8 +38,8 @@ def end(at: float, task: int, fence: int, pid: int = FIRST) -> Event:
     return Event("end", at, pid, {"task": task, "fence": fence})
 
 
-def row(id: int, token: str, state: str = "succeeded", **given: Any) -> Row:
-    usual: dict[str, Any] = {
+def row(id: int, token: str, state: str = "succeeded", **values: Any) -> Row:
+    defaults: dict[str, Any] = {
         "payload": json.dumps({"token": token, "data": 1}),
         "attempt": 1,
         "max_attempts": 3,
@@ -43,12 +51,14 @@ def row(id: int, token: str, state: str = "succeeded", **given: Any) -> Row:
         "finished_at": 3.0,
         "handler": "chaos.work",
     }
-    return Row(id=id, state=state, **usual | given)
+    return Row(id=id, state=state, **defaults | values)
 
 
-def tried(task_id: int, fence: int, verb: str, started_at: float, ended_at: float, **given: Any) -> Tried:
-    usual: dict[str, Any] = {"attempt": 1, "error_type": "ValueError", "delay": None}
-    return Tried(task_id=task_id, fence=fence, verb=verb, started_at=started_at, ended_at=ended_at, **usual | given)
+def attempt(task_id: int, fence: int, verb: str, started_at: float, ended_at: float, **values: Any) -> Attempt:
+    defaults: dict[str, Any] = {"attempt": 1, "error_type": "ValueError", "delay": None}
+    return Attempt(
+        task_id=task_id, fence=fence, verb=verb, started_at=started_at, ended_at=ended_at, **defaults | values
+    )
 
 
 LOST: dict[str, Any] = {"error_type": "runner lost"}
@@ -84,16 +94,16 @@ DUMP = Dump(
         row(3, "c", "dead"),
         row(4, "f", run_at=1.0),
     ),
-    tried=(
-        tried(2, 1, "retry", 1.0, 1.5, delay=2.0),
-        tried(2, 2, "rescue", 3.5, 7.0, attempt=2, **LOST),
-        tried(3, 1, "die", 1.0, 1.5),
+    attempts=(
+        attempt(2, 1, "retry", 1.0, 1.5, delay=2.0),
+        attempt(2, 2, "rescue", 3.5, 7.0, attempt=2, **LOST),
+        attempt(3, 1, "die", 1.0, 1.5),
     ),
     paid=(1,),
 )
 
 
-def found(history: list[Event], dump: Dump) -> set[int]:
+def broken_promises(history: list[Event], dump: Dump) -> set[int]:
     return {violation.promise for violation in check(history, dump, BOUND)}
 
 
@@ -105,7 +115,7 @@ def test_nothing_at_all_breaks_nothing() -> None:
     assert check([], Dump(), BOUND) == []
 
 
-def test_recoveries_are_told_from_the_kill_on() -> None:
+def test_recoveries_are_measured_from_the_kill() -> None:
     assert recoveries(HISTORY, DUMP) == [3.0]
 
 
@@ -130,7 +140,7 @@ def ended(dump: Dump, task_id: int, **changes: Any) -> Dump:
 def attempted(dump: Dump, task_id: int, fence: int, /, **changes: Any) -> Dump:
     chosen = (task_id, fence)
     return replace(
-        dump, tried=tuple(t._replace(**changes) if (t.task_id, t.fence) == chosen else t for t in dump.tried)
+        dump, attempts=tuple(t._replace(**changes) if (t.task_id, t.fence) == chosen else t for t in dump.attempts)
     )
 
 
@@ -144,7 +154,71 @@ def less(*gone: Event) -> list[Event]:
 
 END_OF_1 = end(2.0, 1, 1)
 
+
+def operated(what: str, task: int, answer: str = OK, at: float = 1.0) -> Event:
+    return Event(what, at, 1, {"task": task, "answer": answer, "key": "edited"})
+
+
+def with_audit(dump: Dump, *entries: tuple[str, int]) -> Dump:
+    return replace(dump, audited=entries)
+
+
+def dependent(*parents: int) -> list[Event]:
+    """The history, in which task 4 depends on other tasks."""
+    return [
+        replace(event, data=event.data | {"parents": list(parents)}) if event.data.get("task") == 4 else event
+        for event in HISTORY
+    ]
+
+
+def same_key(dump: Dump) -> Dump:
+    return ended(ended(dump, 1, unique_key="k", handler="chaos.work"), 4, unique_key="k")
+
+
 DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
+    "an acknowledged edit is lost": (9, lambda: ([*HISTORY, operated("edit", 1)], with_audit(DUMP, ("edit", 1)))),
+    "an acknowledged edit is not audited": (
+        9,
+        lambda: ([*HISTORY, operated("edit", 1)], ended(DUMP, 1, key="edited")),
+    ),
+    "an edit is audited twice": (
+        9,
+        lambda: (
+            [*HISTORY, operated("edit", 1)],
+            with_audit(ended(DUMP, 1, key="edited"), ("edit", 1), ("edit", 1)),
+        ),
+    ),
+    "a refused edit is there": (
+        9,
+        lambda: (
+            [*HISTORY, operated("edit", 1, REFUSED)],
+            with_audit(ended(DUMP, 1, key="edited"), ("edit", 1)),
+        ),
+    ),
+    "an unknown edit is in the row only": (
+        9,
+        lambda: ([*HISTORY, operated("edit", 1, UNKNOWN)], ended(DUMP, 1, key="edited")),
+    ),
+    "a task started while another one had its unique key": (10, lambda: (HISTORY, same_key(DUMP))),
+    "a task started before its parent had ended": (11, lambda: (dependent(2), DUMP)),
+    "a task started before its parent, which is gone": (11, lambda: (dependent(9), DUMP)),
+    "a terminated task succeeded": (
+        16,
+        lambda: ([*HISTORY, operated("terminate", 1)], with_audit(DUMP, ("terminate", 1))),
+    ),
+    "a terminated task started afterwards": (
+        16,
+        lambda: (
+            [*HISTORY, operated("terminate", 3, at=1.0)],
+            with_audit(ended(DUMP, 3, state="cancelled"), ("terminate", 3)),
+        ),
+    ),
+    "a termination is not audited": (
+        16,
+        lambda: ([*HISTORY, operated("terminate", 3, UNKNOWN)], ended(DUMP, 3, state="cancelled")),
+    ),
+    "reports count a success twice": (19, lambda: (HISTORY, replace(DUMP, reported={"succeeded": 4}))),
+    "a duplicate is there": (1, lambda: ([*HISTORY, submit(1, "a", DUPLICATE)], DUMP)),
     "an acknowledged task is gone": (1, lambda: (HISTORY, without(DUMP, 3))),
     "an acknowledged task is there twice": (1, lambda: (HISTORY, living(DUMP, row(9, "a", "waiting", run_at=1e9)))),
     "an acknowledged task has another id": (1, lambda: ([submit(7, "a"), *HISTORY[1:]], DUMP)),
@@ -153,12 +227,12 @@ DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
         lambda: (HISTORY, living(DUMP, *(row(n, "d", "waiting", run_at=1e9) for n in (8, 9)))),
     ),
     "a refused task is there": (1, lambda: (HISTORY, living(DUMP, row(9, "e", "waiting", run_at=1e9)))),
-    "a task that nobody submitted is there": (
+    "a task that no process submitted is there": (
         1,
         lambda: (HISTORY, living(DUMP, row(9, "z", "waiting", run_at=1e9))),
     ),
     "a task is live and in the history": (2, lambda: (HISTORY, living(DUMP, row(1, "a", "waiting", run_at=1e9)))),
-    "a task is due and nobody takes it": (2, lambda: (HISTORY, living(DUMP, row(9, "d", "waiting", run_at=2.0)))),
+    "a task is due and no runner claims it": (2, lambda: (HISTORY, living(DUMP, row(9, "d", "waiting", run_at=2.0)))),
     "a task runs for ever": (2, lambda: (HISTORY, living(DUMP, row(9, "d", "running")))),
     "one run failed and succeeded": (2, lambda: (HISTORY, attempted(DUMP, 2, 2, fence=4))),
     "a task succeeded whose handler never ended": (3, lambda: (less(END_OF_1), DUMP)),
@@ -178,21 +252,21 @@ DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
         7,
         lambda: (HISTORY, attempted(DUMP, 3, 1, error_type="runner.errors.FencedOut")),
     ),
-    "a task was tried too often": (7, lambda: (HISTORY, ended(DUMP, 2, max_attempts=2))),
-    "a rescued task at its maximum was tried again": (
+    "a task was claimed too often": (7, lambda: (HISTORY, ended(DUMP, 2, max_attempts=2))),
+    "a rescued task at its maximum was claimed again": (
         7,
         lambda: (HISTORY, attempted(DUMP, 2, 2, attempt=3)),
     ),
-    "a lost task was taken back late": (8, lambda: (HISTORY, attempted(DUMP, 2, 2, ended_at=9.5))),
+    "a lost task was rescued late": (8, lambda: (HISTORY, attempted(DUMP, 2, 2, ended_at=9.5))),
     "a task was started before its time": (14, lambda: ([submit(1, "a", run_at=1.2), *HISTORY[1:]], DUMP)),
-    "a task was tried again before its delay": (14, lambda: (HISTORY, attempted(DUMP, 2, 1, delay=3.0))),
+    "a task was claimed again before its delay": (14, lambda: (HISTORY, attempted(DUMP, 2, 1, delay=3.0))),
     "a payload changed in the table": (
         15,
         lambda: (HISTORY, ended(DUMP, 1, payload=json.dumps({"token": "a", "data": 2}))),
     ),
-    "a handler was given something else": (
+    "a handler got another payload": (
         15,
-        lambda: ([*less(start(1.1, 1, 1, "a")), start(1.1, 1, 1, "a", given=2)], DUMP),
+        lambda: ([*less(start(1.1, 1, 1, "a")), start(1.1, 1, 1, "a", digest_=digest(2))], DUMP),
     ),
     "a payment is missing": (18, lambda: (HISTORY, replace(DUMP, paid=()))),
     "a payment was made twice": (18, lambda: (HISTORY, replace(DUMP, paid=(1, 1)))),
@@ -206,7 +280,7 @@ DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
 @pytest.mark.parametrize("name", list(DOCTORED))
 def test_a_broken_promise_is_found(name: str) -> None:
     promise, doctor = DOCTORED[name]
-    assert promise in found(*doctor())
+    assert promise in broken_promises(*doctor())
 
 
 def test_every_promise_is_broken_by_some_test() -> None:
@@ -222,12 +296,12 @@ def test_recovery_has_no_bound_without_a_live_runner() -> None:
 RECOVERY = Recovery(lease=1.5, scan=0.2, proof=Proof(group=0.3, alone=1.5), longest=0.5, slots=4, restart=1.0)
 
 
-def held(runner_id: int = 7) -> Dump:
+def with_bystander(runner_id: int = 7) -> Dump:
     """The dump, with a bystander of task 2 that its runner had claimed and not started."""
     known = attempted(DUMP, 2, 2, runner_id=runner_id)
-    bystander = tried(4, 1, "rescue", 3.5, 7.0, runner_id=runner_id, **LOST)
+    bystander = attempt(4, 1, "rescue", 3.5, 7.0, runner_id=runner_id, **LOST)
     again = ended(known, 4, attempt=2, fence=3, rescues=1, claimed_at=8.0, finished_at=9.5)
-    return replace(again, tried=(*again.tried, bystander))
+    return replace(again, attempts=(*again.attempts, bystander))
 
 
 BYSTANDER = [
@@ -239,8 +313,8 @@ BYSTANDER = [
 
 
 def test_restarts_are_measured_from_the_kill_for_bystanders_too() -> None:
-    found_by_task = {restart.task: restart for restart in restarts(BYSTANDER, held())}
-    assert {task: (round(one.seconds, 2), one.ran) for task, one in found_by_task.items()} == {
+    restart_by_task = {restart.task: restart for restart in restarts(Evidence(BYSTANDER, with_bystander()))}
+    assert {task: (round(one.seconds, 2), one.ran) for task, one in restart_by_task.items()} == {
         2: (4.1, True),
         4: (4.4, False),
     }

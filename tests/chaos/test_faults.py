@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from runner.policy.suspicion import WIDTHS
-from tests.chaos.drafts import draft
+from tests.chaos.deployment import Deployment
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Event
-from tests.chaos.site import Site
+from tests.chaos.workload import plan
 from tests.conftest import on_postgresql
 from tests.postgres import Server
 
@@ -23,134 +23,138 @@ def opened(gate: Path, attempt: int) -> None:
     Path(f"{gate}.{attempt}").touch()
 
 
-def started(site: Site, task: int, attempt: int = 1) -> bool:
-    return site.fleet.happened("start", task=task, attempt=attempt) != []
+def started(deployment: Deployment, task: int, attempt: int = 1) -> bool:
+    return deployment.fleet.happened("start", task=task, attempt=attempt) != []
 
 
-def test_the_work_of_a_killed_runner_is_taken_over(site: Site, tmp_path: Path, report: Report) -> None:
-    fleet, gate = site.fleet, tmp_path / "gate"
+def test_the_work_of_a_killed_runner_is_rescued(deployment: Deployment, tmp_path: Path, report: Report) -> None:
+    fleet, gate = deployment.fleet, tmp_path / "gate"
     victim = fleet.start_runner()
     fleet.start_runner()
     # More than one of them can hold, so that both have some; the gate lets none end before.
-    tasks = site.submit(*(draft("wait", str(number), gate=str(gate)) for number in range(30)))
+    tasks = deployment.submit(*(plan("wait", str(number), gate=str(gate)) for number in range(30)))
     fleet.until(lambda: len(fleet.happened("start")) == len(tasks))
     lost = [event.data["task"] for event in fleet.happened("start") if event.pid == victim.pid]
     fleet.kill(victim)
     opened(gate, 1)
     opened(gate, 2)
-    fleet.until(lambda: site.ended(*tasks))
+    fleet.until(lambda: deployment.ended(*tasks))
     assert 0 < len(lost) < len(tasks)
-    assert site.violations() == []
-    again = [row.id for row in site.dump().ended if (row.state, row.attempt, row.rescues) == ("succeeded", 2, 1)]
+    assert deployment.violations() == []
+    again = [row.id for row in deployment.dump().ended if (row.state, row.attempt, row.rescues) == ("succeeded", 2, 1)]
     assert sorted(again) == sorted(lost)
-    report("seconds until the work was taken back:", (min(site.recoveries()), max(site.recoveries())))
+    report("seconds until the rescue:", (min(deployment.recoveries()), max(deployment.recoveries())))
 
 
-def test_killed_runners_leave_both_payment_and_ended_task_or_neither(site: Site) -> None:
-    fleet, kinds = site.fleet, ("pay", "pay_thread")
-    tasks = site.submit(*(draft(kind, f"{kind}-{number}", seconds=0.02) for kind in kinds for number in range(60)))
+def test_killed_runners_leave_both_payment_and_ended_task_or_neither(deployment: Deployment) -> None:
+    fleet, kinds = deployment.fleet, ("pay", "pay_thread")
+    tasks = deployment.submit(*(plan(kind, f"{kind}-{number}", seconds=0.02) for kind in kinds for number in range(60)))
     for paid in (5, 15, 25):
         victim = fleet.start_runner()
-        fleet.until(partial(site.has_paid, paid))
+        fleet.until(partial(deployment.has_paid, paid))
         fleet.kill(victim)
-    assert not site.ended(*tasks), "each was killed in the midst of it"
+    assert not deployment.ended(*tasks), "each was killed in the midst of it"
     fleet.start_runner()
-    fleet.until(lambda: site.ended(*tasks))
-    assert site.violations() == []
-    assert sorted(site.dump().paid) == sorted(tasks)
+    fleet.until(lambda: deployment.ended(*tasks))
+    assert deployment.violations() == []
+    assert sorted(deployment.dump().paid) == sorted(tasks)
 
 
-def test_a_runner_frozen_beyond_its_lease_is_fenced_out(site: Site, tmp_path: Path, report: Report) -> None:
-    fleet, gate = site.fleet, tmp_path / "gate"
-    (task,) = site.submit(draft("wait", "a", gate=str(gate)))
+def test_a_runner_frozen_beyond_its_lease_is_fenced_out(deployment: Deployment, tmp_path: Path, report: Report) -> None:
+    fleet, gate = deployment.fleet, tmp_path / "gate"
+    (task,) = deployment.submit(plan("wait", "a", gate=str(gate)))
     frozen = fleet.start_runner()
-    fleet.until(lambda: started(site, task))
-    site.freeze(frozen)
+    fleet.until(lambda: started(deployment, task))
+    deployment.freeze(frozen)
     fleet.start_runner()
-    fleet.until(lambda: started(site, task, 2))
+    fleet.until(lambda: started(deployment, task, 2))
     opened(gate, 1)
     fleet.thaw(frozen)
     fleet.until(lambda: "was fenced out: its outcome is discarded" in fleet.log())
-    assert site.row(task).state == "running", "the late settle changed nothing"
+    assert deployment.row(task).state == "running", "the late settle changed nothing"
     opened(gate, 2)
-    fleet.until(lambda: site.ended(task))
-    assert site.violations() == []
-    row = site.row(task)
+    fleet.until(lambda: deployment.ended(task))
+    assert deployment.violations() == []
+    row = deployment.row(task)
     assert (row.state, row.attempt, row.rescues) == ("succeeded", 2, 1)
-    report("seconds until the work was taken back:", site.recoveries())
+    report("seconds until the rescue:", deployment.recoveries())
 
 
 def test_a_newcomer_after_an_outage_takes_nothing_from_runners_that_renew_later(
     migrated_url: str, tmp_path: Path
 ) -> None:
     """Runners frozen beyond their lease represent runners without a database."""
-    with Site(migrated_url, tmp_path, lease_timeout="4s", heartbeat_interval="800ms") as site:
-        fleet, gate = site.fleet, tmp_path / "gate"
+    with Deployment(migrated_url, tmp_path, lease_timeout="4s", heartbeat_interval="800ms") as deployment:
+        fleet, gate = deployment.fleet, tmp_path / "gate"
         healthy = [fleet.start_runner(), fleet.start_runner()]
-        tasks = site.submit(*(draft("wait", str(number), gate=str(gate)) for number in range(40)))
+        tasks = deployment.submit(*(plan("wait", str(number), gate=str(gate)) for number in range(40)))
         fleet.until(lambda: len(fleet.happened("start")) == len(tasks))
         for process in healthy:
-            site.freeze(process)
-        fleet.until(site.leases_expired)
+            deployment.freeze(process)
+        fleet.until(deployment.leases_expired)
         fleet.start_runner()
-        (probe,) = site.submit(draft("work", "probe"))
-        fleet.until(lambda: site.ended(probe))
+        (probe,) = deployment.submit(plan("work", "probe"))
+        fleet.until(lambda: deployment.ended(probe))
         for process in healthy:
             fleet.thaw(process)
         opened(gate, 1)
-        fleet.until(lambda: site.ended(*tasks))
-        assert site.violations() == []
-        assert {(row.state, row.attempt, row.rescues) for row in site.dump().ended} == {("succeeded", 1, 0)}
+        fleet.until(lambda: deployment.ended(*tasks))
+        assert deployment.violations() == []
+        assert {(row.state, row.attempt, row.rescues) for row in deployment.dump().ended} == {("succeeded", 1, 0)}
 
 
-def test_a_runner_that_is_alone_rescues_its_own_work_one_lease_after_its_restart(site: Site, tmp_path: Path) -> None:
-    fleet, gate = site.fleet, tmp_path / "gate"
+def test_a_runner_that_is_alone_rescues_its_own_work_one_lease_after_its_restart(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    fleet, gate = deployment.fleet, tmp_path / "gate"
     victim = fleet.start_runner()
-    tasks = site.submit(*(draft("wait", str(number), gate=str(gate)) for number in range(3)))
+    tasks = deployment.submit(*(plan("wait", str(number), gate=str(gate)) for number in range(3)))
     fleet.until(lambda: len(fleet.happened("start")) == len(tasks))
     fleet.kill(victim)
     opened(gate, 2)
     fleet.start_runner()
-    fleet.until(lambda: site.ended(*tasks))
-    assert {(row.state, row.attempt, row.rescues) for row in site.dump().ended} == {("succeeded", 2, 1)}
-    registered = site.registered_at()
-    assert all(tried.ended_at - registered >= 1.5 for tried in site.dump().tried)
-    assert site.violations() == []
+    fleet.until(lambda: deployment.ended(*tasks))
+    assert {(row.state, row.attempt, row.rescues) for row in deployment.dump().ended} == {("succeeded", 2, 1)}
+    registered = deployment.registered_at()
+    assert all(attempt.ended_at - registered >= 1.5 for attempt in deployment.dump().attempts)
+    assert deployment.violations() == []
 
 
-def test_a_task_that_kills_its_runner_dies_and_its_neighbours_do_not(site: Site, report: Report) -> None:
-    fleet = site.fleet
-    neighbours = [draft("work", f"n{number}", seconds=0.2) for number in range(8)]
-    killer, *others = site.submit(draft("kill", "k"), *neighbours)
+def test_a_task_that_kills_its_runner_dies_and_its_neighbours_do_not(deployment: Deployment, report: Report) -> None:
+    fleet = deployment.fleet
+    neighbours = [plan("work", f"n{number}", seconds=0.2) for number in range(8)]
+    killer, *others = deployment.submit(plan("kill", "k"), *neighbours)
     fleet.start_runner()
     fleet.start_runner()
-    fleet.until(lambda: site.ended(killer, *others), meanwhile=fleet.revive)
-    assert site.violations() == []
-    row = site.row(killer)
+    fleet.until(lambda: deployment.ended(killer, *others), between=fleet.revive)
+    assert deployment.violations() == []
+    row = deployment.row(killer)
     assert (row.state, row.attempt, row.rescues) == ("dead", 3, 3)
     assert len(fleet.happened("start", task=killer)) == 3
-    assert {site.row(task).state for task in others} == {"succeeded"}
-    report("seconds until the work was taken back:", site.recoveries())
+    assert {deployment.row(task).state for task in others} == {"succeeded"}
+    report("seconds until the rescue:", deployment.recoveries())
 
 
 @pytest.mark.slow
 def test_sixty_tasks_that_lost_two_runners_run_in_groups_and_only_the_killer_dies(
     migrated_url: str, tmp_path: Path, report: Report
 ) -> None:
-    with Site(migrated_url, tmp_path, concurrency="60", lease_timeout="2s", heartbeat_interval="400ms") as site:
-        fleet = site.fleet
-        innocents = [draft("innocent", f"n{number}") for number in range(59)]
-        killer, *others = site.submit(draft("late_kill", "k"), *innocents)
+    with Deployment(
+        migrated_url, tmp_path, concurrency="60", lease_timeout="2s", heartbeat_interval="400ms"
+    ) as deployment:
+        fleet = deployment.fleet
+        innocents = [plan("innocent", f"n{number}") for number in range(59)]
+        killer, *others = deployment.submit(plan("late_kill", "k"), *innocents)
         for attempt in (1, 2):
             victim = fleet.start_runner()
             fleet.until(lambda: len(fleet.happened("start", attempt=attempt)) == 60)  # noqa: B023 - called immediately
             fleet.kill(victim)
         fleet.start_runner()
-        fleet.until(lambda: site.ended(killer, *others), meanwhile=fleet.revive, patience=240.0)
-        assert site.violations() == []
-        assert (site.row(killer).state, site.row(killer).attempt) == ("dead", 5)
-        assert {site.row(task).state for task in others} == {"succeeded"}
-        lost = Counter(site.row(task).rescues for task in others)
+        fleet.until(lambda: deployment.ended(killer, *others), between=fleet.revive, timeout=240.0)
+        assert deployment.violations() == []
+        assert (deployment.row(killer).state, deployment.row(killer).attempt) == ("dead", 5)
+        assert {deployment.row(task).state for task in others} == {"succeeded"}
+        lost = Counter(deployment.row(task).rescues for task in others)
         assert lost[3] + lost[4] <= WIDTHS[0] - 1, "they ran in the group of 16 with the killer"
         assert lost[4] <= WIDTHS[1] - 1, "they ran in the group of 4 with the killer"
         assert set(lost) <= {2, 3, 4}
@@ -178,19 +182,19 @@ def most_together(history: list[Event]) -> dict[int, int]:
 
 
 @on_postgresql
-def test_submitters_killed_anywhere_leave_both_task_and_order_or_neither(site: Site) -> None:
-    fleet = site.fleet
+def test_submitters_killed_anywhere_leave_both_task_and_order_or_neither(deployment: Deployment) -> None:
+    fleet = deployment.fleet
     hesitant = fleet.start_submitter("plain", 1, pause=3600)
     fleet.until(lambda: fleet.happened("pause") != [])
     fleet.kill(hesitant)
-    assert (site.orders(), site.dump().rows) == (0, ())
+    assert (deployment.orders(), deployment.dump().rows) == (0, ())
     busy = fleet.start_submitter("plain", 2)
     fleet.until(lambda: len(acknowledged(fleet, busy.pid)) > 20)
     fleet.kill(busy)
-    assert len(site.dump().rows) == site.orders() > 20
+    assert len(deployment.dump().rows) == deployment.orders() > 20
     fleet.start_runner()
-    fleet.until(site.at_rest)
-    assert site.violations() == []
+    fleet.until(deployment.at_rest)
+    assert deployment.violations() == []
 
 
 def acknowledged(fleet: Fleet, pid: int) -> list[object]:
@@ -200,8 +204,8 @@ def acknowledged(fleet: Fleet, pid: int) -> list[object]:
 def test_crashes_of_postgresql_under_load_lose_nothing(
     crashing_server: Server, crashing_url: str, tmp_path: Path, report: Report
 ) -> None:
-    with Site(crashing_url, tmp_path) as site:
-        fleet = site.fleet
+    with Deployment(crashing_url, tmp_path) as deployment:
+        fleet = deployment.fleet
         fleet.start_runner()
         fleet.start_runner()
         submitter = fleet.start_submitter("gentle", 1)
@@ -213,6 +217,6 @@ def test_crashes_of_postgresql_under_load_lose_nothing(
         seen = len(fleet.happened("end"))
         fleet.until(lambda: len(fleet.happened("end")) > seen + 50)
         fleet.kill(submitter)
-        fleet.until(site.at_rest)
-        assert site.violations() == []
-        report("tasks, of which taken back:", (len(site.dump().ended), len(site.recoveries())))
+        fleet.until(deployment.at_rest)
+        assert deployment.violations() == []
+        report("tasks, of which rescued:", (len(deployment.dump().ended), len(deployment.recoveries())))

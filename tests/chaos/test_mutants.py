@@ -23,6 +23,7 @@ from runner.store.rescue import Rescuer, rescue
 from tests.chaos.check import GRAIN, OK, check
 from tests.chaos.dump import take
 from tests.chaos.journal import Journal, read
+from tests.chaos.workload import digest
 from tests.conftest import on_postgresql
 from tests.engine.harness import Harness, at_work, until, wait_for_event
 
@@ -55,11 +56,11 @@ class Bench:
         token = os.urandom(8).hex()
         task = await self.harness.submit(handler, {"token": token, "data": 1}, **options)
         due = options["run_at"].timestamp() if "run_at" in options else None
-        self.journal.write("submit", task=task, token=token, answer=OK, given=1, run_at=due)
+        self.journal.write("submit", task=task, token=token, answer=OK, digest=digest(1), run_at=due)
         return task
 
     def start(self, ctx: Context, token: str) -> None:
-        self.journal.write("start", task=ctx.id, fence=ctx.fence, attempt=ctx.attempt, token=token, given=1)
+        self.journal.write("start", task=ctx.id, fence=ctx.fence, attempt=ctx.attempt, token=token, digest=digest(1))
 
     def end(self, ctx: Context) -> None:
         self.journal.write("end", task=ctx.id, fence=ctx.fence)

@@ -1,75 +1,78 @@
-"""Storms of a minute and more: `pytest -m chaos`.
+"""Storms: `pytest -m chaos` runs one on each database; the normal suite runs short ones.
 
-CHAOS_SECONDS sets the duration, and CHAOS_SEED repeats the choices of an earlier storm.
+Environment variables: CHAOS_SECONDS is the duration (60), CHAOS_RATE the tasks per second that are offered (500),
+CHAOS_SEED repeats the choices of an earlier storm, and CHAOS_REPORT is the folder for the reports.
 """
 
 import os
 import random
-import statistics
-from collections import Counter
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from runner.policy.suspicion import Proof
-from tests.chaos.check import Recovery, duplicates
-from tests.chaos.site import Site
-from tests.chaos.storm import Storm
+from tests.chaos.deployment import Deployment
+from tests.chaos.proxy import Proxy
+from tests.chaos.recovery import Recovery
+from tests.chaos.storm import PostgresFaults, Storm
+from tests.chaos.storm_report import BYSTANDERS, StormReport
 from tests.conftest import SqliteDatabases
 from tests.postgres import Server
 
-pytestmark = pytest.mark.chaos
-
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "60"))
+RATE = float(os.environ.get("CHAOS_RATE", "500"))
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().getrandbits(32)))
+
+RECOVERY = Recovery(lease=1.5, scan=0.2, proof=Proof(group=0.3, alone=1.5), longest=0.5, slots=4, restart=15.0)
+"""The settings in deployment.QUICK. A runner starts slowly on a busy machine; plain functions have the fewest slots."""
 
 Report = Callable[[str, object], None]
 
 
+@pytest.mark.chaos
 def test_a_storm_on_sqlite_breaks_no_promise(sqlite: SqliteDatabases, tmp_path: Path, report: Report) -> None:
-    with Site(sqlite.migrated(tmp_path), tmp_path) as site:
-        weather(site, None, report)
+    with Deployment(sqlite.migrated(tmp_path), tmp_path) as deployment:
+        run_storm("SQLite", deployment, None, report)
 
 
+@pytest.mark.chaos
 def test_a_storm_on_postgresql_breaks_no_promise(
     crashing_server: Server, crashing_url: str, tmp_path: Path, report: Report
 ) -> None:
-    with Site(crashing_url, tmp_path) as site:
-        weather(site, crashing_server, report)
+    with (
+        Proxy(crashing_url, SEED) as proxy,
+        Deployment(crashing_url, tmp_path, proxy.url) as deployment,
+    ):
+        proxy.on_fault = lambda _: deployment.fleet.journal.write("outage")
+        run_storm("PostgreSQL", deployment, PostgresFaults(crashing_server, proxy), report)
 
 
-RECOVERY = Recovery(lease=1.5, scan=0.2, proof=Proof(group=0.3, alone=1.5), longest=0.5, slots=4, restart=15.0)
-"""As `site.QUICK` sets it; a runner starts slowly on a busy machine, and the slots for plain functions are fewest."""
-
-
-def spread(times: list[float]) -> str:
-    """The median, the 99th percentile and the greatest of some times."""
-    if len(times) < 2:
-        return str(times)
-    cuts = statistics.quantiles(times, n=100, method="inclusive")
-    return f"{cuts[49]:.2f} / {cuts[98]:.2f} / {max(times):.2f}"
-
-
-def weather(site: Site, server: Server | None, report: Report) -> None:
-    """Run a storm on a site, report its faults, and check the history."""
-    report("command", f"CHAOS_SEED={SEED} CHAOS_SECONDS={SECONDS:g} pytest -m chaos tests/chaos")
-    storm = Storm(site, SEED, server)
-    storm.rage(SECONDS)
-    violations = site.violations(recovery=RECOVERY)
-    ended, took = site.dump().ended, site.recoveries()
-    report("faults survived", dict(storm.survived))
-    report("tasks run", len(ended))
-    report("lost", sum(violation.promise == 1 for violation in violations))
-    report("violations", len(violations))
-    report("effects that happened again", duplicates(site.fleet.history()))
-    report("runs taken back", len(took))
-    report("seconds from a fault until its tasks were taken back, p50 / p99 / max", spread(took))
-    again = site.restarts()
-    report("seconds from a fault to the next start, p50 / p99 / max", spread([restart.seconds for restart in again]))
-    report("the same from the last fault, p50 / p99 / max", spread([restart.calm for restart in again]))
-    idle = [restart for restart in again if not restart.ran]
-    report("attempts of bystanders that had not started", len(idle))
-    report("attempts that lost runners cost one task, at most", max(Counter(r.task for r in again).values(), default=0))
-    assert violations == []
-    assert len(ended) > 0
+def run_storm(
+    database: str,
+    deployment: Deployment,
+    postgres: PostgresFaults | None,
+    report: Report,
+    seconds: float = SECONDS,
+    rate: float = RATE,
+) -> None:
+    """Run a storm, publish its report, and require that no promise was broken."""
+    command = f"CHAOS_SECONDS={seconds:g} CHAOS_RATE={rate:g} CHAOS_SEED={SEED} uv run pytest -m chaos tests/chaos"
+    storm = Storm(deployment, SEED, rate, postgres)
+    started = time.monotonic()
+    storm.run(seconds)
+    duration = time.monotonic() - started
+    deployment.fleet.stop()
+    faults = dict(storm.injected)
+    if postgres is not None:
+        faults |= {f"connections: {name}": count for name, count in sorted(postgres.proxy.faults.items())}
+    history, dump = deployment.fleet.history(), deployment.dump()
+    result = StormReport.of(database, command, faults, history, dump, RECOVERY, duration)
+    if folder := os.environ.get("CHAOS_REPORT"):
+        result.write(Path(folder))
+    report("report", "\n" + result.markdown())
+    assert storm.live_at_end == 0, f"{storm.live_at_end} tasks did not end; {result.violations}"
+    assert result.violations == []
+    assert result.figures[BYSTANDERS] == 0
+    assert dump.ended

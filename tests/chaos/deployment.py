@@ -1,4 +1,4 @@
-"""Site: a database under fault, with the processes at work on it, looked at from outside."""
+"""Deployment: a database and the processes that use it, with checks from outside."""
 
 import asyncio
 import sqlite3
@@ -12,10 +12,12 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.types import db_now
 from runner.store.submit import submit
-from tests.chaos.check import OK, Recovery, Restart, Violation, check, recoveries, restarts
-from tests.chaos.drafts import Draft
+from tests.chaos.check import check
 from tests.chaos.dump import Dump, Row, plain, take
+from tests.chaos.evidence import OK, UNKNOWN, Violation
 from tests.chaos.fleet import Fleet
+from tests.chaos.recovery import recoveries
+from tests.chaos.workload import PlannedTask
 from tests.programs import Program
 
 QUICK = {
@@ -32,17 +34,19 @@ QUICK = {
 T = TypeVar("T")
 
 
-class Site:
+class Deployment:
     """A database and its fleet.
 
     Args:
-        url: of the database.
+        url: URL of the database for the checks.
         home: folder for the output of the processes.
+        url_of_processes: URL of the database for the processes, e.g. through a proxy; None for the same.
+        settings: settings of the runners that differ from QUICK.
     """
 
-    def __init__(self, url: str, home: Path, **settings: str) -> None:
+    def __init__(self, url: str, home: Path, url_of_processes: str | None = None, **settings: str) -> None:
         self.url = url
-        self.fleet = Fleet(url, home, **QUICK | settings)
+        self.fleet = Fleet(url_of_processes or url, home, **QUICK | settings)
         self._do(_create_orders)
 
     def __enter__(self) -> Self:
@@ -51,12 +55,13 @@ class Site:
     def __exit__(self, *_: object) -> None:
         self.fleet.__exit__()
 
-    def submit(self, *drafts: Draft) -> list[int]:
+    def submit(self, *tasks: PlannedTask) -> list[int]:
         """Submit tasks from this process, and write them to the journal."""
-        ids = self._do(lambda database: _submit(database, drafts))
-        for draft, task_id in zip(drafts, ids, strict=True):
-            known = {"token": draft.token, "given": draft.data, "run_at": draft.run_at}
-            self.fleet.journal.write("submit", answer=OK, task=task_id, **known)
+        for task in tasks:
+            self.fleet.journal.write("submit", answer=UNKNOWN, task=None, **task.described())
+        ids = self._do(lambda database: _submit(database, tasks))
+        for task, task_id in zip(tasks, ids, strict=True):
+            self.fleet.journal.write("submit", answer=OK, task=task_id, **task.described())
         return ids
 
     def freeze(self, process: Program) -> None:
@@ -88,7 +93,11 @@ class Site:
 
     def at_rest(self) -> bool:
         """Return True if every task has ended."""
-        return not self.dump().live
+        return self.live_count() == 0
+
+    def live_count(self) -> int:
+        """The number of live tasks."""
+        return self._do(_count_live)
 
     def has_paid(self, tasks: int) -> bool:
         """Return True if there are payments for this number of tasks."""
@@ -110,17 +119,13 @@ class Site:
         """How many orders the application has."""
         return self._do(_count_orders)
 
-    def violations(self, bound: float | None = None, recovery: Recovery | None = None) -> list[Violation]:
-        """Stop the runners, and hold what happened against the promises."""
+    def violations(self, bound: float | None = None) -> list[Violation]:
+        """Stop the runners, and compare the history with the promises."""
         self.fleet.stop()
-        return check(self.fleet.history(), self.dump(), bound, recovery)
-
-    def restarts(self) -> list[Restart]:
-        """The next start of each task that a killed or frozen runner held."""
-        return restarts(self.fleet.history(), self.dump())
+        return check(self.fleet.history(), self.dump(), bound)
 
     def recoveries(self) -> list[float]:
-        """Seconds that it took to take work back, for each run that was cut off."""
+        """Seconds from the fault to the rescue, for each run that was cut off."""
         return [round(seconds, 2) for seconds in recoveries(self.fleet.history(), self.dump())]
 
     def _do(self, work: Callable[[Database], Awaitable[T]]) -> T:
@@ -134,9 +139,9 @@ class Site:
         return asyncio.run(with_database())
 
 
-async def _submit(database: Database, drafts: tuple[Draft, ...]) -> list[int]:
+async def _submit(database: Database, tasks: tuple[PlannedTask, ...]) -> list[int]:
     async with database.writing() as tx:
-        return [await submit(tx, draft.task) for draft in drafts]
+        return [await submit(tx, task.task) for task in tasks]
 
 
 async def _create_orders(database: Database) -> None:
@@ -163,6 +168,11 @@ async def _count_marked(database: Database) -> int:
     async with database.reading() as tx:
         task = tx.tables.task
         return int(await tx.scalar(sa.select(sa.func.count(task.c.started_at)).select_from(task)))
+
+
+async def _count_live(database: Database) -> int:
+    async with database.reading() as tx:
+        return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
 
 
 async def _count_orders(database: Database) -> int:

@@ -1,0 +1,153 @@
+"""Recovery: how long it takes until the tasks of a killed or frozen runner start again, and the bound of that time."""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from runner.policy.suspicion import Proof, is_suspect, seconds, width
+from tests.chaos.dump import Attempt, Dump
+from tests.chaos.evidence import FAULTS, RUNNER_LOST, Evidence, Violation, run_of
+from tests.chaos.journal import Event
+
+
+class Recovery(NamedTuple):
+    """The figures that bound the time from a fault to the next start of a task, in seconds.
+
+    Args:
+        lease: of the runners.
+        scan: their poll interval.
+        proof: how long a suspect keeps its place.
+        longest: that a task runs.
+        slots: of a runner.
+        restart: that a runner takes to start.
+    """
+
+    lease: float
+    scan: float
+    proof: Proof
+    longest: float
+    slots: int
+    restart: float
+
+    def bound(self, suspects: Mapping[int, int]) -> float:
+        """Seconds from the last fault to the next start of a task that a lost runner held.
+
+        A lease expires, or a restarted runner waits one lease; then the policy's bound for suspects.
+        """
+        return self.restart + self.lease + self.scan + 1.0 + seconds(suspects, self.slots, self.proof, self.longest)
+
+
+def recoveries(history: Sequence[Event], dump: Dump) -> list[float]:
+    """Seconds from each kill or freeze to the rescue of each task that the runner executed."""
+    return [attempt.ended_at - fault.at for fault, attempt in _rescued(Evidence(history, dump))]
+
+
+class Restart(NamedTuple):
+    """The next start of a task whose runner was killed or frozen.
+
+    Args:
+        task: its id.
+        attempt: the attempt that was cut off.
+        seconds: from the fault to the next start.
+        calm: seconds from the last fault of any kind before the next start to that start.
+        at: the time of the next start.
+        ran: True if the task had started; False for a claimed task that waited for a slot.
+    """
+
+    task: int
+    attempt: int
+    seconds: float
+    calm: float
+    at: float
+    ran: bool
+
+
+def restarts(evidence: Evidence) -> list[Restart]:
+    """The next start of each task that a killed or frozen runner had, if it started again."""
+    faults = sorted(event.at for event in evidence.history if event.what in FAULTS)
+    starts: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for event in evidence.starts:
+        starts[event.data["task"]].append((event.data["fence"], event.at))
+    result = []
+    for fault, lost in _cut_off(evidence):
+        later = [at for fence, at in starts[lost.task_id] if fence > lost.fence]
+        if later:
+            last_fault = faults[bisect_right(faults, later[0]) - 1]
+            ran = lost.fence in evidence.started[lost.task_id]
+            times = later[0] - fault.at, later[0] - last_fault, later[0]
+            result.append(Restart(lost.task_id, lost.attempt, *times, ran))
+    return result
+
+
+def rescued_late(evidence: Evidence, bound: float) -> Iterator[Violation]:
+    """Tasks that were rescued later than `bound` seconds after the fault."""
+    for fault, attempt in _rescued(evidence):
+        if (passed := attempt.ended_at - fault.at) > bound:
+            yield Violation(8, attempt.task_id, f"was rescued after {passed:.1f} s, {bound:.1f} s at most")
+
+
+def started_late(evidence: Evidence, recovery: Recovery) -> Iterator[Violation]:
+    """Tasks that started again later than the bound after the last fault."""
+    for restart in restarts(evidence):
+        if restart.calm <= recovery.bound({}):
+            continue
+        bound = recovery.bound(_suspects(evidence, restart.at - restart.calm, restart.at))
+        if restart.calm > bound:
+            why = f"started again {restart.calm:.1f} s after the last fault, {bound:.1f} s at most"
+            yield Violation(8, restart.task, why)
+
+
+def _cut_off(evidence: Evidence) -> Iterator[tuple[Event, Attempt]]:
+    """Each fault with each attempt that it cut off, started or not."""
+    lost: dict[int | None, list[Attempt]] = defaultdict(list)
+    runner_of: dict[tuple[int, int], int | None] = {}
+    for attempt in evidence.dump.attempts:
+        if attempt.error_type == RUNNER_LOST:
+            lost[attempt.runner_id].append(attempt)
+            runner_of[attempt.task_id, attempt.fence] = attempt.runner_id
+    runners: dict[int, set[int | None]] = defaultdict(set)
+    for start in evidence.starts:
+        if (runner_id := runner_of.get(run_of(start))) is not None:
+            runners[start.pid].add(runner_id)
+    for fault in evidence.history:
+        if fault.what in ("kill", "freeze"):
+            for attempt in (attempt for runner_id in runners[fault.pid] for attempt in lost[runner_id]):
+                begun = attempt.started_at if attempt.started_at is not None else attempt.ended_at
+                if begun <= fault.at <= attempt.ended_at:
+                    yield fault, attempt
+
+
+def _rescued(evidence: Evidence) -> Iterator[tuple[Event, Attempt]]:
+    """Each fault with each run that it cut off after its start."""
+    lost = {
+        (attempt.task_id, attempt.fence): attempt
+        for attempt in evidence.dump.attempts
+        if attempt.error_type == RUNNER_LOST
+    }
+    starts: dict[int, list[Event]] = defaultdict(list)
+    for start in evidence.starts:
+        if run_of(start) in lost:
+            starts[start.pid].append(start)
+    for fault in evidence.history:
+        if fault.what in ("kill", "freeze"):
+            for start in starts[fault.pid]:
+                attempt = lost[run_of(start)]
+                if start.at <= fault.at <= attempt.ended_at:
+                    yield fault, attempt
+
+
+def _suspects(evidence: Evidence, since: float, until: float) -> dict[int, int]:
+    """The number of suspects of each width that wait or run in a period."""
+    widths: Counter[int] = Counter()
+    for task_id, attempts in evidence.attempts.items():
+        past = [attempt for attempt in attempts if attempt.ended_at <= until]
+        lost = list(takewhile(lambda attempt: attempt.error_type == RUNNER_LOST, reversed(past)))
+        row = evidence.rows.get(task_id)
+        if not lost or row is None or (row.finished_at is not None and row.finished_at < since):
+            continue
+        left = None if row.max_attempts is None else row.max_attempts - lost[0].attempt
+        if is_suspect(len(lost), left, lost[0].attempt):
+            widths[width(len(lost), left)] += 1
+    return dict(widths)
