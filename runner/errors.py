@@ -302,6 +302,10 @@ class NoTransaction(StoreError):
     """Task {id} is not executed by a runner, so ctx.transaction() is not available."""
 
 
+class NoRunner(StoreError):
+    """No runner executes this task, so {call} is not available."""
+
+
 class DuplicateTask(StoreError):
     """
     The unique key {key!r} of handler {handler!r} is held by {holder}; nothing was submitted. To get the id of

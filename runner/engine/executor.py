@@ -18,7 +18,7 @@ from typing import Any
 from runner.engine.handler_result import done, redact_error, redact_outcome
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload, TransactionUnavailable
-from runner.handlers.batch import BatchResult
+from runner.handlers.batch import BatchResult, ParentResults
 from runner.handlers.context import Context, OwnTransaction
 from runner.handlers.registry import Handler
 from runner.logs import CURRENT_TASK, TaskFields
@@ -42,6 +42,7 @@ class Executor:
         timeout: timeout in seconds for handlers and tasks without their own; None for no limit.
         result_limit: maximum size of a result in bytes.
         open_tx: opens `ctx.transaction()`; None without a database.
+        parents: returns the reader of `ctx.batch.results()`; None without a database.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Executor:
         timeout: float | None,
         result_limit: int,
         open_tx: Callable[[Running], OwnTransaction] | None = None,
+        parents: Callable[[int], ParentResults] | None = None,
     ) -> None:
         self._pool = _threads(threads)
         self._timeout = timeout
         self._result_limit = result_limit
         self._open_tx = open_tx
+        self._parents = parents
         self.stuck = 0
         """Threads that still run the function of an abandoned task."""
 
@@ -191,7 +194,7 @@ class Executor:
             logger,
             running.stop,
             open_tx,
-            BatchResult.read(task.parents),
+            BatchResult.read(task.parents, self._parents(task.id) if task.parents and self._parents else None),
         )
 
     def resize(self, threads: int) -> None:

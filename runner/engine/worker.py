@@ -14,6 +14,7 @@ from runner.engine.executor import INTERRUPTED, Executor, failure_of
 from runner.engine.handler_result import done
 from runner.engine.metrics import Metrics
 from runner.engine.own_transaction import HandlerTransaction
+from runner.engine.parent_results import StoredParentResults
 from runner.engine.settle_buffer import SettleBuffer, Settling
 from runner.engine.slots import InFlight, Running, Slots
 from runner.engine.starts import Starts
@@ -69,7 +70,7 @@ class Worker:
         self.in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch)
         limit = int(settings.result_limit)
         self._done = partial(done, limit=limit)
-        self.executor = Executor(settings.threads, timeout, limit, self._own_transaction)
+        self.executor = Executor(settings.threads, timeout, limit, self._own_transaction, self._parent_results)
         linger = settings.settle_interval.total_seconds()
         self._starts = Starts(database, lambda: self.buffer.runner_id)
         self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled)
@@ -196,6 +197,9 @@ class Worker:
 
     def _own_transaction(self, running: Running) -> HandlerTransaction:
         return HandlerTransaction(self._database, self.buffer.runner_id, running, self._done)
+
+    def _parent_results(self, task_id: int) -> StoredParentResults:
+        return StoredParentResults(self._database, task_id, asyncio.get_running_loop())
 
     def _finish_in_tx(self, running: Running, outcome: Outcome, took: float) -> None:
         """Remove a task that its handler completed in its own transaction; a later failure changes nothing."""

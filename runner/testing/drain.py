@@ -1,5 +1,6 @@
 """Drain: runs due tasks one after the other, with the code of a runner."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from runner.engine.handler_result import done
 from runner.engine.heartbeat import release
 from runner.engine.metrics import Metrics
 from runner.engine.own_transaction import HandlerTransaction
+from runner.engine.parent_results import StoredParentResults
 from runner.engine.slots import Running, Slots
 from runner.handlers.registry import Handler
 from runner.model.outcome import Outcome
@@ -149,6 +151,7 @@ class Drain:
             timeout,
             limit,
             lambda running: HandlerTransaction(self.database, runner_id, running, partial(done, limit=limit)),
+            lambda task_id: StoredParentResults(self.database, task_id, asyncio.get_running_loop()),
         )
         try:
             return await executor.execute(running, lambda: None)

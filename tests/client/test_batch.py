@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from runner import Context, Dead, TaskHandler, batch, batch_async, disconnect, handler
-from runner.errors import InvalidTask, WouldBlock
+from runner.errors import InvalidTask, NoResult, NoRunner, TaskFailed, TaskNotFound, WouldBlock
 from runner.handlers.batch import BatchResult
 from runner.handlers.registry import REGISTRY
 from runner.model.task import BatchMember, DependsOn, NewTask, State
+from runner.operations.results import Actor, Target
+from runner.operations.unblock import unblock
 from runner.testing import TaskStore
 from tests.store.dependencies import dependencies_of
 
@@ -88,6 +91,86 @@ def test_then_can_have_more_dependencies(store: TaskStore, work: Work, report: W
     assert notes == [6]
     store.drain(ahead="2h")
     assert notes == [6, 8, ("both", BatchResult(2, 2, 0, 0))]
+
+
+@pytest.fixture
+def totals(notes: list[Any]) -> Iterator[tuple[Work, Work, Work]]:
+    """A member, and a callback as a plain function and as a coroutine."""
+
+    @handler("test.half")
+    async def half(number: int) -> Fraction:
+        if number < 0:
+            raise ValueError("below zero")
+        return Fraction(number, 2)
+
+    @handler("test.total")
+    def total(ctx: Context, lenient: bool = False) -> None:
+        notes.append(ctx.batch.results(return_exceptions=lenient) if ctx.batch else None)
+
+    @handler("test.total_async")
+    async def total_async(ctx: Context, lenient: bool = False) -> None:
+        notes.append(await ctx.batch.results_async(return_exceptions=lenient) if ctx.batch else None)
+
+    yield half, total, total_async
+    for one in (half, total, total_async):
+        REGISTRY._handlers.pop(one.name)
+
+
+@pytest.mark.parametrize("callback", [1, 2])
+def test_a_callback_reads_the_results_of_its_batch(
+    store: TaskStore, totals: tuple[Work, ...], notes: list[Any], callback: int
+) -> None:
+    half = totals[0]
+    batch(
+        [half.options(priority=n + 1).call(number=n) for n in range(4)],
+        callback=totals[callback].options(max_attempts=1).call(),
+    )
+    store.drain()
+    assert notes == [[Fraction(n, 2) for n in range(4)]]
+
+
+@pytest.mark.parametrize("callback", [1, 2])
+def test_a_missing_result_is_an_error_or_in_its_place(
+    store: TaskStore, totals: tuple[Work, ...], notes: list[Any], callback: int
+) -> None:
+    half = totals[0].options(max_attempts=1)
+    batch([half.call(number=3), half.call(number=-1)], callback=totals[callback].call(lenient=True))
+    store.drain()
+    ((first, second),) = notes
+    assert (first, type(second), second.message) == (Fraction(3, 2), TaskFailed, "below zero")
+    batch([half.call(number=-1)], callback=totals[callback].options(max_attempts=1).call())
+    assert [ran.verb for ran in store.drain()] == ["die", "die"]
+    assert "TaskFailed" in str(store.tasks()[-1].error)
+
+
+def test_a_child_reads_the_results_of_its_parents(store: TaskStore, totals: tuple[Work, ...], notes: list[Any]) -> None:
+    half, total, _ = totals
+    parent = half.submit(number=5)
+    half.options(key="second").submit(number=6)
+    total.options(after=[("test.half", "second"), parent]).submit()
+    store.drain()
+    assert notes == [[Fraction(3), Fraction(5, 2)]]
+
+
+def test_a_parent_that_an_operator_unblocked_has_no_result(
+    store: TaskStore, totals: tuple[Work, ...], notes: list[Any]
+) -> None:
+    half, total, _ = totals
+    waiting = half.options(delay="1h").submit(number=5)
+    child = total.options(after=[waiting, ("test.half", "never")]).submit(lenient=True)
+    store._door.run(lambda database: database.write(unblock, [Target(child)], Actor("ana", "here"))).result()
+    store.drain()
+    assert [type(error) for error in notes[0]] == [NoResult, TaskNotFound]
+
+
+def test_results_need_a_runner_and_no_event_loop() -> None:
+    with pytest.raises(NoRunner, match=r"so ctx\.batch\.results\(\) is not available"):
+        BatchResult(1, 1, 0, 0).results()
+
+
+async def test_a_blocking_read_on_an_event_loop_is_rejected() -> None:
+    with pytest.raises(WouldBlock, match=r"await ctx\.batch\.results_async"):
+        BatchResult(1, 1, 0, 0).results()
 
 
 async def test_a_batch_can_be_submitted_on_an_event_loop(store: TaskStore, work: Work, report: Work) -> None:
