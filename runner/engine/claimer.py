@@ -42,6 +42,7 @@ class Claimer:
         proof: time that a suspect runs before the next one may start.
         on_claimed: called with the tasks of each claim.
         may_claim: returns True while this runner may claim.
+        may_claim_suspects: returns True unless this runner must rescue the tasks of lost runners first.
         on_start: called with the slots for which tasks were claimed.
         on_duplicate: called with a task that was claimed while an earlier claim of it is still in flight.
     """
@@ -58,6 +59,7 @@ class Claimer:
         *,
         on_claimed: Callable[[list[Claimed]], None],
         may_claim: Callable[[], bool],
+        may_claim_suspects: Callable[[], bool],
         on_start: Callable[[Slots], None],
         on_duplicate: Callable[[Claimed], None],
     ) -> None:
@@ -70,6 +72,7 @@ class Claimer:
         self._proof = proof
         self._on_claimed = on_claimed
         self._may_claim = may_claim
+        self._may_claim_suspects = may_claim_suspects
         self._on_start = on_start
         self._on_duplicate = on_duplicate
         self.lanes = Lanes(self._accepts, LanePosition(database.dialect.instant(EARLIEST), 0))
@@ -238,7 +241,9 @@ class Claimer:
         return claimed_count
 
     async def _claim_suspects(self) -> None:
-        while claimed := await self._claim_group(first(self._unproven(), self._suspect_room())):
+        while self._may_claim_suspects() and (
+            claimed := await self._claim_group(first(self._unproven(), self._suspect_room()))
+        ):
             await self._claim_group(more(self._unproven(), width_of(claimed[0]), self._suspect_room()))
         self._suspects = len(self._unproven())
 

@@ -96,6 +96,7 @@ class Runner:
             in_flight,
             settings.claim_batch_size,
             Proof(group=settings.heartbeat_interval.total_seconds(), alone=settings.lease_timeout.total_seconds()),
+            may_claim_suspects=lambda: self._rescued,
             may_claim=lambda: self.lease.is_valid and not self.worker.buffer.stalled and not self.worker.buffer.full,
             on_claimed=self.metrics.count_arrivals,
             on_start=self.worker.start,
@@ -104,6 +105,8 @@ class Runner:
         self.reconciler = Reconciler(self.database, in_flight, self.claimer, self._scan_soon)
         self.scheduled_count = 0
         """Scheduled tasks that remain when the runner stops because it is idle."""
+        self._rescued = False
+        """True unless others were lost before: a suspect that kills each new runner would prevent every rescue."""
         self._stop = asyncio.Event()
         self.commands = CommandReceiver(self.lease, self.worker, self.stop, self._scan_soon)
         self._rescue_pace = Pace(every=0.0, most=MAX_RESCUE_PAUSE)
@@ -223,6 +226,8 @@ class Runner:
         return False
 
     async def _register(self) -> None:
+        grace = self.settings.lease_timeout.total_seconds()
+        self._rescued = not await self.database.read_single(any_lost, None, grace)
         await self.lease.register()
         self.metrics.forget_minutes()
         self.worker.buffer.runner_id = self.lease.id
@@ -295,6 +300,7 @@ class Runner:
             lost = await self.database.read_single(any_lost, self.lease.rescuer, grace)
             self._rescue_pace.record(started, time.monotonic())
             rescued = await self.database.write(rescue, self.lease.rescuer, grace) if lost else {}
+            self._rescued = True
             for task_id, task in rescued.items():
                 self.metrics.add(task.verb, task.queue, task.handler, task.attempt, None)
                 if MOVES[task.verb].target.final:

@@ -39,24 +39,27 @@ class Rescuer(NamedTuple):
     registered_for: float
 
 
-async def any_lost(tx: Transaction, rescuer: Rescuer, grace: float) -> bool:
+async def any_lost(tx: Transaction, rescuer: Rescuer | None, grace: float) -> bool:
     """Return True if there are tasks to rescue: one cheap statement for frequent checks.
 
     Args:
         tx: an open transaction.
-        rescuer: the runner; always False for one that may not rescue.
+        rescuer: the runner; always False for one that may not rescue. None asks for any runner.
         grace: as for `rescue`.
     """
-    parameters = {"rescuer": rescuer.runner_id, "registered_for": -rescuer.registered_for, "grace": -grace}
-    rows = await tx.run(_any_lost(tx.tables, tx.driver), parameters)
+    parameters: dict[str, float] = {"grace": -grace}
+    if rescuer is not None:
+        parameters |= {"rescuer": rescuer.runner_id, "registered_for": -rescuer.registered_for}
+    rows = await tx.run(_any_lost(tx.tables, tx.driver, rescuer is None), parameters)
     return bool(rows[0][0])
 
 
 @lru_cache
-def _any_lost(tables: Tables, driver: sa.Dialect) -> Prepared:
+def _any_lost(tables: Tables, driver: sa.Dialect, for_any_runner: bool = False) -> Prepared:
     expired = sa.exists().where(tables.runner.c.lease_until < db_now())
     lost = sa.exists().where(_is_lost(tables, sa.bindparam("grace", type_=sa.Float)))
-    return Prepared(sa.select(_may_rescue(tables) & (expired | lost)), driver)
+    condition = expired | lost if for_any_runner else _may_rescue(tables) & (expired | lost)
+    return Prepared(sa.select(condition), driver)
 
 
 def _may_rescue(tables: Tables) -> sa.ColumnElement[bool]:

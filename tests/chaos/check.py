@@ -178,11 +178,13 @@ def _uncounted(row: Row, attempts: Sequence[Attempt]) -> int:
 
     A rescue that does not know that a task has started gives its attempt back. Each claim and each rescue raises the
     fence by one, so that such a rescue raises it by two above the attempt. After two of them in a row the claim of the
-    task counts; a failure that a living runner settles begins a new row.
+    task counts; a failure that a living runner settles begins a new row. A started task that gets no connection for its
+    own transaction is released without counting an attempt.
     """
     lost = sum(attempt.error_type == RUNNER_LOST for attempt in attempts)
     retries = sum(attempt.verb == "retry" for attempt in attempts)
-    return min((row.fence - row.attempt - lost - row.releases) // 2, UNCOUNTED * (1 + retries))
+    uncounted = min((row.fence - row.attempt - lost - row.releases) // 2, UNCOUNTED * (1 + retries))
+    return uncounted + (row.releases if row.handler in PAYING else 0)
 
 
 def _early(evidence: Evidence) -> Iterator[Violation]:

@@ -3,12 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 
 from runner import Context
+from runner.db.types import db_now
 from runner.engine import runner as process
 from runner.engine.slots import InFlight, Running
 from runner.handlers.registry import Handler
@@ -324,3 +325,25 @@ def test_removing_a_settled_claim_keeps_a_newer_claim_of_the_same_task() -> None
     assert in_flight.tasks == {7: second}
     in_flight.remove(first)
     assert in_flight.tasks == {7: second}
+
+
+async def test_a_new_runner_rescues_before_it_claims_a_suspect(harness: Harness) -> None:
+    """A suspect that kills each new runner within its first lease would keep the tasks of lost runners running."""
+    states: list[str] = []
+
+    @harness.handler("suspect")
+    async def suspect() -> None:
+        states.append((await harness.row(lost)).state + str((await harness.row(lost)).rescues))
+
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    (suspected,) = await submitted(harness, "suspect", 1)
+    lost = await harness.submit("work", run_at=datetime.now(UTC) + timedelta(hours=1))
+    table = harness.database.tables.task
+    await harness.change(sa.update(table).where(table.c.id == suspected).values(rescues=4, max_attempts=20))
+    running = {"state": "running", "runner_id": 10**6, "fence": 1, "attempt": 1, "started_at": db_now()}
+    await harness.change(sa.update(table).where(table.c.id == lost).values(running))
+    async with harness.running(lease_timeout="500ms", heartbeat_interval="100ms"):
+        await harness.ended(suspected)
+    assert states == ["waiting1"]
