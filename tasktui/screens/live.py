@@ -208,7 +208,6 @@ class LiveScreen(Screen[None]):
                 production=session.settings.production,
                 lock=session.lock_label(now),
                 ping=session.ping,
-                load=session.load,
                 clock=session.now().astimezone(session.zone).strftime("%H:%M:%S"),
                 screens=[(mode.key, mode.title) for mode in MODES.values()],
                 title=self.title or "",

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from textual.content import Content
 
 from runner.queries.health import Ping
+from runner.text import formatting
 from tasktui.render.render import content, fitted, line, lines
 from tasktui.widgets.text_block import TextBlock
 
@@ -22,7 +23,6 @@ class Status:
         production: True for a production database.
         lock: state of the write lock in words; empty if changes are allowed without a time limit.
         ping: latency of one query and clock skew; None if not yet measured.
-        load: queries of this console in the last minute.
         clock: time of day.
         screens: keys and titles of the screens.
         title: title of the current screen.
@@ -35,7 +35,6 @@ class Status:
     production: bool
     lock: str
     ping: Ping | None
-    load: int
     clock: str
     screens: Sequence[tuple[str, str]]
     title: str
@@ -50,6 +49,12 @@ class Status:
 
 
 HELP = "? help "
+
+SLOW = 0.25
+"""Latency in seconds that the heading shows; a key that needs two queries then feels slow."""
+
+LARGE_SKEW = 2.0
+"""Clock skew in seconds that the heading shows; from here on, ages and times mislead."""
 
 LONGEST_NAME, SHORTEST_NAME = 40, 8
 """Cells of the database name."""
@@ -74,7 +79,7 @@ class Heading(TextBlock):
         self._last: tuple[object, ...] | None = None
 
     def show(self, status: Status) -> None:
-        """Show a status. Latency, skew and load update once a second, with the clock."""
+        """Show a status. The connection updates once a second, with the clock."""
         width = self.app.size.width
         if (status.urgent, width) == self._last:
             return
@@ -105,8 +110,6 @@ def _cut(name: str, most: int) -> str:
 
 def first_line(status: Status, width: int) -> Content:
     """Render the database, the write lock and the health of the connection in exactly `width` cells."""
-    skew = "" if status.ping is None else f"clock skew {milliseconds(status.ping.skew)}"
-    latency = "" if status.ping is None else f"db {status.ping.took * 1000:.1f} ms"
     badge = " PRODUCTION " if status.production else ""
     lock = f" {status.lock} " if status.lock else ""
     age = f" data {status.age} old " if status.age and width >= ROOM_FOR_AGE else ""
@@ -117,13 +120,38 @@ def first_line(status: Status, width: int) -> Content:
         lock = fitted(lock, max(0, min(cell_len(lock), width - cell_len(name) - cell_len(badge) - cell_len(age))))
         reserved = cell_len(badge) + cell_len(lock) + cell_len(age)
     room = max(0, width - reserved - cell_len(name))
-    # Drop figures from the left: the clock proves that the screen is alive.
-    figures = [part for part in (f"console {status.load} queries/min", skew, latency, status.clock) if part]
-    while len(figures) > 1 and len("  ".join(figures)) + 2 > room:
-        figures.pop(0)
-    rest = fitted("  ".join(figures) + " ", room, right=True)
     signs = (badge, "bold white on red"), (lock, "bold reverse"), (age, "bold reverse yellow")
-    return content((name, "bold"), *signs, (rest, "dim"))
+    return content((name, "bold"), *signs, *_connection_and_clock(status, room))
+
+
+def _connection_and_clock(status: Status, room: int) -> Sequence[tuple[str, str]]:
+    """Render the right end of the line. The sign and the clock stay longest: they prove that the screen is alive."""
+    sign, text, style = connection(status)
+    clock = f"{status.clock} "
+    label = f"{text}  " if len(text) + len(clock) + 5 <= room else ""
+    if len(clock) + 3 > room:
+        return ((fitted(clock, room, right=True), "bold"),)
+    space = " " * (room - len(label) - len(clock) - 2)
+    return ((f"{space}{sign} ", style or "green"), (label, style or "dim"), (clock, "bold"))
+
+
+def connection(status: Status) -> tuple[str, str, str]:
+    """Describe the connection. It has a figure only if the figure needs attention.
+
+    Returns:
+        A sign, a text, and a style; the style is empty for a good connection.
+    """
+    if status.trouble:
+        return "◌", "lost", "bold red"
+    if status.ping is None:
+        return "◌", "connecting", "dim"
+    if abs(status.ping.skew.total_seconds()) >= LARGE_SKEW:
+        ahead = status.ping.skew > timedelta(0)
+        side = "ahead" if ahead else "behind"
+        return "!", f"clock {formatting.age(abs(status.ping.skew))} {side}", "bold yellow"
+    if status.ping.took >= SLOW:
+        return "!", f"slow {status.ping.took * 1000:,.0f} ms", "bold yellow"
+    return "●", "connected", ""
 
 
 def second_line(status: Status, width: int) -> Content:

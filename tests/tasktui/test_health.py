@@ -7,7 +7,7 @@ import pytest
 from runner.db.database import Database
 from runner.queries.health import DeadRows, Health, OpenTransaction, Ping
 from tasktui.dialogs.health import Vitals, health_lines
-from tasktui.widgets.heading import milliseconds
+from tasktui.widgets.heading import Status, first_line, milliseconds
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 AWAY = "postgresql://localhost:1/app?sslmode=disable"
@@ -35,9 +35,27 @@ async def test_a_database_that_is_away_is_reported(watch: Watch) -> None:
 
 
 @ON_ONE_DATABASE
-async def test_the_heading_shows_the_clock_skew_and_the_load_of_the_console(watch: Watch) -> None:
+async def test_the_heading_shows_the_connection(watch: Watch) -> None:
     async with watch("overview", WIDE) as operator:
-        await operator.sees("queries/min", "clock skew ", "db ", " ms")
+        await operator.sees("● connected")
+        operator.console.session.ping = Ping(0.002, timedelta(minutes=5))
+        await operator.sees("! clock 5m ahead")
+
+
+@pytest.mark.parametrize(
+    ("ping", "trouble", "shown"),
+    [
+        (None, "", "◌ connecting"),
+        (Ping(0.002, timedelta(seconds=1.9)), "", "● connected"),
+        (Ping(0.48, timedelta(0)), "", "! slow 480 ms"),
+        (Ping(0.48, timedelta(minutes=5)), "", "! clock 5m ahead"),
+        (Ping(0.002, timedelta(seconds=-4)), "", "! clock 4s behind"),
+        (Ping(0.002, timedelta(0)), "The database is away.", "◌ lost"),
+    ],
+)
+def test_a_connection_has_a_figure_only_if_the_figure_matters(ping: Ping | None, trouble: str, shown: str) -> None:
+    status = Status("orders", False, "", ping, "14:02:31", [], "Tasks", trouble=trouble)
+    assert first_line(status, 100).plain.endswith(f"{shown}  14:02:31 ")
 
 
 @ON_ONE_DATABASE

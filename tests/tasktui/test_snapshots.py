@@ -24,8 +24,7 @@ DAY = 86_400.0
 BY = Actor("ana", "web-1", "relay is back")
 
 CHANGING = {
-    r" *console \d+ queries/min.*": "…",
-    r" *\bdb \d[\d.,]* ms.*": "…",
+    r" *[●◌!] ((connected|connecting|slow [\d,]+ ms|clock .*)  )?\d\d:\d\d:\d\d": "…",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?": "DATE",
     r"\d{4}-\d\d-\d\d[T ][\d:]*…": "DATE…",
     r"\d\d:\d\d": "TIME",
