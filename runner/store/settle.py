@@ -13,7 +13,7 @@ from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, next_version, raised, seconds
-from runner.model.outcome import Done, Failure, Outcome, Release, Snooze
+from runner.model.outcome import Cancelled, Done, Failure, Outcome, Release, Snooze
 from runner.model.task import MOST_ATTEMPTS, MOVES, State
 from runner.model.text_limits import to_storable
 from runner.policy.verdict import AttemptState, Verdict, judge
@@ -127,7 +127,7 @@ def _verb(item: Settlement, move: str | None) -> str | None:
     return None if move is None else FINAL_VERBS.get(move, move)
 
 
-RETURNS: dict[type, str] = {Snooze: "snooze", Release: "release"}
+RETURNS: dict[type, str] = {Snooze: "snooze", Release: "release", Cancelled: "release"}
 """The moves that leave a task waiting without a record of the attempt."""
 
 FINAL_VERBS = {MOVES[verb].target.value: verb for verb in ("succeed", "die", "cancel")}
