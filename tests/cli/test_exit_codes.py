@@ -94,6 +94,13 @@ def test_commands_are_imported_on_demand() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "runner", "stats", "--nonsense"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert result.returncode == Exit.BAD_INPUT
+    assert "--nonsense" in result.stderr
+
+
 def test_a_broken_pipe_prints_no_error(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
