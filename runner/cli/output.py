@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,8 +18,11 @@ from rich.text import Text
 from runner.text.redact import redact
 from runner.text.sanitize import clean
 
-MAX_CELL = 200
-"""Characters."""
+MAX_CELL, MAX_PIPED_CELL = 200, 10_000
+"""Characters of a cell, on a terminal and in a pipe."""
+
+PIPE_WIDTH = 1_000_000
+"""Columns of a table in a pipe or a file: wide enough for whole cells, which grep and awk then find."""
 
 
 class TableColumn(NamedTuple):
@@ -36,7 +40,10 @@ class TableColumn(NamedTuple):
 
 
 def print_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table at most as wide as the terminal, with sanitized cells.
+    """Print a table with sanitized cells.
+
+    On a terminal the table is at most as wide as the terminal. In a pipe or a file the cells are whole, unless COLUMNS
+    is set.
 
     Args:
         columns: the headings and alignments.
@@ -49,9 +56,13 @@ def print_table(columns: Sequence[TableColumn], rows: Iterable[Sequence[str]]) -
             justify="right" if right else "left",
             no_wrap=no_wrap,  # Rich narrows the other columns first; their cells are then truncated
         )
+    output = console()
+    most = MAX_CELL
+    if not output.is_terminal and "COLUMNS" not in os.environ:
+        output.width, most = PIPE_WIDTH, MAX_PIPED_CELL
     for row in rows:
-        table.add_row(*(Text(clean(cell, MAX_CELL), no_wrap=True, overflow="ellipsis") for cell in row))
-    console().print(table)
+        table.add_row(*(Text(clean(cell, most), no_wrap=True, overflow="ellipsis") for cell in row))
+    output.print(table)
 
 
 def print_title(text: str) -> None:
