@@ -64,6 +64,8 @@ def test_a_tilde_is_expanded() -> None:
         ("postgresql://localhost/app", {"host": "localhost", "dbname": "app"}),
         ("postgres://localhost/app", {"host": "localhost", "dbname": "app"}),
         ("postgresql+psycopg://localhost/app", {"host": "localhost", "dbname": "app"}),
+        ("postgresql+psycopg2://localhost/app", {"host": "localhost", "dbname": "app"}),
+        ("postgresql+asyncpg://localhost/app", {"host": "localhost", "dbname": "app"}),
         ("postgresql://", {}),
         ("postgresql:///app", {"dbname": "app"}),
         ("postgresql://me@/app", {"user": "me", "dbname": "app"}),
@@ -98,7 +100,7 @@ def test_every_part_of_a_url_reaches_postgresql(text: str, arguments: dict[str, 
     ("text", "shown", "why"),
     [
         ("mysql://me:hunter2@db/app", "mysql://***", "only SQLite and PostgreSQL"),
-        ("postgresql+asyncpg://me:hunter2@db/app", "postgresql+asyncpg://***", "remove the driver"),
+        ("postgresql+pg8000://me:hunter2@db/app", "postgresql+pg8000://***", "remove the driver"),
         ("hunter2", " ***: ", "no scheme"),
         ("hunter2 !://db", " ***: ", "only SQLite and PostgreSQL"),
         ("", " ***: ", "no scheme"),
@@ -232,6 +234,11 @@ def test_a_remote_server_must_be_verified_unless_the_url_sets_another_mode(
 ) -> None:
     tls = parse_url(text).tls
     assert (tls.mode, tls.weak) == (mode, weak)
+
+
+def test_pgsslmode_sets_the_mode_unless_the_url_does() -> None:
+    assert tls_for(["db"], {}, {"PGSSLMODE": "require"}) == Tls(local=False, sslmode="require")
+    assert tls_for(["db"], {"sslmode": "verify-ca"}, {"PGSSLMODE": "disable"}).mode == "verify-ca"
 
 
 def test_a_host_from_the_environment_counts() -> None:

@@ -23,7 +23,19 @@ SQLITE_AWAY = ("disk", "unable to open", "readonly database", "database is locke
 
 _DAMAGED = "Stop all programs that use the file, then restore a backup or recover the data: sqlite3 FILE .recover"
 
+_NO_TLS = (
+    "For a server on another machine the default is sslmode=verify-full: if this server has no TLS and the network is "
+    "trusted, add ?sslmode=disable to the URL or set PGSSLMODE=disable"
+)
+_NO_CERTIFICATE = (
+    "For a server on another machine the default is sslmode=verify-full: add ?sslrootcert=FILE or ?sslrootcert=system "
+    "to the URL, or choose another sslmode there or in PGSSLMODE"
+)
+
 ADVICE = {
+    "but SSL was required": _NO_TLS,
+    "root certificate file": _NO_CERTIFICATE,
+    "certificate verify failed": _NO_CERTIFICATE,
     "due to statement timeout": "Another transaction may hold a lock, or the query reads too much: retry or narrow it",
     "permission denied for": "Run `runner migrate --roles` for the required roles",
     "database disk image is malformed": _DAMAGED,

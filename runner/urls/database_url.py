@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Kind: TypeAlias = Literal["sqlite", "postgresql"]
 
-# The long forms are SQLAlchemy's names for the drivers that this module selects.
+# The long forms are SQLAlchemy's. The URL of an application works as it is; this module selects the driver.
 SCHEMES: Mapping[str, Kind] = {
     "sqlite": "sqlite",
     "sqlite+pysqlite": "sqlite",
@@ -28,6 +28,8 @@ SCHEMES: Mapping[str, Kind] = {
     "postgresql": "postgresql",
     "postgres": "postgresql",
     "postgresql+psycopg": "postgresql",
+    "postgresql+psycopg2": "postgresql",
+    "postgresql+asyncpg": "postgresql",
 }
 
 FILE_ENDINGS = (".db", ".sqlite", ".sqlite3")

@@ -1,4 +1,4 @@
-"""TLS: verify-full for every remote PostgreSQL server, unless the user sets another sslmode."""
+"""TLS: verify-full for every remote PostgreSQL server, unless the URL, a service or PGSSLMODE sets another sslmode."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def tls_for(hosts: Sequence[str], options: Mapping[str, str], environ: Mapping[s
     )
     return Tls(
         local=all(is_local(host.strip()) for host in address.split(",")),
-        sslmode=options.get("sslmode") or service.get("sslmode"),
+        sslmode=options.get("sslmode") or service.get("sslmode") or environ.get("PGSSLMODE"),
     )
 
 

@@ -12,14 +12,13 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.errors import is_transient, translate
-from runner.db.transaction import Transaction
+from runner.db.transaction import Transaction, clock
 from runner.errors import DatabaseRefused, DatabaseUnavailable, InvalidTask, ValueRejected
 from runner.model.task import NewTask
 from runner.store.submit import submit
+from tests.conftest import on_postgresql, on_sqlite
 from tests.postgres import Cluster, Server, drop_database, find_programs
 
-on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
-on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 WAIT_SECONDS = 30
 _REAL = {"payload": '{"word": "ключ"}'}
 
@@ -349,3 +348,11 @@ def test_an_error_without_a_next_step_gets_advice(error: Exception, advice: str)
 def test_a_quoted_driver_message_ends_with_one_full_stop(message: str) -> None:
     error = translate(OSError(message), "postgresql://host/tasks")
     assert ": Is the server running. Check" in str(error) or ": it is gone. Check" in str(error)
+
+
+@on_postgresql
+async def test_a_server_without_tls_is_reported_with_the_setting(migrated_url: str) -> None:
+    database = Database.open(f"{migrated_url}?sslmode=verify-full")
+    with pytest.raises(DatabaseUnavailable, match=r"add \?sslmode=disable to the URL or set PGSSLMODE=disable"):
+        await database.read(clock)
+    await database.dispose()
