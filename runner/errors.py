@@ -232,6 +232,10 @@ class SchemaMissing(StoreError):
     """The database {url} has no task tables (this program needs schema {needed}). Create them with: runner migrate."""
 
 
+class FileMissing(SchemaMissing):
+    """There is no SQLite file {path}. Name the database with --url or RUNNER_URL, or run: runner migrate."""
+
+
 class SchemaTooOld(StoreError):
     """The database {url} is at schema {found}, but this program needs {needed}. Upgrade it with: runner migrate."""
 

@@ -241,7 +241,7 @@ def test_a_production_profile_is_read_only_by_default(config: WriteConfig) -> No
         ("table_prefix", "a" * 21, "at most 20 characters"),
         ("table_schema", "x; drop", "pattern"),
         ("table_schema", "work", "SQLite has no schemas"),
-        ("handlers", "shop/mail.py", "pattern"),
+        ("handlers", "shop/mail.py", "such as shop.mail"),
         ("payload_limit", "big", "could not parse value and unit from byte string"),
         ("sqlite_synchronous", "off", "it must be 'FULL' or 'NORMAL'"),
         ("log_format", "xml", "it must be 'auto', 'human' or 'json'"),

@@ -12,8 +12,8 @@ from runner.cli.exit_codes import print_stderr
 from runner.db.connect import driver_threads_ended
 from runner.db.database import Database
 from runner.db.migrations.apply import ensure
-from runner.db.migrations.revisions import HEAD, REVISIONS
-from runner.errors import SchemaMissing
+from runner.db.migrations.revisions import REVISIONS
+from runner.errors import FileMissing
 from runner.settings import Settings, load
 from runner.urls import refuse_password
 
@@ -61,10 +61,10 @@ async def open_unchecked(settings: Settings, *, must_exist: bool = False) -> Asy
         must_exist: raise an error for a missing SQLite file instead of creating it.
 
     Raises:
-        SchemaMissing: the file does not exist and `must_exist` is set.
+        FileMissing: the file does not exist and `must_exist` is set.
     """
-    if must_exist and settings.url.kind == "sqlite" and not Path(settings.url.database).exists():
-        raise SchemaMissing(url=settings.url, needed=HEAD)
+    if must_exist and settings.url.kind == "sqlite" and not (path := Path(settings.url.database)).exists():
+        raise FileMissing(path=path.absolute())
     database = Database.of(settings)
     try:
         yield database
@@ -74,17 +74,20 @@ async def open_unchecked(settings: Settings, *, must_exist: bool = False) -> Asy
 
 
 @asynccontextmanager
-async def open_database(settings: Settings) -> AsyncIterator[Database]:
+async def open_database(settings: Settings, *, creates: bool = False) -> AsyncIterator[Database]:
     """Open the database of a command and make sure that its tables exist.
 
     Args:
         settings: the settings, with the database.
+        creates: create a missing SQLite file. Only a submit does: in a wrong directory any other command would report
+            an empty database.
 
     Raises:
+        FileMissing: the SQLite file does not exist.
         SchemaMissing: the PostgreSQL database has no tables of ours; a SQLite file gets them.
         DatabaseUnavailable: the database cannot be reached.
     """
-    async with open_unchecked(settings) as database:
+    async with open_unchecked(settings, must_exist=not creates) as database:
         revisions = await ensure(database)
         if len(revisions) == len(REVISIONS):
             print_stderr(f"runner: created the tables of the new database {database.url}")

@@ -189,7 +189,7 @@ def _submit_lines(settings: Settings, drafts: Drafts, path: str, handler: str | 
 def _submitting(settings: Settings) -> Iterator[Callable[[list[NewTask]], SubmitResult]]:
     """Yield a synchronous submit function, so that reading a pipe can be interrupted between transactions."""
     with asyncio.Runner() as loop:
-        context = open_database(settings)
+        context = open_database(settings, creates=True)
         database = loop.run(context.__aenter__())
         try:
             yield lambda tasks: loop.run(submit_alone(database, tasks, notify=settings.notify))

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 from annotated_types import Ge, Gt
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ByteSize,
@@ -65,9 +66,24 @@ Limit: TypeAlias = Annotated[Period | None, BeforeValidator(_or_none)]
 Count: TypeAlias = Annotated[int, Ge(1)]
 Number: TypeAlias = Annotated[int, Ge(0)]
 Size: TypeAlias = Annotated[ByteSize, Ge(1)]
+
+
+def module_name(text: str) -> str:
+    """Check the name of a Python module.
+
+    Raises:
+        ValueError: it is not a dotted name; the message derives one from a path such as `shop/tasks.py`.
+    """
+    if all(part.isidentifier() for part in text.split(".")):
+        return text
+    dotted = text.strip("./").removesuffix(".py").replace("/", ".")
+    example = dotted if all(part.isidentifier() for part in dotted.split(".")) else "shop.tasks"
+    raise ValueError(f"it must be the name of a Python module, such as {example}, not {text!r}")
+
+
 Identifier: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$", max_length=63)]
 Prefix: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([a-z_][a-z0-9_]*)?$", max_length=MAX_PREFIX)]
-Module: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$")]
+Module: TypeAlias = Annotated[str, AfterValidator(module_name)]
 Modules: TypeAlias = Annotated[tuple[Module, ...], BeforeValidator(_items)]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 Names: TypeAlias = Annotated[tuple[Name, ...], BeforeValidator(_items)]

@@ -25,8 +25,16 @@ def test_the_default_database_is_a_file_in_the_current_directory(call: Call, tmp
 
 
 def test_a_new_file_is_reported_because_its_name_may_be_mistyped(call: Call) -> None:
-    assert "created the tables of the new database sqlite:///typo.db" in call("tasks", "--url", "sqlite:///typo.db").err
+    assert "created the tables of the new database sqlite:///typo.db" in call("submit", "a.b", "--url", "typo.db").err
     assert call("tasks", "--url", "sqlite:///typo.db").err == ""
+
+
+@pytest.mark.parametrize("verb", READING)
+def test_a_command_that_reads_creates_no_file(call: Call, verb: str, tmp_path: Path) -> None:
+    result = call(verb, "--url", "sqlite:///typo.db")
+    assert result.code == Exit.DATABASE
+    assert f"There is no SQLite file {tmp_path}/typo.db" in result.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_profile_names_the_database(call: Call, tmp_path: Path) -> None:
@@ -61,15 +69,25 @@ def test_a_file_of_another_format_is_rejected(call: Call, tmp_path: Path) -> Non
 
 
 def test_a_missing_folder_is_reported(call: Call) -> None:
-    result = call("tasks", "--url", "sqlite:////nowhere/at/all.db")
+    result = call("submit", "a.b", "--url", "sqlite:////nowhere/at/all.db")
     assert result.code == Exit.DATABASE
     assert "unable to open" in result.err
 
 
 def test_only_a_sqlite_file_is_migrated_on_first_use(call: Call, database_url: str) -> None:
-    result = call("tasks", "--url", database_url)
+    result = call("submit", "a.b", "--url", database_url)
     if database_url.startswith("sqlite"):
         assert result.code == Exit.OK
     else:
         assert result.code == Exit.DATABASE
         assert "runner migrate" in result.err
+
+
+@pytest.mark.parametrize(
+    ("handlers", "advice"),
+    [("shop/tasks.py", "such as shop.tasks, not 'shop/tasks.py'"), ("a b", "such as shop.tasks")],
+)
+def test_a_path_as_module_is_rejected_with_the_name(call: Call, handlers: str, advice: str) -> None:
+    result = call("work", "-H", handlers)
+    assert result.code == Exit.CONFIGURATION
+    assert advice in result.err
