@@ -1,12 +1,10 @@
 """retry: run tasks now or again."""
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
-
-import sqlalchemy as sa
 
 from runner.db.transaction import Transaction, clock
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, MOVES
@@ -26,9 +24,9 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 async def retry_now(tx: Transaction, targets: Iterable[Target], by: Actor, spread: float = 0.0) -> Result:
     """Make waiting tasks due now, and requeue dead and cancelled ones with all their attempts.
 
-    A task that lost runners is no longer a suspect. Attempts and a fence at the bound of their columns start over, so
-    that the task can be claimed again. A task whose unique key another task holds is skipped; the others
-    hold their keys again until they finish.
+    A task that lost runners is no longer a suspect. If the attempts or the fence of a task have the highest possible
+    value, both start over, so that a runner can claim it. A task whose unique key another task holds is skipped;
+    the others hold their keys again until they finish.
 
     Args:
         tx: a writing transaction.
@@ -75,14 +73,13 @@ async def _retry(
     tasks = await assign_keys(tx, keys, locked, result)
     for task in tasks:
         check_against(values, task._replace(attempt=0))
-    finished = [task.id for task in tasks if task.state.final]
-    if finished:
-        await history.requeue(tx, finished)
+    fence = random.randrange(*RESTARTS)  # noqa: S311 - avoids the fences of earlier claims, guards nothing
+    await _shelve(tx, [task for task in tasks if _stuck(task)])
+    if moved := [task.id for task in tasks if task.state.final or _stuck(task)]:
+        await history.requeue(tx, moved, fence)
     now = await clock(tx)
     delays = {task.id: timedelta(seconds=random.uniform(0, spread)) for task in tasks}  # noqa: S311 - guards nothing
-    fence = random.randrange(*RESTARTS)  # noqa: S311 - avoids the fences of earlier claims, guards nothing
-    restarted = _restarted(tx, fence)
-    times = await reschedule(tx, {id: now + delay for id, delay in delays.items()}, rescues=0, **restarted)
+    times = await reschedule(tx, {id: now + delay for id, delay in delays.items()}, rescues=0)
     if values and tasks:
         await change(tx, [task.id for task in tasks], **values)
     await record(tx, by, [_entry(verb, task, times, values, fence) for task in tasks])
@@ -90,13 +87,23 @@ async def _retry(
     return result
 
 
-def _restarted(tx: Transaction, fence: int) -> dict[str, Any]:
-    """The attempts and the fence of tasks that have one of them at the bound of its column; others keep theirs."""
-    task = tx.tables.task.c
-    return {
-        "attempt": sa.case((task.attempt < MOST_ATTEMPTS, task.attempt), else_=0),
-        "fence": sa.case((task.fence < HIGHEST_FENCE, task.fence), else_=fence),
-    }
+def _stuck(task: LockedTask) -> bool:
+    """True for a live task that no claim takes, because its attempts or its fence are at the bound of their column."""
+    return not task.state.final and (task.attempt >= MOST_ATTEMPTS or task.fence >= HIGHEST_FENCE)
+
+
+async def _shelve(tx: Transaction, tasks: Sequence[LockedTask]) -> None:
+    """Move live tasks to the history, from where they are requeued like finished ones.
+
+    Operators may move tasks, but only runners may update a fence.
+    """
+    if not tasks:
+        return
+    ids = [task.id for task in tasks]
+    # A foreign client may have left a runner's id in a row that is not running.
+    await change(tx, ids, **history.UNASSIGNED)
+    await history.delete_stale_history(tx, ids)
+    await history.finish(tx, "cancel", history.NO_RUNNER, [history.FinishedTask(task.id, task.fence) for task in tasks])
 
 
 def _entry(
@@ -109,7 +116,7 @@ def _entry(
     if task.state.final:
         before |= {"state": task.state, "attempt": task.attempt, "rescues": task.rescues, "fence": task.fence}
         after |= {"state": MOVES["requeue"].target, "attempt": 0, "rescues": 0, "fence": restarted}
-    elif task.fence >= HIGHEST_FENCE or task.attempt >= MOST_ATTEMPTS:
+    elif _stuck(task):
         before |= {"attempt": task.attempt, "fence": task.fence}
-        after |= {"attempt": 0 if task.attempt >= MOST_ATTEMPTS else task.attempt, "fence": restarted}
+        after |= {"attempt": 0, "fence": restarted}
     return AuditEntry(verb, before, after, task.id)

@@ -11,7 +11,7 @@ from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import JsonText, db_now, next_version
-from runner.model.task import MOVES, State
+from runner.model.task import HIGHEST_FENCE, MOVES, State
 
 ENDING_COLUMNS: dict[str, Any] = {
     "id": sa.BigInteger,
@@ -149,13 +149,14 @@ def _held(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
     return (task.c.id == ending.c.id) & (task.c.fence == ending.c.fence) & (holder == bound_holder)
 
 
-async def requeue(tx: Transaction, ids: list[int]) -> set[int]:
+async def requeue(tx: Transaction, ids: list[int], restart: int) -> set[int]:
     """Move tasks from the history back to the live table, due now and with all their attempts.
 
     Args:
         tx: an open transaction.
         ids: ids of tasks; tasks in other states than MOVES allows stay in the history. The caller ensures that no other
             tasks hold their unique keys.
+        restart: the new fence of tasks whose fence has the highest possible value; the others keep theirs.
 
     Returns:
         The ids of the moved tasks.
@@ -165,7 +166,15 @@ async def requeue(tx: Transaction, ids: list[int]) -> set[int]:
     old = {name: history.c[name] for name in shared(tx.tables)} | {"error": history.c.error}
     cleared = {"runner_id": sa.null(), "claimed_at": sa.null(), "attempt": sa.literal_column("0")}
     new = {"state": state_literal(move.target), "run_at": db_now(), "rescues": sa.literal_column("0")}
-    values: dict[str, Any] = old | cleared | new | {"version": next_version(history.c.version)}
+    values: dict[str, Any] = (
+        old
+        | cleared
+        | new
+        | {
+            "fence": sa.case((history.c.fence < HIGHEST_FENCE, history.c.fence), else_=restart),
+            "version": next_version(history.c.version),
+        }
+    )
     is_selected = history.c.id.in_(ids) & is_state(history.c.state, *(state for state in move.sources if state))
     copy = (
         sa.insert(task).from_select(list(values), sa.select(*values.values()).where(is_selected)).returning(task.c.id)

@@ -25,9 +25,10 @@ from runner.db.transaction import Transaction, clock
 from runner.db.types import EARLIEST
 from runner.errors import DatabaseRefused, DuplicateTask, InvalidInput, InvalidTask
 from runner.model.outcome import Done, Retry
-from runner.model.task import DependsOn, NewTask, OnDuplicate, UniqueSpec
+from runner.model.task import HIGHEST_FENCE, DependsOn, NewTask, OnDuplicate, UniqueSpec
 from runner.operations.edit_values import FIELDS
-from runner.operations.results import Result
+from runner.operations.results import Result, Target
+from runner.operations.retry import retry_now
 from runner.policy.lanes import Lane, LanePosition
 from runner.queries.audit import audit as read_audit
 from runner.queries.failures import failures
@@ -54,7 +55,7 @@ from runner.urls import parse_url
 from tests.cli.conftest import program
 from tests.conftest import PostgresDatabases
 from tests.postgres.logins import logins
-from tests.store.every_operation import DEAD, HELD, LATER, OPERATIONS, RUNNER, UNDOS, Verb, arrange
+from tests.store.every_operation import BY, DEAD, HELD, LATER, OPERATIONS, RUNNER, UNDOS, Verb, arrange
 from tests.store.rows import filtered
 
 URL = parse_url("postgresql://app@db.example.org/app")
@@ -131,6 +132,13 @@ async def settles(tx: Transaction) -> None:
 
 async def puts_off(tx: Transaction) -> None:
     await settle(tx, RUNNER, [Settlement(HELD, 1, Retry("1h"), 0.1, "30s")])
+
+
+async def retries_stuck(tx: Transaction) -> Result:
+    """Retry a waiting task with the highest fence, which gets another one; operators may not update it."""
+    values = {"handler": "h", "fence": HIGHEST_FENCE}
+    task_id = await tx.scalar(sa.insert(tx.tables.task).values(values).returning(tx.tables.task.c.id))
+    return await retry_now(tx, [Target(task_id)], BY)
 
 
 async def counts_minutes(tx: Transaction) -> None:
@@ -297,6 +305,7 @@ CASES = (
     Case("strike a runner out", sent("DELETE FROM task_runner"), ("runner",)),
     *(Case(name, verb, ("runner",)) for name, verb in RUNS.items()),
     *(Case(name, verb, ("operator",)) for name, verb in (OPERATIONS | UNDOS).items()),
+    Case("retry a task with the highest fence", retries_stuck, ("operator",)),
     *(Case(name, sent(statement), RUNNERS_AND_OPERATORS) for name, statement in KEY_THEFT.items()),
     *(Case(name, sent(statement), ()) for name, statement in NOBODY_MAY.items()),
 )

@@ -71,15 +71,25 @@ async def test_any_runner_finds_missed_dependents(harness: Harness, order: list[
     assert order == [parent, child]
 
 
-async def test_a_row_that_no_database_takes_holds_up_no_other(harness: Harness, order: list[int]) -> None:
+FORBIDDEN = {
+    "sqlite": "CREATE TRIGGER forbidden BEFORE UPDATE ON task WHEN NEW.key = 'no' AND NEW.state = 'waiting' "
+    "BEGIN SELECT RAISE(ABORT, 'no'); END",
+    "postgresql": "ALTER TABLE task ADD CONSTRAINT forbidden CHECK (key <> 'no' OR state <> 'waiting')",
+}
+"""Rules of an owner by which the database refuses to unblock the task with the key `no`."""
+
+
+async def test_a_row_that_no_database_takes_holds_up_no_other(
+    harness: Harness, order: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
     parent = await harness.submit("step")
-    children = [await harness.submit("step", **after(parent)) for _ in range(5)]
-    task = harness.database.tables.task
-    await harness.change(sa.update(task).where(task.c.id == children[2]).values(version=10**18))
+    children = [await harness.submit("step", key="no" if n == 2 else None, **after(parent)) for n in range(5)]
+    await harness.change(sa.text(FORBIDDEN[harness.database.dialect.name]))
     async with harness.running():
         await harness.ended(parent, *(id for id in children if id != children[2]))
     assert await harness.state(children[2]) == State.BLOCKED
     assert sorted(order) == [parent, *(id for id in children if id != children[2])]
+    assert f"task {children[2]} could not be unblocked" in caplog.text
 
 
 async def test_while_nothing_waits_that_is_asked_now_and_then_and_nothing_else(
