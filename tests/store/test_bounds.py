@@ -121,6 +121,30 @@ async def test_why_names_the_bound_and_a_retry_lets_the_task_run(
         assert task.fence > HIGHEST_FENCE // 10
 
 
+@UNCLAIMED
+async def test_a_retry_keeps_the_rest_of_the_row_and_its_dependents(
+    database: Database, runner: Runner, values: dict[str, Any]
+) -> None:
+    parent = await put(database)
+    task_id = await put_after(database, parent)
+    child = await put_after(database, task_id)
+    (task,) = await runner.claim()
+    await runner.end(task)
+    await tell(database, parent)
+    await set_row(database, task_id, error="the relay was down", priority=7, retry="1m", max_attempts=None, **values)
+    before = await live(database, task_id)
+    await database.write(retry_now, [Target(task_id, None)], BY)
+    after = await live(database, task_id)
+    assert before is not None
+    assert after is not None
+    assert before["parents"] is not None
+    assert {name for name in before if before[name] != after[name]} <= {"attempt", "fence", "run_at", "version"}
+    assert await past(database, task_id) is None
+    (task,) = await runner.claim()
+    await runner.end(task)
+    assert (await tell(database, task_id)).unblocked == [child]
+
+
 async def test_a_dead_task_with_the_highest_fence_runs_after_a_retry(database: Database, runner: Runner) -> None:
     task_id = await put(database)
     victim = await Runner.enter(database)
