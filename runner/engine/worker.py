@@ -28,6 +28,8 @@ from runner.store.settle import Settled, Settlement
 from runner.text.sanitize import count_noun
 
 log = logging.getLogger("runner")
+outcome_log = logging.getLogger("runner.outcome")
+"""The failed attempts and the deaths."""
 
 DUPLICATE_DELAY = 1.0
 """Seconds by which a task is delayed that is still in flight from an earlier claim."""
@@ -275,7 +277,9 @@ _LEVELS = {"die": logging.ERROR, "retry": logging.WARNING, "rescue": logging.WAR
 def log_rescued(id: int, task: Rescued) -> None:
     """Log a task that this runner took from a lost one."""
     extra = {"task": id, "handler": task.handler, "queue": task.queue, "key": task.key, "attempt": task.attempt}
-    log.log(_LEVELS.get(task.verb, logging.WARNING), "task %d (%s) %s", id, task.handler, task.text, extra=extra)
+    outcome_log.log(
+        _LEVELS.get(task.verb, logging.WARNING), "task %d (%s) %s", id, task.handler, task.text, extra=extra
+    )
 
 
 def _log_failure(running: Running, settlement: Settlement, verb: str) -> None:
@@ -296,4 +300,4 @@ def _log_failure(running: Running, settlement: Settlement, verb: str) -> None:
         "error_type": failure.type if failure else None,
     }
     arguments = (task.id, task.handler, attempt, verb, " ".join(why[:300].split()))
-    log.log(level, "task %d (%s) %s: %s: %s", *arguments, exc_info=exc_info, extra=extra)
+    outcome_log.log(level, "task %d (%s) %s: %s: %s", *arguments, exc_info=exc_info, extra=extra)

@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import logging
 import platform
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from runner.cli.demo.findings import read_findings
@@ -63,7 +64,8 @@ async def demo(
             announce(len(deck), _location(settings), notes)
         started_at = time.monotonic()
         await demo_round.submit(deck, notify=settings.notify)
-        code = await _run(Runner(settings, handlers), demo_round, deck if keep_running else ())
+        with _without_outcome_log():
+            code = await _run(Runner(settings, handlers), demo_round, deck if keep_running else ())
         seconds = time.monotonic() - started_at
         findings = await database.read(read_findings, demo_round)
     finally:
@@ -109,6 +111,18 @@ def _sources() -> tuple[list[SourceFile], list[str]]:
 def _handlers() -> Mapping[str, Handler]:
     registry = discover([SAMPLES], installed=False)
     return {name: registry.find(name) for name in HANDLERS}
+
+
+@contextlib.contextmanager
+def _without_outcome_log() -> Iterator[None]:
+    """Omit the log lines of failed attempts: the report has them, and they would break the progress bar."""
+    log = logging.getLogger("runner.outcome")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 async def _run(runner: Runner, demo_round: Round, deck: Sequence[NewTask]) -> int:
