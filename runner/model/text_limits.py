@@ -12,6 +12,9 @@ LONGEST_NAME = 200
 LONGEST_KEY = 400
 """Characters of a key. With the handler's name it must fit into an index of PostgreSQL, which takes 2,700 bytes."""
 
+MAX_JSON_DEPTH = 500
+"""Levels of nesting. SQLite parses 1,000, and an application may let Python parse more than the databases do."""
+
 UNBOUNDED = 2**31
 
 MARK = "... [cut: {lost} more bytes] ..."
@@ -105,7 +108,7 @@ def require_json(field: str, text: str) -> Any:
 
     try:
         value = json.loads(text, parse_int=str, parse_constant=lambda name: reject(f"JSON does not allow {name}"))
-        _require_storable_inside(field, value)
+        _require_storable_inside(field, value, MAX_JSON_DEPTH)
     except ValueError as error:
         reject(f"it is not valid JSON: {error}")
     except RecursionError:
@@ -113,14 +116,16 @@ def require_json(field: str, text: str) -> Any:
     return value
 
 
-def _require_storable_inside(field: str, value: Any) -> None:
+def _require_storable_inside(field: str, value: Any, levels: int) -> None:
+    if not levels:
+        raise RecursionError
     match value:
         case str():
             require_storable(field, value, UNBOUNDED)
         case list():
             for item in value:
-                _require_storable_inside(field, item)
+                _require_storable_inside(field, item, levels - 1)
         case dict():
             for name, item in value.items():
-                _require_storable_inside(field, name)
-                _require_storable_inside(field, item)
+                require_storable(field, name, UNBOUNDED)
+                _require_storable_inside(field, item, levels - 1)

@@ -1,9 +1,13 @@
+"""Text that both databases store."""
+
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.errors import InvalidTask
-from runner.model.text_limits import require_storable, to_storable
+from runner.model.text_limits import require_json, require_storable, to_storable
 
 LIMIT = 1_000
 anything = st.text(st.characters(exclude_categories=()))
@@ -79,3 +83,14 @@ def test_the_error_message_is_short(text: str) -> None:
         require_storable("key", text)
     assert len(str(refused.value)) < 1_000
     str(refused.value).encode()
+
+
+def test_nesting_is_limited_whatever_the_recursion_limit_of_the_application_is() -> None:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        assert require_json("payload", "[" * 400 + "]" * 400)
+        with pytest.raises(InvalidTask, match="nested too deeply"):
+            require_json("payload", "[" * 600 + "]" * 600)
+    finally:
+        sys.setrecursionlimit(before)
