@@ -1,7 +1,7 @@
 """The root of all errors, and the errors outside its main branches."""
 
 from inspect import cleandoc
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 
 class RunnerError(Exception):
@@ -211,6 +211,9 @@ class StoreError(RunnerError):
 
 class DatabaseUnavailable(StoreError):
     """The database {url} cannot be reached: {why}. Check that it is running and that the URL is correct."""
+
+    stage: Literal["connect", "statement", "commit"] = "connect"
+    """The last step that the transaction began. Its effects are unknown after the last step that can commit."""
 
 
 class SubmitUncertain(DatabaseUnavailable):

@@ -12,7 +12,6 @@ from runner.text.sanitize import count_noun
 
 if TYPE_CHECKING:
     from runner.db.database import Database
-    from runner.db.transaction import Transaction
 
 MOST_NAMED = 3
 """Maximum number of handlers in the filter of an error message."""
@@ -38,19 +37,12 @@ async def submit_alone(database: "Database", tasks: Sequence[NewTask], *, notify
 
     one = takes_one_statement(tasks)
     commits_itself = one and database.dialect.isolates_rows
-    is_committing = False
-
-    async def submitting(tx: "Transaction") -> SubmitResult:
-        nonlocal is_committing
-        is_committing = commits_itself
-        result = await submit_with_result(tx, tasks, notify=notify)
-        is_committing = True
-        return result
-
+    write = database.write_single if one else database.write
     try:
-        return await (database.write_single(submitting) if one else database.write(submitting))
+        return await write(submit_with_result, tasks, notify=notify)
     except DatabaseUnavailable as error:
-        if not is_committing or is_answered(error.__cause__):
+        committing = error.stage == "commit" or (commits_itself and error.stage == "statement")
+        if not committing or is_answered(error.__cause__):
             raise
         raise uncertain(error, tasks) from error.__cause__
 

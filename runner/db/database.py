@@ -5,7 +5,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
-from typing import Concatenate, ParamSpec, Self
+from typing import Concatenate, Literal, ParamSpec, Self
 
 from runner.db import connect
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine
@@ -18,6 +18,7 @@ from runner.db.semaphore import FairSemaphore
 from runner.db.shield import T, shielded
 from runner.db.statement_pool import StatementPool
 from runner.db.transaction import BlockingTransaction, Transaction
+from runner.errors import DatabaseUnavailable
 from runner.settings import Settings
 from runner.urls import DatabaseUrl, async_url, redacted, sync_url
 
@@ -250,10 +251,16 @@ async def _retried(
     """Run a verb in a transaction; retry if a concurrent one made it fail."""
     attempt = 1
     while True:
+        stage: Literal["connect", "statement", "commit"] = "connect"
         try:
             async with begin() as tx:
-                return await verb(tx, *args, **kwargs)
+                stage = "statement"
+                result = await verb(tx, *args, **kwargs)
+                stage = "commit"
+            return result
         except Exception as error:
+            if isinstance(error, DatabaseUnavailable):
+                error.stage = stage
             if attempt == MAX_ATTEMPTS or not is_transient(error.__cause__ or error):
                 raise
         await asyncio.sleep(random.random() * 0.01 * 2**attempt)  # noqa: S311 - jitter, not security
