@@ -285,7 +285,7 @@ def log_rescued(id: int, task: Rescued) -> None:
 def _log_failure(running: Running, settlement: Settlement, verb: str) -> None:
     """Log an attempt that did not succeed, without its payload: a death with its exception, for error trackers."""
     task, failure = running.task, getattr(settlement.outcome, "failure", None)
-    why = failure.reason if failure else getattr(settlement.outcome, "why", "")
+    why = failure.reason if failure else getattr(settlement.outcome, "why", None) or ""
     attempt = f"attempt {task.attempt}/{task.max_attempts}"
     level, error = _LEVELS.get(verb, logging.INFO), running.error if verb == "die" else None
     # Without the frame of the executor.

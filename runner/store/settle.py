@@ -100,7 +100,8 @@ async def _written(tx: Transaction, holder: int, items: Sequence[Settlement]) ->
     """Find the settlements that this runner has written before, with their moves.
 
     A finished task keeps the runner and the fence of its last attempt, and a failed attempt has a row with both. A task
-    that waits without either, with the fence of the run, was snoozed or released: only a settle leaves the fence.
+    that waits without either, with the fence of the run, was snoozed or released: only a settle leaves the fence. A
+    success never leaves a failed attempt: then another settle of the run was faster, and this one is fenced.
     """
     tables, ids = tx.tables, [item.id for item in items]
     history, attempt, task = tables.history.c, tables.attempt.c, tables.task.c
@@ -124,7 +125,8 @@ def _verb(item: Settlement, move: str | None) -> str | None:
     """The move of a settlement, from the state or the verb that it left; None if it left none."""
     if move == State.WAITING:
         return RETURNS.get(type(item.outcome))
-    return None if move is None else FINAL_VERBS.get(move, move)
+    verb = None if move is None else FINAL_VERBS.get(move, move)
+    return None if isinstance(item.outcome, Done) and verb != "succeed" else verb
 
 
 RETURNS: dict[type, str] = {Snooze: "snooze", Release: "release", Cancelled: "release"}

@@ -306,6 +306,18 @@ async def test_settling_twice_changes_nothing_the_second_time(database: Database
     assert await everything(database) == before
 
 
+@pytest.mark.parametrize("first", [Retry(failure=BROKEN), Dead(failure=BROKEN)], ids=["retry", "dead"])
+async def test_a_success_after_a_failure_of_the_same_run_is_fenced(
+    database: Database, runner: Runner, first: Outcome
+) -> None:
+    task = await started(runner)
+    await runner.end(task, first)
+    before = await everything(database)
+    settled = await runner.end(task, Done('{"sent": true}'))
+    assert (settled.verbs, settled.fenced, settled.written) == ({}, {task.id}, {})
+    assert await everything(database) == before
+
+
 async def rescued(runner: Runner) -> None:
     await expire(runner.database, runner.id)
     await (await Runner.enter(runner.database)).rescue()
