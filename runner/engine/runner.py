@@ -184,6 +184,7 @@ class Runner:
     def _ticks(self, until_idle: bool) -> list[Tick]:
         settings = self.settings
         every, first = settings.poll_interval.total_seconds(), settings.initial_delay.total_seconds()
+        interval = settings.heartbeat_interval.total_seconds()
         table = [
             # At a fixed rate, a scan that takes longer than the interval must not delay the next tick.
             Tick(
@@ -193,13 +194,7 @@ class Runner:
                 settings.poll_mode,
                 first,
             ),
-            Tick(
-                "heartbeat",
-                self._heartbeat,
-                settings.heartbeat_interval.total_seconds(),
-                "fixed-rate",
-                settings.heartbeat_interval.total_seconds(),
-            ),
+            Tick("heartbeat", self._heartbeat, interval, "fixed-rate", interval),
             # At a fixed rate these are due at the same moment; wakeups are most of the cost of an idle runner.
             Tick("rescue", self._rescue, RESCUE_EVERY, "fixed-rate"),
             Tick("dependencies", self.dependency_resolver.sweep, SWEEP_EVERY, "fixed-rate"),
@@ -229,6 +224,7 @@ class Runner:
         grace = self.settings.lease_timeout.total_seconds()
         self._rescued = not await self.database.read_single(any_lost, None, grace)
         await self.lease.register()
+        self.watchdog.ping_keeper()
         self.metrics.forget_minutes()
         self.worker.buffer.runner_id = self.lease.id
         self.claimer.claimant = Claimant(self.lease.id, self.lease.identity.host, int(self.settings.payload_limit))

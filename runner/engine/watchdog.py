@@ -59,7 +59,7 @@ class Watchdog:
         self, settings: Settings, database: Database, lease: Lease, in_flight: Callable[[], Iterable[Running]]
     ) -> None:
         self._settings, self._database, self._lease, self._in_flight = settings, database, lease, in_flight
-        self._stopping = threading.Event()
+        self._stopping, self._pinging = threading.Event(), threading.Lock()
         self._ponged = time.monotonic()
         self._renewal = BlockingRenewal(settings, database)
         self.keeper: KeeperProcess | None = None
@@ -85,7 +85,7 @@ class Watchdog:
         try:
             while not self._stopping.is_set():
                 pinged = time.monotonic()
-                self._ping_keeper(pinged)
+                self.ping_keeper()
                 self._cpu = _cpu_seconds()
                 try:
                     self._loop.call_soon_threadsafe(self._pong)
@@ -101,13 +101,16 @@ class Watchdog:
                     self._reported, self._expiry_logged = None, False
         finally:
             self._renewal.close()
-            if self.keeper is not None:
-                self.keeper.stop()
+            with self._pinging:
+                if self.keeper is not None:
+                    self.keeper.stop()
 
-    def _ping_keeper(self, now: float) -> None:
-        if self.keeper is not None:
-            blocked = now - self._ponged
-            self.keeper.ping(self._lease.id, blocked if blocked > 2 * EVERY else 0.0)
+    def ping_keeper(self) -> None:
+        """Send the id of the runner to the keeper; after a registration, call it before the runner claims a task."""
+        with self._pinging:
+            if self.keeper is not None and not self._stopping.is_set():
+                blocked = time.monotonic() - self._ponged
+                self.keeper.ping(self._lease.id, blocked if blocked > 2 * EVERY else 0.0)
 
     def _pong(self) -> None:
         self._ponged = time.monotonic()

@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from runner.engine import watchdog
-from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
+from runner.engine.keeper_process import KeeperProcess
+from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event
 
 
 async def test_a_lease_outlasts_a_blocked_event_loop(
@@ -71,6 +72,42 @@ async def test_a_runner_declared_lost_while_blocked_has_no_valid_lease(harness: 
         await asyncio.to_thread(runner.watchdog._renew)
         assert not runner.lease.is_valid
         await until(lambda: runner.lease.id != struck and runner.lease.is_valid)
+
+
+class PingRecorder(KeeperProcess):
+    """A keeper without a process; it records the ids of the runner."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    def ping(self, runner_id: int, blocked: float) -> None:
+        self.ids.append(runner_id)
+
+    def stop(self) -> None:
+        pass
+
+
+async def test_the_keeper_knows_each_registration_before_the_first_task(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "EVERY", 600.0)
+    keeper = PingRecorder()
+    last_pings: list[tuple[int, int]] = []
+
+    @harness.handler("work")
+    async def work() -> None:
+        last_pings.append((keeper.ids[-1], runner.lease.id))
+
+    runner = harness.runner(heartbeat_interval="500ms", drain_timeout="0s")
+    runner.watchdog.keeper = keeper
+    async with at_work(runner):
+        await harness.ended(await harness.submit("work"))
+        await harness.change(sa.delete(harness.database.tables.runner))
+        await until(lambda: runner.lease.id != last_pings[0][1] and runner.lease.is_valid)
+        await harness.ended(await harness.submit("work"))
+    (first, own), (second, new) = last_pings
+    assert (first, second) == (own, new)
+    assert own != new
 
 
 async def test_a_renewal_beside_the_heartbeat_gives_other_runners_time_if_it_was_late(harness: Harness) -> None:
