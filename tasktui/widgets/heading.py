@@ -132,7 +132,7 @@ def _connection_and_clock(status: Status, room: int) -> Sequence[tuple[str, str]
     if len(clock) + 3 > room:
         return ((fitted(clock, room, right=True), "bold"),)
     space = " " * (room - len(label) - len(clock) - 2)
-    return ((f"{space}{sign} ", style or "green"), (label, style or "dim"), (clock, "bold"))
+    return ((space, ""), (f"{sign} ", style or "green"), (label, style or "dim"), (clock, "bold"))
 
 
 def connection(status: Status) -> tuple[str, str, str]:
