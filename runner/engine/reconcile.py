@@ -44,27 +44,31 @@ class Reconciler:
         self._in_flight = in_flight
         self._claimer = claimer
         self._on_release = on_release
-        self._known_claims: set[Claim] = set()
+        self._known_claims: set[Claim] | None = None
+        """The claims since the last `begin`; None if it came during a comparison, so that no reply can be judged."""
         self._comparison: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         """Record the claims of this process. Call it before the heartbeat."""
-        if self._comparison is None:
-            self._known_claims = self._in_flight.watch()
+        self._known_claims = self._in_flight.watch() if self._comparison is None else None
 
     def compare(self, runner_id: int, reply: HeartbeatReply) -> None:
         """Release the strangers in a reply, in the background; comparisons never overlap.
+
+        A reply is ignored if its heartbeat began during a comparison, which has ended since: the process may have
+        claimed and settled tasks in between that no set contains.
 
         Args:
             runner_id: id of the runner.
             reply: reply of the heartbeat after `begin`.
         """
-        if self._comparison is not None:
+        known = self._known_claims
+        if self._comparison is not None or known is None:
             return
-        if reply.running <= self._known_claims:
+        if reply.running <= known:
             self._in_flight.unwatch()
             return
-        self._comparison = asyncio.ensure_future(self._compare(runner_id, reply.running))
+        self._comparison = asyncio.ensure_future(self._compare(runner_id, reply.running, known))
         self._comparison.add_done_callback(self._done)
 
     async def close(self, limit: float) -> None:
@@ -78,9 +82,9 @@ class Reconciler:
         if self._comparison is not None:
             self._comparison.cancel()
 
-    async def _compare(self, runner_id: int, running: frozenset[Claim]) -> None:
+    async def _compare(self, runner_id: int, running: frozenset[Claim], known: set[Claim]) -> None:
         await self._claimer.claim_done()
-        strangers = sorted(running - self._known_claims)
+        strangers = sorted(running - known)
         for first in range(0, len(strangers), CHUNK):
             await self._release(runner_id, strangers[first : first + CHUNK])
 
@@ -96,7 +100,7 @@ class Reconciler:
             self._on_release()
 
     def _done(self, comparison: "asyncio.Task[None]") -> None:
-        self._comparison = None
+        self._comparison = self._known_claims = None
         self._in_flight.unwatch()
         if not comparison.cancelled() and (error := comparison.exception()) is not None:
             log.error("could not reconcile tasks with the database", exc_info=error)

@@ -131,6 +131,36 @@ async def test_a_claim_in_flight_during_a_heartbeat_keeps_its_tasks(
     assert "released" not in caplog.text
 
 
+async def test_a_reply_whose_heartbeat_began_during_a_comparison_is_ignored(harness: Harness) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @harness.handler("work")
+    async def work() -> None:
+        begun.set()
+        await go_on.wait()
+
+    async with harness.running(**RARE) as runner:
+        await ready(runner)
+        reconciler, claim_done = runner.reconciler, runner.claimer._claim_done
+        (stranger,) = await submitted(harness, 1)
+        await claimed_behind(harness, runner)
+        claim_done.clear()
+        await runner._heartbeat()
+        assert reconciler._comparison is not None
+        reconciler.begin()
+        claim_done.set()
+        await until(lambda: reconciler._comparison is None)
+        await runner.claimer.scan()
+        await begun.wait()
+        await runner.lease.renew(1, lambda reply: reconciler.compare(runner.lease.id, reply))
+        await until(lambda: reconciler._comparison is None)
+        assert await harness.state(stranger) == "running"
+        go_on.set()
+        await harness.ended(stranger)
+    row = await harness.row(stranger)
+    assert (row.state, row.attempt, row.releases) == ("succeeded", 1, 1)
+
+
 async def test_outcomes_in_the_settle_buffer_are_no_strangers(harness: Harness) -> None:
     @harness.handler("work")
     async def work() -> None: ...
