@@ -1,6 +1,5 @@
 """The fields that an edit can set, and their validation."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -9,6 +8,7 @@ from typing import Any, Final, Literal
 
 from runner.errors import InvalidEdit, InvalidTask, PayloadTooLarge
 from runner.model.task import NewTask, State
+from runner.model.text_limits import require_json
 from runner.operations.lock import LockedTask
 from runner.policy.claim_conditions import used_up
 from runner.store.validation import check
@@ -116,12 +116,8 @@ def _check_payload(payload: str, limit: int) -> None:
     if size > limit:
         raise PayloadTooLarge(handler="the task's", size=size, limit=limit)
     try:
-        value = json.loads(payload, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise InvalidEdit(field="payload", value=payload[:80], why=f"it is not JSON: {error}") from error
+        value = require_json("payload", payload)
+    except InvalidTask as error:
+        raise InvalidEdit(**error.fields) from error
     if not isinstance(value, dict):
         raise InvalidEdit(field="payload", value=payload[:80], why="it must be a JSON object")
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a JSON number")

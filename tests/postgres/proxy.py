@@ -28,6 +28,7 @@ class Proxy:
         """Answers that it has swallowed."""
         self.url = ""
         """URL of the database through the proxy."""
+        self._connections: set[asyncio.Task[None]] = set()
 
     def lose(self, sign: str, times: int = 1) -> None:
         """Swallow the answers to the next statements that contain a text, and cut their connections."""
@@ -42,9 +43,26 @@ class Proxy:
         async with server:
             yield self
             server.close()
+            for connection in self._connections:
+                connection.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        behind = await asyncio.open_connection(self._target.host, self._target.port)
+    def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.ensure_future(self._connect(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._forget)
+
+    def _forget(self, connection: "asyncio.Task[None]") -> None:
+        self._connections.discard(connection)
+        if not connection.cancelled():
+            connection.exception()  # the client sees a closed connection
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            behind = await asyncio.open_connection(self._target.host, self._target.port)
+        except BaseException:
+            writer.close()
+            raise
         connection = _Connection(reader, writer, *behind)
         pumps = [asyncio.ensure_future(self._forward(connection)), asyncio.ensure_future(self._answer(connection))]
         try:
@@ -54,8 +72,9 @@ class Proxy:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
             for end in (writer, behind[1]):
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, TimeoutError):
                     end.close()
+                    await asyncio.wait_for(end.wait_closed(), 1)
 
     async def _forward(self, connection: "_Connection") -> None:
         while data := await connection.client.read(BLOCK):
