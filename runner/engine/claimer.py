@@ -142,6 +142,13 @@ class Claimer:
         wait = 0.0 if self._enough_room() else LINGER
         self._rescan_timer = loop.call_later(wait, self._scan_again, context=self._context)
 
+    def expect_release(self) -> None:
+        """Record that a task of this runner waits again: the next chance triggers a scan, though no submit wakes it."""
+        if self._scan_done.is_set():
+            self.work_left = True
+        else:
+            self._scan_pending = True  # the current scan may have read its lane before
+
     def _scan_again(self) -> None:
         self._rescan_timer = None
         self.work_left = False

@@ -76,6 +76,7 @@ class Runner:
             now=lambda: self.lease.database_time(),  # noqa: PLW0108 - created below
             may_start=lambda: self.lease.is_valid,
             on_room=lambda: self.claimer.rescan(),  # noqa: PLW0108 - created below
+            on_release=lambda: self.claimer.expect_release(),  # noqa: PLW0108 - created below
             on_final=lambda task: self.dependency_resolver.add(task),  # noqa: PLW0108 - created below
         )
         self.dependency_resolver = DependencyResolver(self.database, settings.notify, self.metrics, self._on_submit)

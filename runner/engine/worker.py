@@ -47,6 +47,7 @@ class Worker:
         now: returns the database's time in seconds since 1970.
         may_start: True while the lease is valid; otherwise other runners may have the tasks.
         on_room: called when a slot is free and no task waits for it.
+        on_release: called when released tasks wait in the table again.
         on_final: called with each task that reached a final state.
     """
 
@@ -57,6 +58,7 @@ class Worker:
         now: Callable[[], float],
         may_start: Callable[[], bool],
         on_room: Callable[[], None],
+        on_release: Callable[[], None],
         on_final: Callable[[FinishedParent], None],
     ) -> None:
         self._database = database
@@ -64,6 +66,7 @@ class Worker:
         self._retry = settings.retry
         self._may_start = may_start
         self._on_room = on_room
+        self._on_release = on_release
         self._starting = False
         self._context = contextvars.copy_context()
         """The context of the runner: a task that starts when another ends must not inherit the context of that task."""
@@ -247,6 +250,8 @@ class Worker:
                 self._on_final(FinishedParent(task.id, task.handler, task.key))
             if verb != "succeed":
                 _log_failure(running, settlement, verb)
+        if "release" in settled.verbs.values() or "release" in settled.written.values():
+            self._on_release()
         self._on_room()
 
 

@@ -154,6 +154,8 @@ async def test_a_task_waiting_behind_slow_work_is_released(harness: Harness, mon
         slots.look_ahead = LookAhead()
         await runner._heartbeat()
         assert await in_flight(harness) == 2  # for a moment it may well wait
+        await runner.claimer.scan()
+        await until(lambda: runner.claimer.idle)  # as far as the runner knows, no due task remains
         monkeypatch.setattr(process, "MAX_SLOT_WAIT", 0.0)
         await until(lambda: runner.worker.metrics.verbs["release"] == 1)
         assert (await harness.state(waiting), await in_flight(harness)) == ("waiting", 1)
