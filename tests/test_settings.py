@@ -81,7 +81,7 @@ def test_without_any_source_the_defaults_apply() -> None:
     assert (loaded.lease_timeout, loaded.heartbeat_interval) == (timedelta(seconds=15), timedelta(seconds=3))
     assert (loaded.retention_succeeded, loaded.retention_dead) == (timedelta(days=7), timedelta(days=180))
     assert (loaded.payload_limit, loaded.result_limit) == (262_144, 65_536)
-    assert (loaded.profile, loaded.config, loaded.timeout) == (None, None, None)
+    assert (loaded.profile, loaded.config, loaded.timeout) == (None, None, timedelta(minutes=15))
 
 
 def test_precedence_is_arguments_environment_profile_defaults(

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from runner.client.client import get_client, refuse_event_loop
@@ -212,7 +213,8 @@ def handler(  # noqa: PLR0913 - one argument per task option
         name: unique name of the handler; every task stores it.
         queue: queue of its tasks; None for "default".
         retry: retry plan: stages (1m,5m,20m), exp:10s*2<1h, sidekiq, 30s or never; None for the runner's.
-        timeout: time allowed for one attempt: text ("30s"), seconds or timedelta; None for the runner's.
+        timeout: time allowed for one attempt: text ("30s"), seconds or timedelta; "none" for no limit, None for the
+            runner's.
         max_attempts: maximum number of attempts; None for the runner's.
         priority: priority of its tasks, 1 to 9; 9 runs first.
         on_error: how to treat exceptions: "retry", "dead", classes that mean dead, or a function that takes the
@@ -243,5 +245,11 @@ def handler(  # noqa: PLR0913 - one argument per task option
     return _Decorator(name, Options(queue, plan, _seconds(timeout), max_attempts, priority, on_error, rules))
 
 
+NO_TIMEOUT = "none"
+"""The value of `timeout` for a handler without a time limit."""
+
+
 def _seconds(delay: Delay | None) -> float | None:
-    return None if delay is None else parse_duration(delay).total_seconds()
+    if delay is None or delay == NO_TIMEOUT:
+        return None if delay is None else inf
+    return parse_duration(delay).total_seconds()

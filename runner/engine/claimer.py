@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 
 from runner.db.database import Database
 from runner.db.types import EARLIEST
@@ -305,7 +306,6 @@ def handler_defaults(handler: Handler, settings: Settings) -> HandlerDefaults:
     """
     options = handler.defaults
     default = settings.timeout.total_seconds() if settings.timeout else None
+    timeout = default if options.timeout is None else options.timeout
     parse_plan(options.retry or settings.retry)
-    return HandlerDefaults(
-        options.max_attempts or settings.max_attempts, options.timeout if options.timeout is not None else default
-    )
+    return HandlerDefaults(options.max_attempts or settings.max_attempts, None if timeout == inf else timeout)

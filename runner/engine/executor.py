@@ -10,10 +10,11 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from math import inf
+from typing import Any, Self
 
 from runner.engine.handler_result import done, redact_error, redact_outcome
 from runner.engine.slots import Running
@@ -23,7 +24,8 @@ from runner.handlers.context import Context, OwnTransaction
 from runner.handlers.registry import Handler
 from runner.logs import CURRENT_TASK, TaskFields
 from runner.model.duration import format_duration
-from runner.model.outcome import Cancelled, Dead, Failure, HandlerOutcome, Outcome, Release, Retry, Snooze
+from runner.model.outcome import Cancelled, Dead, Failure, HandlerOutcome, Interrupted, Outcome, Release, Retry, Snooze
+from runner.settings import Settings
 
 log = logging.getLogger("runner.task")
 
@@ -34,13 +36,33 @@ TOO_LARGE = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class AttemptLimits:
+    """Limits of an attempt.
+
+    Args:
+        timeout: seconds for handlers and tasks without their own timeout; None for no limit.
+        result: maximum size of a result in bytes.
+        interruptions: maximum number of interruptions of a task without a new checkpoint; None for no limit.
+    """
+
+    timeout: float | None
+    result: int
+    interruptions: int | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the limits that the settings contain."""
+        timeout = settings.timeout.total_seconds() if settings.timeout else None
+        return cls(timeout, int(settings.result_limit), settings.max_interruptions)
+
+
 class Executor:
     """Executes tasks: async handlers on the event loop, plain functions in threads.
 
     Args:
         threads: maximum number of plain functions that run at the same time.
-        timeout: timeout in seconds for handlers and tasks without their own; None for no limit.
-        result_limit: maximum size of a result in bytes.
+        limits: the limits of an attempt.
         open_tx: opens `ctx.transaction()`; None without a database.
         parents: returns the reader of `ctx.batch.results()`; None without a database.
     """
@@ -48,14 +70,12 @@ class Executor:
     def __init__(
         self,
         threads: int,
-        timeout: float | None,
-        result_limit: int,
+        limits: AttemptLimits,
         open_tx: Callable[[Running], OwnTransaction] | None = None,
         parents: Callable[[int], ParentResults] | None = None,
     ) -> None:
         self._pool = _threads(threads)
-        self._timeout = timeout
-        self._result_limit = result_limit
+        self._limits = limits
         self._open_tx = open_tx
         self._parents = parents
         self.stuck = 0
@@ -109,7 +129,7 @@ class Executor:
                 async with asyncio.timeout(limit) as clock:
                     result = await running.handler.function(**arguments)
         except asyncio.CancelledError as error:
-            return _cancelled(running, error)
+            return self._cancelled(running, error)
         except TimeoutError as error:
             expired = limit is not None and clock.expired()
             return _timed_out(running, limit) if expired else _failed(running, error)
@@ -132,7 +152,7 @@ class Executor:
             await asyncio.wait([body], timeout=limit)
             outcome: Outcome = _timed_out(running, limit)
         except asyncio.CancelledError:
-            outcome = Cancelled() if running.cancel_requested else _interrupted(running)
+            outcome = Cancelled() if running.cancel_requested else self._interrupted(running)
             if running.cancel_requested:
                 with contextlib.suppress(asyncio.CancelledError):  # ctx.stop is set; the result of the function decides
                     await asyncio.wait([body], timeout=limit)
@@ -162,10 +182,23 @@ class Executor:
         if inspect.iscoroutine(result):
             result.close()
             return Dead("the handler returned a coroutine: define the handler with async def")
-        outcome = done(result, self._result_limit)
+        outcome = done(result, self._limits.result)
         if outcome.why:
             log.warning("task %d (%s): %s", running.task.id, running.handler.name, outcome.why)
         return outcome
+
+    def _cancelled(self, running: Running, error: asyncio.CancelledError) -> Outcome:
+        """Distinguish a cancellation by the runner from a CancelledError of the handler itself."""
+        if running.cancel_requested:
+            return Cancelled()
+        job = asyncio.current_task()
+        interrupted = job is not None and job.cancelling() > 0
+        return self._interrupted(running) if interrupted else _failed(running, error)
+
+    def _interrupted(self, running: Running) -> Interrupted | Release:
+        if running.waits_for:
+            return Release("the runner stopped while the task waited for a transaction")
+        return Interrupted(self._limits.interruptions)
 
     def _start_clock(self, running: Running) -> float | None:
         limit = self._limit(running)
@@ -175,8 +208,8 @@ class Executor:
     def _limit(self, running: Running) -> float | None:
         for limit in (running.task.timeout, running.handler.defaults.timeout):
             if limit is not None:
-                return limit
-        return self._timeout
+                return limit if limit != inf else None
+        return self._limits.timeout
 
     def _context(self, running: Running) -> Context:
         task, limit = running.task, self._limit(running)
@@ -211,20 +244,11 @@ def _threads(number: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(number, thread_name_prefix="runner-task")
 
 
-INTERRUPTED = Failure("Interrupted", "the runner stopped before the task ended")
-
-
 def _timed_out(running: Running, limit: float | None) -> Retry | Release:
     if running.waits_for:
         return Release(f"timed out while waiting for a transaction: {running.waits_for}")
     allowed = format_duration(timedelta(seconds=limit or 0))
     return Retry(failure=Failure("Timeout", f"the task took longer than {allowed}"))
-
-
-def _interrupted(running: Running) -> Retry | Release:
-    if running.waits_for:
-        return Release("the runner stopped while the task waited for a transaction")
-    return Retry("0s", failure=INTERRUPTED)
 
 
 def _call(running: Running, arguments: dict[str, Any]) -> tuple[Any, BaseException | None]:
@@ -234,15 +258,6 @@ def _call(running: Running, arguments: dict[str, Any]) -> tuple[Any, BaseExcepti
         return running.handler.function(**arguments), None
     except BaseException as error:
         return None, error
-
-
-def _cancelled(running: Running, error: asyncio.CancelledError) -> Outcome:
-    """Distinguish a cancellation by the runner from a CancelledError of the handler itself."""
-    if running.cancel_requested:
-        return Cancelled()
-    job = asyncio.current_task()
-    interrupted = job is not None and job.cancelling() > 0
-    return _interrupted(running) if interrupted else _failed(running, error)
 
 
 def _failed(running: Running, error: BaseException) -> Outcome:

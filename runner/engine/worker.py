@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from runner.db.database import Database
-from runner.engine.executor import INTERRUPTED, Executor, failure_of
+from runner.engine.executor import AttemptLimits, Executor, failure_of
 from runner.engine.handler_result import done
 from runner.engine.metrics import Metrics
 from runner.engine.own_transaction import HandlerTransaction
@@ -19,7 +19,7 @@ from runner.engine.settle_buffer import SettleBuffer, Settling
 from runner.engine.slots import InFlight, Running, Slots
 from runner.engine.starts import Starts
 from runner.handlers.registry import Handler
-from runner.model.outcome import Cancelled, Outcome, Release, Retry, Snooze
+from runner.model.outcome import INTERRUPTED, Cancelled, Outcome, Release, Retry, Snooze
 from runner.model.task import MOVES, Claimed
 from runner.settings import Settings
 from runner.store.dependencies import FinishedParent
@@ -70,12 +70,11 @@ class Worker:
         self._starting = False
         self._context = contextvars.copy_context()
         """The context of the runner: a task that starts when another ends must not inherit the context of that task."""
-        timeout = settings.timeout.total_seconds() if settings.timeout else None
         self.metrics = Metrics(now)
         self.in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch)
-        limit = int(settings.result_limit)
-        self._done = partial(done, limit=limit)
-        self.executor = Executor(settings.threads, timeout, limit, self._own_transaction, self._parent_results)
+        limits = AttemptLimits.of(settings)
+        self._done = partial(done, limit=limits.result)
+        self.executor = Executor(settings.threads, limits, self._own_transaction, self._parent_results)
         linger = settings.settle_interval.total_seconds()
         self._starts = Starts(database, lambda: self.buffer.runner_id)
         self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled)

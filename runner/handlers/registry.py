@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from math import inf
 from typing import Any, Literal, TypeAlias
 
 from runner.errors import DuplicateHandler, HandlersNotFound, InvalidHandler, InvalidTask, RunnerError, UnknownHandler
@@ -33,7 +34,7 @@ class Options:
     Args:
         queue: queue name.
         retry: retry plan as text; None for the runner's.
-        timeout: seconds allowed for one attempt; None for no limit.
+        timeout: seconds allowed for one attempt; None for the runner's, infinity for no limit.
         max_attempts: maximum number of attempts; None for the runner's.
         priority: 1 to 9; None for the table's.
         on_error: how to treat exceptions.
@@ -117,7 +118,7 @@ def _check_defaults(name: str, options: Options) -> None:
         if option.default in ("submit", "claim") and option.check is not None:
             value = getattr(options, option.name)
             try:
-                if value is not None:
+                if value is not None and value != inf:
                     option.check(option.name, value)
             except InvalidTask as error:
                 raise InvalidHandler(name=name, why=f"{option.name} is {value!r}: {error.fields['why']}") from None

@@ -122,6 +122,20 @@ class Release:
     why: str = ""
 
 
+INTERRUPTED = Failure("Interrupted", "the runner stopped before the task ended")
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The runner stopped before the task ended: another runner starts it again, and the attempt does not count.
+
+    Args:
+        most: maximum number of interruptions without a new checkpoint; None for no limit.
+    """
+
+    most: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Cancelled:
     """An operator terminated the task while it was running."""
@@ -129,4 +143,4 @@ class Cancelled:
     why: str = "terminated while running"
 
 
-Outcome: TypeAlias = Done | Retry | Dead | Snooze | Release | Cancelled
+Outcome: TypeAlias = Done | Retry | Dead | Snooze | Release | Interrupted | Cancelled

@@ -38,8 +38,8 @@ FINAL = (State.SUCCEEDED, State.DEAD, State.CANCELLED)
 
 MOST_ATTEMPTS = 1_000_000_000
 HIGHEST_FENCE = 1_000_000_000_000_000_000
-"""Highest values of the columns `attempt`, `rescues` and `releases`, and of `fence` and `version`. Checks of the table
-refuse higher ones, and only a foreign client can come near them."""
+"""Highest values of the counts of a task (`attempt`, `rescues`, `releases`, `interruptions`), and of `fence` and
+`version`. Checks of the table refuse higher ones, and only a foreign client can come near them."""
 
 
 class Shown(StrEnum):
@@ -92,6 +92,9 @@ MOVES: dict[str, Move] = {
     "snooze": Move((State.RUNNING,), State.WAITING, "The handler postponed the task; the attempt does not count."),
     "release": Move(
         (State.RUNNING,), State.WAITING, "The runner returned the task before executing it; the attempt does not count."
+    ),
+    "interrupt": Move(
+        (State.RUNNING,), State.WAITING, "The runner stopped before the handler ended; the attempt does not count."
     ),
     "rescue": Move(
         (State.RUNNING,),

@@ -39,6 +39,7 @@ class LockedTask(NamedTuple):
     unique_key: str | None
     error: str | None
     rescues: int
+    interruptions: int
     blocked_by: int
 
 
@@ -129,6 +130,7 @@ def _held(row: sa.RowMapping) -> LockedTask:
         unique_key=text(row["unique_key"]),
         error=text(row["error"]),
         rescues=as_int(row["rescues"]),
+        interruptions=as_int(row["interruptions"]),
         blocked_by=as_int(row.get("blocked_by")),
     )
 

@@ -116,6 +116,9 @@ def _entry(
     if task.state.final:
         before |= {"state": task.state, "attempt": task.attempt, "rescues": task.rescues, "fence": task.fence}
         after |= {"state": MOVES["requeue"].target, "attempt": 0, "rescues": 0, "fence": restarted}
+        if task.interruptions:
+            before |= {"interruptions": task.interruptions}
+            after |= {"interruptions": 0}
     elif _stuck(task):
         before |= {"attempt": task.attempt, "fence": task.fence}
         after |= {"attempt": 0, "fence": restarted}

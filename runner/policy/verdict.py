@@ -1,11 +1,22 @@
 """The verdict on a task after an attempt that did not simply succeed, as data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from runner.errors import InvalidRetryPlan
 from runner.model.duration import parse_duration
-from runner.model.outcome import Cancelled, Dead, Delay, Failure, Outcome, Release, Retry, Snooze
+from runner.model.outcome import (
+    INTERRUPTED,
+    Cancelled,
+    Dead,
+    Delay,
+    Failure,
+    Interrupted,
+    Outcome,
+    Release,
+    Retry,
+    Snooze,
+)
 from runner.policy.claim_conditions import used_up
 from runner.policy.retry import RetryPlan, parse_plan
 
@@ -24,6 +35,7 @@ class AttemptState:
         default_retry: retry plan of the handler as text.
         releases: number of releases so far.
         cancel_requested: True if an operator requested termination.
+        interruptions: number of interruptions since the last checkpoint.
     """
 
     attempt: int
@@ -32,6 +44,7 @@ class AttemptState:
     default_retry: str
     releases: int
     cancel_requested: bool
+    interruptions: int = 0
 
     @property
     def used_up(self) -> bool:
@@ -82,10 +95,10 @@ def judge(outcome: Outcome, row: AttemptState, random: float) -> Verdict:
     match outcome:
         case _ if row.cancel_requested:
             return _terminate(outcome)
-        case Cancelled():
-            return _release(WITHDRAWN, row)
-        case Release(why=why):
-            return _release(why, row)
+        case Cancelled() | Release():
+            return _release(WITHDRAWN if isinstance(outcome, Cancelled) else outcome.why, row)
+        case Interrupted(most=most):
+            return _interrupt(most, row)
         case Snooze(delay=delay, why=why):
             return (
                 Verdict("snooze", parse_duration(delay), counted=False, why=why)
@@ -116,6 +129,19 @@ def _release(why: str, row: AttemptState) -> Verdict:
     if counted and row.used_up:
         return _die(Failure("released too often", why or f"{row.releases + 1} times"))
     return Verdict("release", timedelta(0), counted=counted, why=why)
+
+
+def _interrupt(most: int | None, row: AttemptState) -> Verdict:
+    if not row.may_return:
+        return _no_attempts_left(row)
+    times = row.interruptions + 1
+    if most is not None and times > most:
+        message = (
+            f"runners stopped {times} times before the task ended, and max_interruptions is {most}: save checkpoints, "
+            "split the task, or raise drain_timeout"
+        )
+        return _die(replace(INTERRUPTED, message=message))
+    return Verdict("interrupt", timedelta(0), counted=False, failure=INTERRUPTED, why=INTERRUPTED.reason)
 
 
 def _no_attempts_left(row: AttemptState) -> Verdict:

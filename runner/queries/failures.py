@@ -23,6 +23,9 @@ WINDOW = 20_000
 RECENT_SECONDS = 600.0
 """The period, in seconds, of the current rate."""
 
+INTERRUPTED_VERB = "interrupt"
+"""The move of an attempt that its runner interrupted: not a failure."""
+
 DEAD_VERBS = [verb for verb, move in MOVES.items() if move.target is State.DEAD]
 
 
@@ -104,7 +107,8 @@ def _recent(tx: Transaction, task_filter: Filter, since: datetime | None, window
     columns = (attempt.task_id, attempt.fence, attempt.fingerprint, attempt.verb, ended_at, rank.label("place"))
     matches = conditions(task_filter, attempts(tx.tables), tx.dialect) or []
     inside = sa.or_(oldest.is_(None), ended_at >= oldest)
-    return sa.select(*columns).where(*within, *matches, inside).cte("recent"), oldest
+    failed = attempt.verb != INTERRUPTED_VERB
+    return sa.select(*columns).where(*within, *matches, inside, failed).cte("recent"), oldest
 
 
 def _bounds(tx: Transaction, task_filter: Filter) -> list[Condition]:

@@ -64,6 +64,7 @@ Delay: TypeAlias = Annotated[timedelta, Ge(_ZERO), BeforeValidator(_duration)]
 Period: TypeAlias = Annotated[timedelta, Gt(_ZERO), BeforeValidator(_duration)]
 Limit: TypeAlias = Annotated[Period | None, BeforeValidator(_or_none)]
 Count: TypeAlias = Annotated[int, Ge(1)]
+Maximum: TypeAlias = Annotated[Count | None, BeforeValidator(_or_none)]
 Number: TypeAlias = Annotated[int, Ge(0)]
 Size: TypeAlias = Annotated[ByteSize, Ge(1)]
 
@@ -203,7 +204,15 @@ class Settings(BaseModel):
 
     max_attempts: Count = Field(default=5, description="attempts, unless the task or the handler sets it")
     retry: Name = Field(default="1m,5m,20m", description="retry plan, unless the task or the handler sets it")
-    timeout: Limit = Field(default=None, description="time limit of an attempt, unless the task or the handler sets it")
+    timeout: Limit = Field(
+        default=timedelta(minutes=15),
+        description="time limit of an attempt, unless the task or the handler sets it; none for no limit",
+    )
+    max_interruptions: Maximum = Field(
+        default=20,
+        description="how often a task may be interrupted by a runner that stops, without a new checkpoint; none for no "
+        "limit",
+    )
 
     sqlite_synchronous: Durability = Field(
         default="FULL", description="SQLite: FULL survives power loss, NORMAL may lose the last commits"

@@ -166,6 +166,7 @@ async def requeue(tx: Transaction, ids: list[int], restart: int) -> set[int]:
     old = {name: history.c[name] for name in shared(tx.tables)} | {"error": history.c.error}
     cleared = {"runner_id": sa.null(), "claimed_at": sa.null(), "attempt": sa.literal_column("0")}
     new = {"state": state_literal(move.target), "run_at": db_now(), "rescues": sa.literal_column("0")}
+    new["interruptions"] = sa.literal_column("0")
     fence = sa.case((history.c.fence < HIGHEST_FENCE, history.c.fence), else_=restart)
     values: dict[str, Any] = old | cleared | new | {"fence": fence, "version": next_version(history.c.version)}
     is_selected = history.c.id.in_(ids) & is_state(history.c.state, *(state for state in move.sources if state))

@@ -155,8 +155,9 @@ def _kept(outcome: Outcome) -> tuple[str | None, str | None]:
 async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:
     """Lock and read the rows, in the order of ids to avoid deadlocks."""
     task = tx.tables.task.c
-    names = ("id", "queue", "handler", "attempt", "max_attempts", "retry", "releases", "cancel_requested", "fence")
-    columns = [*(task[name] for name in (*names, "state", "runner_id", "host")), started_at_column(task)]
+    names = ("id", "queue", "handler", "attempt", "max_attempts", "retry", "releases", "interruptions")
+    more = ("cancel_requested", "fence", "state", "runner_id", "host")
+    columns = [*(task[name] for name in (*names, *more)), started_at_column(task)]
     is_held = task.id.in_(ids) & (task.runner_id == holder)
     rows = await tx.rows(sa.select(*columns).where(is_held).order_by(task.id).with_for_update())
     return {row.id: row for row in rows}
@@ -166,7 +167,7 @@ def _judge(item: Settlement, row: Any) -> Verdict:
     if isinstance(item.outcome, Done):
         return Verdict("succeed", why=item.outcome.why or "")
     plans = (row.retry, item.retry)
-    state = AttemptState(row.attempt, row.max_attempts, *plans, row.releases, row.cancel_requested)
+    state = AttemptState(row.attempt, row.max_attempts, *plans, row.releases, row.cancel_requested, row.interruptions)
     return judge(item.outcome, state, random.random())  # noqa: S311 - spreads delays, guards nothing
 
 
@@ -180,7 +181,7 @@ def _failed_attempt(row: Any, verdict: Verdict, failure: Failure) -> FailedAttem
 
 
 async def _requeue(tx: Transaction, items: list[tuple[Settlement, Any, Verdict]]) -> None:
-    """Return tasks to the queue after a retry, snooze or release."""
+    """Return tasks to the queue after a retry, snooze, release or interruption."""
     if not items:
         return
     task = tx.tables.task
@@ -189,6 +190,7 @@ async def _requeue(tx: Transaction, items: list[tuple[Settlement, Any, Verdict]]
         "delay": sa.Float,
         "uncounted": sa.Integer,
         "released": sa.Integer,
+        "interrupted": sa.Integer,
         "error": sa.Text,
     }
     rows = [
@@ -197,6 +199,7 @@ async def _requeue(tx: Transaction, items: list[tuple[Settlement, Any, Verdict]]
             seconds(verdict.delay),
             0 if verdict.counted else 1,
             1 if verdict.verb == "release" else 0,
+            1 if verdict.verb == "interrupt" else 0,
             to_storable(verdict.why, ERROR_LIMIT) or None,
         )
         for item, _, verdict in items
@@ -206,6 +209,7 @@ async def _requeue(tx: Transaction, items: list[tuple[Settlement, Any, Verdict]]
         "state": state_literal(MOVES["retry"].target),
         "run_at": sa.case((back.c.released == 1, task.c.run_at), else_=db_later(db_now(), back.c.delay)),
         "attempt": task.c.attempt - back.c.uncounted,
+        "interruptions": raised(task.c.interruptions, back.c.interrupted, MOST_ATTEMPTS),
         "releases": raised(task.c.releases, back.c.released, MOST_ATTEMPTS),
         # Settled by a living runner, so it did not kill its runner. A released task may never have started.
         "rescues": sa.case((back.c.released == 1, task.c.rescues), else_=0),

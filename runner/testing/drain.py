@@ -15,7 +15,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST, Instant, db_later
 from runner.engine.claimer import handler_defaults
 from runner.engine.dependency_resolver import DependencyResolver
-from runner.engine.executor import Executor
+from runner.engine.executor import AttemptLimits, Executor
 from runner.engine.handler_result import done
 from runner.engine.heartbeat import release
 from runner.engine.metrics import Metrics
@@ -144,13 +144,11 @@ class Drain:
         return Ran(task.id, task.handler, settled.verbs.get(task.id, "fenced"), reason)
 
     async def _outcome(self, running: Running, runner_id: int) -> Outcome:
-        limit = int(self.settings.result_limit)
-        timeout = self.settings.timeout.total_seconds() if self.settings.timeout else None
+        limits = AttemptLimits.of(self.settings)
         executor = Executor(
             1,
-            timeout,
-            limit,
-            lambda running: HandlerTransaction(self.database, runner_id, running, partial(done, limit=limit)),
+            limits,
+            lambda running: HandlerTransaction(self.database, runner_id, running, partial(done, limit=limits.result)),
             lambda task_id: StoredParentResults(self.database, task_id, asyncio.get_running_loop()),
         )
         try:

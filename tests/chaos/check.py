@@ -14,6 +14,7 @@ from tests.chaos.dump import Attempt, Dump, Row
 from tests.chaos.evidence import (
     DUPLICATE,
     GRAIN,
+    INTERRUPT,
     OK,
     PROMISES,
     REFUSED,
@@ -159,7 +160,7 @@ def _counts(evidence: Evidence) -> Iterator[Violation]:
     for task_id, row in evidence.rows.items():
         attempts, starts = evidence.attempts[task_id], evidence.started[task_id]
         limit = row.max_attempts
-        counted = len(attempts) + (row.state == State.SUCCEEDED)
+        counted = sum(attempt.verb != INTERRUPT for attempt in attempts) + (row.state == State.SUCCEEDED)
         if row.state in (State.SUCCEEDED, State.DEAD, State.WAITING) and row.attempt != counted:
             yield Violation(7, task_id, f"counts {row.attempt} attempts, of which {counted} ended")
         if len(starts) > row.attempt + _uncounted(row, attempts):
@@ -183,8 +184,9 @@ def _uncounted(row: Row, attempts: Sequence[Attempt]) -> int:
     """
     lost = sum(attempt.error_type == RUNNER_LOST for attempt in attempts)
     retries = sum(attempt.verb == "retry" for attempt in attempts)
-    uncounted = min((row.fence - row.attempt - lost - row.releases) // 2, UNCOUNTED * (1 + retries))
-    return uncounted + (row.releases if row.handler in PAYING else 0)
+    stops = sum(attempt.verb == INTERRUPT for attempt in attempts)
+    uncounted = min((row.fence - row.attempt - lost - row.releases - stops) // 2, UNCOUNTED * (1 + retries))
+    return uncounted + stops + (row.releases if row.handler in PAYING else 0)
 
 
 def _early(evidence: Evidence) -> Iterator[Violation]:

@@ -36,6 +36,9 @@ OK, UNKNOWN, REFUSED, DUPLICATE = "ok", "unknown", "refused", "duplicate"
 """The answer to a submit or an operation: done, unknown, not done, not done because the unique key is taken."""
 
 RUNNER_LOST = "runner lost"
+INTERRUPT = "interrupt"
+"""The move of an attempt that its runner interrupted; it does not count."""
+
 
 FAULTS = ("kill", "freeze", "thaw", "outage")
 """Events that delay the recovery of work."""

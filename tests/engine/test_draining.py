@@ -3,12 +3,16 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
 
+from runner import Context
 from runner.db.schema import MINUTE_COUNTS
+from runner.db.transaction import clock
 from runner.model.task import State
+from runner.queries.failures import failures
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event
 from tests.engine.locks import Lock
 from tests.engine.test_terminating import claimed_without_a_slot, terminate
@@ -125,9 +129,30 @@ async def test_an_async_body_that_does_not_end_in_time_is_interrupted(harness: H
     async with harness.running(drain_timeout="50ms"):
         await wait_for_event(begun)
     row = await harness.row(task)
-    assert (row.state, row.attempt) == ("waiting", 1)
-    assert [tried.error_type for tried in await harness.attempts(task)] == ["Interrupted"]
-    assert row.run_at < row.submitted_at.replace(year=row.submitted_at.year + 1)
+    assert (row.state, row.attempt, row.interruptions) == ("waiting", 0, 1)
+    assert [(tried.verb, tried.error_type) for tried in await harness.attempts(task)] == [("interrupt", "Interrupted")]
+    async with harness.database.reading() as tx:
+        assert (await clock(tx)) - row.run_at < timedelta(minutes=1), "it waits for its plan"
+
+
+async def test_a_task_that_outlives_every_runner_is_dead_after_max_interruptions(harness: Harness) -> None:
+    started: asyncio.Queue[int] = asyncio.Queue()
+
+    @harness.handler("endless", max_attempts=1)
+    async def endless(ctx: Context) -> None:
+        started.put_nowait(ctx.attempt)
+        await asyncio.Event().wait()
+
+    task = await harness.submit("endless")
+    for _ in range(3):
+        async with harness.running(drain_timeout="10ms", max_interruptions=2):
+            assert await asyncio.wait_for(started.get(), WAIT_SECONDS) == 1
+    row = await harness.row(task)
+    assert (row.state, row.interruptions) == ("dead", 2)
+    assert row.error.startswith("Interrupted: runners stopped 3 times before the task ended")
+    assert [tried.verb for tried in await harness.attempts(task)] == ["interrupt", "interrupt", "die"]
+    async with harness.database.reading() as tx:
+        assert [(group.dead, group.count.number) for group in await failures(tx)] == [(1, 1)]
 
 
 async def test_a_thread_that_does_not_end_in_time_is_given_up(harness: Harness) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.engine.executor import Executor
+from runner.engine.executor import AttemptLimits, Executor
 from runner.engine.slots import InFlight, Running
 from runner.handlers.context import Context
 from runner.handlers.registry import Handler, Options
@@ -77,7 +77,7 @@ def _raise(error: BaseException) -> None:
 
 @pytest.fixture
 async def desk() -> AsyncIterator[Desk]:
-    desk = Desk(Executor(2, NO_LIMIT, RESULT_LIMIT))
+    desk = Desk(Executor(2, AttemptLimits(NO_LIMIT, RESULT_LIMIT)))
     yield desk
     await until(lambda: desk.executor.stuck == 0)
     desk.executor.close()

@@ -142,6 +142,13 @@ class TestEnd:
             await tx.execute(tx.tables.history.delete())
         assert "pruned" in await refusal(database)
 
+    async def test_a_requeue_resets_the_interruptions_and_its_undo_restores_them(self, database: Database) -> None:
+        id = await add_past(database, 7, state=State.DEAD, interruptions=7)
+        await database.write(requeue, [Target(id)], ANA)
+        assert (await stored(database, id)).interruptions == 0
+        assert await taken_back(database) == Result([id])
+        assert (await ended(database, id)).interruptions == 7
+
     async def test_a_restored_task_holds_its_unique_key(self, database: Database) -> None:
         id = await database.write(submit, NewTask("h", unique=UniqueSpec("k")))
         await database.write(terminate, [Target(id)], ANA)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.model.outcome import Cancelled, Dead, Failure, Outcome, Release, Retry, Snooze
+from runner.model.outcome import INTERRUPTED, Cancelled, Dead, Failure, Interrupted, Outcome, Release, Retry, Snooze
 from runner.model.task import MOVES, State
 from runner.policy.verdict import FREE_RELEASES, AttemptState, Verdict, judge
 
@@ -22,6 +22,7 @@ outcomes: st.SearchStrategy[Outcome] = (
     | st.builds(Snooze, st.timedeltas(timedelta(0), timedelta(days=3_000)), st.text())
     | st.builds(Release, st.text())
     | st.builds(Cancelled, st.text())
+    | st.builds(Interrupted, st.none() | st.integers(1, 10))
 )
 standings = st.builds(
     AttemptState,
@@ -31,6 +32,7 @@ standings = st.builds(
     st.sampled_from(["20m", "never", "sidekiq"]),
     st.integers(0, 2 * FREE_RELEASES),
     st.booleans(),
+    st.integers(0, 12),
 )
 
 
@@ -86,7 +88,20 @@ def test_too_many_releases_at_the_last_attempt_are_final() -> None:
     assert judge(Release(), replace(LAST, releases=FREE_RELEASES), 0).verb == "die"
 
 
-@pytest.mark.parametrize("outcome", [Retry(), Dead(), Snooze("1m"), Release(), Cancelled()], ids=repr)
+def test_an_interruption_costs_no_attempt() -> None:
+    expected = Verdict("interrupt", timedelta(0), counted=False, failure=INTERRUPTED, why=INTERRUPTED.reason)
+    assert judge(Interrupted(2), replace(LAST, interruptions=1), 0) == expected
+    assert judge(Interrupted(None), replace(LAST, interruptions=1_000), 0) == expected
+
+
+def test_a_task_that_outlives_every_runner_is_dead_with_the_reason_and_the_remedy() -> None:
+    verdict = judge(Interrupted(2), replace(FRESH, interruptions=2), 0)
+    assert (verdict.verb, verdict.failure and verdict.failure.type) == ("die", "Interrupted")
+    assert "runners stopped 3 times before the task ended" in verdict.why
+    assert "raise drain_timeout" in verdict.why
+
+
+@pytest.mark.parametrize("outcome", [Retry(), Dead(), Snooze("1m"), Release(), Interrupted(), Cancelled()], ids=repr)
 def test_a_requested_termination_is_carried_out(outcome: Outcome) -> None:
     verdict = judge(outcome, UNWANTED, 0)
     assert (verdict.verb, verdict.delay) == ("cancel", None)

@@ -51,6 +51,7 @@ def _trail() -> list[sa.Column[Any]]:
         sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("releases", sa.Integer, nullable=False, server_default="0"),
         sa.Column("rescues", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("interruptions", sa.Integer, nullable=False, server_default="0"),
         sa.Column("runner_id", sa.BigInteger),
         sa.Column("host", sa.Text),
         sa.Column("claimed_at", Instant),
@@ -98,6 +99,7 @@ def _live_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint(f"attempt between 0 and {MOST_ATTEMPTS}", name="attempt"),
         sa.CheckConstraint(f"rescues between 0 and {MOST_ATTEMPTS}", name="rescues"),
         sa.CheckConstraint(f"releases between 0 and {MOST_ATTEMPTS}", name="releases"),
+        sa.CheckConstraint(f"interruptions between 0 and {MOST_ATTEMPTS}", name="interruptions"),
         sa.CheckConstraint(f"fence between 0 and {HIGHEST_FENCE}", name="fence"),
         sa.CheckConstraint(f"version between 0 and {HIGHEST_FENCE}", name="version"),
         sa.CheckConstraint("timeout > 0 and timeout < 1e9", name="timeout"),
@@ -118,7 +120,7 @@ def _live_rules() -> list[sa.CheckConstraint]:
             sa.CheckConstraint("json_valid(payload) and json_type(payload) = 'object'", name="payload"),
             # SQLite would accept text in a number column and bytes in a text column.
             sa.CheckConstraint(
-                "typeof(priority + bucket + attempt + fence + version + rescues + releases) = 'integer'"
+                "typeof(priority + bucket + attempt + fence + version + rescues + releases + interruptions) = 'integer'"
                 " and typeof(coalesce(max_attempts, 1)) = 'integer' and typeof(coalesce(timeout, 1.0)) = 'real'"
                 " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'",
                 name="types",

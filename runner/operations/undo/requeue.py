@@ -15,7 +15,8 @@ from runner.operations.results import Actor, Result
 from runner.operations.undo.entries import UndoableChange, edited_columns
 from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, delete_stale_history, finish
 
-TRAIL_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "attempt": sa.Integer, "rescues": sa.Integer}
+TRAIL = ("attempt", "rescues", "interruptions")
+TRAIL_COLUMNS: dict[str, Any] = {"id": sa.BigInteger} | dict.fromkeys(TRAIL, sa.Integer)
 
 MOVES_TO = {MOVES[verb].target: verb for verb in ("undo_retry", "cancel")}
 """The move to each state that a task can be requeued from."""
@@ -43,11 +44,11 @@ async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lo
 
 
 async def _restore_attempts(tx: Transaction, changes: Sequence[UndoableChange]) -> None:
-    """Restore the attempts and rescues that the requeue reset."""
-    rows = [(change.subject, *(_count(change, name) for name in ("attempt", "rescues"))) for change in changes]
+    """Restore the counts that the requeue reset."""
+    rows = [(change.subject, *(_count(change, name) for name in TRAIL)) for change in changes]
     task = tx.tables.task
     counts, match = tx.dialect.one_by_one(tx.dialect.rows("trail", TRAIL_COLUMNS), task, same_id)
-    values = {"attempt": counts.c.attempt, "rescues": counts.c.rescues} | UNASSIGNED
+    values = {name: counts.c[name] for name in TRAIL} | UNASSIGNED
     statement = sa.update(task).where(match).values(values)
     await tx.execute(statement, tx.dialect.parameters("trail", by_column(TRAIL_COLUMNS, rows)))
 

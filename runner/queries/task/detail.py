@@ -187,7 +187,8 @@ def task_fields(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
     yield "state", formatting.state(task.shown) + ("   termination requested" if task.cancel_requested else "")
     yield "handler", f"{task.handler}   in queue {task.queue}, priority {task.priority}"
     rescued = f"   rescued {count_noun(task.rescues, 'time')}" if task.rescues else ""
-    yield "attempts", f"{formatting.attempts(task.attempt, task.max_attempts)}{rescued}"
+    stops = f"   interrupted {count_noun(task.interruptions, 'time')}" if task.interruptions else ""
+    yield "attempts", f"{formatting.attempts(task.attempt, task.max_attempts)}{rescued}{stops}"
     times = {"run at": task.run_at, "submitted": task.submitted_at, "claimed": task.claimed_at}
     times |= {"started": detail.started_at, "deadline": detail.deadline_at, "finished": task.finished_at}
     yield from ((name, formatting.exact(moment, detail.at, zone)) for name, moment in times.items() if moment)

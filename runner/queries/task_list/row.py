@@ -43,6 +43,7 @@ class TaskRow:
         cancel_requested: True if termination was requested while it runs.
         error: the last error.
         blocked_by: the number of its open dependencies.
+        interruptions: the times that a runner stopped before it ended, since its last checkpoint.
     """
 
     id: int
@@ -65,6 +66,7 @@ class TaskRow:
     cancel_requested: bool
     error: str | None
     blocked_by: int = 0
+    interruptions: int = 0
 
     @property
     def remark(self) -> str | None:
@@ -165,4 +167,5 @@ def task_row(row: sa.RowMapping) -> TaskRow:
         cancel_requested=row.get("cancel_requested") in (1, True),
         error=text(row["error"]),
         blocked_by=as_int(row.get("blocked_by")),
+        interruptions=as_int(row["interruptions"]),
     )

@@ -69,6 +69,7 @@ def _task(op: Operations) -> None:
         sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("releases", sa.Integer, nullable=False, server_default="0"),
         sa.Column("rescues", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("interruptions", sa.Integer, nullable=False, server_default="0"),
         sa.Column("runner_id", sa.BigInteger),
         sa.Column("host", sa.Text),
         sa.Column("claimed_at", Instant),
@@ -95,6 +96,7 @@ def _task_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("attempt between 0 and 1000000000", name="attempt"),
         sa.CheckConstraint("rescues between 0 and 1000000000", name="rescues"),
         sa.CheckConstraint("releases between 0 and 1000000000", name="releases"),
+        sa.CheckConstraint("interruptions between 0 and 1000000000", name="interruptions"),
         sa.CheckConstraint("fence between 0 and 1000000000000000000", name="fence"),
         sa.CheckConstraint("version between 0 and 1000000000000000000", name="version"),
         sa.CheckConstraint("timeout > 0 and timeout < 1e9", name="timeout"),
@@ -115,7 +117,7 @@ def _task_rules() -> list[sa.CheckConstraint]:
             # SQLite would accept text in a number column and bytes in a text column.
             "sqlite",
             "types",
-            "typeof(priority + bucket + attempt + fence + version + rescues + releases) = 'integer'"
+            "typeof(priority + bucket + attempt + fence + version + rescues + releases + interruptions) = 'integer'"
             " and typeof(coalesce(max_attempts, 1)) = 'integer' and typeof(coalesce(timeout, 1.0)) = 'real'"
             " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'",
         ),
@@ -158,6 +160,7 @@ def _task_history(op: Operations) -> None:
         sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("releases", sa.Integer, nullable=False, server_default="0"),
         sa.Column("rescues", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("interruptions", sa.Integer, nullable=False, server_default="0"),
         sa.Column("runner_id", sa.BigInteger),
         sa.Column("host", sa.Text),
         sa.Column("claimed_at", Instant),

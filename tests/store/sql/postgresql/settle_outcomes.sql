@@ -6,6 +6,7 @@ SELECT
     task.max_attempts,
     task.retry,
     task.releases,
+    task.interruptions,
     task.cancel_requested,
     task.fence,
     task.state,
@@ -99,6 +100,7 @@ WITH gone AS (
         task.version,
         task.releases,
         task.rescues,
+        task.interruptions,
         task.runner_id,
         task.host,
         task.claimed_at,
@@ -130,6 +132,7 @@ INSERT INTO task_history(
     version,
     releases,
     rescues,
+    interruptions,
     runner_id,
     host,
     claimed_at,
@@ -162,6 +165,7 @@ SELECT
     CASE WHEN (gone.version < 1000000000000000000) THEN gone.version + 1 ELSE 1 END AS anon_1,
     gone.releases,
     gone.rescues,
+    gone.interruptions,
     gone.runner_id,
     gone.host,
     gone.claimed_at,
@@ -185,6 +189,7 @@ SET
     version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END,
     releases = CASE WHEN (task.releases < 1000000000) THEN task.releases + found.released ELSE task.releases END,
     rescues = CASE WHEN (found.released = :released_2::INTEGER) THEN task.rescues ELSE :param_1::INTEGER END,
+    interruptions = CASE WHEN (task.interruptions < 1000000000) THEN task.interruptions + found.interrupted ELSE task.interruptions END,
     runner_id = :runner_id::BIGINT,
     claimed_at = :claimed_at::TIMESTAMP WITH TIME ZONE,
     error = coalesce(found.error, task.error)
@@ -195,14 +200,16 @@ FROM (
         back.delay AS delay,
         back.uncounted AS uncounted,
         back.released AS released,
+        back.interrupted AS interrupted,
         back.error AS error
     FROM unnest(
         :back_id::BIGINT[],
         :back_delay::FLOAT[],
         :back_uncounted::INTEGER[],
         :back_released::INTEGER[],
+        :back_interrupted::INTEGER[],
         :back_error::TEXT[]
-    ) AS back(id, delay, uncounted, released, error)
+    ) AS back(id, delay, uncounted, released, interrupted, error)
     JOIN LATERAL (
         SELECT held.ctid AS ctid
         FROM task AS held

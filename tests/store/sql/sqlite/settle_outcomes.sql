@@ -6,6 +6,7 @@ SELECT
     task.max_attempts,
     task.retry,
     task.releases,
+    task.interruptions,
     task.cancel_requested,
     task.fence,
     task.state,
@@ -74,6 +75,7 @@ INSERT INTO task_history(
     version,
     releases,
     rescues,
+    interruptions,
     runner_id,
     host,
     claimed_at,
@@ -106,6 +108,7 @@ SELECT
     CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END AS anon_1,
     task.releases,
     task.rescues,
+    task.interruptions,
     task.runner_id,
     task.host,
     task.claimed_at,
@@ -154,6 +157,7 @@ SET
     version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END,
     releases = CASE WHEN (task.releases < 1000000000) THEN task.releases + back.released ELSE task.releases END,
     rescues = CASE WHEN (back.released = :released_2) THEN task.rescues ELSE :param_1 END,
+    interruptions = CASE WHEN (task.interruptions < 1000000000) THEN task.interruptions + back.interrupted ELSE task.interruptions END,
     runner_id = :runner_id,
     claimed_at = :claimed_at,
     error = coalesce(back.error, task.error)
@@ -163,7 +167,8 @@ FROM (
         json_extract(back_row.value, :json_extract_2) AS delay,
         json_extract(back_row.value, :json_extract_3) AS uncounted,
         json_extract(back_row.value, :json_extract_4) AS released,
-        json_extract(back_row.value, :json_extract_5) AS error
+        json_extract(back_row.value, :json_extract_5) AS interrupted,
+        json_extract(back_row.value, :json_extract_6) AS error
     FROM json_each(:back) AS back_row
 ) AS back
 WHERE task.id = back.id;
