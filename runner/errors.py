@@ -216,6 +216,13 @@ class DatabaseUnavailable(StoreError):
     """The last step that the transaction began. Its effects are unknown after the last step that can commit."""
 
 
+class DatabaseLocked(DatabaseUnavailable):
+    """
+    Another program has locked {url} and did not release it in time: {why}. Nothing was changed. Find the program that
+    left a transaction open (lsof and fuser list the programs that use a file), end it, and retry.
+    """
+
+
 class SubmitUncertain(DatabaseUnavailable):
     """
     The connection to {url} broke before it confirmed the commit: {why}. {tasks} may exist. Search with: {search}.

@@ -32,7 +32,8 @@ CHECKPOINT_PAGES = 4_000
 """Size in pages at which SQLite's write-ahead log is checkpointed."""
 
 BUSY_SECONDS = 10.0
-"""Seconds that a SQLite connection waits for the write of another process."""
+"""Seconds that a SQLite connection waits for the write of another process. A transaction that fails after this time
+is not retried."""
 
 POSTGRESQL_OPTIONS: dict[str, Any] = {
     "connect_timeout": 5,

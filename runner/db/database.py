@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
@@ -249,7 +250,7 @@ async def _retried(
     **kwargs: P.kwargs,
 ) -> T:
     """Run a verb in a transaction; retry if a concurrent one made it fail."""
-    attempt = 1
+    attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
     while True:
         stage: Literal["connect", "statement", "commit"] = "connect"
         try:
@@ -261,7 +262,7 @@ async def _retried(
         except Exception as error:
             if isinstance(error, DatabaseUnavailable):
                 error.stage = stage
-            if attempt == MAX_ATTEMPTS or not is_transient(error.__cause__ or error):
+            if attempt == MAX_ATTEMPTS or time.monotonic() > end or not is_transient(error.__cause__ or error):
                 raise
         await asyncio.sleep(random.random() * 0.01 * 2**attempt)  # noqa: S311 - jitter, not security
         attempt += 1

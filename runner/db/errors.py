@@ -4,7 +4,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError, ValueRejected
+from runner.errors import DatabaseLocked, DatabaseRefused, DatabaseUnavailable, StoreError, ValueRejected
 
 AWAY_STATES = ("08", "25006", "53", "57P", "58", "XX")
 """SQLSTATE classes of an unavailable server: connection, read-only standby, resources, shutdown, system, internal."""
@@ -19,7 +19,7 @@ AGAIN_STATES = ("40001", "40P01", "55P03")
 """Serialization failure, deadlock, lock not available: a retry may succeed."""
 
 SQLITE_AGAIN = ("database is locked", "database table is locked")
-SQLITE_AWAY = ("disk", "unable to open", "readonly database", "database is locked")
+SQLITE_AWAY = ("disk", "unable to open", "readonly database")
 
 _DAMAGED = "Stop all programs that use the file, then restore a backup or recover the data: sqlite3 FILE .recover"
 
@@ -42,7 +42,6 @@ ADVICE = {
     "file is not a database": _DAMAGED,
     "disk is full": "Free space on its disk",
     "No space left on device": "Free space on its disk",
-    "database is locked": "Another program is writing to it: wait until it has finished",
 }
 """Advice by a part of the error message."""
 
@@ -72,13 +71,15 @@ def translate(error: BaseException, url: str) -> StoreError | None:
         url: the database URL without its password.
 
     Returns:
-        DatabaseUnavailable if waiting may help, ValueRejected if a value is the cause, DatabaseRefused for other causes
-        (permissions, a missing table), None if the database did not raise the error.
+        DatabaseUnavailable if waiting may help (DatabaseLocked for a lock), ValueRejected if a value is the cause,
+        DatabaseRefused for other causes (permissions, a missing table), None if the database did not raise the error.
     """
     if not isinstance(error, (sa.exc.SQLAlchemyError, OSError, TimeoutError)) and not _from_driver(error):
         return None
     original = _original(error)
     why = " ".join(_text(original).split()).rstrip(" .?!") or type(original).__name__  # the message continues after it
+    if any(sign in why for sign in SQLITE_AGAIN) and _kinds(original) & {"OperationalError"}:
+        return DatabaseLocked(url=url, why=why)
     if _is_away(error, original):
         return DatabaseUnavailable(url=url, why=why)
     return ValueRejected(why=why) if _is_content(original) else DatabaseRefused(why=why)

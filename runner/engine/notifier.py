@@ -4,7 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import psycopg
@@ -13,6 +13,7 @@ from runner.db.async_core import AsyncCoreEngine
 from runner.db.connect import POSTGRESQL_OPTIONS
 from runner.db.database import Database
 from runner.db.dialects.postgresql import channel
+from runner.db.schema import Tables
 
 log = logging.getLogger("runner.notifier")
 
@@ -70,24 +71,33 @@ async def _connect(engine: AsyncCoreEngine) -> psycopg.AsyncConnection[tuple[obj
     return await psycopg.AsyncConnection.connect(*args, **options)
 
 
-async def watch(path: str, every: float, on_submit: Callable[[], None]) -> None:
-    """Call `on_submit` when another connection has written to a SQLite file, until cancelled.
+async def watch(path: str, tables: Tables, every: float, on_submit: Callable[[], None]) -> None:
+    """Call `on_submit` when a task was submitted, unblocked or changed in a SQLite file, until cancelled.
+
+    Every write moves `data_version`, also the heartbeats, settles and statistics of all runners. Only submits,
+    unblocked tasks and changes by operators move one of the sequences that are compared then.
 
     Args:
         path: path of the file.
-        every: seconds between two checks; the interval grows after several checks without a change.
+        tables: the tables of the installation.
+        every: seconds between two checks; the interval grows after several checks without a write.
         on_submit: called after a change.
     """
+    names = [table.name for table in (tables.task, tables.dependency, tables.audit)]
     with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
-        last_version, quiet = None, 0
+        last_version, last_sequences, quiet = None, None, 0
         while True:
-            try:
+            sequences = last_sequences
+            with suppress(sqlite3.Error):  # another process has locked the file; the next check repeats this one
                 version = connection.execute("PRAGMA data_version").fetchone()
-            except sqlite3.Error:
-                version = last_version  # another process is changing the journal mode
-            if version != last_version:
-                last_version, quiet = version, 0
+                if version != last_version:
+                    sequences = connection.execute(_SEQUENCES, names).fetchall()
+                    last_version, quiet = version, -1
+            quiet += 1
+            if sequences != last_sequences:
+                last_sequences = sequences
                 on_submit()
-            else:
-                quiet += 1
             await asyncio.sleep(every if quiet < QUIET else every * SLOW_FACTOR)
+
+
+_SEQUENCES = "SELECT name, seq FROM sqlite_sequence WHERE name IN (?, ?, ?) ORDER BY name"

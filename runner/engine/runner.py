@@ -238,7 +238,8 @@ class Runner:
                 await listen(self.database, self._on_submit)
         else:
             path = self.database.engine.url.database or ""
-            await watch(path, self.settings.sqlite_poll_interval.total_seconds(), self._on_submit)
+            every = self.settings.sqlite_poll_interval.total_seconds()
+            await watch(path, self.database.tables, every, self._on_submit)
 
     def _open_claims(self) -> None:
         """Allow claims after the initial delay; notifications have no effect before."""

@@ -149,9 +149,14 @@ class Settings(BaseModel):
         default="fixed-rate",
         description="when scans start: fixed-rate every period, fixed-delay a period after each scan",
     )
-    poll_interval: Period = Field(default=timedelta(seconds=1), description="the period of scans, such as 250ms or 1m")
+    poll_interval: Period = Field(
+        default=timedelta(seconds=1), description="the period of scans, such as 250ms or 1m; a submit causes one sooner"
+    )
     initial_delay: Delay = Field(default=_ZERO, description="the time before the first scan")
-    claim_batch_size: Count = Field(default=500, description="maximum number of tasks per claim")
+    claim_batch_size: Count = Field(
+        default=500,
+        description="maximum number of tasks per claim; a scan claims until no task is due or no slot is free",
+    )
     concurrency: Count = Field(default=100, description="maximum number of coroutines running at the same time")
     threads: Count = Field(default=10, description="maximum number of plain functions running at the same time")
     transaction_connections: Count = Field(
@@ -184,8 +189,7 @@ class Settings(BaseModel):
     coalesce: bool = Field(default=False, description="concurrent single submits of a process share commits")
     sqlite_poll_interval: Period = Field(
         default=timedelta(milliseconds=50),
-        description="SQLite: how often a runner checks for writes by other processes; a fifth as often while there "
-        "are none",
+        description="SQLite: how often a runner checks for new tasks; a fifth as often while nothing is written",
     )
 
     retention_succeeded: Limit = Field(

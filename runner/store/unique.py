@@ -51,11 +51,20 @@ def replace_tasks(frame: Frame, newer: Mapping[int, NewTask], notify: bool) -> S
             values = frame.dialect.parameters("new", by_column(NEWER_COLUMNS, waiting))
             rows = yield Step(_replace_statement(frame.tables, frame.driver, notify), values)
             changed.update(row[0] for row in rows)
+    announcement = _announcement(frame.tables, frame.driver) if notify and changed else None
+    if announcement is not None:
+        yield Step(announcement, {})
     return changed
 
 
 def _values(id: int, task: NewTask) -> tuple[Any, ...]:
     return (id, *(getattr(task, name) for name in NEWER_COLUMNS if name != "id"))
+
+
+@lru_cache
+def _announcement(tables: Tables, driver: sa.Dialect) -> Prepared | None:
+    update = DIALECTS[driver.name].announcement(tables.task)
+    return None if update is None else Prepared(update, driver)
 
 
 @lru_cache

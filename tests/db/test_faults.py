@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import threading
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from runner.db import connect
 from runner.db.database import Database
 from runner.db.errors import is_transient, translate
 from runner.db.transaction import Transaction, clock
-from runner.errors import DatabaseRefused, DatabaseUnavailable, InvalidTask, ValueRejected
+from runner.errors import DatabaseLocked, DatabaseRefused, DatabaseUnavailable, InvalidTask, ValueRejected
 from runner.model.task import NewTask
 from runner.store.submit import submit
-from tests.conftest import on_postgresql, on_sqlite
+from tests.conftest import SqliteDatabases, on_postgresql, on_sqlite
+from tests.engine.locks import Lock
 from tests.postgres import Cluster, Server, drop_database, find_programs
 
 WAIT_SECONDS = 30
@@ -303,9 +306,32 @@ def test_a_locked_file_is_retried(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError) as raised:
         rival.execute("BEGIN IMMEDIATE")
     assert is_transient(raised.value)
-    assert isinstance(translate(raised.value, "sqlite:///file.db"), DatabaseUnavailable)
+    assert isinstance(translate(raised.value, "sqlite:///file.db"), DatabaseLocked)
     writer.close()
     rival.close()
+
+
+async def test_a_lock_that_is_not_released_is_reported_after_one_busy_timeout(
+    sqlite: SqliteDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "BUSY_SECONDS", 0.2)
+    url = sqlite.migrated(tmp_path)
+    database, lock, attempts = Database.open(url), Lock(url), 0
+    begin = database.writing
+
+    def counted() -> AbstractAsyncContextManager[Transaction]:
+        nonlocal attempts
+        attempts += 1
+        return begin()
+
+    monkeypatch.setattr(database, "writing", counted)
+    await lock.take()
+    with pytest.raises(DatabaseLocked, match="Another program has locked sqlite"):
+        await database.write(submit, NewTask("a.b"))
+    assert attempts <= 2  # SQLite may end its wait a moment early
+    lock.release()
+    assert await database.write(submit, NewTask("a.b")) == 1
+    await database.dispose()
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), KeyError("x"), RuntimeError("disk"), asyncio.CancelledError()])

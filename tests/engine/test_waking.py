@@ -2,16 +2,18 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
 from runner.client.external import ExternalTransaction, follower
 from runner.engine import notifier
-from runner.model.task import NewTask
+from runner.model.task import DependsOn, NewTask, OnDuplicate, UniqueSpec
 from runner.settings import Settings
 from runner.store.submit import submit_steps
 from tests.conftest import on_postgresql
@@ -72,6 +74,66 @@ async def test_without_news_a_submit_is_found_by_polling(harness: Harness) -> No
     async with harness.running(**quiet) as runner:
         await until(lambda: runner.claimer.open)
         await harness.ended(await harness.submit("work"))
+
+
+async def test_an_unblocked_and_a_replaced_task_wake_a_runner(harness: Harness) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    elsewhere = Harness(harness.database, harness.url)
+
+    @elsewhere.handler("other")
+    async def other() -> None: ...
+
+    parent = await harness.submit("other")
+    child = await harness.submit("work", after=(DependsOn(parent),))
+    replacing = UniqueSpec("7", on_duplicate=OnDuplicate.REPLACE)
+    late = await harness.submit("work", delay=3600.0, unique=replacing)
+    async with harness.running(**SELDOM) as runner:
+        await until(lambda: runner.claimer.open)
+        await elsewhere.work()
+        await harness.ended(child)
+        assert await harness.submit("work", unique=replacing) == late
+        await harness.ended(late)
+
+
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+async def test_heartbeats_and_settles_of_others_wake_no_runner(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every write moves SQLite's `data_version`."""
+    checks, wakes = 0, 0
+    file = sqlite3.connect(urlsplit(harness.url).path, isolation_level=None)
+
+    async def write(_: float) -> None:
+        nonlocal checks
+        checks += 1
+        match checks:
+            case 1:
+                assert wakes == 1  # tasks may have been submitted before
+                file.execute(
+                    "INSERT INTO task_runner(host, pid, version, lease_until) VALUES ('desk', 7, '1', '2026-11-20')"
+                )
+            case 2:
+                file.execute("UPDATE task_runner SET heartbeat_at = '2026-11-20 10:00:00'")
+            case 3:
+                assert wakes == 1
+                file.execute("INSERT INTO task(handler, payload) VALUES ('work', '{}')")
+            case 4:
+                assert wakes == 2
+                file.execute("DELETE FROM task")
+            case _:
+                assert wakes == 2
+                raise asyncio.CancelledError
+
+    def on_submit() -> None:
+        nonlocal wakes
+        wakes += 1
+
+    monkeypatch.setattr(asyncio, "sleep", write)
+    with pytest.raises(asyncio.CancelledError):
+        await notifier.watch(urlsplit(harness.url).path, harness.database.tables, 0.05, on_submit)
+    file.close()
 
 
 async def test_a_task_due_soon_does_not_wait_for_the_next_poll(harness: Harness) -> None:

@@ -60,7 +60,15 @@ class Dialect(Protocol):
         ...
 
     def announcing(self, insert: Any, tables: Tables) -> Any:
-        """Make an insert that returns ids also wake the listening runners, once."""
+        """Make a statement that returns ids also wake the listening runners, once."""
+        ...
+
+    def announcement(self, table: sa.Table) -> sa.Update | None:
+        """Return a statement that wakes runners after an update of rows; None if `announcing` does it.
+
+        Args:
+            table: a table whose rows have ids.
+        """
         ...
 
     def insert(self, table: sa.Table) -> Any:

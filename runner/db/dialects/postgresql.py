@@ -59,6 +59,10 @@ class PostgreSQL:
         )
         return sa.select(new.c.id).select_from(new.join(notice, notice.c.sent.is_not(None)))
 
+    def announcement(self, table: sa.Table) -> sa.Update | None:  # noqa: ARG002 - the other database needs it
+        """Not needed: the statement itself notifies."""
+        return None
+
     def insert(self, table: sa.Table) -> Any:
         """The insert of this dialect."""
         from sqlalchemy.dialects.postgresql import insert

@@ -55,8 +55,13 @@ class SQLite:
         return instant_to_text(value) if isinstance(value, datetime) else value
 
     def announcing(self, insert: Any, tables: Tables) -> Any:  # noqa: ARG002 - the other database needs them
-        """No change: runners notice that the file has changed."""
+        """No change: a new row moves the sequence of the tasks, which runners compare."""
         return insert
+
+    def announcement(self, table: sa.Table) -> sa.Update | None:
+        """Skip an id of the table: runners compare its sequence, which an update does not move."""
+        sequence = sa.table("sqlite_sequence", sa.column("name"), sa.column("seq", sa.BigInteger))
+        return sa.update(sequence).where(sequence.c.name == table.name).values(seq=sequence.c.seq + 1)
 
     def insert(self, table: sa.Table) -> Any:
         """The insert of this dialect."""

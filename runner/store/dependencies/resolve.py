@@ -147,6 +147,9 @@ async def unblock_dependents(tx: Transaction, closed: Mapping[int, int], *, noti
     )
     rows = await tx.rows(tx.dialect.announcing(free, tx.tables) if notify else free)
     unblocked = {row.id for row in rows}
+    announcement = tx.dialect.announcement(dependency) if notify and unblocked else None
+    if announcement is not None:
+        await tx.execute(announcement)
     await _count_down(tx, {id: number for id, number in closed.items() if id not in unblocked})
     return sorted(unblocked)
 
