@@ -18,7 +18,7 @@ from hypothesis import settings
 from tests.postgres import Cluster, Remote, Server, create_database, drop_database, find_programs
 from tests.postgres.databases import URL_VARIABLE
 from tests.postgres.programs import BIN_VARIABLE
-from tests.postgres.reuse import Shape, emptied, shape_of
+from tests.postgres.reuse import Cleaner, shape_of
 
 if TYPE_CHECKING:
     from runner.db.database import Database
@@ -117,8 +117,8 @@ class PostgresDatabases:
         return self._make()
 
     @cached_property
-    def _shape(self) -> Shape:
-        return shape_of(self._template)
+    def _cleaner(self) -> Cleaner:
+        return Cleaner(shape_of(self._template))
 
     def migrated(self, directory: Path, *, new: bool = False) -> str:
         if self._spare and not new:
@@ -129,7 +129,7 @@ class PostgresDatabases:
         return copy
 
     def remove(self, url: str) -> None:
-        if url in self._copies and emptied(url, self._shape):
+        if url in self._copies and self._cleaner.clean(url):
             self._spare.append(url)
         else:
             self._drop(url)
@@ -139,6 +139,8 @@ class PostgresDatabases:
             self._drop(url)
 
     def _drop(self, url: str) -> None:
+        if url in self._copies:
+            self._cleaner.forget(url)
         drop_database(self._cluster, url)
         self._made.remove(url)
 

@@ -12,28 +12,32 @@ OTHERS = """
     WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
 
-SHAPE = """
-    WITH relation AS (
-        SELECT c.*, n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
-    ), things(thing) AS (
-        SELECT format('%s.%s %s %s', nspname, relname, relowner, relacl) FROM relation
-        UNION ALL SELECT format('%s %s %s %s %s', relname, attname, atttypid, attnotnull, attacl)
-            FROM pg_attribute JOIN relation ON relation.oid = attrelid WHERE attnum > 0
-        UNION ALL SELECT format('%s %s', relname, pg_get_expr(adbin, adrelid))
-            FROM pg_attrdef JOIN relation ON relation.oid = adrelid
-        UNION ALL SELECT format('%s %s %s', relname, conname, pg_get_constraintdef(pg_constraint.oid))
-            FROM pg_constraint JOIN relation ON relation.oid = conrelid
-        UNION ALL SELECT format('%s %s', relname, tgname) FROM pg_trigger JOIN relation ON relation.oid = tgrelid
-        UNION ALL SELECT proname FROM pg_proc JOIN pg_namespace n ON n.oid = pronamespace WHERE nspname = 'public'
-        UNION ALL SELECT format('%s %s', nspname, nspacl) FROM pg_namespace WHERE nspname NOT LIKE 'pg\\_%'
-        UNION ALL SELECT format('%s %s', setrole, setconfig) FROM pg_db_role_setting
-            WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
-        UNION ALL SELECT version_num FROM task_schema
+CATALOGS = ("pg_class", "pg_attribute", "pg_attrdef", "pg_constraint", "pg_trigger", "pg_proc", "pg_namespace")
+"""The catalogs that describe tables, rights, triggers and functions."""
+
+FIRST_OID = 16_384
+"""The first oid of objects that did not come with the server."""
+
+VERSIONS = f"""
+    SELECT concat_ws(
+        '; ',
+        {
+    ", ".join(
+        f"(SELECT format('{name} %s %s', count(*), max(xmin::text::bigint)) FROM {name}"
+        f" WHERE {'attrelid' if name == 'pg_attribute' else 'oid'} >= {FIRST_OID})"
+        for name in CATALOGS
     )
-    SELECT string_agg(thing, chr(10) ORDER BY thing) FROM things
+},
+        (SELECT string_agg(format('%s %s', nspname, nspacl), ',' ORDER BY nspname) FROM pg_namespace),
+        (SELECT string_agg(format('%s %s', setrole, setconfig), ',' ORDER BY setrole) FROM pg_db_role_setting
+            WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())),
+        (SELECT string_agg(version_num, ',') FROM task_schema)
+    )
 """
-"""All that makes a database what it is, except its rows."""
+"""All that makes a database what it is, except its rows: every change writes or removes a row of a catalog.
+
+A copy of a database has the transaction ids of its original.
+"""
 
 TABLES = """
     SELECT nspname, relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace
@@ -46,43 +50,63 @@ class Shape(NamedTuple):
 
     Args:
         tables: their schemas and names.
-        things: its tables, rights and settings, described.
+        versions: its catalogs, as numbers of rows and latest changes, and its settings.
     """
 
     tables: set[tuple[str, str]]
-    things: str
+    versions: str
 
 
 def shape_of(url: str) -> Shape:
     """Describe a database."""
     with psycopg.connect(url, autocommit=True) as connection:
-        return Shape(_tables(connection), _things(connection))
+        return Shape(_tables(connection), _versions(connection))
 
 
-def emptied(url: str, shape: Shape) -> bool:
-    """Make a database as good as new.
+class Cleaner:
+    """Makes used databases as good as new.
 
-    Args:
-        url: where it is.
-        shape: of a new one.
-
-    Returns:
-        False when more than rows and tables of others was changed in it, so that nobody should use it again.
+    It keeps its connections: in a new one the server reads its catalogs again, which takes several times longer than
+    the work.
     """
-    deletes = "; ".join(f"DELETE FROM {table.name}" for table in tables().metadata.sorted_tables)
-    with psycopg.connect(url, autocommit=True) as connection:
-        # A test that failed may have left somebody behind who holds a lock.
+
+    def __init__(self, shape: Shape) -> None:
+        self._shape = shape
+        self._connections: dict[str, psycopg.Connection[Any]] = {}
+
+    def clean(self, url: str) -> bool:
+        """Remove all rows from a database, and the tables of an application.
+
+        Returns:
+            False when more than that was changed in it, so that it must not be used again.
+        """
+        connection = self._connections.get(url)
+        try:
+            if connection is None:
+                connection = self._connections[url] = psycopg.connect(url, autocommit=True)
+            return self._clean(connection)
+        except psycopg.OperationalError:  # the test ended our connection too
+            self.forget(url)
+            with psycopg.connect(url, autocommit=True) as another:
+                return self._clean(another)
+
+    def forget(self, url: str) -> None:
+        """Close the connection to a database."""
+        if connection := self._connections.pop(url, None):
+            connection.close()
+
+    def _clean(self, connection: psycopg.Connection[Any]) -> bool:
+        # A test that failed may have left a connection that holds a lock.
         connection.execute(OTHERS)
-        # Of an application that a test was about.
-        for schema, table in _tables(connection) - shape.tables:
+        for schema, table in _tables(connection) - self._shape.tables:
             connection.execute(sql.SQL("DROP TABLE {} CASCADE").format(sql.Identifier(schema, table)))
         try:
-            same = _things(connection) == shape.things
+            same = _versions(connection) == self._shape.versions
         except psycopg.errors.UndefinedTable:
             return False
         if same:
             # Many times faster than TRUNCATE, which makes new files.
-            connection.execute(deletes)
+            connection.execute("; ".join(f"DELETE FROM {table.name}" for table in tables().metadata.sorted_tables))
             connection.execute("SELECT setval(oid, 1, false) FROM pg_class WHERE relkind = 'S'")
         return same
 
@@ -91,7 +115,7 @@ def _tables(connection: psycopg.Connection[Any]) -> set[tuple[str, str]]:
     return set(connection.execute(TABLES).fetchall())
 
 
-def _things(connection: psycopg.Connection[Any]) -> str:
-    row = connection.execute(SHAPE).fetchone()
+def _versions(connection: psycopg.Connection[Any]) -> str:
+    row = connection.execute(VERSIONS).fetchone()
     assert row is not None
     return str(row[0])
