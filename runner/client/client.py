@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from runner.client.coalescing import Coalescer
 from runner.client.commit import submit_alone
 from runner.client.result_poller import ResultPoller
+from runner.client.submit_middleware import SubmitMiddleware, submitting
 from runner.errors import DatabaseUnavailable, WouldBlock
+from runner.handlers.life_cycle import LIFE_CYCLE
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings, load
 
@@ -49,8 +51,16 @@ class Client:
         self._thread = threading.Thread(target=self._loop.run_forever, name="runner-client", daemon=True)
         self._thread.start()
 
-    def submit(self, tasks: Sequence[NewTask]) -> Future[SubmitResult]:
-        """Submit tasks in a separate transaction."""
+    def submit(self, tasks: Sequence[NewTask], *, inside: bool = False) -> Future[SubmitResult]:
+        """Submit tasks in a separate transaction.
+
+        Args:
+            tasks: the tasks.
+            inside: True inside the functions of @around_submit.
+        """
+        if not inside and LIFE_CYCLE.of("around_submit"):
+            around = SubmitMiddleware(tasks)
+            return around.follow(Client.submit(self, around.tasks, inside=True))
         if self._gathering is not None and len(tasks) == 1 and tasks[0].independent:
             return self._gathering.put(tasks[0])
         return asyncio.run_coroutine_threadsafe(self._submit(tasks), self._loop)
@@ -66,17 +76,17 @@ class Client:
         """Submit tasks in the transaction of an application's connection, without any other connection."""
         from runner.client.external import explained, follower
 
-        with explained():
-            result: SubmitResult = follower(tx)(tx, self._submission(tasks))
-        return result
+        with explained(), submitting(tasks) as around:
+            around.result = follower(tx)(tx, self._submission(around.tasks))
+        return around.result
 
     async def submit_within_async(self, tx: object, tasks: Sequence[NewTask]) -> SubmitResult:
         """Same as `submit_within`, for an async connection."""
         from runner.client.external import explained, follower_async
 
-        with explained():
-            result: SubmitResult = await follower_async(tx)(tx, self._submission(tasks))
-        return result
+        with explained(), submitting(tasks) as around:
+            around.result = await follower_async(tx)(tx, self._submission(around.tasks))
+        return around.result
 
     def _submission(self, tasks: Sequence[NewTask]) -> "StepsBuilder[SubmitResult]":
         from runner.client.external import ExternalTransaction

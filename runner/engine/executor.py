@@ -7,28 +7,30 @@ import inspect
 import logging
 import threading
 import time
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import inf
 from typing import Any, Self
 
+from runner.engine.attempt_failure import failed, failure_of, timed_out
 from runner.engine.handler_result import done, redact_error, redact_outcome
+from runner.engine.middleware import Middleware
 from runner.engine.slots import Running
-from runner.errors import InvalidPayload, TransactionUnavailable
+from runner.errors import InvalidPayload
 from runner.handlers.batch import BatchResult, ParentResults
 from runner.handlers.context import Context, OwnTransaction
-from runner.handlers.registry import Handler
 from runner.logs import CURRENT_TASK, TaskFields
-from runner.model.duration import format_duration
-from runner.model.outcome import Cancelled, Dead, Failure, HandlerOutcome, Interrupted, Outcome, Release, Retry, Snooze
+from runner.model.outcome import Cancelled, Dead, Failure, Interrupted, Outcome, Release, Retry, Snooze
 from runner.settings import Settings
 
 log = logging.getLogger("runner.task")
 
+
+NO_RESOURCES: Mapping[str, Any] = {}
+NO_MIDDLEWARE = Middleware()
 
 TOO_LARGE = (
     "the payload has {size} bytes, more than the setting payload_limit of the runner allows; submit a reference to the "
@@ -65,6 +67,8 @@ class Executor:
         limits: the limits of an attempt.
         open_tx: opens `ctx.transaction()`; None without a database.
         parents: returns the reader of `ctx.batch.results()`; None without a database.
+        resources: the open resources by name.
+        middleware: runs around each handler.
     """
 
     def __init__(
@@ -73,11 +77,15 @@ class Executor:
         limits: AttemptLimits,
         open_tx: Callable[[Running], OwnTransaction] | None = None,
         parents: Callable[[int], ParentResults] | None = None,
+        resources: Mapping[str, Any] = NO_RESOURCES,
+        middleware: Middleware = NO_MIDDLEWARE,
     ) -> None:
         self._pool = _threads(threads)
         self._limits = limits
         self._open_tx = open_tx
         self._parents = parents
+        self._resources = resources
+        self._middleware = middleware
         self.stuck = 0
         """Threads that still run the function of an abandoned task."""
 
@@ -109,7 +117,7 @@ class Executor:
             release_slot()
             return Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize)))
         try:
-            arguments = handler.bind(payload, lambda: self._context(running))
+            arguments = handler.bind(payload, lambda: self._context(running), self._resources)
         except InvalidPayload as error:
             release_slot()
             return Dead(failure=Failure("InvalidPayload", str(error)))
@@ -121,20 +129,22 @@ class Executor:
         return await (self._on_loop if handler.is_async else self._in_thread)(running, arguments, release_slot)
 
     async def _on_loop(self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]) -> Outcome:
-        limit = self._start_clock(running)
+        limit, call = self._start_clock(running), partial(running.handler.function, **arguments)
+        if self._middleware:
+            call = partial(self._middleware.run, self._context_of(running, arguments), call)
         try:
             if limit is None:
-                result = await running.handler.function(**arguments)
+                result = await call()
             else:
                 async with asyncio.timeout(limit) as clock:
-                    result = await running.handler.function(**arguments)
+                    result = await call()
         except asyncio.CancelledError as error:
             return self._cancelled(running, error)
         except TimeoutError as error:
             expired = limit is not None and clock.expired()
-            return _timed_out(running, limit) if expired else _failed(running, error)
+            return timed_out(running, limit) if expired else failed(running, error)
         except BaseException as error:  # a handler's SystemExit must not end the runner
-            return _failed(running, error)
+            return failed(running, error)
         finally:
             release_slot()
         return self._outcome_of(running, result)
@@ -143,29 +153,72 @@ class Executor:
         self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]
     ) -> Outcome:
         limit = self._start_clock(running)
-        running.stop = running.stop or threading.Event()
-        work = partial(contextvars.copy_context().run, _call, running, arguments)
-        body = asyncio.get_running_loop().run_in_executor(self._pool, work)
-        body.add_done_callback(lambda _: release_slot())
-        running.body = body
+        body: asyncio.Future[Any]
+        if self._middleware:
+            body = asyncio.ensure_future(self._thread_in_middleware(running, arguments, release_slot))
+        else:
+            body = self._begin(running, arguments, release_slot)
         try:
             await asyncio.wait([body], timeout=limit)
-            outcome: Outcome = _timed_out(running, limit)
+            outcome: Outcome = timed_out(running, limit)
         except asyncio.CancelledError:
             outcome = Cancelled() if running.cancel_requested else self._interrupted(running)
             if running.cancel_requested:
                 with contextlib.suppress(asyncio.CancelledError):  # ctx.stop is set; the result of the function decides
                     await asyncio.wait([body], timeout=limit)
         if not body.done():
-            running.stop.set()
             return self._give_up(running, body, outcome)
         result, error = body.result()
         if running.cancel_requested and (error is not None or result is None):
             return Cancelled()
-        return self._outcome_of(running, result) if error is None else _failed(running, error)
+        return self._outcome_of(running, result) if error is None else failed(running, error)
 
-    def _give_up(self, running: Running, body: "asyncio.Future[Any]", outcome: Outcome) -> Outcome:
+    def _begin(
+        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]
+    ) -> "asyncio.Future[Any]":
+        """Start a plain function in a thread."""
+        running.stop = running.stop or threading.Event()
+        work = partial(contextvars.copy_context().run, _call, running, arguments)
+        running.body = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        running.body.add_done_callback(lambda _: release_slot())
+        return running.body
+
+    async def _thread_in_middleware(
+        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]
+    ) -> tuple[Any, BaseException | None]:
+        """Run a plain function in a thread, inside the middleware, which runs on the event loop."""
+
+        async def body() -> Any:
+            result, error = await asyncio.shield(self._begin(running, arguments, release_slot))
+            if error is not None:
+                raise error
+            return result
+
+        try:
+            return await self._middleware.run(self._context_of(running, arguments), body), None
+        except BaseException as error:
+            job = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and job is not None and job.cancelling():
+                raise
+            return None, error
+        finally:
+            if running.body is None:
+                release_slot()
+
+    def _context_of(self, running: Running, arguments: Mapping[str, Any]) -> Context:
+        """Return the Context that the handler receives, or one for the middleware alone."""
+        context = arguments.get(running.handler.context or "")
+        return context if isinstance(context, Context) else self._context(running)
+
+    def _give_up(self, running: Running, waiter: "asyncio.Future[Any]", outcome: Outcome) -> Outcome:
         """Abandon a thread that cannot be stopped. The fence of its task is void, so its writes are refused."""
+        if running.stop is not None:
+            running.stop.set()
+        if waiter is not running.body:
+            waiter.cancel()  # only the middleware ends
+        body = running.body
+        if body is None or body.done():
+            return outcome
         self.stuck += 1
 
         def report(_: object) -> None:
@@ -193,7 +246,7 @@ class Executor:
             return Cancelled()
         job = asyncio.current_task()
         interrupted = job is not None and job.cancelling() > 0
-        return self._interrupted(running) if interrupted else _failed(running, error)
+        return self._interrupted(running) if interrupted else failed(running, error)
 
     def _interrupted(self, running: Running) -> Interrupted | Release:
         if running.waits_for:
@@ -228,6 +281,8 @@ class Executor:
             running.stop,
             open_tx,
             BatchResult.read(task.parents, self._parents(task.id) if task.parents and self._parents else None),
+            task.handler,
+            task.queue,
         )
 
     def resize(self, threads: int) -> None:
@@ -244,13 +299,6 @@ def _threads(number: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(number, thread_name_prefix="runner-task")
 
 
-def _timed_out(running: Running, limit: float | None) -> Retry | Release:
-    if running.waits_for:
-        return Release(f"timed out while waiting for a transaction: {running.waits_for}")
-    allowed = format_duration(timedelta(seconds=limit or 0))
-    return Retry(failure=Failure("Timeout", f"the task took longer than {allowed}"))
-
-
 def _call(running: Running, arguments: dict[str, Any]) -> tuple[Any, BaseException | None]:
     """Call a plain function and return its exception as a value: a future rejects StopIteration."""
     running.thread = threading.get_ident()
@@ -258,69 +306,3 @@ def _call(running: Running, arguments: dict[str, Any]) -> tuple[Any, BaseExcepti
         return running.handler.function(**arguments), None
     except BaseException as error:
         return None, error
-
-
-def _failed(running: Running, error: BaseException) -> Outcome:
-    if isinstance(error, HandlerOutcome):
-        running.error = error.__cause__
-        return _raised(error)
-    running.error = error
-    return _classify(running.handler, error)
-
-
-def _raised(outcome: HandlerOutcome) -> Outcome:
-    """Return an outcome that a handler raised, with the failure that it was raised from."""
-    cause = outcome.__cause__
-    match outcome:
-        case Retry() | Dead():
-            return replace(outcome, failure=None if cause is None else _with_reason(failure_of(cause), outcome.why))
-        case Snooze():
-            return replace(outcome)  # without its traceback
-    raise outcome
-
-
-def _classify(handler: Handler, error: BaseException) -> Outcome:
-    if isinstance(error, TransactionUnavailable):
-        return Release(str(error))
-    failure = failure_of(error)
-    if not isinstance(error, Exception):
-        return Retry(failure=failure)
-    try:
-        outcome = handler.judge(error)
-    except BaseException as second:  # on_error may raise or exit
-        name, message = _describe(second)
-        log.warning("on_error of %s failed: %s: %s", handler.name, name, message)
-        return Retry(failure=replace(failure, message=f"{failure.message}; on_error raised {name}: {message}"))
-    return (
-        replace(outcome, failure=_with_reason(failure, outcome.why)) if isinstance(outcome, (Retry, Dead)) else outcome
-    )
-
-
-def _with_reason(failure: Failure, why: str) -> Failure:
-    """Combine the reason from on_error with the message of the exception."""
-    text = f" ({failure.message})" if failure.message else ""
-    return replace(failure, message=f"{why}{text}") if why else failure
-
-
-def failure_of(error: BaseException) -> Failure:
-    """Return the failure for an exception that ended an attempt."""
-    name, message = _describe(error)
-    return Failure(name, message, _traceback(error))
-
-
-def _describe(error: BaseException) -> tuple[str, str]:
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    try:
-        return name, str(error)
-    except BaseException:  # __str__ of an exception may raise
-        return name, "(message not readable)"
-
-
-def _traceback(error: BaseException) -> str:
-    """Format the traceback without the frames of the runner."""
-    try:
-        frames = error.__traceback__.tb_next if error.__traceback__ else None
-        return "".join(traceback.format_exception(type(error), error, frames, limit=-50))
-    except BaseException:
-        return ""

@@ -89,7 +89,8 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
     runner = Runner(settings, handlers)
     if settings.lease_timeout.total_seconds() < LONGEST_BLOCK:
         runner.watchdog.keeper = KeeperProcess(settings, EVERY, LONGEST_BLOCK)
-    longest = settings.drain_timeout.total_seconds() + INTERRUPT + 2 * LAST_WRITES + SLACK
+    last = INTERRUPT + 2 * LAST_WRITES + runner.readiness.close_limit + SLACK
+    longest = settings.drain_timeout.total_seconds() + last
     forced = ForcedEnd(longest, lambda: _report(runner), UNWRITTEN)
     try:
         with _signals(runner, forced):
@@ -100,8 +101,8 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
             if runner.scheduled_count:
                 log.info("idle: %s left for later", count_noun(runner.scheduled_count, "scheduled task"))
             forced.code = 0 if clean else UNWRITTEN
-            if runner.worker.executor.stuck:
-                stuck = count_noun(runner.worker.executor.stuck, "abandoned thread")
+            if threads := runner.worker.executor.stuck + runner.readiness.stuck:
+                stuck = count_noun(threads, "abandoned thread")
                 log.warning("exiting although %s did not end", stuck)
                 exit_now(forced.code)
             if not clean or not await _cancel_leftovers():

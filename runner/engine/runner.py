@@ -17,22 +17,21 @@ from runner.engine.heartbeat import Lease, identity
 from runner.engine.maintenance import Maintenance, SchemaWatch
 from runner.engine.metrics import Metrics
 from runner.engine.notifier import listen, watch
+from runner.engine.readiness import Readiness
 from runner.engine.reconcile import Reconciler
+from runner.engine.rescue_loop import RescueLoop
 from runner.engine.ticks import Tick, Ticks
 from runner.engine.watchdog import Watchdog
-from runner.engine.worker import Worker, log_rescued
+from runner.engine.worker import Worker
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
-from runner.model.task import MOVES
-from runner.policy.polling import BackOff, Pace
+from runner.policy.polling import BackOff
 from runner.policy.suspicion import Proof
 from runner.settings import Settings
 from runner.store.claim import Claimant
-from runner.store.dependencies import FinishedParent
 from runner.store.heartbeat import HeartbeatReply
 from runner.store.lanes import pending
 from runner.store.minute_statistics import write_statistics
-from runner.store.rescue import any_lost, rescue
 from runner.text.sanitize import count_noun
 
 log = logging.getLogger("runner")
@@ -44,9 +43,6 @@ PRUNE_EVERY = 60.0
 SCHEMA_EVERY = 30.0
 IDLE_EVERY = 0.1
 """Intervals in seconds of the ticks without a setting."""
-
-MAX_RESCUE_PAUSE = 2.0
-"""Maximum pause between two searches for lost tasks in seconds; rescues have a deadline."""
 
 LAST_WRITES = 1.0
 """Minimum time in seconds for the last settles, however long draining took."""
@@ -64,12 +60,19 @@ class Runner:
     Args:
         settings: the settings of the runner.
         handlers: the handlers, by name.
+        replacements: objects to use instead of opening the resource with their name.
+
+    Raises:
+        InvalidResource: a resource is missing, or resources need each other.
     """
 
-    def __init__(self, settings: Settings, handlers: Mapping[str, Handler]) -> None:
+    def __init__(
+        self, settings: Settings, handlers: Mapping[str, Handler], replacements: Mapping[str, Any] | None = None
+    ) -> None:
         self.settings = settings
         self.handlers = handlers
         self.database = Database.of(settings)
+        self.readiness = Readiness(handlers, self._on_ready, replacements)
         self.worker = Worker(
             settings,
             self.database,
@@ -78,6 +81,7 @@ class Runner:
             on_room=lambda: self.claimer.rescan(),  # noqa: PLW0108 - created below
             on_release=lambda: self.claimer.expect_release(),  # noqa: PLW0108 - created below
             on_final=lambda task: self.dependency_resolver.add(task),  # noqa: PLW0108 - created below
+            readiness=self.readiness,
         )
         self.dependency_resolver = DependencyResolver(self.database, settings.notify, self.metrics, self._on_submit)
         in_flight = self.worker.in_flight
@@ -88,16 +92,25 @@ class Runner:
             own_identity,
             settings.heartbeat_interval.total_seconds(),
         )
+        self.rescue_loop = RescueLoop(
+            self.database,
+            self.lease,
+            settings.lease_timeout.total_seconds(),
+            self.metrics,
+            self.dependency_resolver,
+            self.readiness.hooks,
+            self._scan_soon,
+        )
         self.watchdog = Watchdog(settings, self.database, self.lease, in_flight.tasks.values)
         self.claimer = Claimer(
             self.database,
-            handlers,
+            self.readiness.claimable,
             {name: handler_defaults(handler, settings) for name, handler in handlers.items()},
             frozenset(settings.queues),
             in_flight,
             settings.claim_batch_size,
             Proof(group=settings.heartbeat_interval.total_seconds(), alone=settings.lease_timeout.total_seconds()),
-            may_claim_suspects=lambda: self._rescued,
+            may_claim_suspects=lambda: self.rescue_loop.done,
             may_claim=lambda: self.lease.is_valid and not self.worker.buffer.stalled and not self.worker.buffer.full,
             on_claimed=self.metrics.count_arrivals,
             on_start=self.worker.start,
@@ -106,11 +119,8 @@ class Runner:
         self.reconciler = Reconciler(self.database, in_flight, self.claimer, self._scan_soon)
         self.scheduled_count = 0
         """Scheduled tasks that remain when the runner stops because it is idle."""
-        self._rescued = False
-        """True unless others were lost before: a suspect that kills each new runner would prevent every rescue."""
         self._stop = asyncio.Event()
         self.commands = CommandReceiver(self.lease, self.worker, self.stop, self._scan_soon)
-        self._rescue_pace = Pace(every=0.0, most=MAX_RESCUE_PAUSE)
         self._maintenance = Maintenance(self.database, settings, self._stop.is_set)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -133,10 +143,11 @@ class Runner:
             async with self._background():
                 ticks = Ticks(self._ticks(until_idle))
                 ticks.start()
-                asyncio.get_running_loop().call_later(self.settings.initial_delay.total_seconds(), self._open_claims)
+                self.readiness.start()
                 await self._stop.wait()
                 ticks.stop("claim", "rescue", "prune", "idle")
                 clean = await self._shut_down()
+                await self.readiness.close()
                 await ticks.shutdown(LAST_RUNS)
                 return clean
         finally:
@@ -197,7 +208,7 @@ class Runner:
             ),
             Tick("heartbeat", self._heartbeat, interval, "fixed-rate", interval),
             # At a fixed rate these are due at the same moment; wakeups are most of the cost of an idle runner.
-            Tick("rescue", self._rescue, RESCUE_EVERY, "fixed-rate"),
+            Tick("rescue", self.rescue_loop.run, RESCUE_EVERY, "fixed-rate"),
             Tick("dependencies", self.dependency_resolver.sweep, SWEEP_EVERY, "fixed-rate"),
             Tick("statistics", self._write_statistics, STATISTICS_EVERY, "fixed-rate", STATISTICS_EVERY),
             Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
@@ -222,8 +233,7 @@ class Runner:
         return False
 
     async def _register(self) -> None:
-        grace = self.settings.lease_timeout.total_seconds()
-        self._rescued = not await self.database.read_single(any_lost, None, grace)
+        await self.rescue_loop.look()
         await self.lease.register()
         self.watchdog.ping_keeper()
         self.metrics.forget_minutes()
@@ -240,6 +250,14 @@ class Runner:
             path = self.database.engine.url.database or ""
             every = self.settings.sqlite_poll_interval.total_seconds()
             await watch(path, self.database.tables, every, self._on_submit)
+
+    def _on_ready(self) -> None:
+        """Open claims after the initial delay, or scan for the handlers whose resources are open now."""
+        if self.claimer.open:
+            self._scan_soon()
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.settings.initial_delay.total_seconds(), self._open_claims)
 
     def _open_claims(self) -> None:
         """Allow claims after the initial delay; notifications have no effect before."""
@@ -290,23 +308,6 @@ class Runner:
         self.commands.pending = reply.command
         self.reconciler.compare(self.lease.id, reply)
 
-    async def _rescue(self) -> None:
-        started, grace = time.monotonic(), self.settings.lease_timeout.total_seconds()
-        if not self.lease.may_rescue or not self._rescue_pace.is_due(started):
-            return
-        with contextlib.suppress(DatabaseUnavailable):  # claims and heartbeats already log this
-            lost = await self.database.read_single(any_lost, self.lease.rescuer, grace)
-            self._rescue_pace.record(started, time.monotonic())
-            rescued = await self.database.write(rescue, self.lease.rescuer, grace) if lost else {}
-            self._rescued = True
-            for task_id, task in rescued.items():
-                self.metrics.add(task.verb, task.queue, task.handler, task.attempt, None)
-                if MOVES[task.verb].target.final:
-                    self.dependency_resolver.add(FinishedParent(task_id, task.handler, task.key))
-                log_rescued(task_id, task)
-            if rescued:
-                self._scan_soon()
-
     async def _write_statistics(self) -> None:
         minutes, arrivals = self.metrics.take_minutes(), self.metrics.take_arrivals()
         try:
@@ -316,7 +317,9 @@ class Runner:
             self.metrics.restore(minutes, arrivals)
 
     async def _end_if_idle(self) -> None:
-        if len(self.worker.in_flight) or not (self.claimer.idle and self.dependency_resolver.idle):
+        if len(self.worker.in_flight) or not (self.claimer.open and self.readiness.complete):
+            return
+        if not (self.claimer.idle and self.dependency_resolver.idle):
             return
         with contextlib.suppress(DatabaseUnavailable):
             counts = await self.database.read(pending, list(self.handlers), self.settings.queues)

@@ -10,11 +10,14 @@ from functools import partial
 from typing import Any
 
 from runner.db.database import Database
-from runner.engine.executor import AttemptLimits, Executor, failure_of
+from runner.engine.attempt_failure import failure_of
+from runner.engine.executor import AttemptLimits, Executor
 from runner.engine.handler_result import done
+from runner.engine.hooks import attempt_end
 from runner.engine.metrics import Metrics
 from runner.engine.own_transaction import HandlerTransaction
 from runner.engine.parent_results import StoredParentResults
+from runner.engine.readiness import Readiness
 from runner.engine.settle_buffer import SettleBuffer, Settling
 from runner.engine.slots import InFlight, Running, Slots
 from runner.engine.starts import Starts
@@ -49,6 +52,7 @@ class Worker:
         on_room: called when a slot is free and no task waits for it.
         on_release: called when released tasks wait in the table again.
         on_final: called with each task that reached a final state.
+        readiness: the resources, the middleware and the hooks.
     """
 
     def __init__(
@@ -60,7 +64,9 @@ class Worker:
         on_room: Callable[[], None],
         on_release: Callable[[], None],
         on_final: Callable[[FinishedParent], None],
+        readiness: Readiness,
     ) -> None:
+        self._hooks = readiness.hooks
         self._database = database
         self._on_final = on_final
         self._retry = settings.retry
@@ -74,7 +80,14 @@ class Worker:
         self.in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch)
         limits = AttemptLimits.of(settings)
         self._done = partial(done, limit=limits.result)
-        self.executor = Executor(settings.threads, limits, self._own_transaction, self._parent_results)
+        self.executor = Executor(
+            settings.threads,
+            limits,
+            self._own_transaction,
+            self._parent_results,
+            readiness.resources.values,
+            readiness.middleware,
+        )
         linger = settings.settle_interval.total_seconds()
         self._starts = Starts(database, lambda: self.buffer.runner_id)
         self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled)
@@ -212,6 +225,7 @@ class Worker:
         self.in_flight.remove(running)
         self.metrics.add("succeed", task.queue, task.handler, task.attempt, took)
         self._on_final(FinishedParent(task.id, task.handler, task.key))
+        self._publish(running, "succeed", outcome, took)
         failure = getattr(outcome, "failure", None)
         if failure is not None:
             why = " ".join(failure.reason[:300].split())
@@ -249,9 +263,15 @@ class Worker:
                 self._on_final(FinishedParent(task.id, task.handler, task.key))
             if verb != "succeed":
                 _log_failure(running, settlement, verb)
+            self._publish(running, verb, settlement.outcome, settlement.duration)
         if "release" in settled.verbs.values() or "release" in settled.written.values():
             self._on_release()
         self._on_room()
+
+    def _publish(self, running: Running, verb: str, outcome: Outcome, duration: float | None) -> None:
+        """Call the hooks for the end of an attempt."""
+        if self._hooks.listens(verb):
+            self._hooks.publish(attempt_end(running, verb, outcome, duration))
 
 
 def log_unfinished(running: Running) -> None:

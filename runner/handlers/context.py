@@ -53,6 +53,8 @@ class Context:
         stop: set when an operator terminates the task or the attempt times out.
         batch: outcomes of the tasks that this one depended on; None without dependencies.
         open_transaction: opens the transaction that `transaction` returns; None outside a runner.
+        handler: name of the handler.
+        queue: name of the queue.
     """
 
     id: int
@@ -65,6 +67,8 @@ class Context:
     stop: threading.Event = field(default_factory=threading.Event, repr=False)
     open_transaction: Callable[[], OwnTransaction] | None = field(default=None, repr=False)
     batch: BatchResult | None = None
+    handler: str = ""
+    queue: str = ""
 
     def transaction(self) -> OwnTransaction:
         """Open a transaction on the task database whose commit completes this task.

@@ -9,9 +9,18 @@ from importlib.metadata import entry_points
 from math import inf
 from typing import Any, Literal, TypeAlias
 
-from runner.errors import DuplicateHandler, HandlersNotFound, InvalidHandler, InvalidTask, RunnerError, UnknownHandler
+from runner.errors import (
+    DuplicateHandler,
+    HandlersNotFound,
+    InvalidHandler,
+    InvalidResource,
+    InvalidTask,
+    RunnerError,
+    UnknownHandler,
+)
 from runner.handlers.context import Context
 from runner.handlers.options import TASK_OPTIONS
+from runner.handlers.resources import RESOURCES
 from runner.handlers.rules import NO_RULES, Rules
 from runner.handlers.signature import Returned, Signature
 from runner.model.outcome import Dead, Done, Outcome, Retry, Snooze
@@ -80,7 +89,7 @@ class Handler:
         self.defaults = defaults or Options()
         self.is_async = inspect.iscoroutinefunction(function)
         self.context = _context_parameter(function)
-        self.signature = Signature(name, function, self.context)
+        self._read_signature()
         self.result_type = Returned(function)
         self.defaults.rules.require(self.signature)
 
@@ -89,15 +98,60 @@ class Handler:
         """Module and qualified name of the function, for messages."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
-    def bind(self, payload: str, context: Callable[[], Context]) -> dict[str, Any]:
+    @property
+    def signature(self) -> Signature:
+        """The parameters of a call: those of the function without the Context and the resources."""
+        if self._generation != RESOURCES.generation:
+            self._read_signature()
+        return self._signature
+
+    @property
+    def resources(self) -> Mapping[str, str]:
+        """The name of the resource for each parameter that receives one."""
+        if self._generation != RESOURCES.generation:
+            self._read_signature()
+        return self._resources
+
+    def _read_signature(self) -> None:
+        """Read the parameters, again after the registration of a resource: the handler may be defined before it."""
+        self._generation = RESOURCES.generation
+        self._resources = RESOURCES.parameters_of(self.function)
+        if self.context is not None:
+            self._resources.pop(self.context, None)
+        context = () if self.context is None else (self.context,)
+        self._signature = Signature(self.name, self.function, (*context, *self._resources))
+
+    def require(self) -> None:
+        """Check the parameters. Call it once all modules are loaded.
+
+        Raises:
+            InvalidHandler: an argument cannot be read from JSON, or a parameter has no resource.
+        """
+        missing = [parameter for parameter, name in self.resources.items() if not name]
+        if missing:
+            why = f"its parameter {missing[0]} is injected, but no @resource has its type or name"
+            raise InvalidHandler(name=self.name, why=why)
+        self.signature.require_types()
+
+    def bind(self, payload: str, context: Callable[[], Context], resources: Mapping[str, Any] = {}) -> dict[str, Any]:
         """Return the keyword arguments for the function.
+
+        Args:
+            payload: the arguments of the call as JSON text.
+            context: makes the Context.
+            resources: the open resources by name.
 
         Raises:
             InvalidPayload: the payload does not match the signature.
+            InvalidResource: a resource of the function is not open.
         """
         arguments = self.signature.decode(payload)
         if self.context is not None:
             arguments[self.context] = context()
+        for parameter, name in self._resources.items():
+            if name not in resources:
+                raise InvalidResource(name=name or parameter, why=f"it is not open, and handler {self.name} needs it")
+            arguments[parameter] = resources[name]
         return arguments
 
     def judge(self, error: Exception) -> Outcome:
@@ -197,5 +251,5 @@ def discover(modules: Iterable[str] = (), *, installed: bool = True) -> Registry
         except Exception as error:
             raise HandlersNotFound(module=module, why=f"{type(error).__name__}: {error}") from error
     for handler in REGISTRY.values():
-        handler.signature.require_types()  # fail here, not in the attempts of its tasks
+        handler.require()  # fail here, not in the attempts of its tasks
     return REGISTRY

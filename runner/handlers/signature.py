@@ -4,7 +4,7 @@ import inspect
 import json
 import math
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import Any, NotRequired, Union, get_args, get_origin, get_type_hints
@@ -25,13 +25,13 @@ class Signature:
     Args:
         name: handler name, for messages.
         function: the handler; its annotations validate the arguments.
-        context: name of the parameter that receives the Context; None without one.
+        injected: names of the parameters that are not part of a call: the Context and the resources.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], context: str | None) -> None:
+    def __init__(self, name: str, function: Callable[..., Any], injected: Collection[str] = ()) -> None:
         self.name = name
         self._function = function
-        parameters = [item for item in inspect.signature(function).parameters.values() if item.name != context]
+        parameters = [item for item in inspect.signature(function).parameters.values() if item.name not in injected]
         for item in parameters:
             if item.kind in POSITIONAL:
                 raise InvalidHandler(name=name, why=f"a payload has only named arguments, so {item} cannot be passed")

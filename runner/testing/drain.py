@@ -3,9 +3,9 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -18,10 +18,14 @@ from runner.engine.dependency_resolver import DependencyResolver
 from runner.engine.executor import AttemptLimits, Executor
 from runner.engine.handler_result import done
 from runner.engine.heartbeat import release
+from runner.engine.hooks import Hooks, attempt_end
 from runner.engine.metrics import Metrics
+from runner.engine.middleware import Middleware
+from runner.engine.open_resources import OpenResources
 from runner.engine.own_transaction import HandlerTransaction
 from runner.engine.parent_results import StoredParentResults
 from runner.engine.slots import Running, Slots
+from runner.handlers.life_cycle import LIFE_CYCLE, Event
 from runner.handlers.registry import Handler
 from runner.model.outcome import Outcome
 from runner.model.task import Claimed
@@ -81,11 +85,18 @@ class Drain:
         database: database with the tasks.
         settings: settings of the runner.
         handlers: handlers to run, by name; other tasks stay as they are.
+        replacements: objects to use instead of opening the resource with their name.
     """
 
     database: Database
     settings: Settings
     handlers: Mapping[str, Handler]
+    replacements: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._resources = OpenResources((), self.replacements)
+        self._around = LIFE_CYCLE.of("around_execute")
+        self._hooks = Hooks(LIFE_CYCLE, self._resources.values)
 
     async def run(self, ahead: float = 0.0) -> list[Ran]:
         """Run due tasks and the tasks that they trigger, until none is due.
@@ -114,6 +125,7 @@ class Drain:
                 else:
                     break
         finally:
+            await self._resources.close()
             await self.database.write(leave, runner_id)
         return ran
 
@@ -133,15 +145,33 @@ class Drain:
 
     async def _attempt(self, task: Claimed, runner_id: int) -> Ran:
         running = Running(task, self.handlers[task.handler], Slots("drain", 1))
+        await self._open_for(running.handler)
+        started = time.monotonic()
         outcome = await self._outcome(running, runner_id)
+        took = time.monotonic() - started
         failure = getattr(outcome, "failure", None)
         reason = failure.reason if failure else getattr(outcome, "why", None)
         if running.done_in_tx:
+            await self._call_hooks(running, "succeed", outcome, took)
             return Ran(task.id, task.handler, "succeed", reason)
         plan = running.handler.defaults.retry or self.settings.retry
         settlement = Settlement(task.id, task.fence, outcome, None, plan)
         settled = await self.database.write(settle, runner_id, [settlement])
-        return Ran(task.id, task.handler, settled.verbs.get(task.id, "fenced"), reason)
+        verb = settled.verbs.get(task.id, "fenced")
+        await self._call_hooks(running, verb, outcome, took)
+        return Ran(task.id, task.handler, verb, reason)
+
+    async def _open_for(self, handler: Handler) -> None:
+        """Open the resources of a handler, the middleware and the hooks, so that a test opens no others."""
+        events: tuple[Event, ...] = ("around_execute", "on_success", "on_failure", "on_retry", "on_dead")
+        callbacks = [callback for event in events for callback in LIFE_CYCLE.of(event)]
+        names = {*handler.resources.values(), *(name for item in callbacks for name in item.require().values())}
+        await self._resources.require(names)
+
+    async def _call_hooks(self, running: Running, verb: str, outcome: Outcome, took: float) -> None:
+        if self._hooks.listens(verb):
+            self._hooks.publish(attempt_end(running, verb, outcome, took))
+            await self._hooks.drain(LEASE)
 
     async def _outcome(self, running: Running, runner_id: int) -> Outcome:
         limits = AttemptLimits.of(self.settings)
@@ -150,6 +180,8 @@ class Drain:
             limits,
             lambda running: HandlerTransaction(self.database, runner_id, running, partial(done, limit=limits.result)),
             lambda task_id: StoredParentResults(self.database, task_id, asyncio.get_running_loop()),
+            self._resources.values,
+            Middleware(self._around, self._resources.values),
         )
         try:
             return await executor.execute(running, lambda: None)

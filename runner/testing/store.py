@@ -18,6 +18,7 @@ from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.errors import WouldBlock
 from runner.handlers.registry import REGISTRY, Handler
+from runner.handlers.resources import Resource
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
 from runner.model.task import NewTask
@@ -40,9 +41,9 @@ class TestClient(Client):
         self.inline = False
         """True in inline mode."""
 
-    def submit(self, tasks: Sequence[NewTask]) -> Any:
+    def submit(self, tasks: Sequence[NewTask], *, inside: bool = False) -> Any:
         """Submit tasks, and in inline mode run them; the caller has no event loop."""
-        submitted = super().submit(tasks)
+        submitted = super().submit(tasks, inside=inside)
         if self.inline and not submitted.exception():
             asyncio.run(self._run_drain())
         return submitted
@@ -109,6 +110,7 @@ class TaskStore:
         self.settings = Settings(**values | settings)
         self._door = TestClient(self.settings, self._run_drain)
         self._before: Any = None
+        self._replacements: dict[str, Any] = {}
 
     @classmethod
     def in_folder(cls, folder: Path, **settings: Any) -> Self:
@@ -171,10 +173,25 @@ class TaskStore:
         finally:
             self._door.inline = False
 
+    @contextmanager
+    def replaced(self, resource: Resource[T], value: T) -> Iterator[T]:
+        """Pass an object to handlers in the place of a resource within the block; the resource is not opened.
+
+        Args:
+            resource: the function with @resource.
+            value: the object.
+        """
+        self._replacements[resource.name] = value
+        try:
+            yield value
+        finally:
+            del self._replacements[resource.name]
+
     async def _run_drain(self, handlers: Mapping[str, Handler] | None = None, ahead: float = 0.0) -> list[Ran]:
         database = Database.of(self.settings)
         try:
-            return await Drain(database, self.settings, REGISTRY if handlers is None else handlers).run(ahead)
+            registered = REGISTRY if handlers is None else handlers
+            return await Drain(database, self.settings, registered, self._replacements).run(ahead)
         finally:
             await database.dispose()
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runner import Context, DependsOn, Retry, TaskHandler, connect, disconnect, handler
+from runner import Context, DependsOn, Retry, TaskHandler, connect, disconnect, handler, injected, resource
 from runner.client.client import get_client
 from runner.errors import InvalidPayload, UnknownHandler, WouldBlock
 from runner.handlers.registry import REGISTRY
+from runner.handlers.resources import RESOURCES
 from runner.testing import Ran, TaskStore
 
 
@@ -233,3 +234,42 @@ def test_closing_the_store_restores_the_applications_client(
     finally:
         disconnect()
     assert not (tmp_path / "app.db").exists()
+
+
+class Mailer:
+    """A client that a test must not open."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+
+def test_a_resource_is_opened_for_its_handlers_only_and_can_be_replaced(tmp_path: Path) -> None:
+    opened: list[str] = []
+
+    @resource
+    def mailer() -> Iterator[Mailer]:
+        opened.append("mailer")
+        yield Mailer()
+
+    @handler("test.mail")
+    async def mail(to: str, mailer: Mailer = injected) -> int:
+        mailer.sent.append(to)
+        return len(mailer.sent)
+
+    @handler("test.plain")
+    def plain() -> None: ...
+
+    try:
+        with TaskStore.in_folder(tmp_path) as store:
+            plain.submit()
+            assert [ran.verb for ran in store.drain(plain)] == ["succeed"]
+            assert opened == []
+            mail.submit(to="ana")
+            with store.replaced(mailer, Mailer()) as fake:
+                assert [ran.verb for ran in store.drain(mail)] == ["succeed"]
+            assert (fake.sent, opened) == (["ana"], [])
+            mail.submit(to="ben")
+            assert [ran.verb for ran in store.drain()] == ["succeed"]
+            assert opened == ["mailer"]
+    finally:
+        RESOURCES.remove("mailer")

@@ -1,0 +1,139 @@
+"""Readiness: opens the resources of a runner and calls on_start before its first task; the reverse after its last."""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runner.engine.hooks import Hooks
+from runner.engine.middleware import Middleware
+from runner.engine.open_resources import OpenResources
+from runner.handlers.life_cycle import LIFE_CYCLE, LifeCycle
+from runner.handlers.registry import Handler
+from runner.policy.polling import BackOff
+
+log = logging.getLogger("runner")
+
+CLOSE_LIMIT = 5.0
+"""Seconds for hooks, on_stop and the closing of the resources."""
+
+
+class Readiness:
+    """The resources and the registered functions of one runner.
+
+    Args:
+        handlers: the handlers of the runner, by name.
+        on_ready: called when `claimable` has more handlers.
+        replacements: objects to use instead of opening the resource with their name.
+        life_cycle: the registered functions.
+
+    Raises:
+        InvalidResource: a parameter is not a resource, or resources need each other.
+    """
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        on_ready: Callable[[], None],
+        replacements: Mapping[str, Any] | None = None,
+        life_cycle: LifeCycle = LIFE_CYCLE,
+    ) -> None:
+        self._handlers = handlers
+        self._on_ready = on_ready
+        self._life_cycle = life_cycle
+        for handler in handlers.values():
+            if "" in handler.resources.values():
+                handler.require()
+        names = {name for handler in handlers.values() for name in handler.resources.values()} | life_cycle.needs()
+        self.resources = OpenResources(sorted(names), replacements)
+        self.hooks = Hooks(life_cycle, self.resources.values)
+        self.middleware = Middleware(life_cycle.of("around_execute"), self.resources.values)
+        self.claimable: dict[str, Handler] = {}
+        """The handlers whose resources are open."""
+        self._begins = bool(self.resources.pending or life_cycle.of("on_start") or life_cycle.of("on_stop"))
+        self._closing = asyncio.Event()
+        self._started = False
+        self._life: asyncio.Task[None] | None = None
+        self._update()
+
+    @property
+    def close_limit(self) -> float:
+        """Maximum time in seconds that `close` takes; 0 if nothing is registered."""
+        return CLOSE_LIMIT if self._begins or self.hooks.has_listeners else 0.0
+
+    @property
+    def complete(self) -> bool:
+        """True if every handler can run."""
+        return self._started and not self.resources.pending
+
+    @property
+    def stuck(self) -> int:
+        """Threads that still run a function of a resource or a hook."""
+        return self.resources.thread.busy + self.hooks.threads.busy
+
+    def start(self) -> None:
+        """Open the resources in the background."""
+        if self._begins:
+            self._life = asyncio.ensure_future(self._live())
+        else:
+            self._started = True
+            self._on_ready()
+
+    async def close(self, limit: float = CLOSE_LIMIT) -> None:
+        """Finish the hooks, call on_stop and close the resources.
+
+        Args:
+            limit: maximum time in seconds; then everything left is cancelled.
+        """
+        self._closing.set()
+        if self._life is None:
+            await self.hooks.drain(limit)
+        else:
+            if not self._started:
+                self._life.cancel()
+            _, late = await asyncio.wait([self._life], timeout=limit)
+            if late:
+                self._life.cancel()
+                await asyncio.wait([self._life], timeout=1.0)
+        self.hooks.threads.close()
+
+    async def _live(self) -> None:
+        """Open and close in one asyncio task, as cancel scopes require."""
+        try:
+            await self.resources.open()
+            await self.hooks.call_all("on_start")
+            self._started = True
+            self._update()
+            self._on_ready()
+            await self._open_rest()
+            await self._closing.wait()
+        finally:
+            await self.hooks.drain(CLOSE_LIMIT)
+            if self._started:
+                await self.hooks.call_all("on_stop")
+            await self.resources.close()
+
+    async def _open_rest(self) -> None:
+        """Retry the resources that could not be opened."""
+        back_off = BackOff()
+        while (pending := self.resources.pending) and not self._closing.is_set():
+            wait = back_off.record_failure(random.random())  # noqa: S311 - spreads runners, guards nothing
+            waiting = ", ".join(sorted(self._handlers.keys() - self.claimable.keys())) or "none"
+            log.warning(
+                "resources not open: %s; retrying in %.1f s; waiting handlers: %s", ", ".join(pending), wait, waiting
+            )
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), wait)
+                return
+            await self.resources.open()
+            if len(self.resources.pending) < len(pending):
+                self._update()
+                self._on_ready()
+
+    def _update(self) -> None:
+        ready = self.resources.values.keys()
+        self.claimable |= {
+            name: handler for name, handler in self._handlers.items() if ready >= set(handler.resources.values())
+        }

@@ -1,0 +1,236 @@
+"""Life cycle: functions that an application registers to run around submits, attempts and the life of a runner."""
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from runner.errors import InvalidCallback
+from runner.handlers.resources import RESOURCES, free_parameters, location_of
+from runner.model.task import NewTask, SubmitResult
+
+Event: TypeAlias = Literal[
+    "on_start", "on_stop", "around_execute", "around_submit", "on_success", "on_failure", "on_retry", "on_dead"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """The end of an attempt, after it was written.
+
+    Args:
+        id: task id.
+        handler: handler name.
+        queue: queue name.
+        key: business key.
+        attempt: number of the attempt, from 1.
+        max_attempts: maximum number of attempts; None if unknown, for a task of a lost runner.
+        verb: the move of the task: succeed, retry, die or rescue.
+        duration: seconds that the handler ran; None if unknown.
+        reason: reason of a failure, without the values of secret fields; None after a success.
+        error: the exception of the handler; None without one.
+    """
+
+    id: int
+    handler: str
+    queue: str
+    key: str | None
+    attempt: int
+    max_attempts: int | None
+    verb: str
+    duration: float | None = None
+    reason: str | None = None
+    error: BaseException | None = None
+
+
+HOOKS: Mapping[str, tuple[Event, ...]] = {
+    "succeed": ("on_success",),
+    "retry": ("on_failure", "on_retry"),
+    "rescue": ("on_failure", "on_retry"),
+    "die": ("on_failure", "on_dead"),
+}
+"""The events of each move."""
+
+
+class Callback:
+    """A registered function.
+
+    Args:
+        event: the event at which it runs.
+        function: the function.
+
+    Raises:
+        InvalidCallback: the function does not have the form that the event needs.
+    """
+
+    def __init__(self, event: Event, function: Callable[..., Any]) -> None:
+        self.event = event
+        self.function = function
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+        yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        if yields != event.startswith("around_"):
+            why = "it must yield once" if event.startswith("around_") else "it must not yield"
+            raise InvalidCallback(event=event, name=self.location, why=why)
+        if event == "around_submit" and self.is_async:
+            why = "it must be a plain generator function, because plain code submits too"
+            raise InvalidCallback(event=event, name=self.location, why=why)
+
+    @property
+    def location(self) -> str:
+        """Module and qualified name of the function, for messages."""
+        return location_of(self.function)
+
+    def require(self) -> dict[str, str]:
+        """Return the resource of each parameter that receives one.
+
+        Raises:
+            InvalidResource: a parameter is not a resource.
+        """
+        return RESOURCES.require(self.function, 0 if self.event in ("on_start", "on_stop") else 1)
+
+    def arguments(self, values: Mapping[str, Any], *subject: object) -> dict[str, Any]:
+        """Return the keyword arguments for a call.
+
+        Args:
+            values: the open resources by name.
+            subject: the Context or the AttemptEnd, for the first parameter that is not a resource.
+
+        Raises:
+            InvalidResource: a parameter is not a resource.
+            KeyError: a resource is not open.
+        """
+        names = self.require()
+        arguments = {parameter: values[name] for parameter, name in names.items()}
+        return arguments | dict(zip(free_parameters(self.function, names), subject, strict=False))
+
+
+class LifeCycle:
+    """The registered functions by event, in the order of registration."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[str, list[Callback]] = {}
+
+    def add(self, callback: Callback) -> None:
+        """Register a function. The same function again, from a reloaded module, replaces itself."""
+        callbacks = self._callbacks.setdefault(callback.event, [])
+        others = [item for item in callbacks if item.location != callback.location]
+        self._callbacks[callback.event] = [*others, callback]
+
+    def of(self, event: Event) -> Sequence[Callback]:
+        """Return the functions of an event."""
+        return self._callbacks.get(event, ())
+
+    def needs(self) -> set[str]:
+        """Return the names of the resources that the functions need.
+
+        Raises:
+            InvalidResource: a parameter is not a resource.
+        """
+        return {name for event in self._callbacks.values() for item in event for name in item.require().values()}
+
+    def clear(self) -> None:
+        """Remove all functions, for tests."""
+        self._callbacks.clear()
+
+
+LIFE_CYCLE = LifeCycle()
+"""The functions that the decorators of this module add to."""
+
+Plain: TypeAlias = Callable[..., Awaitable[None] | None]
+F = TypeVar("F", bound=Plain)
+Around = TypeVar("Around", bound=Callable[..., AsyncIterator[None] | Iterator[None]])
+AroundSubmit = TypeVar(
+    "AroundSubmit", bound=Callable[[list[NewTask]], Generator[Sequence[NewTask] | None, SubmitResult, None]]
+)
+
+
+def _register(event: Event, function: Callable[..., Any]) -> None:
+    LIFE_CYCLE.add(Callback(event, function))
+
+
+def on_start(function: F) -> F:
+    """Call a function when a runner starts, after it has opened its resources and before its first task.
+
+    Args:
+        function: an async function, or a plain one, which runs in a thread. Its parameters receive resources. An
+            exception is logged, and the runner continues.
+    """
+    _register("on_start", function)
+    return function
+
+
+def on_stop(function: F) -> F:
+    """Call a function when a runner stops, after its last task and before it closes its resources.
+
+    Args:
+        function: as for `on_start`.
+    """
+    _register("on_stop", function)
+    return function
+
+
+def around_execute(function: Around) -> Around:
+    """Run code around every attempt: before `yield` and after it. The first registered function is the outermost.
+
+    `yield` returns the result of the handler or raises its exception.
+
+    Args:
+        function: a generator function, async or plain, that takes the Context and yields once. It runs on the event
+            loop, also around plain functions. An exception before `yield` ends the attempt like an exception of the
+            handler. After `yield`, a raised Retry, Dead or Snooze replaces the outcome of a failed attempt; other
+            exceptions are logged and change nothing.
+
+    Example:
+        >>> @around_execute
+        ... async def measure(ctx: Context) -> AsyncIterator[None]:
+        ...     with histogram.labels(ctx.handler).time():
+        ...         yield
+    """
+    _register("around_execute", function)
+    return function
+
+
+def around_submit(function: AroundSubmit) -> AroundSubmit:
+    """Run code around every submit of this process: before `yield` and after it.
+
+    Args:
+        function: a plain generator function that takes the list of NewTask, yields once the tasks to submit instead, or
+            None for the same, and receives the SubmitResult from `yield`. An exception before `yield` refuses the
+            submit; one after it is logged.
+
+    Example:
+        >>> @around_submit
+        ... def trace(tasks: list[NewTask]) -> Generator[list[NewTask], SubmitResult, None]:
+        ...     yield [task._replace(trace=current_traceparent()) for task in tasks]
+    """
+    _register("around_submit", function)
+    return function
+
+
+def on_success(function: F) -> F:
+    """Call a function after each task that succeeded.
+
+    Args:
+        function: an async function, or a plain one, which runs in a thread. It takes the AttemptEnd; its other
+            parameters receive resources. An exception is logged and changes nothing.
+    """
+    _register("on_success", function)
+    return function
+
+
+def on_failure(function: F) -> F:
+    """Call a function after each failed attempt, with or without a retry; see `on_success`."""
+    _register("on_failure", function)
+    return function
+
+
+def on_retry(function: F) -> F:
+    """Call a function after each failed attempt that is followed by another; see `on_success`."""
+    _register("on_retry", function)
+    return function
+
+
+def on_dead(function: F) -> F:
+    """Call a function after each task that is dead; see `on_success`."""
+    _register("on_dead", function)
+    return function

@@ -1,0 +1,234 @@
+"""Functions around attempts and after them: their view, their rights, and that their errors are contained."""
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from runner import (
+    AttemptEnd,
+    Context,
+    Dead,
+    Snooze,
+    around_execute,
+    on_dead,
+    on_failure,
+    on_retry,
+    on_success,
+    resource,
+)
+from runner.handlers.life_cycle import LIFE_CYCLE
+from runner.handlers.resources import RESOURCES
+from tests.conftest import on_sqlite
+from tests.engine.harness import WAIT_SECONDS, Harness, until
+
+pytestmark = on_sqlite
+TENANT: contextvars.ContextVar[str] = contextvars.ContextVar("TENANT")
+
+
+@pytest.fixture(autouse=True)
+def _registrations() -> Iterator[None]:
+    yield
+    LIFE_CYCLE.clear()
+    for name in list(RESOURCES):
+        RESOURCES.remove(name)
+
+
+@pytest.fixture(params=["async", "plain"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def define(harness: Harness, kind: str, name: str, body: Any, **options: Any) -> None:
+    """Register a handler of either kind with the same body."""
+
+    def plain() -> Any:
+        return body()
+
+    async def coroutine() -> Any:
+        return body()
+
+    harness.handler(name, **options)(plain if kind == "plain" else coroutine)
+
+
+async def test_the_first_is_the_outermost_and_sees_the_result(harness: Harness, kind: str) -> None:
+    events: list[object] = []
+
+    @around_execute
+    async def outer(ctx: Context) -> AsyncIterator[None]:
+        events.append(ctx.handler)
+        events.append((yield))
+
+    @around_execute
+    def inner(ctx: Context) -> Iterator[None]:
+        token = TENANT.set("acme")
+        events.append((yield))
+        TENANT.reset(token)
+
+    define(harness, kind, "work", TENANT.get)
+    task = await harness.submit("work")
+    await harness.work()
+    assert events == ["work", "acme", "acme"]
+    assert (await harness.row(task)).result == '"acme"'
+
+
+async def test_an_exception_of_the_handler_passes_through(harness: Harness, kind: str) -> None:
+    seen: list[BaseException] = []
+
+    @around_execute
+    async def watch(ctx: Context) -> AsyncIterator[None]:
+        try:
+            yield
+        except ZeroDivisionError as error:  # without a raise of its own
+            seen.append(error)
+
+    define(harness, kind, "work", lambda: 1 / 0, max_attempts=1)
+    task = await harness.submit("work")
+    await harness.work()
+    assert [type(error) for error in seen] == [ZeroDivisionError]
+    row = await harness.row(task)
+    assert (row.state, row.error) == ("dead", "ZeroDivisionError: division by zero")
+
+
+async def test_it_may_postpone_before_and_give_up_after(harness: Harness, kind: str) -> None:
+    @around_execute
+    async def gate(ctx: Context) -> AsyncIterator[None]:
+        if ctx.queue == "closed":
+            raise Snooze("1h", why="the shop is closed")
+        try:
+            yield
+        except LookupError as error:
+            raise Dead("no such shop") from error
+
+    ran: list[str] = []
+
+    def body() -> None:
+        ran.append("body")
+        raise KeyError("berlin")
+
+    define(harness, kind, "work", body)
+    closed, lost = await harness.submit("work", queue="closed"), await harness.submit("work")
+    async with harness.running() as runner:
+        await harness.ended(lost)
+        await until(lambda: runner.metrics.verbs["snooze"] == 1)
+    assert ran == ["body"]
+    assert (await harness.row(closed)).error == "the shop is closed"
+    assert (await harness.row(lost)).error == "KeyError: no such shop ('berlin')"
+    slots = (runner.worker.in_flight.on_loop, runner.worker.in_flight.in_threads)
+    assert [pool.in_use for pool in slots] == [0, 0]
+
+
+async def test_its_own_errors_before_fail_the_attempt_and_after_are_logged(
+    harness: Harness, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @around_execute
+    async def broken(ctx: Context) -> AsyncIterator[None]:
+        if ctx.queue == "before":
+            raise RuntimeError("no tenant")
+        yield
+        raise RuntimeError("metrics are away")
+
+    define(harness, kind, "work", lambda: 7, max_attempts=1)
+    before, after = await harness.submit("work", queue="before"), await harness.submit("work")
+    await harness.work()
+    row = await harness.row(before)
+    assert (row.state, row.error) == ("dead", "RuntimeError: no tenant")
+    assert (await harness.row(after)).state == "succeeded"
+    assert "metrics are away" in caplog.text
+    assert "broken failed after task" in caplog.text
+
+
+async def test_a_timeout_reaches_it_while_the_thread_goes_on(harness: Harness) -> None:
+    go_on, ends = threading.Event(), list[str]()
+
+    @around_execute
+    async def watch(ctx: Context) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            ends.append("around")
+
+    @harness.handler("work", timeout=0.05, max_attempts=1)
+    def work() -> None:
+        go_on.wait(WAIT_SECONDS)
+
+    task = await harness.submit("work")
+    async with harness.running() as runner:
+        await harness.ended(task)
+        assert runner.worker.executor.stuck == 1
+        assert ends == ["around"]
+        go_on.set()
+        await until(lambda: runner.worker.executor.stuck == 0)
+    assert (await harness.row(task)).error.startswith("Timeout")
+
+
+async def test_hooks_follow_every_end_with_its_reason(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[tuple[str, str, int, str | None]] = []
+
+    @resource
+    async def inbox() -> AsyncIterator[list[str]]:
+        yield ["open"]
+
+    def keep(event: str, end: AttemptEnd) -> None:
+        calls.append((event, end.handler, end.attempt, end.reason))
+
+    @on_success
+    async def success(end: AttemptEnd, inbox: list[str]) -> None:
+        assert inbox == ["open"]
+        keep("success", end)
+
+    @on_failure
+    def failure(end: AttemptEnd) -> None:
+        assert type(end.error).__name__ == "ValueError"
+        keep("failure", end)
+
+    @on_retry
+    async def again(end: AttemptEnd) -> None:
+        keep("retry", end)
+
+    @on_dead
+    async def dead(end: AttemptEnd) -> None:
+        keep("dead", end)
+        raise ConnectionError("pager is away")
+
+    @harness.handler("fine")
+    async def fine() -> None: ...
+
+    @harness.handler("bad", max_attempts=2)
+    async def bad(password: str) -> None:
+        raise ValueError(f"wrong: {password}")
+
+    tasks = [await harness.submit("fine"), await harness.submit("bad", {"password": "hunter2-secret"})]
+    await harness.work()
+    assert [await harness.state(task) for task in tasks] == ["succeeded", "dead"]
+    reason = "ValueError: wrong: ***"
+    assert sorted(calls, key=str) == sorted(
+        [
+            ("success", "fine", 1, None),
+            ("failure", "bad", 1, reason),
+            ("retry", "bad", 1, reason),
+            ("failure", "bad", 2, reason),
+            ("dead", "bad", 2, reason),
+        ],
+        key=str,
+    )
+    assert "pager is away" in caplog.text
+
+
+async def test_a_runner_that_stops_waits_for_its_hooks(harness: Harness) -> None:
+    ended: list[int] = []
+
+    @on_success
+    async def slow(end: AttemptEnd) -> None:
+        await asyncio.sleep(0.1)
+        ended.append(end.id)
+
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    task = await harness.submit("work")
+    await harness.work()
+    assert ended == [task]
