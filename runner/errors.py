@@ -87,6 +87,13 @@ class UnknownHandler(ConfigurationError):
     """Unknown handler {name!r}. Loaded handlers: {known}. Load the module that defines it with -H package.module."""
 
 
+class DriverMissing(ConfigurationError):
+    """
+    PostgreSQL needs the package psycopg, which cannot be imported: {why}. Install it with:
+    pip install 'tasktui[postgres]'.
+    """
+
+
 class WouldBlock(ConfigurationError):
     """{call}() would block the running event loop. Use this instead: await {instead}(...)."""
 

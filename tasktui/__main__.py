@@ -1,10 +1,15 @@
-"""`tasktui`: prints a line immediately, then loads the console, which takes most of a second."""
+"""The programs `tasktui` and `runner`. `tasktui` prints a line first: loading the console takes most of a second."""
 
 import gc
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 WAITING = "tasktui is starting ..."
 ERASED = "\r\x1b[2K"
+
+CONFIGURATION = 3
+"""The exit code for a hidden package, as in runner.cli.exit_codes."""
 
 
 def main() -> int:
@@ -14,8 +19,9 @@ def main() -> int:
         The exit code.
     """
     # Garbage collection during the imports would take a fifth of the start-up time; see `preload`.
-
     gc.disable()
+    if _package_is_hidden("tasktui"):
+        return CONFIGURATION
     from tasktui.startup.arguments import parse
 
     arguments = parse(sys.argv[1:])
@@ -28,6 +34,30 @@ def main() -> int:
         return run(arguments, _erase if is_tty else bool)
     except KeyboardInterrupt:
         return 130
+
+
+def run_command_line() -> int:
+    """Run the program `runner`, unless another file hides its package.
+
+    Returns:
+        The exit code.
+    """
+    if _package_is_hidden("runner"):
+        return CONFIGURATION
+    from runner.cli import main as run
+
+    return run()
+
+
+def _package_is_hidden(program: str) -> bool:
+    """Report a file of an application with the name of the package `runner`, which Python would import instead."""
+    spec = find_spec("runner")
+    origin = Path(spec.origin if spec is not None and spec.origin else "runner")
+    if origin.parent == Path(__file__).parent.with_name("runner"):
+        return False
+    advice = "Rename it, or remove its directory from PYTHONPATH"
+    print(f"{program}: {origin} hides the package runner of tasktui. {advice}.", file=sys.stderr)
+    return True
 
 
 def _erase() -> None:

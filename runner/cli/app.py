@@ -29,7 +29,9 @@ class CliCommand(NamedTuple):
     module: str
 
 
-ALONE = ("--help", "--version")
+COMPLETION = "--install-completion"
+
+ALONE = ("--help", "--version", COMPLETION)
 """Options that need no command."""
 
 RUN, INSPECT, OPERATE, MAINTAIN = "Run", "Inspect", "Operate", "Maintain"
@@ -87,6 +89,7 @@ def build(verb_name: str = "") -> App:
         print_error=False,
         exit_on_error=False,
     )
+    app.register_install_completion_command(COMPLETION, help="Complete commands and options in your shell.")
     groups = {name: Group(name, sort_key=index) for index, name in enumerate((RUN, INSPECT, OPERATE, MAINTAIN))}
     for index, verb in enumerate(CLI_COMMANDS):
         path = f"runner.cli.{verb.module}:{verb.name}"

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from runner.db.async_core import AsyncCoreConnection
 from runner.db.filesystem import create_private, identity
+from runner.errors import DriverMissing
 
 READING: dict[str, dict[str, Any]] = {
     "postgresql": {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"},
@@ -60,6 +61,22 @@ def options(url: sa.URL) -> dict[str, Any]:
         return {"connect_args": {"timeout": BUSY_SECONDS}, "pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW}
     connect_args = {name: value for name, value in POSTGRESQL_OPTIONS.items() if name not in url.query}
     return {"connect_args": connect_args, "pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW, "pool_use_lifo": True}
+
+
+def require_driver(kind: str) -> None:
+    """Import the driver of a database, which is an optional package for PostgreSQL.
+
+    Args:
+        kind: kind of the database.
+
+    Raises:
+        DriverMissing: psycopg is not installed, or it finds no libpq.
+    """
+    if kind == "postgresql":
+        try:
+            import psycopg  # noqa: F401 - SQLAlchemy would report a traceback
+        except ImportError as error:
+            raise DriverMissing(why=" ".join(str(error).split())) from None
 
 
 def most_connections(transactions: int, *, notify: bool) -> int:

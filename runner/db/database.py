@@ -95,9 +95,11 @@ class Database:
 
         Raises:
             InvalidUrl: the URL is malformed, or its database is not supported.
+            DriverMissing: the driver of the database is not installed.
             UnsafeFile: the SQLite file is on a network file system.
         """
         target = async_url(url)
+        connect.require_driver(target.get_backend_name())
         if target.get_backend_name() == "sqlite":
             refuse_remote(target.database or "")
         if read_only:

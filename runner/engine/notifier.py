@@ -5,15 +5,16 @@ import logging
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import Any
-
-import psycopg
+from typing import TYPE_CHECKING, Any
 
 from runner.db.async_core import AsyncCoreEngine
 from runner.db.connect import POSTGRESQL_OPTIONS
 from runner.db.database import Database
 from runner.db.dialects.postgresql import channel
 from runner.db.schema import Tables
+
+if TYPE_CHECKING:
+    import psycopg  # optional, as PostgreSQL is
 
 log = logging.getLogger("runner.notifier")
 
@@ -33,6 +34,8 @@ async def listen(database: Database, on_submit: Callable[[], None]) -> None:
     LISTEN needs a connection of its own: it is session state. Behind a pooler that shares sessions no notifications
     arrive, and polling finds the tasks.
     """
+    import psycopg
+
     while True:
         try:
             connection = await _connect(database.engine)
@@ -45,7 +48,7 @@ async def listen(database: Database, on_submit: Callable[[], None]) -> None:
         await asyncio.sleep(RECONNECT_DELAY)
 
 
-async def _wait_for_notifications(connection: psycopg.pq.abc.PGconn, on_submit: Callable[[], None]) -> None:
+async def _wait_for_notifications(connection: "psycopg.pq.abc.PGconn", on_submit: Callable[[], None]) -> None:
     """Wait on the socket. psycopg's own `notifies` wakes up ten times a second."""
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
     socket = connection.socket  # not available once the connection is broken
@@ -64,7 +67,9 @@ async def _wait_for_notifications(connection: psycopg.pq.abc.PGconn, on_submit: 
         loop.remove_reader(socket)
 
 
-async def _connect(engine: AsyncCoreEngine) -> psycopg.AsyncConnection[tuple[object, ...]]:
+async def _connect(engine: AsyncCoreEngine) -> "psycopg.AsyncConnection[tuple[object, ...]]":
+    import psycopg
+
     args, kwargs = engine.dialect.create_connect_args(engine.url)
     kwargs.pop("context", None)
     options: dict[str, Any] = POSTGRESQL_OPTIONS | dict(kwargs) | {"autocommit": True}

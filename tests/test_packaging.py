@@ -1,0 +1,52 @@
+"""The installed programs: optional packages, shell completion, and files that hide the package `runner`."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.cli.app import CLI_COMMANDS
+from runner.cli.exit_codes import Exit
+from tests.cli.conftest import Call, _alone, call
+
+__all__ = ["_alone", "call"]
+
+
+@pytest.mark.parametrize("program", ["runner", "tasktui"])
+@pytest.mark.parametrize("namesake", ["runner.py", "runner/__init__.py"])
+def test_a_file_that_hides_the_package_is_named_and_not_imported(tmp_path: Path, program: str, namesake: str) -> None:
+    file = tmp_path / "app" / namesake
+    file.parent.mkdir(parents=True)
+    file.write_text("raise RuntimeError('imported')")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "app")}
+    command = [str(Path(sys.executable).with_name(program)), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == Exit.CONFIGURATION
+    assert done.stderr.startswith(f"{program}: {file} hides the package runner of tasktui. Rename it")
+
+
+def test_handlers_that_mean_their_own_module_runner_get_an_explanation(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "runner.py").write_text("pool = []")
+    (tmp_path / "shop_jobs.py").write_text("from runner import pool")
+    result = call("work", "-H", "shop_jobs")
+    assert result.code == Exit.CONFIGURATION
+    assert "Your runner.py and tasktui's package have the same name: rename yours" in result.err
+
+
+def test_postgresql_without_its_driver_names_the_extra(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    result = call("tasks", "--url", "postgresql://127.0.0.1:1/nothing")
+    assert result.code == Exit.CONFIGURATION
+    assert "pip install 'tasktui[postgres]'" in result.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
+def test_a_shell_completes_every_command(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert call("--install-completion", "--shell", shell).code == Exit.OK
+    text = "".join(file.read_text() for file in tmp_path.rglob("*") if file.is_file())
+    assert not {verb.name for verb in CLI_COMMANDS if verb.name not in text}
