@@ -1,5 +1,6 @@
 """The Textual application: screens, global keys, commands, and the crash message."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from runner.filter import saved as views
 from tasktui.commands.parse import parse_command
 from tasktui.commands.run import run_command
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
+from tasktui.render import theme
+from tasktui.render.theme import THEMES, Ascii, suitable
 from tasktui.screens import MODES as SCREENS
 from tasktui.screens import preload
 from tasktui.screens.live import LiveScreen
@@ -27,10 +30,15 @@ from tasktui.session.session import Session
 from tasktui.terminal.crash import crash_text
 from tasktui.terminal.key_buffer import KeyBuffer
 from tasktui.terminal.keyboard import Keyboard, NoColor, forgive_bad_bytes
-from tasktui.widgets import footer
 
 PRELOAD_DELAY = 0.2
 """Seconds between the first data and loading further modules, so that the first screen is drawn before."""
+
+AUTO = "auto"
+"""The name that chooses a theme by the terminal."""
+
+MOST_NOTICES = 50
+"""Notices that the console remembers."""
 
 
 def _palette() -> type[Provider]:
@@ -51,17 +59,57 @@ class Console(KeyBuffer):
         # With priority, the application handles the key before it dispatches the next one. The following keys are meant
         # for the new screen or command line, not for the widget that has the focus now.
         *(Binding(mode.key, f"go('{name}')", mode.title, show=False, priority=True) for name, mode in SCREENS.items()),
-        Binding("question_mark", "help", "Help", key_display="?"),
+        Binding("question_mark", "help", "Help", key_display="?", show=False),
         Binding("colon", "command", "Command", key_display=":", show=False, priority=True),
         Binding("ctrl+p", "command_palette", "Palette", show=False, priority=True),
         Binding("h", "health", "Database health", show=False),
         Binding("q", "quit", "Quit", show=False),
     ]
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, theme_name: str = "", *, ascii_signs: bool = False) -> None:
         super().__init__()
         self.session = session
+        self.notices: list[str] = []
         self._preloaded = False
+        self._ascii = ascii_signs
+        for palette in THEMES.values():
+            self.register_theme(palette.textual())
+        self.apply_theme(theme_name or self._saved_theme() or suitable(os.environ))
+
+    def _saved_theme(self) -> str:
+        """The theme that the operator chose for this profile."""
+        try:
+            return views.load(self._theme_file).get(self.session.name, "")
+        except InvalidInput:
+            return ""
+
+    @property
+    def _theme_file(self) -> Path:
+        return self.session.views.with_name("themes.json")
+
+    def apply_theme(self, name: str) -> None:
+        """Draw with a theme.
+
+        Raises:
+            InvalidInput: the theme does not exist.
+        """
+        self.theme = f"console-{theme.use(name).name}"
+
+    def change_theme(self, name: str) -> None:
+        """Draw with another theme, and keep it for this profile; `auto` chooses by the terminal.
+
+        Raises:
+            InvalidInput: the theme does not exist, or the choice cannot be kept.
+        """
+        self.apply_theme(suitable(os.environ) if name == AUTO else name)
+        for screen in self.screen_stack:
+            if isinstance(screen, LiveScreen):
+                screen.redraw()
+        if name == AUTO:
+            if self._saved_theme():
+                views.delete(self._theme_file, self.session.name)
+        else:
+            views.save(self._theme_file, self.session.name, name)
 
     async def action_go(self, mode: str) -> None:
         """Switch to a screen. The following keys wait for it."""
@@ -88,7 +136,8 @@ class Console(KeyBuffer):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Remove all colours if NO_COLOR is set."""
-        return [NoColor()] if self.no_color else super().get_line_filters()
+        filters = [NoColor()] if self.no_color or theme.current().name == "none" else super().get_line_filters()
+        return [*filters, Ascii()] if self._ascii else filters
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave letters to inputs that have the focus, and show the stop key only while an operation is in progress."""
@@ -154,8 +203,11 @@ class Console(KeyBuffer):
         self.show_notice(message.text, bad=message.bad)
 
     def show_notice(self, text: str, *, bad: bool = False) -> None:
-        """Show a notice."""
-        footer.show(self, text, bad=bad)
+        """Show a notice on the screen in front, and on the one below a dialog."""
+        self.notices = [*self.notices, text][-MOST_NOTICES:]
+        for screen in self.screen_stack:
+            if isinstance(screen, LiveScreen):
+                screen.show_message(text, bad=bad)
 
     def _fatal_error(self) -> None:
         """Exit with our own message: the default one prints local variables, and so passwords and payloads."""

@@ -52,7 +52,7 @@ class CheckStatus(StrEnum):
     WRONG = "wrong"
 
 
-SIGNS = {CheckStatus.WELL: "✔", CheckStatus.NOTE: "!", CheckStatus.WRONG: "✖"}
+SIGNS = {CheckStatus.WELL: "✓", CheckStatus.NOTE: "!", CheckStatus.WRONG: "✗"}
 
 
 class Finding(NamedTuple):

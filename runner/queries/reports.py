@@ -225,3 +225,49 @@ def _histogram(text: Any) -> list[int]:
 def _total(row: Sequence[Any], durations: list[int]) -> Total:
     p50, p95 = (percentile(durations, q) for q in (0.5, 0.95))
     return Total(as_text(row[0]), as_text(row[1]), _flow(row[2:]), tuple(durations), p50, p95)
+
+
+async def run_times(tx: Transaction, since: datetime) -> dict[datetime, list[int]]:
+    """Read the durations of all attempts by minute; see runner.policy.histogram for the bins.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        since: the first minute, aware.
+
+    Returns:
+        One histogram per minute; empty beyond MOST_ROWS, because a partial one would mislead.
+    """
+    minute = tx.tables.minute.c
+    columns = (minute.minute, sa.cast(minute.durations, sa.Text), sa.func.count())
+    statement = sa.select(*columns).where(minute.minute >= since).group_by(*columns[:2]).limit(MOST_ROWS + 1)
+    rows = await tx.rows(statement)
+    by_minute: dict[datetime, list[list[int]]] = defaultdict(list)
+    for beginning, text, repeats in rows if len(rows) <= MOST_ROWS else ():
+        if at := moment(beginning):
+            by_minute[at].append([count * repeats for count in _histogram(text)])
+    return {at: merged(histograms) for at, histograms in by_minute.items()}
+
+
+async def results_by_runner(tx: Transaction, since: datetime) -> dict[int, Flow]:
+    """Sum up by runner, also for runners that are no longer registered.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        since: the first minute, aware.
+    """
+    minute = tx.tables.minute.c
+    statement = sa.select(minute.runner_id, *_sums(tx)).where(minute.minute >= since).group_by(minute.runner_id)
+    return {row[0]: _flow(row[1:]) for row in await tx.rows(statement)}
+
+
+async def failing_handlers(tx: Transaction, since: datetime) -> int:
+    """Count the handlers with failed attempts.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        since: the first minute, aware.
+    """
+    minute = tx.tables.minute.c
+    failed = (minute.retried > 0) | (minute.died > 0)
+    statement = sa.select(sa.func.count(minute.handler.distinct())).where(minute.minute >= since, failed)
+    return int((await tx.rows(statement))[0][0])

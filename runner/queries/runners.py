@@ -164,3 +164,27 @@ def takes(handlers: Collection[str], queues: Collection[str], queue: str, handle
         handler: the handler of the tasks.
     """
     return handler in handlers and (not queues or queue in queues)
+
+
+async def busy_slots(tx: Transaction, cap: int = 10_000) -> dict[int, dict[str, int]]:
+    """Count the running tasks of each runner by handler, most first.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        cap: maximum number of tasks to count, over all runners.
+    """
+    task = tx.tables.task.c
+    window = sa.select(task.runner_id, task.handler).where(is_state(task.state, State.RUNNING)).limit(cap).subquery()
+    groups = (window.c.runner_id, window.c.handler)
+    rows = await tx.rows(sa.select(*groups, sa.func.count().label("number")).group_by(*groups))
+    slots: dict[int, dict[str, int]] = defaultdict(dict)
+    for runner_id, handler, number in sorted(rows, key=lambda row: (-row[2], as_text(row[1]))):
+        if runner_id is not None:
+            slots[runner_id][as_text(handler)] = number
+    return dict(slots)
+
+
+async def silent_runners(tx: Transaction) -> int:
+    """Count the registered runners whose lease has expired."""
+    runner = tx.tables.runner.c
+    return int((await tx.rows(sa.select(sa.func.count()).where(runner.lease_until < db_now())))[0][0])

@@ -18,13 +18,13 @@ MOST_MARKS = 4
 SIGNS: Mapping[Shown, str] = MappingProxyType(
     {
         Shown.READY: "○",
-        Shown.SCHEDULED: "◷",
+        Shown.SCHEDULED: "◔",
         Shown.RETRYING: "↻",
-        Shown.BLOCKED: "◌",
-        Shown.RUNNING: "▷",
-        Shown.LOST: "?",
-        Shown.SUCCEEDED: "✔",
-        Shown.DEAD: "✖",
+        Shown.BLOCKED: "◇",
+        Shown.RUNNING: "►",
+        Shown.LOST: "◌",
+        Shown.SUCCEEDED: "✓",
+        Shown.DEAD: "✗",
         Shown.CANCELLED: "⊘",
     }
 )

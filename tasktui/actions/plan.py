@@ -100,9 +100,9 @@ def plan_lines(plan: ActionPlan, database: str) -> list[Content]:
     if len(groups) > MOST_GROUPS:
         rest = sum(number for _, number in groups[MOST_GROUPS:])
         parts.append(content(f"  {rest:>6,}  in other states and queues"))
-    parts += [content((f"  {number:,} skipped: {line(why)}", "yellow")) for why, number in plan.skipped.items()]
+    parts += [content((f"  {number:,} skipped: {line(why)}", "retrying")) for why, number in plan.skipped.items()]
     if plan.last:
-        parts.append(content((f"  {plan.last:,} {LAST}", "yellow")))
+        parts.append(content((f"  {plan.last:,} {LAST}", "retrying")))
     for task in plan.samples:
         texts = (
             str(task.id),
@@ -110,5 +110,5 @@ def plan_lines(plan: ActionPlan, database: str) -> list[Content]:
             line(task.key, 20),
             line(formatting.reason(task.error) or None, 40),
         )
-        parts.append(content((f"  {'  '.join(texts)}", "dim")))
+        parts.append(content((f"  {'  '.join(texts)}", "muted")))
     return parts

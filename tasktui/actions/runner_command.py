@@ -23,7 +23,7 @@ def ask(action: Action, session: Session, targets: Targets) -> Dialog | None:
     about = [content((f"{action.label} {name} at its next heartbeat", "bold"))]
     about.append(content(f"  {runner.running_tasks:,} of {runner.capacity:,} slots in use"))
     if not runner.alive:
-        about.append(content((f"  no heartbeat for {formatting.age(runner.heartbeat_age)}", "yellow")))
+        about.append(content((f"  no heartbeat for {formatting.age(runner.heartbeat_age)}", "retrying")))
     return Question(
         action,
         about,

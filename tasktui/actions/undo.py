@@ -105,7 +105,7 @@ async def _ask_for_group(action: Action, session: Session, entry: "AuditRecord")
 def _about_group(entry: "AuditRecord", preview: "UndoPreview", skipped: Sequence[str]) -> list[Content]:
     change = f"{line(formatting.verb(entry.verb))} of {len(preview.changes):,}{'+' if preview.more else ''} tasks"
     about = [content((f"Undo {change} by {line(entry.operator)}", "bold")), content(f"  {preview.number} to undo")]
-    return about + [content((text, "yellow")) for text in skipped]
+    return about + [content((text, "retrying")) for text in skipped]
 
 
 def _undo_group(session: Session, group: str, preview: "UndoPreview", confirmation: Confirmation) -> BulkChange:

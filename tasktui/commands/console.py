@@ -34,6 +34,10 @@ class CommandTarget(Protocol):
         """Open the command line with a command's name."""
         ...
 
+    def change_theme(self, name: str) -> None:
+        """Draw with another theme."""
+        ...
+
     def list_tasks(self, filter_text: str) -> None:
         """Show the tasks that match a filter."""
         ...

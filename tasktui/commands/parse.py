@@ -8,6 +8,7 @@ from runner.filter.fields import suggestion
 from runner.filter.sort import SORTS
 from runner.operations.pause import PauseKind, PauseTarget
 from tasktui.data.complete_filter import complete_filter, first_of
+from tasktui.render.theme import THEMES
 
 
 class CommandSpec(NamedTuple):
@@ -41,6 +42,7 @@ COMMANDS = {
         CommandSpec("view", "[NAME]", "apply a saved filter; without NAME, list them"),
         CommandSpec("save", "NAME", "save the current filter under a name"),
         CommandSpec("forget", "NAME", "delete a saved filter"),
+        CommandSpec("theme", "NAME", "draw with dark, light, sixteen or none; auto chooses by the terminal"),
         CommandSpec("stop", "", "stop the running operation after its current chunk"),
         CommandSpec("write", "[TIME] [REASON]", "allow changes for a time: :write 10m mend the mail queue"),
         CommandSpec("lock", "", "forbid changes"),
@@ -111,8 +113,8 @@ def _complete_words(name: str, prefix: str, names: Mapping[str, Sequence[str]]) 
     match name:
         case "tasks":
             return complete_filter(prefix, names)
-        case "view" | "forget":
-            return first_of(prefix, names.get("view", ()))
+        case "view" | "forget" | "theme":
+            return first_of(prefix, ("auto", *THEMES) if name == "theme" else names.get("view", ()))
         case "sort":
             return first_of(prefix, tuple(SORTS)) if prefix else None
         case "write" if not prefix:

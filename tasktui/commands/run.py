@@ -66,6 +66,10 @@ def _task(console: CommandTarget, command: Command) -> None:
     console.switch_mode("task")
 
 
+def _theme(console: CommandTarget, command: Command) -> None:
+    console.change_theme(command.rest)
+
+
 def _view(console: CommandTarget, command: Command) -> None:
     filters, name = saved.load(console.session.views), command.rest
     if name:
@@ -131,6 +135,7 @@ FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {
     "tasks": _tasks,
     "sort": _sort,
     "task": _task,
+    "theme": _theme,
     "view": _view,
     "save": _save,
     "forget": _forget,

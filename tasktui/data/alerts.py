@@ -1,6 +1,7 @@
-"""Alerts: problems in order of severity, each in one sentence with figures."""
+"""Alerts: problems with causes before symptoms, each in one sentence with figures."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from datetime import datetime, tzinfo
 from itertools import islice
 from typing import NamedTuple
@@ -8,11 +9,12 @@ from typing import NamedTuple
 from runner.queries.counting import Count
 from runner.queries.pauses import Pause
 from runner.queries.queues import QueueCounts
+from runner.queries.reports import Flow
 from runner.queries.runners import RunnerRow
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.data.overview import MINUTE, Overview, Slowdown, per_minute
-from tasktui.render.render import line
+from tasktui.render.render import brief, line
 
 MAX_KINDS = 3
 """Error types listed in an alert."""
@@ -20,45 +22,72 @@ MAX_KINDS = 3
 MAX_TEXT = 60
 """Maximum characters of a text from the database."""
 
+HELD = 0.8
+"""Share of the slots of a pool from which one handler holds the pool."""
+
+MOSTLY = 0.9
+"""Share of failed attempts from which a runner fails, if the other runners do not."""
+
+ENOUGH = 10
+"""Attempts of a runner in ten minutes that suffice to judge it."""
+
 
 class Alert(NamedTuple):
     """One alert.
 
     Args:
-        sign: severity.
-        text: sanitized sentence.
-        style: Rich style, in addition to the sign.
+        role: state whose sign and colour it has: `dead` is broken, `retrying` is worth watching, `lost`, `paused`.
+        title: sanitized subject and verb: `mail falls behind`.
+        text: sanitized rest of the sentence, with figures.
+        key: the key that leads to the cause; empty if there is none.
+        label: what the key opens.
     """
 
-    sign: str
-    text: str
-    style: str = ""
+    role: str
+    title: str
+    text: str = ""
+    key: str = ""
+    label: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Title and text."""
+        return f"{self.title}: {self.text}" if self.text else self.title
 
 
-def alerts(overview: Overview, zone: tzinfo) -> Iterator[Alert]:
-    """List the current problems.
+def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None = None) -> Iterator[Alert]:
+    """List the current problems, causes first.
 
     Args:
         overview: the figures.
         zone: time zone of the displayed times.
+        results: results of the last ten minutes by runner.
     """
+    outage = list(_no_runner(overview))
+    yield from outage
+    held = list(_held_pools(overview))
+    yield from held
+    yield from _failing_runners(overview, results or {})
     for queue in overview.queues:
-        if queue.falls_behind:
-            yield Alert("✖", _behind(queue, overview.diagnoses.slow.get(queue.queue)), "bold red")
+        if queue.falls_behind and not outage:
+            text = _behind(queue, overview.diagnoses.slow.get(queue.queue))
+            yield Alert(
+                "retrying" if held else "dead", f"{line(queue.queue, MAX_TEXT)} falls behind", text, "↵", "tasks"
+            )
     for name, (failed, attempts) in overview.failing.items():
-        yield Alert("✖", _failing(name, failed, attempts, overview.diagnoses.errors.get(name)), "bold red")
-    yield from _lost(overview)
+        text = _failing(failed, attempts, overview.diagnoses.errors.get(name))
+        yield Alert("dead", f"{line(name, MAX_TEXT)} is failing", text, "4", "failures")
+    if not outage:
+        yield from _lost(overview)
     yield from _dead(overview, zone)
     for runner in overview.runners:
         yield from _silent(runner)
-    for unknown in overview.unknown:
+    for unknown in overview.unknown if not outage else ():
         queues = line(", ".join(unknown.queues), MAX_TEXT)
-        wait = (
-            f"due for {formatting.age(unknown.due)}" if unknown.due >= 0 else f"due in {formatting.age(-unknown.due)}"
-        )
-        yield Alert(
-            "!", f"no live runner takes handler {line(unknown.handler, MAX_TEXT)} (queue {queues}, {wait})", "bold"
-        )
+        wait = formatting.age(abs(unknown.due))
+        due = f"due for {wait}" if unknown.due >= 0 else f"due in {wait}"
+        name = line(unknown.handler, MAX_TEXT)
+        yield Alert("retrying", f"no live runner takes {name}", f"queue {queues}, {due}", "5", "runners")
     for queue in overview.queues:
         if queue.paused:
             yield _paused(line(queue.queue, MAX_TEXT), queue.paused, overview.at, zone)
@@ -66,25 +95,91 @@ def alerts(overview: Overview, zone: tzinfo) -> Iterator[Alert]:
         yield _paused(f"handler {line(handler, MAX_TEXT)}", pause, overview.at, zone)
 
 
-def workforce(overview: Overview) -> str:
-    """The number of live runners, their tasks and their slots."""
-    alive = [runner for runner in overview.runners if runner.alive]
-    slots, tasks = (sum(getattr(runner, name) for runner in alive) for name in ("capacity", "running_tasks"))
-    return f"{count_noun(len(alive), 'runner')} alive, {count_noun(tasks, 'task')} held, {slots:,} slots"
+def _no_runner(overview: Overview) -> Iterator[Alert]:
+    """All runners are dead: the cause of every queue that falls behind."""
+    if overview.alive:
+        return
+    waiting = [queue.ready for queue in overview.queues]
+    lost = sum(queue.lost.number for queue in overview.queues)
+    ready = Count(sum(count.number for count in waiting), any(count.more for count in waiting))
+    if not (ready.number or lost or overview.runners):
+        return
+    silent = min(overview.runners, key=lambda runner: runner.heartbeat_age, default=None)
+    if silent is None:
+        seen = "none is registered"
+    else:
+        name = f"{line(silent.host, MAX_TEXT)}:{silent.pid}"
+        seen = f"{name} was the last, {formatting.age(silent.heartbeat_age)} ago"
+    wait = f"{ready.of('task')} {'waits' if ready == Count(1) else 'wait'}"
+    rescue = f", {count_noun(lost, 'lost task')} cannot be rescued" if lost else ""
+    yield Alert("dead", "No runner is alive", f"{seen}; {wait}{rescue}; start one: runner work", "5", "runners")
+
+
+def pools(overview: Overview) -> Iterator[tuple[str, int, Counter[str]]]:
+    """The slots of the live runners: name, number, and running tasks by handler, apart for threads and async handlers.
+
+    A thread pool and the async slots of a runner do not help each other out: one of them may be full while the other
+    is free.
+    """
+    slots = {"thread": 0, "async": 0}
+    busy: dict[str, Counter[str]] = {"thread": Counter(), "async": Counter()}
+    for runner in overview.alive:
+        slots["thread"] += runner.threads
+        slots["async"] += max(0, runner.capacity - runner.threads)
+        for handler, number in overview.slots.get(runner.id, {}).items():
+            busy["thread" if handler in runner.threaded else "async"][handler] += number
+    for name, number in slots.items():
+        yield name, number, busy[name]
+
+
+def _held_pools(overview: Overview) -> Iterator[Alert]:
+    """One handler holds all slots of a pool while other tasks wait."""
+    waiting = sum(queue.ready.number for queue in overview.queues if not queue.paused)
+    if not waiting:
+        return
+    for name, slots, busy in pools(overview):
+        if not slots or sum(busy.values()) < slots or not busy:
+            continue
+        handler, number = busy.most_common(1)[0]
+        if number >= HELD * slots:
+            queues = [
+                line(queue.queue, MAX_TEXT) for queue in overview.queues if queue.ready.number and not queue.paused
+            ]
+            behind = (
+                f"{waiting:,} ready {'task waits' if waiting == 1 else 'tasks wait'} in {', '.join(queues[:MAX_KINDS])}"
+            )
+            title = f"{line(handler, MAX_TEXT)} holds {number} of {slots} {name} slots"
+            yield Alert("dead", title, behind, "5", "runners")
+
+
+def _failing_runners(overview: Overview, results: Mapping[int, Flow]) -> Iterator[Alert]:
+    """A runner that fails nearly everything while others do not: a full disk, a network, a broken deploy."""
+    alive = {runner.id: runner for runner in overview.alive}
+    for id, flow in results.items():
+        attempts = flow.failed + flow.succeeded
+        others = [other for runner, other in results.items() if runner != id]
+        other_attempts = sum(other.failed + other.succeeded for other in others)
+        other_failed = sum(other.failed for other in others)
+        if id not in alive or attempts < ENOUGH or flow.failed < MOSTLY * attempts:
+            continue
+        if other_attempts >= ENOUGH and other_failed < other_attempts / 2:
+            name = f"{line(alive[id].host, MAX_TEXT)}:{alive[id].pid}"
+            share = f"on other runners {other_failed / other_attempts:.0%}"
+            text = f"{flow.failed:,} of {attempts:,} attempts in ten minutes; {share}"
+            yield Alert("dead", f"{name} fails nearly everything", text, "5", "runners")
 
 
 def _behind(queue: QueueCounts, slow: Slowdown | None) -> str:
-    text = f"{line(queue.queue, MAX_TEXT)} is falling behind: {queue.arrived} in, {queue.minute.ended:,} out per minute"
+    text = f"{queue.arrived} in, {queue.minute.ended:,} out per minute"
     if slow is None or slow.p95 is None:
         return text
     before = f", was {formatting.duration(slow.before)}" if slow.before is not None else ""
     return f"{text}; slowest handler {line(slow.handler, MAX_TEXT)} (p95 {formatting.duration(slow.p95)}{before})"
 
 
-def _failing(queue: str, failed: int, attempts: int, error: str | None) -> str:
-    mostly = f", mostly {line(error, MAX_TEXT)}" if error else ""
-    counts = f"{failed:,} of {count_noun(attempts, 'attempt')} failed in ten minutes"
-    return f"{line(queue, MAX_TEXT)} is failing: {counts}{mostly} (press 4)"
+def _failing(failed: int, attempts: int, error: str | None) -> str:
+    mostly = f", mostly {line(brief(error), MAX_TEXT)}" if error else ""
+    return f"{failed:,} of {count_noun(attempts, 'attempt')} failed in ten minutes{mostly}"
 
 
 def _dead(overview: Overview, zone: tzinfo) -> Iterator[Alert]:
@@ -95,23 +190,29 @@ def _dead(overview: Overview, zone: tzinfo) -> Iterator[Alert]:
     first = next(index for index, number in enumerate(deaths) if number)
     since = (overview.at - (len(deaths) - 1 - first) * MINUTE).astimezone(zone)
     kinds = overview.diagnoses.deaths
-    largest = ", ".join(f"{line(kind, MAX_TEXT)} {number:,}" for kind, number in islice(kinds.items(), MAX_KINDS))
+    largest = ", ".join(
+        f"{line(brief(kind), MAX_TEXT)} {number:,}" for kind, number in islice(kinds.items(), MAX_KINDS)
+    )
     more = f", {len(kinds) - MAX_KINDS:,} more" if len(kinds) > MAX_KINDS else ""
-    errors = f": {largest}{more}" if largest else ""
+    errors = [f"{largest}{more}"] if largest else []
     dead = Count(sum(queue.dead.number for queue in overview.queues), any(queue.dead.more for queue in overview.queues))
-    still = "" if dead == Count(total) else f", {dead} still dead"
-    yield Alert("✖", f"{total:,} dead since {since:%H:%M}{still}{errors} (press 4)", "red")
+    still = [] if dead == Count(total) else [f"{dead} still dead"]
+    yield Alert("dead", f"{total:,} dead since {since:%H:%M}", "; ".join([*errors, *still]), "4", "failures")
 
 
 def _silent(runner: RunnerRow) -> Iterator[Alert]:
-    name = f"runner {runner.id} ({line(runner.host, MAX_TEXT)}:{runner.pid})"
-    tasks = count_noun(runner.running_tasks, "task")
+    name = f"{line(runner.host, MAX_TEXT)}:{runner.pid}"
+    tasks, age = count_noun(runner.running_tasks, "task"), formatting.age(runner.heartbeat_age)
     if not runner.alive:
-        age = formatting.age(runner.heartbeat_age)
-        yield Alert("!", f"{name} is lost: no heartbeat for {age}, holds {tasks}", "bold")
+        yield Alert("lost", f"{name} is lost", f"no heartbeat for {age}, holds {tasks}", "5", "runners")
     elif runner.heartbeat_age > runner.lease:
-        age, rescue = formatting.age(runner.heartbeat_age), formatting.age(runner.lease)
-        yield Alert("!", f"{name} has sent no heartbeat for {age}; rescue of {tasks} in {rescue}", "bold")
+        yield Alert(
+            "lost",
+            f"{name} is silent for {age}",
+            f"rescue of {tasks} in {formatting.age(runner.lease)}",
+            "5",
+            "runners",
+        )
 
 
 def _lost(overview: Overview) -> Iterator[Alert]:
@@ -119,11 +220,9 @@ def _lost(overview: Overview) -> Iterator[Alert]:
     if not lost:
         return
     count = Count(sum(each.number for each in lost.values()), any(each.more for each in lost.values()))
-    are, their, them = ("is", "its", "it") if count == Count(1) else ("are", "their", "them")
-    alive = any(runner.alive for runner in overview.runners)
-    rescue = f"a live runner will rescue {them}" if alive else f"no live runner can rescue {them}"
-    text = f"{count.of('task')} of {', '.join(lost)} {are} lost: {their} runner's lease expired; {rescue}"
-    yield Alert("✖", text, "bold red")
+    are, them = ("is", "it") if count == Count(1) else ("are", "them")
+    text = f"the lease of the runner expired; a live runner will rescue {them}"
+    yield Alert("lost", f"{count.of('task')} of {', '.join(lost)} {are} lost", text, "5", "runners")
 
 
 def _paused(place: str, pause: Pause, at: datetime, zone: tzinfo) -> Alert:
@@ -132,4 +231,4 @@ def _paused(place: str, pause: Pause, at: datetime, zone: tzinfo) -> Alert:
         until = f"until {pause.until.astimezone(zone):%Y-%m-%d %H:%M}"
     who, since = line(pause.by, MAX_TEXT), formatting.since(pause.since, at)
     why = f": {line(pause.why, MAX_TEXT)}" if pause.why else ""
-    return Alert("⏸", f"{place} paused by {who} {since} ago {until}{why}")
+    return Alert("paused", f"{place} is paused", f"by {who} {since} ago, {until}{why}", "P", "resume")

@@ -1,4 +1,4 @@
-"""A overview: the figures of the overview at one moment."""
+"""The figures of the overview at one moment."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from runner.queries.reports import Flow, MinuteFlow, Total
 from runner.queries.reports import per_minute as read_per_minute
 from runner.queries.reports import pulses as read_pulses
 from runner.queries.reports import totals as read_totals
-from runner.queries.runners import HandlerWithoutRunner, RunnerRow, unknown_handlers
+from runner.queries.runners import HandlerWithoutRunner, RunnerRow, busy_slots, unknown_handlers
 from runner.queries.runners import runners as read_runners
 
 HOUR = timedelta(hours=1)
@@ -82,6 +82,7 @@ class Overview:
         handlers: pauses of handlers.
         diagnoses: diagnoses.
         whole: time when the last hour was last read completely.
+        slots: running tasks of each runner by handler, most first.
         flows: minutes of the last day, on request; else empty.
     """
 
@@ -94,6 +95,12 @@ class Overview:
     whole: datetime
     diagnoses: Diagnoses = Diagnoses()
     flows: tuple[MinuteFlow, ...] = ()
+    slots: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+
+    @property
+    def alive(self) -> tuple[RunnerRow, ...]:
+        """The runners whose lease is valid."""
+        return tuple(runner for runner in self.runners if runner.alive)
 
     @property
     def hour(self) -> list[MinuteFlow]:
@@ -135,6 +142,7 @@ async def read_overview(tx: Transaction, last: Overview | None = None) -> Overvi
         runners=tuple(await read_runners(tx)),
         unknown=tuple(await unknown_handlers(tx)),
         handlers=(await pauses(tx)).handlers,
+        slots=await busy_slots(tx),
     )
 
 

@@ -15,7 +15,7 @@ from runner.text.redact import decode, differences, mask
 from runner.text.times import format_moment
 from tasktui.render.render import block, content, line, state
 
-TITLE = "bold underline"
+TITLE = "bold strong"
 
 
 FOLDED_LINES, FOLDED_CHARACTERS = 16, 2_000
@@ -33,7 +33,7 @@ def detail_lines(detail: TaskDetail, zone: tzinfo, *, reveal: bool = False, unfo
     """
     for name, value in task_fields(detail, zone):
         style = state(detail.task.shown).style if name == "state" else ""
-        yield content((f"{name:>13}  ", "dim"), (line(value), style))
+        yield content((f"{name:>13}  ", "muted"), (line(value), style))
     for title, lines in detail.dependencies.sections():
         yield from _section(title, "\n".join(lines))
     if detail.error:
@@ -65,10 +65,10 @@ def folded(text: str) -> str:
 def change(entry: AuditRecord, at: datetime, zone: tzinfo, *, reveal: bool = False) -> Iterator[Content]:
     """An audit entry: who did what and when, and the changed values."""
     when = f"{format_moment(entry.at, zone)}, {formatting.distance(entry.at, at)}" if entry.at else formatting.NOTHING
-    yield content((when, "dim"))
+    yield content((when, "muted"))
     yield content(f"{'':15}", line(format_entry(entry)))
     for difference in differences(entry.before, entry.after, reveal=reveal, zone=zone):
-        yield content((f"{'':15}{line(difference)}", "dim"))
+        yield content((f"{'':15}{line(difference)}", "muted"))
 
 
 def _section(title: str, text: str) -> Iterator[Content]:
@@ -80,6 +80,6 @@ def _timeline(detail: TaskDetail, zone: tzinfo, *, reveal: bool) -> Iterator[Con
     yield content(("\ntimeline", TITLE))
     for event in timeline(detail, reveal=reveal, zone=zone):
         when = formatting.distance(event.at, detail.at) if event.at else ""
-        yield content((f"{when:>13}  ", "dim"), line(event.text))
-        style = "red" if event.kind == "attempt" else "dim"
+        yield content((f"{when:>13}  ", "muted"), line(event.text))
+        style = "dead" if event.kind == "attempt" else "muted"
         yield from (content((f"{'':15}{line(part)}", style)) for part in event.details)

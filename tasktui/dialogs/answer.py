@@ -59,7 +59,7 @@ class AnswerScreen(ModalScreen[T]):
 
     def compose(self) -> ComposeResult:
         """Build one scrollable text."""
-        yield VerticalScroll(Static(content((f"{self._topic} ...", "dim")), id="answer"), classes="dialog")
+        yield VerticalScroll(Static(content((f"{self._topic} ...", "muted")), id="answer"), classes="dialog")
 
     def on_mount(self) -> None:
         """Read immediately, then periodically."""
@@ -89,11 +89,11 @@ class AnswerScreen(ModalScreen[T]):
         if self._answer is not None:
             width = max(NARROWEST, self.query_one("#answer").size.width)
             answer = list(self.answer_lines(self._answer, width))
-            self._show(lines([*answer, content((f"\n{self.hint()}", "dim"))]))
+            self._show(lines([*answer, content((f"\n{self.hint()}", "muted"))]))
 
     @on(ReadFailed)
     def _show_error(self, message: ReadFailed) -> None:
-        self._show(content((f"{self.FAILING}\n", "bold red"), block(str(message.error))))
+        self._show(content((f"{self.FAILING}\n", "bold dead"), block(str(message.error))))
 
     def _show(self, text: Content) -> None:
         self._reading = False

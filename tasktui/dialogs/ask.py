@@ -33,7 +33,7 @@ class AskScreen(ModalScreen[str | None]):
         with Vertical(classes="dialog"):
             yield Static(content((self._question, "bold")), classes="about")
             yield TextLine(self._answer, compact=True, id="answer")
-            yield Static(content(("\nenter submit, escape cancel", "dim")))
+            yield Static(content(("\nenter submit, escape cancel", "muted")))
 
     def action_cancel(self) -> None:
         """Close without an answer."""

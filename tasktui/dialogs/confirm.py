@@ -57,7 +57,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
             yield from _entry("word", f"Type {word}")
             yield Static("", id="objection")
             sql = ", again for SQL" if self._question.sql else ""
-            yield Static(content((f"type {word} and press enter; escape cancel, ctrl+y copy{sql}", "dim")))
+            yield Static(content((f"type {word} and press enter; escape cancel, ctrl+y copy{sql}", "muted")))
 
     def on_mount(self) -> None:
         """Start at the first input, or at the word if no other input needs attention."""
@@ -82,7 +82,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
 
     def report(self, text: str, *, bad: bool = False) -> None:
         """Show a copied text or an error."""
-        self.query_one("#objection", Static).update(content((block(text), "bold red" if bad else "")))
+        self.query_one("#objection", Static).update(content((block(text), "bold dead" if bad else "")))
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
@@ -107,7 +107,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
             self._reject(line(str(error)))
 
     def _reject(self, why: str) -> None:
-        self.query_one("#objection", Static).update(content((why, "bold red")))
+        self.query_one("#objection", Static).update(content((why, "bold dead")))
 
 
 def _entry(name: str, label: str, value: str = "", hint: str = "") -> ComposeResult:

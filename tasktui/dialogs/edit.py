@@ -59,11 +59,11 @@ class EditScreen(ModalScreen[Result | None]):
                     field.disabled = bool(entry.lock_reason)
                     yield field
                 if entry.lock_reason:
-                    yield Static(content((f"{entry.label} is read-only: {entry.lock_reason}", "dim")))
+                    yield Static(content((f"{entry.label} is read-only: {entry.lock_reason}", "muted")))
             yield from self._confirmation()
             yield Static("", id="conflict")
             yield Static("", id="preview")
-            yield Static(content(("ctrl+s save, escape cancel, ctrl+y copy, again for SQL", "dim")))
+            yield Static(content(("ctrl+s save, escape cancel, ctrl+y copy, again for SQL", "muted")))
 
     def _title(self) -> Content:
         task = self._detail.task
@@ -108,7 +108,7 @@ class EditScreen(ModalScreen[Result | None]):
 
     def report(self, text: str, *, bad: bool = False) -> None:
         """Show a copied text or an error."""
-        self.query_one("#preview", Static).update(content((block(text), "bold red" if bad else "")))
+        self.query_one("#preview", Static).update(content((block(text), "bold dead" if bad else "")))
 
     @on(Input.Changed)
     def _preview(self) -> None:
@@ -160,7 +160,7 @@ class EditScreen(ModalScreen[Result | None]):
         self.query_one("#conflict", Static).update(content(("\n".join(conflict.lines), "bold")))
 
     def _reject(self, why: str) -> None:
-        self.query_one("#preview", Static).update(content((block(why), "bold red")))
+        self.query_one("#preview", Static).update(content((block(why), "bold dead")))
 
     def _edit(self) -> TaskEdit:
         return TaskEdit(self._session, self._detail, self._typed())

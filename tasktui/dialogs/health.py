@@ -58,10 +58,10 @@ def health_lines(vitals: Vitals, name: str, load: int) -> Iterator[Content]:
     """
     health = vitals.health
     yield content((f"{line(name)}: {health.kind} {line(health.version)}", "bold"))
-    yield from (content((f"{label:>20}  ", "dim"), value) for label, value in _rows(vitals, load))
+    yield from (content((f"{label:>20}  ", "muted"), value) for label, value in _rows(vitals, load))
     for issue in health_issues(health):
         yield content((f" ! {line(issue.text)}", "bold"))
-        yield content((f"   → {line(issue.advice)}", "dim"))
+        yield content((f"   → {line(issue.advice)}", "muted"))
 
 
 def _rows(vitals: Vitals, load: int) -> Iterator[tuple[str, str]]:

@@ -42,7 +42,7 @@ def help_of(screen: LiveScreen) -> Content:
         parts.append(content((f"  :{command.name} {command.arguments}".ljust(32), "bold"), command.help))
     parts.append(content(("\nFilter: a space is AND, a comma is OR, a minus is NOT", "bold")))
     for field in FIELDS.values():
-        parts.append(content((f"  {field.name:14}", "bold"), f"{field.help:48}", (field.examples, "dim")))
+        parts.append(content((f"  {field.name:14}", "bold"), f"{field.help:48}", (field.examples, "muted")))
     return lines(parts)
 
 

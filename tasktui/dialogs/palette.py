@@ -33,7 +33,7 @@ class Choice(NamedTuple):
     @property
     def prompt(self) -> Content:
         """Both lines as content; the palette would parse its own help line as markup."""
-        return content(self.title, (f"\n{self.help}", "dim"))
+        return content(self.title, (f"\n{self.help}", "muted"))
 
 
 class Palette(Provider):

@@ -92,8 +92,8 @@ def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> I
         yield content("\n".join(wrapped))
         if cause.advice:
             key = shortcut(cause.advice, answer.task.id)
-            yield content((f"{' ' * len(first)}→ {line(cause.advice)}", "dim"), (key, "bold"))
+            yield content((f"{' ' * len(first)}→ {line(cause.advice)}", "muted"), (key, "bold"))
     if answer.remedies:
         yield content("\n".join(textwrap.wrap(line(sentence(answer.remedies)), width, subsequent_indent=" ")))
     for remedy in answer.remedies:
-        yield content((f" → {line(remedy.commands)}", "dim"), (shortcut(remedy.commands, answer.task.id), "bold"))
+        yield content((f" → {line(remedy.commands)}", "muted"), (shortcut(remedy.commands, answer.task.id), "bold"))

@@ -1,42 +1,66 @@
-"""Plots of values over time, with block characters and axes."""
+"""Plots: areas, sparklines, heat maps, gauges and their axes, drawn with block characters.
 
-from collections.abc import Sequence
+Every plot returns rows whose runs of equal style are joined, so that a line has few segments. Values are resampled to
+the columns of the plot. Themes without shades get signs of different density.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta, tzinfo
+from itertools import groupby
+from typing import NamedTuple
+
+from tasktui.render.rows import Part, Row
+from tasktui.render.theme import SHADES, current
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 EIGHTHS = len(BLOCKS) - 1
-LABEL = 7
-"""Width of the axis and its labels in cells."""
+LABEL = 5
+"""Cells of the labels of an axis."""
+
+TOPS = (1, 2, 3, 4, 5, 6, 8, 10)
+"""The tops of an axis, times a power of ten."""
+
+STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 180, 240, 360, 720, 1440, 2880, 10_080)
+"""Minutes between two labels of a time axis."""
+
+DENSITY = " ░▒▓█"
 
 
-def plot(values: Sequence[float], width: int, height: int, ends: tuple[str, str]) -> list[str]:
-    """Plot values from left to right.
+class Mark(NamedTuple):
+    """A moment in a plot.
 
     Args:
-        values: one per moment, not negative; averaged if there are more values than columns.
-        width: width in cells.
-        height: height of the bars in lines; the ends take one more line.
-        ends: labels below the first and the last value.
-
-    Returns:
-        Lines from top to bottom.
+        at: the moment.
+        text: sanitized label to the left of the line.
+        role: role of its colour.
     """
-    columns = resampled(values, max(1, width - LABEL))
-    top = nice(max(columns, default=0))
-    bars = [round(value / top * height * EIGHTHS) for value in columns]
-    rows = []
-    for level in range(height - 1, -1, -1):
-        label = top * (level + 1) / height if level in (height - 1, height // 2 - 1) else None
-        cells = "".join(BLOCKS[min(max(bar - level * EIGHTHS, 0), EIGHTHS)] for bar in bars)
-        rows.append(f"{_label(label)}{'┤' if label is not None else '│'}{cells}")
-    padding = max(0, len(columns) - len(ends[0]) - len(ends[1]))
-    return [*rows, f"{_label(0)}┼{ends[0]}{'─' * padding}{ends[1]}"]
+
+    at: datetime
+    text: str
+    role: str
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Plot values in one line. The highest value fills the line; values above zero are always visible."""
-    columns = resampled(values, width)
-    top = max(columns) or 1.0
-    return "".join(BLOCKS[max(round(value / top * EIGHTHS), 1 if value else 0)] for value in columns)
+class Span(NamedTuple):
+    """The time that a plot shows.
+
+    Args:
+        begin: time of the left edge.
+        end: time of the right edge.
+        zone: time zone of the labels.
+    """
+
+    begin: datetime
+    end: datetime
+    zone: tzinfo
+
+    def column(self, at: datetime, width: int) -> int:
+        """The column of a moment, outside 0 to `width` - 1 if the plot does not show it."""
+        return int((at - self.begin) / (self.end - self.begin) * width)
+
+
+def joined(cells: Sequence[Part]) -> list[Part]:
+    """Join cells of equal style."""
+    return [("".join(text for text, _ in run), spec) for spec, run in groupby(cells, key=lambda cell: cell[1])]
 
 
 def resampled(values: Sequence[float], columns: int) -> list[float]:
@@ -53,18 +77,13 @@ def resampled(values: Sequence[float], columns: int) -> list[float]:
 
 
 def nice(value: float) -> float:
-    """The next round number for an axis: 1, 2 or 5 times a power of ten."""
+    """The next round number for the top of an axis: 1, 2, 3, 4, 5, 6 or 8 times a power of ten."""
     step = 1.0
     while True:
-        for factor in (1, 2, 5):
+        for factor in TOPS:
             if value <= factor * step:
                 return factor * step
         step *= 10
-
-
-def _label(value: float | None) -> str:
-    text = "" if value is None else compact(value)
-    return f"{text:>{LABEL - 2}} "
 
 
 def compact(value: float) -> str:
@@ -73,3 +92,226 @@ def compact(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
+
+
+def area(
+    values: Sequence[float],
+    height: int,
+    role: str | Callable[[float], str],
+    behind: Sequence[float] = (),
+    top: float | None = None,
+) -> list[Row]:
+    """Plot values as an area, one column each.
+
+    Args:
+        values: one per column, not negative.
+        height: rows.
+        role: gradient of the area, or a function that returns it for a value.
+        behind: values on top of the first ones, drawn in amber.
+        top: value of the upper edge; None for the next round number.
+    """
+    edge = top or nice(max((one + two for one, two in _pairs(values, behind)), default=0))
+    columns = []
+    for value, more in _pairs(values, behind):
+        kind = role if isinstance(role, str) else role(value)
+        low = min(round(value / edge * height * EIGHTHS), height * EIGHTHS)
+        high = min(round((value + more) / edge * height * EIGHTHS), height * EIGHTHS)
+        columns.append((kind, max(low, 1) if value else 0, max(high, low)))
+    return [joined([_area_cell(row, height, *column) for column in columns]) for row in range(height - 1, -1, -1)]
+
+
+def _pairs(values: Sequence[float], behind: Sequence[float]) -> list[tuple[float, float]]:
+    return list(zip(values, behind or [0.0] * len(values), strict=True))
+
+
+def _area_cell(row: int, height: int, role: str, low: int, high: int) -> Part:
+    """One cell: the area up to `low` eighths, amber above it up to `high` eighths."""
+    first = min(max(low - row * EIGHTHS, 0), EIGHTHS)
+    second = min(max(high - row * EIGHTHS, 0), EIGHTHS)
+    if not second:
+        return (" ", "")
+    lower, upper = (round((2 * row + half) / max(1, 2 * height - 1) * (SHADES - 1)) for half in (0, 1))
+    if first == EIGHTHS:
+        shades = (f"{role}@{lower}", f"{role}@{upper}")
+        return ("█", shades[0]) if current().flat else ("▄", f"{shades[0]} on {shades[1]}")
+    if first == 0 or (second < EIGHTHS and first < second / 2):
+        return (BLOCKS[second], "retrying")
+    if second == EIGHTHS:
+        return (BLOCKS[first], f"{role}@{upper} on retrying")
+    return (BLOCKS[second], f"{role}@{upper}")
+
+
+def framed(rows: Sequence[Row], top: float, text: Callable[[float], str] = compact) -> list[Row]:
+    """Put a vertical axis before the rows of a plot, with the values of its top and its middle."""
+    height = len(rows)
+    framed_rows: list[Row] = []
+    for index, row in enumerate(rows):
+        value = top * (height - index) / height if index in (0, height // 2) and height - index else None
+        label = "" if value is None else text(value)
+        sign = "│" if value is None else "┤"
+        framed_rows.append([(f"{label:>{LABEL}} ", "faint"), (sign, "line"), *row])
+    return framed_rows
+
+
+def time_axis(span: Span, width: int, label: str = "0", marks: Sequence[Mark] = (), now: str = "now") -> list[Part]:
+    """The horizontal axis of a plot: times in the line itself.
+
+    Args:
+        span: the time that the axis shows.
+        width: cells of the plot, without the labels on the left.
+        label: the value at the axis.
+        marks: moments to mark on the line.
+        now: label of the right end.
+    """
+    cells: list[Part] = [("─", "line")] * width
+    for mark in marks:
+        if 0 <= (column := span.column(mark.at, width)) < width:
+            cells[column] = ("┴", mark.role)
+    taken = width - len(now) - 1 if now else width
+    for at, text in time_labels(span, width):
+        begin = span.column(at, width) - len(text) // 2
+        if begin - 1 >= 0 and begin + len(text) + 1 <= taken:
+            _write(cells, begin - 1, f" {text} ", "faint")
+    if now:
+        _write(cells, taken, f" {now}", "muted")
+    return [(f"{label:>{LABEL}} ", "faint"), ("└", "line"), *joined(cells)]
+
+
+def time_labels(span: Span, width: int, room: int = 16) -> list[tuple[datetime, str]]:
+    """Round times of a span, at least `room` cells apart, with their texts."""
+    minutes = (span.end - span.begin) / timedelta(minutes=1)
+    step = next((step for step in STEPS if width * step / minutes >= room), STEPS[-1])
+    local = span.begin.astimezone(span.zone)
+    midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
+    passed = int((local - midnight) / timedelta(minutes=step)) + 1
+    labels = []
+    at = midnight + passed * timedelta(minutes=step)
+    while at < span.end:
+        labels.append((at, f"{at:%d %b}" if step >= STEPS[-3] else f"{at:%H:%M}"))
+        at += timedelta(minutes=step)
+    return labels
+
+
+def with_marks(rows: Sequence[Row], span: Span, width: int, marks: Sequence[Mark]) -> list[Row]:
+    """Draw a line for each mark in the empty cells of a plot, with its text to the left, one row lower each."""
+    grid = [[(character, spec) for text, spec in row for character in text] for row in rows]
+    for index, mark in enumerate(marks):
+        column = span.column(mark.at, width)
+        if not 0 <= column < width:
+            continue
+        for cells in grid:
+            if column < len(cells) and cells[column][0] == " ":
+                cells[column] = ("┊", mark.role)
+        level = min(index, len(grid) - 1)
+        begin = column - len(mark.text) - 1
+        free = begin >= 0 and all(cell[0] == " " for cell in grid[level][begin : column - 1])
+        if free:
+            _write(grid[level], begin, mark.text, mark.role)
+    return [joined(cells) for cells in grid]
+
+
+def _write(cells: list[Part], begin: int, text: str, spec: str) -> None:
+    cells[begin : begin + len(text)] = [(character, spec) for character in text]
+
+
+def sparkline(values: Sequence[float], width: int, role: str = "spark") -> list[Part]:
+    """Plot values in one row, at most 7/8 high and scaled to their peak; zero is a line.
+
+    Args:
+        values: not negative; the last one is the latest.
+        width: cells.
+        role: role of its colour; `trouble` colours it by height.
+    """
+    columns = resampled(values, width)
+    peak = max(columns) or 1.0
+    cells: list[Part] = []
+    for value in columns:
+        if value <= 0:
+            cells.append(("▁", "line"))
+            continue
+        spec = f"{role}@{round(value / peak * (SHADES - 1))}" if role in ("trouble", "held") else role
+        cells.append((BLOCKS[max(1, round(value / peak * (EIGHTHS - 1)))], spec))
+    return joined(cells)
+
+
+def gauge(parts: Sequence[tuple[float, str]], width: int) -> list[Part]:
+    """A bar of segments on a track.
+
+    Args:
+        parts: share of each segment, 0 to 1, and its role.
+        width: cells.
+    """
+    cells: list[Part] = []
+    for share, role in parts:
+        halves = round(min(max(share, 0.0), 1.0) * width * 2)
+        halves = max(halves, 1) if share > 0 else halves
+        room = width - len(cells)
+        cells += ([("━", role)] * (halves // 2) + [("╸", role)] * (halves % 2))[:room]
+    return joined([*cells, *[("━", "raised")] * (width - len(cells))])
+
+
+def heat(columns: Sequence[Sequence[float]], height: int) -> list[Row]:
+    """Plot distributions over time, two buckets in each cell.
+
+    Args:
+        columns: for each moment the weight of 2 * `height` buckets, the lowest first.
+        height: rows.
+    """
+    peak = max((weight for column in columns for weight in column), default=0) or 1.0
+    # The square root makes rare durations visible beside frequent ones.
+    shades = [[round((weight / peak) ** 0.5 * (SHADES - 1)) for weight in column] for column in columns]
+    rows: list[Row] = []
+    for row in range(height - 1, -1, -1):
+        cells: list[Part] = []
+        for column in shades:
+            lower, upper = column[2 * row], column[2 * row + 1]
+            if current().flat:
+                level = max(lower, upper)
+                density = DENSITY[-(-level * (len(DENSITY) - 1) // (SHADES - 1))]
+                cells.append((density, f"heat@{level}"))
+            else:
+                cells.append(("▀", f"heat@{upper} on heat@{lower}"))
+        rows.append(joined(cells))
+    return rows
+
+
+def slots(counts: Mapping[str, int], capacity: int, width: int, colours: Mapping[str, int]) -> list[Part]:
+    """The slots of a runner as a bar of a fixed width, by handler.
+
+    Args:
+        counts: busy slots by handler.
+        capacity: all slots, which take the whole width.
+        width: cells.
+        colours: number of each handler's colour.
+    """
+    cells: list[Part] = []
+    used = 0
+    for name, count in counts.items():
+        used += count
+        end = min(width, max(len(cells) + 1, round(used * width / max(capacity, 1))))
+        cells += [(_block(name, "▆"), f"handler@{colours.get(name, 0)}")] * (end - len(cells))
+    return joined([*cells, *[("▁", "line")] * (width - len(cells))])
+
+
+def slot_row(counts: Mapping[str, int], capacity: int, width: int, colours: Mapping[str, int]) -> list[Part]:
+    """The slots of a runner, one block each with a blank behind it; one block for several slots if there is no room.
+
+    Args:
+        counts: busy slots by handler.
+        capacity: all slots.
+        width: cells.
+        colours: number of each handler's colour.
+    """
+    wide = 2 if capacity * 2 <= width else 1
+    per = max(1, -(-capacity * wide // width))
+    cells: list[Part] = []
+    for name, count in counts.items():
+        cells += [(_block(name, "■"), f"handler@{colours.get(name, 0)}")] * max(1, round(count / per))
+    places = min(width // wide, -(-capacity // per))
+    cells = [*cells, *[("·", "line")] * (places - len(cells))][:places]
+    return [*joined([(text + " " * (wide - 1), spec) for text, spec in cells]), (" " * (width - places * wide), "")]
+
+
+def _block(handler: str, sign: str) -> str:
+    """A busy slot: the first letter of the function if the theme has no colours."""
+    return (handler.rpartition(".")[2][:1] or "?").upper() if current().name == "none" else sign

@@ -15,29 +15,25 @@ from runner.model.task import Shown
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from runner.text.sanitize import CUT, clean, state_text
+from tasktui.render.theme import content_style
 
 MAX_LINE = 400
-
-COLOURS = {
-    Shown.RETRYING: "yellow",
-    Shown.RUNNING: "cyan",
-    Shown.LOST: "bold red",
-    Shown.SUCCEEDED: "green",
-    Shown.DEAD: "red",
-    Shown.CANCELLED: "dim",
-    Shown.SCHEDULED: "dim",
-}
-"""Colours supplement the sign and the word."""
-
 
 _MODULE = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?:: |$))")
 
 
 class Cell(NamedTuple):
-    """The text of a table cell and its Rich style."""
+    """A table cell.
+
+    Args:
+        text: sanitized text.
+        style: specification of its style, see `Palette`.
+        parts: the same text in several styles; None for a single one.
+    """
 
     text: str
     style: str = ""
+    parts: "tuple[tuple[str, str], ...] | None" = None
 
 
 class RenderedRow(NamedTuple):
@@ -63,8 +59,8 @@ def block(text: str) -> str:
 
 
 def content(*parts: str | tuple[str, str]) -> Content:
-    """Join sanitized texts, plain or styled, without markup."""
-    return Content.assemble(*parts)
+    """Join sanitized texts, plain or with the specification of a style, without markup."""
+    return Content.assemble(*(part if isinstance(part, str) else (part[0], content_style(part[1])) for part in parts))
 
 
 def lines(parts: Iterable[Content]) -> Content:
@@ -74,7 +70,8 @@ def lines(parts: Iterable[Content]) -> Content:
 
 def state(shown: Shown) -> Cell:
     """A state with sign, word and colour."""
-    return Cell(state_text(shown), COLOURS.get(shown, ""))
+    strong = "bold " if shown in (Shown.DEAD, Shown.LOST) else ""
+    return Cell(state_text(shown), f"{strong}{shown}")
 
 
 def task_line(task: TaskRow, at: datetime, *, ended: bool = False, gone: bool = False) -> RenderedRow:
@@ -91,7 +88,7 @@ def task_line(task: TaskRow, at: datetime, *, ended: bool = False, gone: bool = 
     return RenderedRow(
         (
             Cell(str(task.id)),
-            Cell("gone", "dim") if gone else Cell(f"{state_cell.text}{cancel_mark}", state_cell.style),
+            Cell("gone", "faint") if gone else Cell(f"{state_cell.text}{cancel_mark}", state_cell.style),
             Cell(line(task.queue)),
             Cell(line(task.handler)),
             Cell(line(task.key)),

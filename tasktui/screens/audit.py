@@ -21,8 +21,8 @@ from tasktui.messages import Notice
 from tasktui.render.render import Cell, ListColumn, RenderedRow, content, line, lines
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
+from tasktui.widgets.canvas import TextBlock
 from tasktui.widgets.table import Table
-from tasktui.widgets.text_block import TextBlock
 
 MOST = 200
 """Maximum number of operations to list, latest first."""
@@ -163,7 +163,7 @@ def operation_line(operation: ChangeGroup, at: datetime, zone: tzinfo, *, undone
             Cell(line(entry.host)),
             Cell(line(verb)),
             Cell(line(target)),
-            Cell(line(changed), "dim" if group else ""),
+            Cell(line(changed), "muted" if group else ""),
             Cell(line(entry.reason)),
         ),
         struck=undone and not group,

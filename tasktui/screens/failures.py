@@ -23,8 +23,8 @@ from tasktui.render.plot import compact
 from tasktui.render.render import Cell, ListColumn, RenderedRow, block, brief, content, line
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
+from tasktui.widgets.canvas import TextBlock
 from tasktui.widgets.table import Table
-from tasktui.widgets.text_block import TextBlock
 
 SPANS = (timedelta(hours=1), timedelta(days=1), timedelta(days=30))
 
@@ -87,7 +87,7 @@ class FailuresScreen(LiveScreen):
         self.query_one("#groups", Table).show(tuple(groups), lambda key: group_line(groups[key], snapshot.at))
         span = ("hour", "day", "month")[self._span]
         self.query_one("#about", TextBlock).set_text(
-            content((f" {count_noun(len(groups), 'failure group')} in the last {span} (s changes the span)", "dim"))
+            content((f" {count_noun(len(groups), 'failure group')} in the last {span} (s changes the span)", "muted"))
         )
         self._show_example()
 
@@ -135,9 +135,9 @@ def group_line(group: Failures, at: datetime) -> RenderedRow:
     return RenderedRow(
         (
             Cell(str(group.count)),
-            Cell(compact(group.rate), "bold" if group.recent else "dim"),
+            Cell(compact(group.rate), "bold" if group.recent else "muted"),
             Cell(str(group.tasks)),
-            Cell(str(group.dead), "red" if group.dead else "dim"),
+            Cell(str(group.dead), "dead" if group.dead else "muted"),
             Cell(formatting.since(group.first, at)),
             Cell(formatting.since(group.last, at)),
             Cell(line(group.handler)),

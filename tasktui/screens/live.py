@@ -20,11 +20,13 @@ from tasktui.actions.clipboard import SqlSource, copy
 from tasktui.actions.targets import Targets
 from tasktui.data.poller import Poller
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
+from tasktui.render.render import line
 from tasktui.screens import MODES
 from tasktui.screens.actions import Actions
 from tasktui.session.session import Session
 from tasktui.session.write_lock import ReadOnly
-from tasktui.widgets.footer import Keys
+from tasktui.widgets.canvas import Canvas
+from tasktui.widgets.footer import BRIEF, LONG, NARROW, KeyGroups, KeyHint, Keys, MessageLine
 from tasktui.widgets.heading import Heading, Status
 
 MOST_LINES, LONGEST_LINE = 8, 400
@@ -58,8 +60,11 @@ class LiveScreen(Screen[None]):
     ABOUT: ClassVar[str] = ""
     """Description for the help."""
 
+    OPENS: ClassVar[str] = ""
+    """What enter opens, for the footer; empty if it opens nothing."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "reload", "Reload"),
+        Binding("r", "reload", "Reload", show=False),
         Binding("ctrl+x", "app.stop", "Stop", key_display="^x"),
         Binding("Y", "copy", "Copy as command line (again: SQL)", show=False),
     ]
@@ -75,7 +80,9 @@ class LiveScreen(Screen[None]):
         self._started_at = 0.0
         self._trouble = ""
         self._input_error = ""
-        self._footer_state: tuple[bool, bool] | None = None
+        self._footer_state: tuple[object, ...] | None = None
+        self._message: tuple[str, bool, float] | None = None
+        self._snapshot: object = None
 
     @property
     def session(self) -> Session:
@@ -102,11 +109,28 @@ class LiveScreen(Screen[None]):
         """Build heading, widgets and footer."""
         yield Heading()
         yield from self.parts()
-        yield Keys(show_command_palette=False, compact=True)
+        yield MessageLine()
+        yield Keys()
 
     def on_mount(self) -> None:
         """Start reading."""
+        self.bindings_updated_signal.subscribe(self, lambda _: self.call_after_refresh(self._update_keys))
         self.set_interval(TICK, self._tick)
+
+    def on_resize(self) -> None:
+        """Lay out the parts again."""
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draw everything again, after a change of the size or the theme."""
+        if not self.is_mounted:
+            return
+        for canvas in self.query(Canvas):
+            canvas.redraw()
+        if self._snapshot is not None:
+            self.show(self._snapshot)
+        self._footer_state = None
+        self._update_heading()
 
     def on_screen_resume(self) -> None:
         """Read when the screen comes to the front."""
@@ -133,7 +157,7 @@ class LiveScreen(Screen[None]):
         """Show a copied text, as far as a notice has room, or an error."""
         lines = text.splitlines()
         more = [f"and {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
-        self.post_message(Notice("\n".join([line[:LONGEST_LINE] for line in lines[:MOST_LINES]] + more), bad=bad))
+        self.post_message(Notice("\n".join([each[:LONGEST_LINE] for each in lines[:MOST_LINES]] + more), bad=bad))
 
     def action_act(self, name: str) -> None:
         """Ask for confirmation of an action, then apply it."""
@@ -183,6 +207,7 @@ class LiveScreen(Screen[None]):
         self.feed.succeeded(now, message.seconds, focused=self.app.app_focus)
         self._read_at, self._trouble, self._input_error = now, "", ""
         if message.request == self.request():
+            self._snapshot = message.snapshot
             self.show(message.snapshot)
         else:
             self.feed.hurry()
@@ -202,24 +227,81 @@ class LiveScreen(Screen[None]):
         trouble = waiting or self._trouble
         age = now - self._read_at if self._read_at is not None else 0.0
         prefix = f"data is {formatting.age(age)} old: " if self._read_at is not None else ""
-        self.query_one(Heading).show(
-            Status(
-                name=session.name,
-                production=session.settings.production,
-                lock=session.lock_label(now),
-                ping=session.ping,
-                clock=session.now().astimezone(session.zone).strftime("%H:%M:%S"),
-                screens=[(mode.key, mode.title) for mode in MODES.values()],
-                title=self.title or "",
-                work=session.work.label(now) if session.work is not None else "",
-                trouble=f"{prefix}{trouble}" if trouble else "",
-                age=formatting.age(int(age)) if age > OLD and not trouble else "",
-            )
+        status = Status(
+            name=session.name,
+            production=session.settings.production,
+            lock=session.lock_label(now),
+            ping=session.ping,
+            clock=session.now().astimezone(session.zone).strftime("%H:%M:%S"),
+            screens=[(mode.key, mode.title) for mode in MODES.values()],
+            title=self.title or "",
+            work=session.work.label(now) if session.work is not None else "",
+            trouble=f"{prefix}{trouble}" if trouble else "",
+            age=formatting.age(int(age)) if age > OLD and not trouble else "",
+            host=", ".join(host.name for host in session.settings.url.hosts),
+            zone=session.now().astimezone(session.zone).strftime("%Z"),
+            counts={MODES[mode].title: part for mode, part in session.counts.items()},
         )
-        state = (session.writable, session.work is not None)
-        if self._footer_state not in (None, state):  # The first footer is up to date.
+        # A dialog has a heading of its own: the safety state never dims.
+        for heading in (*self.query(Heading), *(self.app.screen.query(Heading) if not self.is_active else ())):
+            heading.show(status)
+        self._update_keys()
+
+    def show_message(self, text: str, *, bad: bool) -> None:
+        """Show a message in the footer, or above it if it is an error or has no room."""
+        self._message = (text, bad, time.monotonic() + (LONG if bad else BRIEF))
+        self._footer_state = None
+        self._update_keys()
+
+    def _update_keys(self) -> None:
+        if self._message is not None and time.monotonic() > self._message[2]:
+            self._message = None
+            self._footer_state = None
+        session = self.session
+        state = (session.writable, session.work is not None, self._message, self.app.focused)
+        groups = self._key_groups()
+        if self._footer_state == (state, groups):
+            return
+        if self._footer_state is not None and self._footer_state[0] != state:
             self.refresh_bindings()
-        self._footer_state = state
+        self._footer_state = (state, groups)
+        long = self._message is not None and (
+            self._message[1] or "\n" in self._message[0] or len(self._message[0]) > self.size.width // 2
+        )
+        for line_widget in self.query(MessageLine):
+            if self._message is not None and long:
+                line_widget.show(self._message[0], bad=self._message[1])
+            else:
+                line_widget.hide()
+        short = self._message is not None and not long
+        message = (f"✓ {line(self._message[0])}", "bold strong") if self._message is not None and short else None
+        for keys in self.query(Keys):
+            keys.show(groups, message)
+
+    def _key_groups(self) -> KeyGroups:
+        """The keys of this screen, from its bindings."""
+        look = [KeyHint("↵", self.OPENS, "")] if self.OPENS else []
+        change: list[KeyHint] = []
+        for active in self.active_bindings.values():
+            binding = active.binding
+            if not binding.show:
+                continue
+            key = binding.key_display or self.app.get_key_display(binding)
+            hint = KeyHint(key, binding.description.lower(), binding.action, not active.enabled)
+            (change if binding.action.startswith("act(") else look).append(hint)
+        wide = self.size.width >= NARROW
+        console = [KeyHint("?", "help", "app.help")]
+        console += [KeyHint(":", "command", "app.command"), KeyHint("q", "quit", "app.quit")] if wide else []
+        return KeyGroups(look, change, console)
+
+    @on(Keys.Pressed)
+    async def _press(self, event: Keys.Pressed) -> None:
+        await self.run_action(event.action)
+
+    @on(Heading.Chosen)
+    async def _open_screen(self, event: Heading.Chosen) -> None:
+        mode = next(name for name, mode in MODES.items() if mode.title == event.title)
+        self.app.switch_mode(mode)
 
 
 async def _measure(screen: LiveScreen) -> None:

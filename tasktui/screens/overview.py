@@ -1,40 +1,52 @@
 """OverviewScreen: queues, throughput, failures and alerts."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from math import isinf
 from typing import Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from runner.queries.counting import WaitingCounts
+from runner.queries.counting import Count, WaitingCounts
 from runner.queries.queues import QueueCounts
 from runner.queries.queues import waiting as read_backlog
-from runner.queries.reports import Flow, MinuteFlow
+from runner.queries.reports import MinuteFlow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget
 from tasktui.actions.targets import Targets
-from tasktui.data.alerts import alerts, workforce
+from tasktui.data.alerts import alerts
+from tasktui.data.background import Background, read_background
 from tasktui.data.complete_filter import filter_of
-from tasktui.data.overview import Diagnoses, Overview, day, deepened, diagnoses, per_minute, read_overview
-from tasktui.render.plot import compact, plot, sparkline
-from tasktui.render.render import Cell, ListColumn, RenderedRow, content, line, lines
+from tasktui.data.overview import MINUTE, Diagnoses, Overview, day, deepened, diagnoses, per_minute, read_overview
+from tasktui.render.plot import compact, gauge, sparkline
+from tasktui.render.render import Cell, ListColumn, RenderedRow, line
+from tasktui.render.rows import BLANK, Part, Row, beside, heading, rule
+from tasktui.screens import overview_panels as panels
+from tasktui.screens import side_panels
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
+from tasktui.screens.overview_panels import View
 from tasktui.session.cache import TtlCache
+from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
-from tasktui.widgets.text_block import TextBlock
 
-PLOT_HEIGHT, TALL_PLOT_HEIGHT = 4, 8
-TALL = 36
-"""Lines of a screen that has room for taller plots."""
+WIDE, NORMAL = 180, 100
+"""Columns from which a screen has a column at the right, and from which it has figures and plots."""
 
-SPARK = 10
+SIDE = 72
+"""Cells of the column at the right."""
+
+MOST_ALERTS = 3
+MOST_ALERTS_TALL = 6
+TALL = 56
+"""Rows of a tall screen."""
+
+SPARK, GAUGE = 19, 9
+"""Cells of the sparkline and the gauge of a queue."""
 
 TROUBLE_EVERY = 10.0
 DAY_EVERY = 60.0
@@ -42,19 +54,20 @@ DEEP_EVERY = 30.0
 """Seconds to cache the results of expensive queries."""
 
 COLUMNS = (
-    ListColumn("QUEUE", 10, grow=1),
+    ListColumn("NAME", 9, grow=1),
     ListColumn("READY", 7, right=True),
-    ListColumn("SCHED", 7, right=True),
+    ListColumn("SCHED", 7, right=True, drop=5),
     ListColumn("RETRY", 7, right=True),
-    ListColumn("RUN", 7, right=True),
-    ListColumn("DEAD", 7, right=True),
-    ListColumn("OLDEST", 6, right=True),
-    ListColumn("IN/m", 5, right=True),
-    ListColumn("OUT/m", 5, right=True),
-    ListColumn("EMPTY", 7, right=True),
-    ListColumn("LAST HOUR", SPARK, drop=1),
-    ListColumn("BLOCKED", 7, right=True, drop=2),
-    ListColumn("LOST", 6, right=True, drop=3),
+    ListColumn("BLOCKED", 7, right=True, drop=8),
+    ListColumn("LOST", 6, right=True, drop=9),
+    ListColumn("DEAD", 6, right=True),
+    ListColumn("", GAUGE + 1, right=True, drop=7),
+    ListColumn("SLOTS", 7, right=True),
+    ListColumn("OLDEST", 7, right=True),
+    ListColumn("IN/MIN", 6, right=True, drop=4),
+    ListColumn("OUT/MIN", 7, right=True, drop=3),
+    ListColumn("DRAINED", 8, right=True),
+    ListColumn("DONE, LAST HOUR", SPARK + 1, right=True, drop=1),
 )
 
 SPANS = (("1 h", 60), ("24 h", 24 * 60))
@@ -62,29 +75,33 @@ SPANS = (("1 h", 60), ("24 h", 24 * 60))
 
 
 class OverviewScreen(LiveScreen):
-    """The queues, two plots and the alerts."""
+    """Problems, figures, queues and plots."""
 
     ABOUT = (
-        "Counts stop at 10,000 (10,000+). IN/m and OUT/m are the tasks submitted and finished in the last full minute. "
-        "EMPTY is the time until no task is ready at that rate. LAST HOUR plots the finished tasks, each queue on its "
-        "own scale. Enter lists the tasks of a queue, P pauses or resumes it, s switches the plots to a day."
+        "NEEDS ATTENTION lists causes before symptoms. Counts stop at 10,000 (10,000+). SLOTS are the running tasks of "
+        "the queue and the slots of the live runners that claim from it. IN/MIN and OUT/MIN are the tasks submitted "
+        "and finished in the last full minute. DRAINED is the time until no task is ready at that rate. Enter lists "
+        "the tasks of a queue, P pauses or resumes it, s switches the plots to a day."
     )
+    OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [*action_bindings(ActionTarget.QUEUE), Binding("s", "span", "Span")]
 
     def __init__(self) -> None:
         super().__init__(Targets(queue=self._queue))
         self._last: Overview | None = None
+        self._slow: Background | None = None
         self._complete = False
         self._span = 0
         self._backlog_cache = TtlCache[Mapping[str, WaitingCounts]](DEEP_EVERY)
         self._trouble_cache = TtlCache[Diagnoses](TROUBLE_EVERY)
+        self._slow_cache = TtlCache[Background](TROUBLE_EVERY)
         self._day_cache = TtlCache[tuple[MinuteFlow, ...]](DAY_EVERY)
 
     def parts(self) -> Iterable[Widget]:
-        """Return the queues, two plots and the alerts."""
-        yield Table[str](COLUMNS, id="queues")
-        yield Horizontal(TextBlock(id="done"), TextBlock(id="failed"), id="plots")
-        yield TextBlock(id="alerts")
+        """Return the panels and the queues."""
+        yield Canvas(id="attention")
+        left = Vertical(Canvas(id="figures"), Table[str](COLUMNS, id="queues"), Canvas(id="lower"), id="left")
+        yield Horizontal(left, Canvas(id="side"), id="body")
 
     def request(self) -> object:
         """Return the time span of the plots."""
@@ -107,6 +124,9 @@ class OverviewScreen(LiveScreen):
             ask = partial(self.session.read, diagnoses, behind, failing)
             details = await self._trouble_cache.get((behind, died, failing), ask)
             snapshot = replace(snapshot, diagnoses=details)
+        wide = self.size.width >= WIDE
+        slow = partial(self.session.read, read_background, wide=wide)
+        self._slow = await self._slow_cache.get(wide, slow)
         if self._span:
             snapshot = replace(snapshot, flows=await self._day_cache.get(None, partial(self.session.read, day)))
         return snapshot
@@ -117,16 +137,65 @@ class OverviewScreen(LiveScreen):
         if not self._complete:
             self._complete = True
             self.feed.hurry()
-        queues = {queue.queue: queue for queue in data.queues}
-        self.session.add_names({"queue": [name for name in queues if line(name) == name]})
-        self.query_one("#queues", Table).show(
-            tuple(queues), lambda name: queue_line(queues[name], finished_per_minute(data, name))
-        )
-        self._plot("#done", "done per minute", data, lambda flow: flow.succeeded)
-        self._plot("#failed", "failed attempts per minute", data, lambda flow: flow.failed)
-        texts = [content((f" {workforce(data)}", "dim"))]
-        texts += [content((f" {alert.sign} {alert.text}", alert.style)) for alert in alerts(data, self.session.zone)]
-        self.query_one("#alerts", TextBlock).set_text(lines(texts))
+        self.session.add_names({"queue": [queue.queue for queue in data.queues if line(queue.queue) == queue.queue]})
+        results = self._slow.results if self._slow is not None else {}
+        found = tuple(alerts(data, self.session.zone, results))
+        view = View(data, self._slow, found, self.session.zone, SPANS[self._span], self.session.writable)
+        self._draw(view)
+
+    def _draw(self, view: View) -> None:
+        width, height = self.size
+        wide, normal = width >= WIDE, width >= NORMAL
+        tall = height >= TALL
+        upper = panels.attention(view, width, MOST_ALERTS_TALL if tall else MOST_ALERTS)
+        left = width - SIDE - 2 if wide else width
+        middle = [BLANK, *panels.figures(view, left), BLANK] if normal else []
+        middle.append(_queues_rule(view, left))
+        queues = sorted_queues(view.data.queues)
+        above = 3 if normal else 2
+        room = height - above - 1 - len(upper) - len(middle)
+        lower = self._lower(view, left, room, len(queues))
+        table = self.query_one("#queues", Table)
+        table.styles.height = max(2, min(len(queues) + 1, room - len(lower)))
+        self.query_one("#attention", Canvas).draw(upper)
+        self.query_one("#figures", Canvas).draw(middle)
+        hours = {queue.queue: finished_per_minute(view.data, queue.queue) for queue in queues}
+        rows = {queue.queue: queue for queue in queues}
+        table.show(tuple(rows), lambda name: queue_line(rows[name], hours[name], slots_of(view.data, name)))
+        self.query_one("#lower", Canvas).draw(lower)
+        side = self.query_one("#side", Canvas)
+        side.display = wide
+        if wide:
+            side.draw(self._side(view, height - above - 1 - len(upper)))
+
+    def _lower(self, view: View, width: int, room: int, queues: int) -> list[Row]:
+        """The plots, as tall as there is room below the queues; what has no room is left out."""
+        if width < NORMAL - 2:
+            system = panels.system(view, width)
+            return system if room - len(system) >= 4 else system[:1] + system[1 : max(1, room - 4)]
+        spare = room - (queues + 1) - 1
+        first = max(4, min(16, 2 * round((spare - 5) * 6 / 11 / 2)))
+        second = max(3, min(14, spare - first - 6))
+        half = (width - 2) // 2
+        left, right = panels.throughput(view, half, first), panels.failed_attempts(view, width - half - 2, first)
+        rows: list[Row] = [BLANK, *beside(left, right, half), BLANK]
+        last = panels.run_time(view, width if width < self.size.width else half, second)
+        if width == self.size.width:
+            last = beside(last, side_panels.runners(view, width - half - 2, second + 1), half)
+        rows += last
+        if len(rows) > room - 4:
+            rows = rows[: first + 3]
+        return rows if len(rows) <= room - 3 else []
+
+    def _side(self, view: View, room: int) -> list[Row]:
+        """The column at the right of a wide screen."""
+        legend = side_panels.legend(view, SIDE)
+        rows: list[Row] = [BLANK, *side_panels.runners(view, SIDE, max(6, room // 4)), BLANK, *legend]
+        for panel in (side_panels.top_failures, side_panels.slowest, side_panels.latest_changes):
+            added = panel(view, SIDE)
+            if added and len(rows) + len(added) + 1 <= room:
+                rows += [BLANK, *added]
+        return rows
 
     def action_span(self) -> None:
         """Switch to the next time span of the plots."""
@@ -137,61 +206,104 @@ class OverviewScreen(LiveScreen):
         cursor: str | None = self.query_one("#queues", Table).cursor
         return cursor
 
-    def _plot(self, id: str, title: str, data: Overview, value: Callable[[Flow], int]) -> None:
-        label, minutes = SPANS[self._span]
-        flows: Sequence[MinuteFlow] = data.flows if self._span else data.hour
-        begin = (data.at - timedelta(minutes=minutes)).astimezone(self.session.zone)
-        ends = (f"{begin:%H:%M}", f"{data.at.astimezone(self.session.zone):%H:%M}")
-        values = per_minute(flows, data.at, value, minutes)
-        width = max(24, self.size.width // 2 - 2)
-        height = TALL_PLOT_HEIGHT if self.size.height >= TALL else PLOT_HEIGHT
-        drawn = plot(values, width, height, ends)
-        self.query_one(id, TextBlock).set_text(content("\n".join([f" {title}, {label}", *drawn])))
-
     @on(Table.Selected)
     def _open_tasks(self, event: Table.Selected) -> None:
         self.session.filter_text = filter_of(queue=event.key)
         self.app.switch_mode("tasks")
 
 
+def _queues_rule(view: View, width: int) -> Row:
+    queues = view.data.queues
+    paused = sum(queue.paused is not None for queue in queues)
+    figure: list[Part] = [(f"{len(queues)} queue{'' if len(queues) == 1 else 's'}", "muted")]
+    figure += [(f", {paused} paused", "paused")] if paused else []
+    return rule([heading("QUEUES")], width, figure)
+
+
+def sorted_queues(queues: Sequence[QueueCounts]) -> list[QueueCounts]:
+    """Queues in trouble first, then by name; a queue that only just got into trouble keeps its place for a minute."""
+    return sorted(queues, key=lambda queue: (not (queue.falls_behind or queue.lost.number), queue.queue))
+
+
+def slots_of(data: Overview, queue: str) -> int:
+    """The slots of the live runners that claim from a queue."""
+    return sum(runner.capacity for runner in data.alive if not runner.queues or queue in runner.queues)
+
+
 def finished_per_minute(data: Overview, queue: str) -> list[float]:
-    """Return the finished tasks of a queue in each minute of the last hour."""
-    return per_minute(data.pulses.get(queue, ()), data.at, lambda flow: flow.ended)
+    """Return the finished tasks of a queue in each full minute of the last hour."""
+    return per_minute(data.pulses.get(queue, ()), data.at - MINUTE, lambda flow: flow.ended)
 
 
-def queue_line(queue: QueueCounts, hour: Sequence[float] = ()) -> RenderedRow:
+def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0) -> RenderedRow:
     """Render a queue as a row.
 
     Args:
         queue: counts of the queue.
         hour: finished tasks in each minute of the last hour.
+        slots: slots of the live runners that claim from it.
     """
     more = "+" if queue.arrived.more else ""
+    name = line(queue.queue)
+    paused = queue.paused is not None
+    trouble = queue.falls_behind
+    title: tuple[Part, ...] = ((name, "muted" if paused else "strong" if trouble else "text"),)
+    title += (((" ‖"), "paused"),) if paused else ()
+    spark = sparkline(hour, SPARK, "paused" if paused else "retrying" if trouble else "spark")
+    full = bool(slots) and queue.running.number >= slots
+    share = queue.running.number / slots if slots else 0.0
+    bar = gauge([(share, "retrying" if full else "running")], GAUGE)
     return RenderedRow(
         (
-            Cell(f"{'⏸ ' if queue.paused else ''}{line(queue.queue)}", "bold" if queue.paused else ""),
-            Cell(str(queue.ready)),
-            Cell(str(queue.scheduled), "dim"),
-            Cell(str(queue.retrying), "yellow" if queue.retrying.number else "dim"),
-            Cell(str(queue.running)),
-            Cell(str(queue.dead), "red" if queue.dead.number else "dim"),
-            Cell(formatting.age(queue.oldest)),
-            Cell(f"{compact(queue.arrived.number)}{more}"),
-            Cell(compact(queue.minute.ended)),
+            Cell("".join(text for text, _ in title), "strong" if trouble else "text", title),
+            Cell(str(queue.ready), "bold strong" if trouble else "text" if queue.ready.number else "faint"),
+            Cell(_number(queue.scheduled), "muted" if queue.scheduled.number else "faint"),
+            Cell(_number(queue.retrying), _retrying(queue)),
+            Cell(str(queue.blocked), "blocked" if queue.blocked.number else "faint"),
+            Cell(str(queue.lost), "bold lost" if queue.lost.number else "faint"),
+            Cell(str(queue.dead), "dead" if queue.dead.number else "faint"),
+            Cell("".join(text for text, _ in bar), "running", tuple(bar)),
+            Cell(f"{queue.running}/{slots}" if slots else str(queue.running), "strong" if full else "muted"),
+            Cell(formatting.age(queue.oldest) if queue.oldest is not None else "0s", _oldest(queue)),
+            Cell(f"{compact(queue.arrived.number)}{more}", "text" if queue.arrived.number else "faint"),
+            Cell(compact(queue.minute.ended), _ended(queue)),
             empty_in(queue),
-            Cell(sparkline(hour, SPARK)),
-            Cell(str(queue.blocked), "dim"),
-            Cell(str(queue.lost), "bold red" if queue.lost.number else "dim"),
+            Cell("".join(text for text, _ in spark), "spark", tuple(spark)),
         )
     )
+
+
+def _number(count: Count) -> str:
+    """A count; empty if it is unknown, because counting stopped before the first one."""
+    return "" if count == Count(0, more=True) else str(count)
+
+
+def _retrying(queue: QueueCounts) -> str:
+    if not queue.retrying.number:
+        return "faint"
+    return "bold retrying" if queue.retrying.number > max(queue.ready.number, 100) else "muted"
+
+
+def _oldest(queue: QueueCounts) -> str:
+    if queue.oldest is None:
+        return "faint"
+    return "bold retrying" if queue.falls_behind else "text"
+
+
+def _ended(queue: QueueCounts) -> str:
+    if queue.falls_behind:
+        return "bold dead"
+    return "text" if queue.minute.ended else "faint"
 
 
 def empty_in(queue: QueueCounts) -> Cell:
     """Render the time until no task is ready at the present rate."""
     if queue.paused:
-        return Cell("paused", "bold")
+        return Cell("paused", "paused")
     seconds = queue.empty_in
     if seconds is not None and isinf(seconds):
-        return Cell("never", "bold red" if queue.falls_behind else "")
-    more = ">" if queue.ready.more and seconds is not None else ""
-    return Cell(f"{more}{formatting.age(seconds)}", "" if seconds else "dim")
+        return Cell("never", "bold dead") if queue.falls_behind else Cell("steady", "muted")
+    if seconds is None:
+        return Cell("", "faint")
+    more = ">" if queue.ready.more else ""
+    return Cell(f"{more}{formatting.age(seconds)}", "text" if seconds else "faint")

@@ -20,12 +20,14 @@ from runner.text import formatting
 from tasktui.data.complete_filter import filter_of
 from tasktui.data.export import export, usual_name
 from tasktui.messages import Notice
-from tasktui.render.plot import plot
-from tasktui.render.render import Cell, ListColumn, RenderedRow, content, fitted, line
+from tasktui.render.plot import Span as PlotSpan
+from tasktui.render.plot import area, framed, nice, resampled, time_axis
+from tasktui.render.render import Cell, ListColumn, RenderedRow, content, line
+from tasktui.render.rows import Row, heading, rule
 from tasktui.screens.live import LiveScreen
 from tasktui.session.cache import TtlCache
+from tasktui.widgets.canvas import Canvas, TextBlock
 from tasktui.widgets.table import Table
-from tasktui.widgets.text_block import TextBlock
 
 PLOT_HEIGHT = 4
 
@@ -109,7 +111,7 @@ class ReportsScreen(LiveScreen):
         """Return the table and two plots."""
         yield TextBlock(id="about")
         yield Table[str](COLUMNS, id="lines")
-        yield Horizontal(TextBlock(id="done"), TextBlock(id="failed"), id="plots")
+        yield Horizontal(Canvas(id="done"), Canvas(id="failed"), id="plots")
 
     def request(self) -> object:
         """Return the time span, the grouping, and the row to plot."""
@@ -131,7 +133,7 @@ class ReportsScreen(LiveScreen):
         span = SPANS[self._span]
         since, until = (self._local(moment, "%Y-%m-%d %H:%M") for moment in (summary.since, summary.until))
         self.query_one("#about", TextBlock).set_text(
-            content((f" {span.label}: {since} to {until}, by {self._by}", "dim"))
+            content((f" {span.label}: {since} to {until}, by {self._by}", "muted"))
         )
         self._plot("#done", "done", lambda flow: flow.succeeded)
         self._plot("#failed", "failed attempts", lambda flow: flow.failed)
@@ -183,11 +185,16 @@ class ReportsScreen(LiveScreen):
         assert self._report is not None  # noqa: S101 - called after a read
         span, summary = SPANS[self._span], self._report.summary
         values = plot_values(self._report.plot_values, summary.since, summary.until, span.step, value)
-        ends = (self._local(summary.since, span.time_format), self._local(summary.until, span.time_format))
         name = line(self._report.name) if self._report.name else "all"
         width = max(24, self.size.width // 2 - 2)
-        drawn = [fitted(f" {title} per minute, {span.label}: {name}", width), *plot(values, width, PLOT_HEIGHT, ends)]
-        self.query_one(id, TextBlock).set_text(content("\n".join(drawn)))
+        room = width - 7
+        columns = resampled(values, room)
+        top = nice(max(columns, default=0))
+        role = "failed" if id == "#failed" else "done"
+        drawn: list[Row] = [rule([heading(title.upper())], width, [(f"per minute, {span.label}: {name}", "muted")])]
+        drawn += framed(area(columns, PLOT_HEIGHT, role, top=top), top)
+        drawn.append(time_axis(PlotSpan(summary.since, summary.until, self.session.zone), room))
+        self.query_one(id, Canvas).draw(drawn)
 
     def _local(self, moment: datetime, time_format: str) -> str:
         return moment.astimezone(self.session.zone).strftime(time_format)
@@ -195,7 +202,7 @@ class ReportsScreen(LiveScreen):
 
 def report_line(row: SummaryLine, summary: Summary) -> RenderedRow:
     """Render a row of the table; the total is bold."""
-    flow, dead = row.flow, "red" if row.flow.died else "dim"
+    flow, dead = row.flow, "dead" if row.flow.died else "muted"
     return RenderedRow(
         (
             Cell("all", "bold") if row is summary.total else Cell(line(row.name)),
@@ -203,13 +210,13 @@ def report_line(row: SummaryLine, summary: Summary) -> RenderedRow:
             Cell(f"{flow.succeeded:,}"),
             Cell(formatting.share(flow.success_rate)),
             Cell(formatting.share(row.first_try_rate)),
-            Cell(formatting.share(row.second_try_rate), "dim"),
+            Cell(formatting.share(row.second_try_rate), "muted"),
             Cell(f"{flow.died:,}", dead),
             Cell(formatting.duration(row.p50)),
             Cell(formatting.duration(row.p95)),
-            Cell(f"{flow.retried:,}", "yellow" if flow.retried else "dim"),
-            Cell(f"{flow.cancelled:,}", "dim"),
-            Cell(f"{flow.rescued:,}", "dim"),
+            Cell(f"{flow.retried:,}", "retrying" if flow.retried else "muted"),
+            Cell(f"{flow.cancelled:,}", "muted"),
+            Cell(f"{flow.rescued:,}", "muted"),
         )
     )
 

@@ -27,8 +27,8 @@ from tasktui.actions.targets import Targets
 from tasktui.render.render import Cell, ListColumn, RenderedRow, content, line, lines
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
+from tasktui.widgets.canvas import TextBlock
 from tasktui.widgets.table import Table
-from tasktui.widgets.text_block import TextBlock
 
 COLUMNS = (
     ListColumn("RUNNER", 7, right=True),
@@ -96,7 +96,7 @@ class RunnersScreen(LiveScreen):
         alive = sum(runner.alive for runner in runners.values())
         hint = "" if runners else "; start one with: runner work -H package.module"
         about = f" {alive} alive, {len(runners) - alive} lost{hint}"
-        self.query_one("#about", TextBlock).set_text(content((about, "dim")))
+        self.query_one("#about", TextBlock).set_text(content((about, "muted")))
         self.query_one("#claimed", TextBlock).set_text(lines(claimed_lines(self.runner(), snapshot.tasks, snapshot.at)))
 
     def command_words(self) -> Sequence[object]:
@@ -131,7 +131,8 @@ def runner_line(runner: RunnerRow, at: datetime) -> RenderedRow:
             Cell(line(runner.host)),
             Cell(str(runner.pid)),
             Cell(
-                f"{state}, {line(runner.command)}" if runner.command else state, "green" if runner.alive else "bold red"
+                f"{state}, {line(runner.command)}" if runner.command else state,
+                "succeeded" if runner.alive else "bold dead",
             ),
             Cell(formatting.age(runner.heartbeat_age)),
             Cell(f"{runner.running_tasks}/{runner.capacity}"),

@@ -45,12 +45,12 @@ class TaskScreen(LiveScreen):
     def parts(self) -> Iterable[Widget]:
         """Return one scrollable text."""
         hint = " No task is open: press enter in the task list, or type :task ID"
-        yield VerticalScroll(Static(content((hint, "dim"))), id="story")
+        yield VerticalScroll(Static(content((hint, "muted"))), id="story")
 
     def on_screen_resume(self) -> None:
         """Show the id of the open task until its detail is read."""
         if self._detail is None and self.session.task_id is not None:
-            self.query_one("#story Static", Static).update(content((f" Task {self.session.task_id} ...", "dim")))
+            self.query_one("#story Static", Static).update(content((f" Task {self.session.task_id} ...", "muted")))
 
     def request(self) -> object:
         """Return the id of the open task."""

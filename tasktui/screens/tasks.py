@@ -23,9 +23,9 @@ from tasktui.screens.actions import TASK_TARGETS, action_bindings
 from tasktui.screens.live import LiveScreen
 from tasktui.screens.selection import Selection
 from tasktui.screens.why import open_why
+from tasktui.widgets.canvas import TextBlock
 from tasktui.widgets.input import CompletionInput
 from tasktui.widgets.table import Table
-from tasktui.widgets.text_block import TextBlock
 
 COLUMNS = (
     ListColumn("ID", 8, right=True),
@@ -215,4 +215,4 @@ def summary(listing: Listing, sort: Sort) -> Content:
     capped = "+" if listing.newer >= MOST_NEWER else ""
     newer = f"   +{listing.newer:,}{capped} newer (r reloads) " if listing.newer else ""
     text = f" {listing.count_text}{order}   {listing.access}"
-    return content((text, "dim"), (marked, "bold"), (newer, "bold reverse"))
+    return content((text, "muted"), (marked, "bold"), (newer, "bold on sel"))

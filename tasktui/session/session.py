@@ -117,6 +117,7 @@ class Session:
         work: the running bulk operation, at most one.
         ping: latency of one query and clock skew at the last measurement.
         stale: age in seconds of the newest change on a standby at the last measurement.
+        counts: text and role beside the tab of a screen where something needs attention, by name of the screen.
     """
 
     database: Database
@@ -132,6 +133,7 @@ class Session:
     work: Job | None = None
     ping: Ping | None = None
     stale: float | None = None
+    counts: dict[str, tuple[str, str]] = field(default_factory=dict)
     _schema_check: TtlCache[str] = field(default_factory=lambda: TtlCache(FIVE_SECONDS))
     _standby_check: TtlCache[tuple[Permission, float | None]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
     _ping: TtlCache[Ping] = field(default_factory=lambda: TtlCache(TEN_SECONDS))

@@ -21,11 +21,11 @@ class ReadOnlyReason(NamedTuple):
     why: str
 
 
-ASKED = ReadOnlyReason("read-only", "started with --read-only")
-LOGIN = ReadOnlyReason("read-only login", "this login may only read; the role task_operator may change tasks")
-STANDBY = ReadOnlyReason("read-only standby", "this server is a standby; connect to its primary to change tasks")
-CLOSED = ReadOnlyReason("read-only database", "default_transaction_read_only is on for this database or login")
-FILE = ReadOnlyReason("read-only file", "you may only read the database file")
+ASKED = ReadOnlyReason("READ-ONLY", "started with --read-only")
+LOGIN = ReadOnlyReason("READ-ONLY login", "this login may only read; the role task_operator may change tasks")
+STANDBY = ReadOnlyReason("READ-ONLY standby", "this server is a standby; connect to its primary to change tasks")
+CLOSED = ReadOnlyReason("READ-ONLY database", "default_transaction_read_only is on for this database or login")
+FILE = ReadOnlyReason("READ-ONLY file", "you may only read the database file")
 
 BARRIERS = {
     Permission.READ_WRITE: None,
@@ -106,9 +106,9 @@ class WriteLock:
         if self.barrier:
             return self.barrier.label
         if not self.is_open(now):
-            return "read-only, :write unlocks"
+            return "READ-ONLY"
         seconds_left = self.open_until - now
-        return "" if seconds_left == inf else f"WRITE for {int(seconds_left) // 60}m{int(seconds_left) % 60:02}s"
+        return "" if seconds_left == inf else f"WRITE {int(seconds_left) // 60}m{int(seconds_left) % 60:02}s left"
 
 
 def _split_length(words: tuple[str, ...]) -> tuple[float, str]:

@@ -20,6 +20,8 @@ class Arguments:
         config: the configuration file, if it is not the default one.
         read_only: forbid changes for the whole session.
         write: allow changes from the start, even on production.
+        theme: name of a theme; empty for the one that suits the terminal.
+        ascii: draw with ASCII characters only.
     """
 
     url: str | None = None
@@ -27,6 +29,8 @@ class Arguments:
     config: Path | None = None
     read_only: bool = False
     write: bool = False
+    theme: str = ""
+    ascii: bool = False
 
     def settings(self) -> "Settings":
         """Collect the settings.
@@ -57,6 +61,10 @@ def parse(arguments: Sequence[str]) -> Arguments:
     changes = parser.add_mutually_exclusive_group()
     changes.add_argument("--read-only", action="store_true", help="forbid changes for the whole session")
     changes.add_argument("--write", action="store_true", help="allow changes from the start, even on production")
+    parser.add_argument(
+        "--theme", default="", choices=("dark", "light", "sixteen", "none"), help="colours of the console"
+    )
+    parser.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     values = vars(parser.parse_args(arguments))
     if values.pop("version"):

@@ -4,6 +4,7 @@ Textual loads while the database answers the first query, so neither this module
 """
 
 import asyncio
+import locale
 import os
 import signal
 import sys
@@ -99,12 +100,20 @@ async def run(arguments: Arguments, ready: Callable[[], object], on_leave: Calla
     loading = asyncio.create_task(asyncio.to_thread(_console))
     async with opened(arguments, settings) as session:
         session.start_read(read_overview)
-        console = (await loading)(session)
+        create = await loading
+        console = create(session, arguments.theme, ascii_signs=arguments.ascii or needs_ascii())
         end_on_signals(console.exit)
         ready()
         await console.run_async()
         on_leave()
         return console.return_code or 0
+
+
+def needs_ascii() -> bool:
+    """True if the locale of the terminal is not UTF-8."""
+    chosen = next((os.environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "")
+    encoding = chosen.rpartition(".")[2] if "." in chosen else locale.getpreferredencoding(do_setlocale=False)
+    return encoding.partition("@")[0].lower().replace("-", "") != "utf8"
 
 
 def _console() -> "type[Console]":

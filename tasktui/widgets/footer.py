@@ -1,45 +1,164 @@
-"""Keys: the footer with the keys of a screen."""
+"""Keys and messages: the last lines of every screen."""
 
 from collections.abc import Sequence
-from typing import Any
+from textwrap import wrap
+from typing import NamedTuple
 
-from textual.app import App
-from textual.screen import Screen
-from textual.widgets import Footer
+from textual import events
+from textual.message import Message
 
 from tasktui.render.render import block
+from tasktui.render.rows import Part, Row, cap, fit, width_of
+from tasktui.widgets.canvas import Canvas
 
+NARROW = 100
+"""Columns of a screen below which a group has few keys."""
 
-class Keys(Footer):
-    """A footer that Textual rebuilds only when its keys change, not on every possible change."""
+FEW_KEYS = 3
+"""Keys of a group on a narrow screen."""
 
-    _keys: Sequence[tuple[object, ...]] = ()
+SEPARATOR: Part = ("│", "line")
 
-    def bindings_changed(self, screen: Screen[Any]) -> None:
-        """Rebuild the footer if its keys have changed."""
-        active = screen.active_bindings.values()
-        keys = [(each.binding, each.enabled, each.tooltip) for each in active if each.binding.show]
-        if keys != self._keys and screen.app.app_focus and self.is_attached:
-            self._keys = keys
-            super().bindings_changed(screen)
-
-
-BRIEF = 5.0
-"""Seconds that a notice of success stays."""
+BRIEF = 6.0
+"""Seconds that a message of success stays."""
 
 LONG = 20.0
 """Seconds that an error stays: the operator may be reading another screen."""
 
+MOST_LINES = 6
+"""Maximum number of lines of a message."""
 
-def show(target: App[Any] | Screen[Any], text: str, *, bad: bool = False) -> None:
-    """Show a notice.
+
+class KeyHint(NamedTuple):
+    """A key of the footer.
 
     Args:
-        target: application or screen to show it on.
-        text: any text; it is sanitized here.
-        bad: True for an error.
+        key: the key as it is written on a cap.
+        label: one or two words.
+        action: action that a click runs, in the words of a binding.
+        locked: True if the key does nothing until changes are allowed.
     """
-    if bad:
-        target.notify(block(text), severity="error", timeout=LONG, markup=False)
-    else:
-        target.notify(block(text), timeout=BRIEF, markup=False)
+
+    key: str
+    label: str
+    action: str
+    locked: bool = False
+
+
+class KeyGroups(NamedTuple):
+    """The keys of a screen: those that look, those that change, and those of the console."""
+
+    look: Sequence[KeyHint]
+    change: Sequence[KeyHint]
+    console: Sequence[KeyHint]
+
+
+class Keys(Canvas):
+    """The keys of a screen as caps, in one row."""
+
+    DEFAULT_CSS = "Keys { dock: bottom; height: 1; background: $surface; }"
+
+    class Pressed(Message):
+        """A click on a cap.
+
+        Args:
+            action: the action of its key.
+        """
+
+        def __init__(self, action: str) -> None:
+            self.action = action
+            super().__init__()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._groups = KeyGroups((), (), ())
+        self._message: tuple[str, str] | None = None
+        self._places: list[tuple[range, str]] = []
+
+    def show(self, groups: KeyGroups, message: Part | None = None) -> None:
+        """Show keys; a message takes the place of the keys that look."""
+        self._groups, self._message = groups, message
+        self.draw([self._row()])
+
+    def on_resize(self) -> None:
+        """Choose the keys that fit."""
+        self.draw([self._row()])
+
+    def on_click(self, event: events.Click) -> None:
+        """Press the key under the pointer."""
+        for cells, action in self._places:
+            if event.x in cells:
+                self.post_message(self.Pressed(action))
+
+    def _row(self) -> Row:
+        width = self.size.width or self.app.size.width
+        narrow = width < NARROW
+        look, change, console = self._groups
+        if narrow:
+            look, change, console = look[:FEW_KEYS], change[:FEW_KEYS], console[:1]
+        right = self._caps(console, 0 if narrow else 1, narrow=False)
+        left: list[tuple[Part, str]] = []
+        if self._message is not None:
+            left = [((f" {self._message[0]} ", self._message[1]), "")]
+        else:
+            left = self._caps(look, 1, narrow=narrow)
+        if change:
+            left += [(SEPARATOR, ""), ((" ", ""), ""), *self._caps(change, 1, narrow=narrow)]
+            if any(hint.locked for hint in change):
+                left.append(((":write unlocks", "italic faint"), ""))
+        while left and _width(left) + _width(right) + 1 > width:
+            left.pop()
+        gap: list[tuple[Part, str]] = [((" " * (width - _width(left) - _width(right)), ""), "")]
+        parts = [*left, *gap, *right]
+        self._places = []
+        place = 0
+        for part, action in parts:
+            end = place + width_of([part])
+            if action:
+                self._places.append((range(place, end), action))
+            place = end
+        return fit([part for part, _ in parts], width)
+
+    def _caps(self, hints: Sequence[KeyHint], space: int, *, narrow: bool) -> list[tuple[Part, str]]:
+        parts: list[tuple[Part, str]] = [((" " * space, ""), "")] if space and hints else []
+        for hint in hints:
+            label = hint.label.split()[0] if narrow and hint.label else hint.label
+            parts += [(part, hint.action) for part in cap(hint.key, label, locked=hint.locked)]
+            parts.append(((" ", ""), ""))
+        return parts
+
+
+def _width(parts: Sequence[tuple[Part, str]]) -> int:
+    return width_of([part for part, _ in parts])
+
+
+class MessageLine(Canvas):
+    """A message over the last lines above the keys; it moves nothing."""
+
+    DEFAULT_CSS = """
+    MessageLine { layer: message; dock: bottom; width: 100%; height: auto; margin: 0 0 1 0; background: $panel; }
+    """
+
+    def on_mount(self) -> None:
+        """Start without a message."""
+        self.display = False
+
+    def show(self, text: str, *, bad: bool) -> None:
+        """Show a message.
+
+        Args:
+            text: any text; it is sanitized here.
+            bad: True for an error.
+        """
+        width = max(20, self.app.size.width - 4)
+        lines = [part for line in block(text).splitlines() for part in wrap(line, width) or [""]]
+        if len(lines) > MOST_LINES:
+            lines = [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} more lines"]
+        role, sign = ("dead", "✗") if bad else ("succeeded", "✓")
+        signs = [sign, *" " * (len(lines) - 1)]
+        self.draw([[(f" {mark} ", f"bold {role}"), (line, "text")] for mark, line in zip(signs, lines, strict=True)])
+        self.display = bool(lines)
+
+    def hide(self) -> None:
+        """Remove the message."""
+        self.display = False

@@ -1,17 +1,20 @@
 """Heading: the database, the write lock, the health of the connection, and the screens."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from textwrap import wrap
 
 from rich.cells import cell_len
-from textual.content import Content
+from textual import events
+from textual.message import Message
 
 from runner.queries.health import Ping
 from runner.text import formatting
-from tasktui.render.render import content, fitted, line, lines
-from tasktui.widgets.text_block import TextBlock
+from tasktui.render.render import fitted, line
+from tasktui.render.rows import Part, Row, badge, fit, width_of
+from tasktui.render.theme import current
+from tasktui.widgets.canvas import Canvas
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,9 @@ class Status:
         trouble: error of the database, with the age of the data on the screen; empty if there is none.
         work: progress of the long operation in progress; empty if there is none.
         age: age of the data on the screen; empty while it is current.
+        host: host or folder of the database; empty to leave it out.
+        zone: name of the time zone of the clock.
+        counts: text and role beside the title of a screen where something needs attention, by title.
     """
 
     name: str
@@ -41,20 +47,19 @@ class Status:
     trouble: str = ""
     work: str = ""
     age: str = ""
+    host: str = ""
+    zone: str = ""
+    counts: Mapping[str, Part] = field(default_factory=dict)
 
-    @property
-    def urgent(self) -> tuple[object, ...]:
-        """The parts to show before the next second."""
-        return self.clock, self.name, self.production, self.lock, self.title, self.trouble, self.work, self.age
-
-
-HELP = "? help "
 
 SLOW = 0.25
 """Latency in seconds that the heading shows; a key that needs two queries then feels slow."""
 
 LARGE_SKEW = 2.0
 """Clock skew in seconds that the heading shows; from here on, ages and times mislead."""
+
+ALARMING_SKEW = 30.0
+"""Clock skew in seconds that is an alarm."""
 
 LONGEST_NAME, SHORTEST_NAME = 40, 8
 """Cells of the database name."""
@@ -65,36 +70,58 @@ ROOM = 22
 ROOM_FOR_AGE = 60
 """Cells of a line that has room for the age of the data."""
 
+RULED = 100
+"""Cells of a screen that has room for counts beside the titles and for a rule below them."""
+
 MOST_LINES = 4
 """Maximum number of lines of an error."""
 
 
-class Heading(TextBlock):
+class Heading(Canvas):
     """The first lines of every screen."""
 
-    DEFAULT_CSS = "Heading { height: auto; text-wrap: nowrap; }"
+    class Chosen(Message):
+        """A click on the title of a screen.
+
+        Args:
+            title: the title.
+        """
+
+        def __init__(self, title: str) -> None:
+            self.title = title
+            super().__init__()
+
+    DEFAULT_CSS = "Heading { dock: top; height: auto; background: $background; }"
 
     def __init__(self) -> None:
         super().__init__()
-        self._last: tuple[object, ...] | None = None
+        self._titles: Sequence[tuple[range, str]] = ()
 
     def show(self, status: Status) -> None:
-        """Show a status. The connection updates once a second, with the clock."""
+        """Show a status."""
         width = self.app.size.width
-        if (status.urgent, width) == self._last:
-            return
-        self._last = (status.urgent, width)
-        parts = [first_line(status, width), second_line(status, width)]
+        tabs = tab_parts(status, width)
+        self._titles = _places(tabs, status, width)
+        rows = [first_line(status, width), second_line(status, width)]
+        if width >= RULED:
+            rows.append(third_line(status, width))
         if status.work:
-            parts.append(content((fitted(f" ▸ {line(status.work)}", width), "bold reverse")))
-        parts += [content((fitted(f" {text}", width), "bold reverse red")) for text in _wrapped(status.trouble, width)]
-        self.set_text(lines(parts))
+            rows.append(fit([("▌", "accent"), (fitted(f" {line(status.work)}", width - 1), "strong on raised")], width))
+        for text in _wrapped(status.trouble, width):
+            rows.append([("▌", "dead"), (fitted(f" {text}", width - 1), "bold dead on tint_dead")])
+        self.draw(rows)
+
+    def on_click(self, event: events.Click) -> None:
+        """Open the screen whose title was clicked."""
+        for cells, title in self._titles:
+            if event.y == 1 and event.x in cells:
+                self.post_message(self.Chosen(title))
 
 
 def _wrapped(trouble: str, width: int) -> list[str]:
     """Wrap an error and keep its end, which has the advice."""
     text = f"! {line(trouble, MOST_LINES * width)}" if trouble else ""
-    return wrap(text, max(10, width - 2), subsequent_indent="  ", max_lines=MOST_LINES, placeholder=" …")
+    return wrap(text, max(10, width - 3), subsequent_indent="  ", max_lines=MOST_LINES, placeholder=" …")
 
 
 def milliseconds(skew: timedelta) -> str:
@@ -108,59 +135,115 @@ def _cut(name: str, most: int) -> str:
     return fitted(text, min(cell_len(text), most))
 
 
-def first_line(status: Status, width: int) -> Content:
+def lock_badge(label: str) -> Part:
+    """The badge of a write lock: WRITE with its time, or READ-ONLY with the reason."""
+    return badge(label, "write" if label.startswith("WRITE") else "locked")
+
+
+def first_line(status: Status, width: int) -> Row:
     """Render the database, the write lock and the health of the connection in exactly `width` cells."""
-    badge = " PRODUCTION " if status.production else ""
-    lock = f" {status.lock} " if status.lock else ""
-    age = f" data {status.age} old " if status.age and width >= ROOM_FOR_AGE else ""
-    reserved = cell_len(badge) + cell_len(lock) + cell_len(age)
-    name = f" tasktui  {_cut(status.name, min(LONGEST_NAME, max(SHORTEST_NAME, width - reserved - ROOM)))}  "
-    if cell_len(name) + reserved > width:  # Badge and lock take precedence over the name.
-        name = f" {_cut(status.name, SHORTEST_NAME)} "
-        lock = fitted(lock, max(0, min(cell_len(lock), width - cell_len(name) - cell_len(badge) - cell_len(age))))
-        reserved = cell_len(badge) + cell_len(lock) + cell_len(age)
-    room = max(0, width - reserved - cell_len(name))
-    signs = (badge, "bold white on red"), (lock, "bold reverse"), (age, "bold reverse yellow")
-    return content((name, "bold"), *signs, *_connection_and_clock(status, room))
+    badges: list[Part] = [badge("PRODUCTION", "production")] if status.production else []
+    lock = lock_badge(status.lock) if status.lock else ("", "")
+    age: list[Part] = [(f" data {status.age} old ", "bold retrying")] if status.age and width >= ROOM_FOR_AGE else []
+    reserved = width_of([*badges, lock, *age]) + 2 * len(badges) + 2 * bool(status.lock)
+    name = _cut(status.name, min(LONGEST_NAME, max(SHORTEST_NAME, width - reserved - ROOM)))
+    row: list[Part] = [(" tasktui  ", "bold accent"), (name, "bold strong")]
+    if width_of(row) + 2 + reserved > width:  # The badges take precedence over the name.
+        row = [(f" {_cut(status.name, SHORTEST_NAME)}", "bold strong")]
+        badges = [(text.strip(), spec) for text, spec in badges]
+        lock = (lock[0].strip(), lock[1])
+    elif width >= RULED and status.host:
+        row.append((f"@{_cut(status.host, 30)}", "muted"))
+    for part in (*badges, lock):
+        if part[0]:
+            row += [("  ", ""), part] if width >= ROOM_FOR_AGE else [(" ", ""), part]
+    row += [("  ", ""), *age] if age else []
+    row = fit(row, min(width_of(row), width))
+    return [*row, *_connection_and_clock(status, width - width_of(row))]
 
 
-def _connection_and_clock(status: Status, room: int) -> Sequence[tuple[str, str]]:
+def _connection_and_clock(status: Status, room: int) -> list[Part]:
     """Render the right end of the line. The sign and the clock stay longest: they prove that the screen is alive."""
-    sign, text, style = connection(status)
-    clock = f"{status.clock} "
-    label = f"{text}  " if len(text) + len(clock) + 5 <= room else ""
-    if len(clock) + 3 > room:
-        return ((fitted(clock, room, right=True), "bold"),)
-    space = " " * (room - len(label) - len(clock) - 2)
-    return ((space, ""), (f"{sign} ", style or "green"), (label, style or "dim"), (clock, "bold"))
+    sign, text, role = connection(status)
+    clock: list[Part] = [(status.clock, "bold strong")]
+    zone: list[Part] = [(f" {status.zone}", "muted")] if status.zone else []
+    label: list[Part] = [(f"{sign} ", role), (text, "muted" if role in ("succeeded", "muted") else f"bold {role}")]
+    short: list[Part] = label[:1]
+    for parts in (
+        [*label, ("   ", ""), *clock, *zone, (" ", "")],
+        [*label, ("  ", ""), *clock, (" ", "")],
+        [*short, *clock, (" ", "")],
+        [*clock, (" ", "")],
+    ):
+        if width_of(parts) + 1 <= room:
+            return [(" " * (room - width_of(parts)), ""), *parts]
+    return fit(clock, room) if room >= len(status.clock) else [(" " * room, "")]
 
 
 def connection(status: Status) -> tuple[str, str, str]:
     """Describe the connection. It has a figure only if the figure needs attention.
 
     Returns:
-        A sign, a text, and a style; the style is empty for a good connection.
+        A sign, a text, and a role.
     """
     if status.trouble:
-        return "◌", "lost", "bold red"
+        return "◌", "lost", "lost"
     if status.ping is None:
-        return "◌", "connecting", "dim"
-    if abs(status.ping.skew.total_seconds()) >= LARGE_SKEW:
-        ahead = status.ping.skew > timedelta(0)
-        side = "ahead" if ahead else "behind"
-        return "!", f"clock {formatting.age(abs(status.ping.skew))} {side}", "bold yellow"
+        return "◌", "connecting", "muted"
+    skew = abs(status.ping.skew.total_seconds())
+    if skew >= LARGE_SKEW:
+        side = "ahead" if status.ping.skew > timedelta(0) else "behind"
+        return "!", f"clock {formatting.age(skew)} {side}", "dead" if skew >= ALARMING_SKEW else "retrying"
     if status.ping.took >= SLOW:
-        return "!", f"slow {status.ping.took * 1000:,.0f} ms", "bold yellow"
-    return "●", "connected", ""
+        return "!", f"slow {status.ping.took * 1000:,.0f} ms", "retrying"
+    return "●", "connected", "succeeded"
 
 
-def second_line(status: Status, width: int) -> Content:
-    """Render the screens in `width` cells, or slightly more if not even their keys fit."""
-    titles_fit = sum(cell_len(f" {key} {title} ") for key, title in status.screens) <= width
-    parts = []
+def tab_parts(status: Status, width: int) -> list[list[Part]]:
+    """The parts of each title; only the keys of the other screens if there is no room."""
+    roomy = width >= RULED
+    full = sum(cell_len(f"{key} {title} ") for key, title in status.screens) + 1 <= width
+    tabs = []
     for key, title in status.screens:
-        current = title == status.title
-        text = f" {key} {title} " if titles_fit or current else f" {key} "
-        parts.append((text, "bold reverse" if current else ""))
-    room = max(0, width - sum(cell_len(text) for text, _ in parts))
-    return content(*parts, (fitted(HELP if len(HELP) <= room else "", room, right=True), "dim"))
+        here = title == status.title
+        if not roomy or current().flat:
+            spec = "bold on_accent on accent" if here else "muted"
+            text = f"{key} {title}" if full or here else key
+            tabs.append([(text, spec)])
+        else:
+            tabs.append([(f"{key} ", "bold accent" if here else "faint"), (title, "bold strong" if here else "muted")])
+        if roomy and title in status.counts:
+            text, role = status.counts[title]
+            tabs[-1].append((f" {text}", f"bold {role}"))
+    return tabs
+
+
+def _gap(width: int) -> int:
+    return 3 if width >= RULED else 1
+
+
+def second_line(status: Status, width: int) -> Row:
+    """Render the screens in `width` cells."""
+    row: list[Part] = [(" ", "")]
+    for tab in tab_parts(status, width):
+        row += [*tab, (" " * _gap(width), "")]
+    return fit(row, width)
+
+
+def third_line(status: Status, width: int) -> Row:
+    """Render the rule below the screens; it is heavy below the current one."""
+    for cells, title in _places(tab_parts(status, width), status, width):
+        if title == status.title:
+            begin, end = cells.start, cells.stop
+            return [("─" * begin, "line"), ("━" * (end - begin), "accent"), ("─" * (width - end), "line")]
+    return [("─" * width, "line")]
+
+
+def _places(tabs: Sequence[Sequence[Part]], status: Status, width: int) -> list[tuple[range, str]]:
+    """The cells of each title."""
+    place, places = 1, []
+    for tab, (_, title) in zip(tabs, status.screens, strict=True):
+        end = place + width_of(tab)
+        places.append((range(place, end), title))
+        place = end + _gap(width)
+    return places

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
@@ -12,16 +11,14 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tasktui.render.render import GAP, ListColumn, RenderedRow, fitted, widths
+from tasktui.render.render import GAP, Cell, ListColumn, RenderedRow, fitted, widths
+from tasktui.render.rows import Part, strip_of, width_of
+from tasktui.render.theme import current, style
 
 K = TypeVar("K", bound=Hashable)
 
 GUTTER = 2
 """Cells on the left for the cursor and mark signs."""
-
-STRUCK = Style(strike=True)
-HEADER = Style(bold=True, dim=True)
-CURSOR = Style(reverse=True)
 
 
 class Table(ScrollView, Generic[K], can_focus=True):
@@ -152,7 +149,8 @@ class Table(ScrollView, Generic[K], can_focus=True):
         """Draw one line; the titles stay at the top."""
         position = self.scroll_offset.y + y - 1
         if y == 0:
-            return self._strip("  ", [(column.title, HEADER) for column in self.columns], self.rich_style + HEADER)
+            titles = [Cell(column.title, "muted") for column in self.columns]
+            return self._strip([("  ", "")], titles, self.rich_style)
         if position >= len(self.keys):
             return Strip.blank(self.size.width, self.rich_style)
         return self._row(self.keys[position])
@@ -170,23 +168,41 @@ class Table(ScrollView, Generic[K], can_focus=True):
 
     def _row(self, key: K) -> Strip:
         here = key == self.cursor
-        line = self._line_of(key)
-        base = self.rich_style + (CURSOR if here and self.has_focus else Style.null())
-        signs = ("▶" if here else " ") + ("●" if key in self._marked else " ")
-        # Colours are hard to read under a reversed cursor.
-        plain = here and self.has_focus
-        cells = [(cell.text, Style.null() if plain else Style.parse(cell.style)) for cell in line.cells]
-        if line.struck:
-            (text, style), *rest = cells
-            cells = [(text, style + STRUCK), *rest]
-        return self._strip(signs, cells, base)
+        row = self._line_of(key)
+        base = self.rich_style
+        flat = here and current().flat
+        if here:
+            base += style("on sel") if self.has_focus or not current().flat else style("bold")
+        sign = (">" if current().flat else "▌") if here else " "
+        marked = key in self._marked
+        signs = [(sign, "accent"), ("●" if marked else " ", "accent")]
+        cells = row.cells
+        if here and not flat:
+            cells = tuple(_strong(cell) for cell in cells)
+        if row.struck:
+            cells = (cells[0]._replace(style="strike faint", parts=None), *cells[1:])
+        return self._strip(signs, cells, base, plain=flat)
 
-    def _strip(self, signs: str, cells: Sequence[tuple[str, Style]], base: Style) -> Strip:
+    def _strip(self, signs: Sequence[Part], cells: Sequence[Cell], base: Style, *, plain: bool = False) -> Strip:
         room = self.scrollable_content_region.width  # without the scroll bar
-        segments = [Segment(signs, base)]
-        column_widths = widths(self.columns, room - GUTTER)
-        for column, width, (text, style) in zip(self.columns, column_widths, cells, strict=False):
+        row: list[Part] = list(signs)
+        for column, width, cell in zip(self.columns, widths(self.columns, room - GUTTER), cells, strict=False):
+            if width and cell.parts is not None and width_of(cell.parts) <= width:
+                padding = (" " * (width - width_of(cell.parts)), "")
+                row += [padding, *cell.parts] if column.right else [*cell.parts, padding]
+            elif width:
+                row.append((fitted(cell.text, width, right=column.right), cell.style))
             if width:
-                padded = fitted(text, width, right=column.right) + " " * GAP
-                segments.append(Segment(padded, base + style))
-        return Strip(segments).adjust_cell_length(room, base)
+                row.append((" " * GAP, ""))
+        if plain:  # Colours are hard to read under a reversed cursor.
+            row = [(text, "strike" if "strike" in spec else "") for text, spec in row]
+        return strip_of(row, room, base)
+
+
+def _strong(cell: Cell) -> Cell:
+    """A cell of the row under the cursor: what is quiet elsewhere is legible here."""
+    quiet = {"": "strong", "text": "strong", "faint": "muted"}
+    if cell.parts is not None:
+        parts = tuple((text, quiet.get(spec, spec) if text.strip("━╸▁▂▃▄▅▆▇ ") else spec) for text, spec in cell.parts)
+        return cell._replace(parts=parts)
+    return cell._replace(style=quiet.get(cell.style, cell.style))

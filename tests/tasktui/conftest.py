@@ -60,7 +60,7 @@ class Operator:
     @property
     def notices(self) -> str:
         """The texts of all notices."""
-        return "\n".join(notice.message for notice in self.console._notifications)
+        return "\n".join(self.console.notices)
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)

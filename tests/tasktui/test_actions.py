@@ -38,7 +38,7 @@ async def test_a_retry_makes_the_task_under_the_cursor_due(database: Database, w
     other = await add_live(database, run_at=ahead(3600))
     id = await add_live(database, run_at=ahead(3600))
     async with watch("tasks") as operator:
-        await operator.sees("◷ scheduled")
+        await operator.sees("◔ scheduled")
         await operator.press("R")
         await confirm(operator, reason="relay is back")
         await operator.is_told("1 changed")
@@ -76,7 +76,7 @@ async def test_marked_tasks_are_terminated_as_one_change_group(database: Databas
 async def test_a_task_that_has_changed_is_skipped_and_listed(database: Database, watch: Watch) -> None:
     id = await add_live(database, run_at=ahead(60))
     async with watch("tasks") as operator:
-        await operator.sees("◷ scheduled")
+        await operator.sees("◔ scheduled")
         await operator.press("D")
         await operator.until(lambda: isinstance(operator.screen, ConfirmScreen))
         await database.write(edit, id, None, Changes(priority=9), ANA)
@@ -105,7 +105,7 @@ async def test_an_action_explains_why_it_does_not_apply(database: Database, watc
     await add_past(database, 5)
     await add_past(database, 6)
     async with watch("tasks") as operator:
-        await operator.sees("✔ succeeded")
+        await operator.sees("✓ succeeded")
         await operator.press("R")
         await operator.is_told("it is succeeded, not waiting, dead or cancelled")
         await operator.press("asterisk")
@@ -135,7 +135,7 @@ async def test_an_edit_is_previewed_saved_and_undone(database: Database, watch: 
 async def test_a_dead_task_is_requeued_with_another_payload(database: Database, watch: Watch) -> None:
     await add_past(database, 5, State.DEAD, payload='{"wieght": 2}', attempt=3, max_attempts=3)
     async with watch("task", task_id=5) as operator:
-        await operator.sees("✖ dead")
+        await operator.sees("✗ dead")
         await operator.press("E")
         await operator.until(lambda: isinstance(operator.screen, EditScreen) and operator.screen.focused)
         operator.screen.query_one("#payload").value = '{"weight": 2}'
@@ -302,7 +302,7 @@ async def test_a_dialog_about_several_tasks_focuses_its_first_input(database: Da
     for _ in range(2):
         await add_live(database, run_at=ahead(600))
     async with watch("tasks") as operator:
-        await operator.sees("◷ scheduled")
+        await operator.sees("◔ scheduled")
         await operator.press("space", "down", "space", "T")
         await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
         assert operator.screen.focused.id == "limit"
@@ -312,7 +312,7 @@ async def test_a_dialog_about_several_tasks_focuses_its_first_input(database: Da
 async def test_a_dialog_that_requires_a_reason_focuses_its_first_input(database: Database, watch: Watch) -> None:
     await add_live(database, run_at=ahead(600))
     async with watch("tasks", production=True) as operator:
-        await operator.sees("◷ scheduled")
+        await operator.sees("◔ scheduled")
         for key, first in (("R", "answer"), ("T", "reason")):
             await operator.press(key)
             await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)

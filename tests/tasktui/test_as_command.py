@@ -121,7 +121,7 @@ async def test_a_screen_is_copied_as_a_command_line(database: Database, watch: W
 async def test_a_dialog_is_copied_with_the_answers_so_far(database: Database, watch: Watch) -> None:
     id = await add_live(database, run_at=ahead(3600))
     async with watch("tasks", NARROW) as operator:
-        await operator.sees("◷ scheduled")
+        await operator.sees("◔ scheduled")
         await operator.press("D")
         await operator.sees("Delay by")
         operator.screen.query_one("#answer").value = "25m"
@@ -181,7 +181,7 @@ async def test_a_copied_command_line_does_the_same(database: Database, watch: Wa
             return await tx.scalar(sa.select(found.c[column]).where(name == id))
 
     async with watch("tasks", wanted="queue:mail") as operator:
-        await operator.sees("◷ scheduled")
+        await operator.sees("◔ scheduled")
         await operator.press("asterisk")
         await operator.sees("3 marked")
         await does(operator, "T", reason="a bad deploy")

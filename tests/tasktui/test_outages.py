@@ -64,9 +64,9 @@ async def test_a_server_that_stops_and_starts_again_is_waited_for(
 ) -> None:
     monkeypatch.setattr(poller, "LONGEST_WAIT", 1.0)
     async with watch("tasks", url=server.url()) as operator:
-        await operator.sees("▷ running", "◷ scheduled")
+        await operator.sees("► running", "◔ scheduled")
         server.stop("immediate")
-        await operator.sees("data is ", " old: The database", "▷ running", "◷ scheduled")
+        await operator.sees("data is ", " old: The database", "► running", "◔ scheduled")
         await operator.until(lambda: operator.screen.feed.failures > 2)
         for mode in MODES.values():
             await operator.press(mode.key)
@@ -76,7 +76,7 @@ async def test_a_server_that_stops_and_starts_again_is_waited_for(
         await operator.press(MODES["tasks"].key)
         server.start()
         await operator.until(lambda: "old: The database" not in operator.text and operator.screen.feed.failures == 0)
-        await operator.sees("▷ running")
+        await operator.sees("► running")
 
 
 @on_postgresql
@@ -196,7 +196,7 @@ async def test_a_file_that_is_replaced_or_deleted_is_neither_shown_nor_changed_a
 async def test_a_task_that_disappears_behind_a_dialog_is_reported(name: str, database: Database, watch: Watch) -> None:
     id = await add_live(database, run_at=ahead(60))
     async with watch("task", task_id=id) as operator:
-        await operator.sees("◷ scheduled")
+        await operator.sees("◔ scheduled")
         await operator.press(ACTIONS[name].key)
         await operator.until(lambda: operator.screen.is_modal and operator.screen.focused)
         async with database.writing() as tx:

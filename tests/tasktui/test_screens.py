@@ -27,7 +27,7 @@ BY = Actor("ana", "web-1", "relay is back")
 
 SEEN = {
     "overview": ("READY", "OLDEST", "mail", "done per minute", "failed attempts per minute", "1 runner alive"),
-    "tasks": ("REASON", "○ ready", "✖ dead", "indexed"),
+    "tasks": ("REASON", "○ ready", "✗ dead", "indexed"),
     "task": ("○ ready", "smtp.send", "order-17", "priority 5"),
     "failures": ("ERROR", "ConnectionError: no route", "Traceback of it"),
     "runners": ("SLOTS", "● alive", "web-7", "1 alive, 0 lost"),
@@ -119,7 +119,7 @@ async def test_a_failure_leads_to_its_tasks(task_id: int, watch: Watch) -> None:
     async with watch("failures") as operator:
         await operator.sees("ConnectionError")
         await operator.press("enter")
-        await operator.sees("failure:", f"{task_id + 1} ✖ dead")
+        await operator.sees("failure:", f"{task_id + 1} ✗ dead")
 
 
 async def test_the_rows_of_a_foreign_client_break_no_screen(database: Database, watch: Watch) -> None:
@@ -136,7 +136,7 @@ async def test_the_rows_of_a_foreign_client_break_no_screen(database: Database, 
 async def test_the_result_of_a_task_is_shown(database: Database, watch: Watch) -> None:
     id = await add_past(database, 4711, result='{"charged": 5}')
     async with watch("task", task_id=id) as operator:
-        await operator.sees("✔ succeeded", "result", '"charged": 5')
+        await operator.sees("✓ succeeded", "result", '"charged": 5')
 
 
 async def test_a_unique_key_is_shown_with_its_holder_and_duplicates(database: Database, watch: Watch) -> None:

@@ -19,7 +19,7 @@ async def test_live_and_finished_tasks_are_listed_newest_first(database: Databas
     await add_live(database, "mail.send", id=10, key="order-1")
     await add_past(database, 11, State.DEAD, handler="mail.send", error="OSError: gone")
     async with watch("tasks") as operator:
-        await operator.sees("order-1", "✖ dead", "OSError: gone", "○ ready", "indexed")
+        await operator.sees("order-1", "✗ dead", "OSError: gone", "○ ready", "indexed")
         assert operator.screen.pages.listing.ids == (11, 10)
 
 
@@ -48,7 +48,7 @@ async def test_a_task_that_ends_stays_in_its_place_struck_through(database: Data
         await operator.until(lambda: len(operator.screen.pages.listing.ids) == 3)
         await remove(database, ids[1])
         await add_past(database, ids[1])
-        await operator.sees("✔ succeeded")
+        await operator.sees("✓ succeeded")
         assert operator.screen.pages.listing.ids == tuple(reversed(ids))
         strips = operator.console.screen._compositor.render_strips()
         (struck,) = [strip for strip in strips if "succeeded" in strip.text]

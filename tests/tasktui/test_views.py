@@ -73,7 +73,7 @@ async def test_the_palette_offers_actions_screens_commands_and_views(database: D
     id = await add_live(database, run_at=ahead(3600))
     async with watch("tasks", NARROW) as operator:
         saved.save(operator.console.session.views, "[bold]late[/x]", "due<-5m")
-        await operator.sees("◷ scheduled")
+        await operator.sees("◔ scheduled")
         await operator.press("ctrl+p")
         await operator.sees("Retry  R", "Terminate  T")
         await operator.press(*"late")

@@ -1,0 +1,118 @@
+"""The figures of the overview that change slowly or need room: run times, results by runner, failures, long runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from runner.db.transaction import Transaction, clock
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
+from runner.filter.sort import Sort, SortField
+from runner.model.task import State
+from runner.policy.histogram import BOUNDS, merged, percentile
+from runner.queries.audit import ChangeGroup, change_groups
+from runner.queries.failures import Failures, failures
+from runner.queries.reports import Flow, results_by_runner, run_times, totals
+from runner.queries.task_list.page import page
+from runner.queries.task_list.row import TaskRow
+
+HOUR, RECENT = timedelta(hours=1), timedelta(minutes=10)
+
+MOST_SLOW = 10
+MOST_FAILURES = 6
+MOST_CHANGES = 6
+"""Rows of the panels of a wide screen."""
+
+LONGEST_FIRST = Sort(SortField.CLAIMED_AT, descending=False)
+
+LOWEST_BIN, HIGHEST_BIN = BOUNDS.index(0.01), BOUNDS.index(60.0)
+"""The bins of the heat map: up to 10 ms, and up to one minute with everything above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """Slow figures at one moment.
+
+    Args:
+        at: the database's time.
+        run_times: histograms of the attempts of the last hour by minute.
+        results: results of the last ten minutes by runner.
+        p95: 95th percentile of each handler in the last hour, in seconds.
+        failures: the largest failure groups of the last hour; only for a wide screen, as the rest.
+        slowest: the running tasks that run longest.
+        changes: the latest operations.
+    """
+
+    at: datetime
+    run_times: Mapping[datetime, Sequence[int]] = field(default_factory=dict)
+    results: Mapping[int, Flow] = field(default_factory=dict)
+    p95: Mapping[str, float] = field(default_factory=dict)
+    failures: tuple[Failures, ...] = ()
+    slowest: tuple[TaskRow, ...] = ()
+    changes: tuple[ChangeGroup, ...] = ()
+
+    def percentile(self, q: float, since: datetime, until: datetime) -> float | None:
+        """A percentile of the run times in seconds; None if no attempt ended in the period."""
+        return percentile(merged([bins for at, bins in self.run_times.items() if since <= at < until]), q)
+
+    @property
+    def latest(self) -> tuple[float | None, float | None, float | None]:
+        """The median and the 95th percentile of the last ten minutes, and the 95th of the fifty before."""
+        begin = self.at - RECENT
+        later = self.at + HOUR
+        return (
+            self.percentile(0.5, begin, later),
+            self.percentile(0.95, begin, later),
+            self.percentile(0.95, self.at - HOUR, begin),
+        )
+
+
+async def read_background(tx: Transaction, *, wide: bool) -> Background:
+    """Read the slow figures.
+
+    Args:
+        tx: an open transaction.
+        wide: also read the panels of a wide screen.
+    """
+    at = await clock(tx)
+    histograms = await run_times(tx, at - HOUR)
+    results = await results_by_runner(tx, at - RECENT)
+    if not wide:
+        return Background(at, histograms, results)
+    p95 = {total.handler: total.p95 for total in await totals(tx, at - HOUR, at + HOUR) if total.p95 is not None}
+    running = Filter((Term("state", Operator.EQ, str(State.RUNNING)),))
+    slowest = (await page(tx, running, None, MOST_SLOW, LONGEST_FIRST)).tasks
+    groups = await failures(tx, since=at - HOUR, limit=MOST_FAILURES)
+    changes = await change_groups(tx, MOST_CHANGES)
+    return Background(at, histograms, results, p95, tuple(groups), tuple(slowest), tuple(changes))
+
+
+def heat_columns(
+    run_times: Mapping[datetime, Sequence[int]], at: datetime, columns: int, rows: int
+) -> list[list[float]]:
+    """Distributions for a heat map: for each column the weight of each bucket, the lowest first.
+
+    Args:
+        run_times: histograms by minute.
+        at: the end; the map shows the hour before it.
+        columns: columns of the map.
+        rows: rows of the map; each has two buckets.
+    """
+    last = at.replace(second=0, microsecond=0)
+    result = []
+    for column in range(columns):
+        ago = 59 - column * 60 // columns
+        bins = run_times.get(last - timedelta(minutes=ago), ())
+        result.append(_buckets(bins, 2 * rows))
+    return result
+
+
+def _buckets(bins: Sequence[int], number: int) -> list[float]:
+    """Bins from 10 ms to one minute, spread over a number of buckets; the outer ones hold everything beyond."""
+    places = HIGHEST_BIN - LOWEST_BIN + 1
+    weights = [0.0] * places
+    for index, count in enumerate(bins):
+        weights[min(max(index - LOWEST_BIN, 0), places - 1)] += count
+    edges = [bucket * places / number for bucket in range(number + 1)]
+    return [sum(weights[int(low) : max(int(low) + 1, int(high))]) for low, high in pairwise(edges)]

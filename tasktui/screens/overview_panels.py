@@ -1,0 +1,305 @@
+"""The panels of the overview: attention, figures and plots."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from statistics import median
+
+from runner.queries.counting import Count
+from runner.text import formatting
+from runner.text.sanitize import count_noun
+from tasktui.data.alerts import Alert
+from tasktui.data.background import Background, heat_columns
+from tasktui.data.overview import MINUTE, Overview, per_minute
+from tasktui.render.plot import (
+    Mark,
+    Span,
+    area,
+    framed,
+    gauge,
+    heat,
+    nice,
+    resampled,
+    sparkline,
+    time_axis,
+    with_marks,
+)
+from tasktui.render.render import fitted, line
+from tasktui.render.rows import Part, Row, cap, ends, fit, heading, rule
+
+SIGNS = {"dead": "✗", "retrying": "!", "lost": "◌", "paused": "‖"}
+"""The sign of an alert by its role."""
+
+UNUSUAL = 3.0
+"""Failed attempts above this multiple of the usual rate are red."""
+
+AXIS = 7
+"""Cells before a plot."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the panels show.
+
+    Args:
+        data: the figures.
+        slow: the slow figures; None until they are read.
+        alerts: problems, causes first.
+        zone: time zone of displayed times.
+        span: label and minutes of the plots.
+        writable: True if changes are allowed.
+    """
+
+    data: Overview
+    slow: Background | None
+    alerts: tuple[Alert, ...]
+    zone: tzinfo
+    span: tuple[str, int]
+    writable: bool
+
+    def minutes(self, name: str) -> list[float]:
+        """A count per minute over the span, up to the last full minute."""
+        flows = self.data.flows or self.data.hour
+        end = self.data.at - MINUTE
+        return per_minute(flows, end, lambda flow: getattr(flow, name), self.span[1])
+
+    def last(self, name: str) -> int:
+        """A count of the last full minute, over all queues."""
+        return sum(getattr(queue.minute, name) for queue in self.data.queues)
+
+    @property
+    def time(self) -> Span:
+        """The time of the plots."""
+        end = self.data.at.replace(second=0, microsecond=0)
+        return Span(end - self.span[1] * MINUTE, end, self.zone)
+
+
+def total(counts: Iterable[Count]) -> Count:
+    """The sum of counts."""
+    listed = list(counts)
+    return Count(sum(count.number for count in listed), any(count.more for count in listed))
+
+
+def attention(view: View, width: int, most: int) -> list[Row]:
+    """What is wrong, at most a number of rows; or that nothing is."""
+    found = view.alerts
+    title: list[Part] = [heading("NEEDS ATTENTION")]
+    if not found:
+        return [rule(title, width), *_quiet(view, width)]
+    title.append((f" {len(found)}", f"bold {found[0].role if found[0].role != 'paused' else 'retrying'}"))
+    hidden = found[most:]
+    names = ", ".join(alert.title for alert in hidden)
+    more: list[Part] = (
+        [(fitted(f"+{len(hidden)} more: {names}", min(width // 2, 60)).rstrip(), "muted")] if hidden else []
+    )
+    rows: list[Row] = [rule(title, width, more)]
+    return [*rows, *(_alert(alert, width, view.writable, first=not index) for index, alert in enumerate(found[:most]))]
+
+
+def _alert(alert: Alert, width: int, writable: bool, *, first: bool) -> Row:
+    title_role = alert.role if first or alert.role == "lost" else "strong"
+    left: list[Part] = [("▌", alert.role), (f" {SIGNS[alert.role]} ", f"bold {alert.role}")]
+    left += [(alert.title, f"bold {title_role}"), (f"  {alert.text}", "text" if first else "muted")]
+    if not alert.key:
+        return fit(left, width)
+    changes = alert.key.isupper()
+    right = [(" ", ""), *cap(alert.key, f"{alert.label:<8}" if width >= 100 else "", locked=changes and not writable)]
+    return ends(left, right, width)
+
+
+def _quiet(view: View, width: int) -> list[Row]:
+    data = view.data
+    if not data.queues and not data.runners:
+        text = "Nothing yet. No queue has a task, and no runner is registered: runner demo shows how it looks."
+        return [fit([("  ○ ", "muted"), (text, "text")], width)]
+    alive = count_noun(len(data.alive), "runner")
+    text = f"{alive} alive, no queue falls behind, nothing has died in the last hour."
+    return [fit([("  ✓ ", "bold succeeded"), ("Nothing. ", "bold strong"), (text, "text")], width)]
+
+
+def figures(view: View, width: int) -> list[Row]:
+    """Six figures with comparisons, in two rows."""
+    columns = _figures(view)
+    each = width // len(columns)
+    above: list[Part] = []
+    below: list[Part] = []
+    for index, (label, parts) in enumerate(columns):
+        room = each if index < len(columns) - 1 else width - each * index
+        border: list[Part] = [("│ " if index else "  ", "line")]
+        above += fit([*border, (label, "muted")], room)
+        below += fit([*border, *parts], room)
+    return [above, below]
+
+
+def _figures(view: View) -> list[tuple[str, list[Part]]]:
+    data = view.data
+    done, failed, died = (view.minutes(name) for name in ("succeeded", "failed", "died"))
+    capacity, busy = (sum(getattr(runner, name) for runner in data.alive) for name in ("capacity", "running_tasks"))
+    arrived, ended = sum(queue.arrived.number for queue in data.queues), view.last("ended")
+    ready, dead = total(queue.ready for queue in data.queues), total(queue.dead for queue in data.queues)
+    oldest = max(
+        (queue for queue in data.queues if queue.oldest is not None), key=lambda q: q.oldest or 0, default=None
+    )
+    usual = median(failed) if failed else 0.0
+    bad = view.last("failed") > max(UNUSUAL * usual, 1.0)
+    failed_role = "dead" if bad else "muted"
+    died_hour = round(sum(died))
+    late = oldest is not None and any(queue.falls_behind for queue in data.queues)
+    change = arrived - ended
+    in_and_out = ("▲" if change > 0 else "▼") + f" {abs(change):,} / min" if change else "steady"
+    return [
+        ("READY", [(str(ready), "bold strong"), (f"  {in_and_out}" if ready.number else "", "muted")]),
+        ("RUNNING", [(f"{busy:,}", "bold running"), (f"  of {capacity:,} slots", "muted")]),
+        ("DONE / MIN", [(f"{view.last('succeeded'):,}", "bold strong"), *_compared(view.last("succeeded"), done)]),
+        (
+            "FAILED / MIN",
+            [
+                (f"{view.last('failed'):,}", f"bold {'dead' if bad else 'strong'}"),
+                (f"  {'▲ from' if bad else 'usual'} {usual:,.0f}", failed_role),
+            ],
+        ),
+        (
+            "DEAD",
+            [
+                (str(dead), f"bold {'dead' if died_hour else 'strong'}"),
+                (f"  +{died_hour:,} in 1 h" if died_hour else "  none in 1 h", "dead" if died_hour else "muted"),
+            ],
+        ),
+        (
+            "OLDEST READY",
+            [
+                (formatting.age(oldest.oldest) if oldest else "0s", f"bold {'retrying' if late else 'strong'}"),
+                (f"  {line(oldest.queue)}" if oldest else "", "retrying" if late else "muted"),
+            ],
+        ),
+    ]
+
+
+def _compared(now: float, values: Sequence[float]) -> list[Part]:
+    """A figure against the mean of the span."""
+    usual = sum(values) / len(values) if values else 0.0
+    if usual < 1:
+        return []
+    change = round((now / usual - 1) * 100)
+    return [(f"  {'▲' if change > 0 else '▼'} {abs(change)} %" if change else "  as usual", "muted")]
+
+
+def throughput(view: View, width: int, height: int) -> list[Row]:
+    """Finished tasks per minute."""
+    room = width - AXIS
+    values = resampled(view.minutes("succeeded"), room)
+    top = nice(max(values, default=0))
+    done, arrived = view.last("ended"), sum(queue.arrived.number for queue in view.data.queues)
+    behind = arrived - done
+    legend: list[Part] = [("█ ", "done@24"), (f"done {view.last('succeeded'):,} / min", "muted")]
+    falling = any(queue.falls_behind for queue in view.data.queues)
+    if behind > 0 and falling:
+        legend += [("  behind ", "muted"), (f"{behind:,} / min", "bold retrying")]
+    rows = framed(area(values, height, "done", top=top), top)
+    return [rule([heading("THROUGHPUT")], width, legend), *rows, time_axis(view.time, room)]
+
+
+def failed_attempts(view: View, width: int, height: int, label: str = "FAILED ATTEMPTS") -> list[Row]:
+    """Failed attempts per minute, with marks of deploys and pauses; red above the usual rate."""
+    room = width - AXIS
+    minutes = view.minutes("failed")
+    values = resampled(minutes, room)
+    usual = median(minutes) if minutes else 0.0
+    top = nice(max(max(values, default=0), 5))
+    limit = max(UNUSUAL * usual, 1.0)
+    now = view.last("failed")
+    role = "dead" if now > limit else "muted"
+    legend: list[Part] = [(f"{now:,} / min", role), (f", usual {usual:,.0f}", "muted")]
+    plotted = area(values, height, lambda value: "failed" if value > limit else "spark", top=top)
+    found = marks(view.data)
+    rows = framed(with_marks(plotted, view.time, room, found), top)
+    return [rule([heading(label)], width, legend), *rows, time_axis(view.time, room, marks=found)]
+
+
+def marks(data: Overview) -> list[Mark]:
+    """Moments to mark in plots: the first heartbeat of each newer version, and pauses."""
+    first: dict[str, datetime] = {}
+    for runner in data.runners:
+        if runner.started_at is not None:
+            first[runner.version] = min(first.get(runner.version, runner.started_at), runner.started_at)
+    oldest = min(first.values(), default=None)
+    found = [Mark(at, f"deploy {line(name, 20)}", "accent") for name, at in first.items() if at != oldest]
+    found += [
+        Mark(queue.paused.since, f"{line(queue.queue, 20)} paused", "paused")
+        for queue in data.queues
+        if queue.paused and queue.paused.since
+    ]
+    return sorted(found, key=lambda mark: mark.at)
+
+
+def run_time(view: View, width: int, height: int) -> list[Row]:
+    """A heat map of the run times of the last hour."""
+    title = [heading("RUN TIME")]
+    if view.slow is None or not view.slow.run_times:
+        return [rule(title, width), fit([("  no attempt ended in the last hour", "faint")], width)]
+    room = width - AXIS
+    p50, p95, before = view.slow.latest
+    legend: list[Part] = []
+    if p50 is not None and p95 is not None:
+        slower = before is not None and p95 > 2 * before
+        legend = [("p50 ", "muted"), (formatting.duration(p50), "text"), ("  p95 ", "muted")]
+        legend += [(formatting.duration(p95), "bold dead" if slower else "bold strong")]
+        legend += [(f" was {formatting.duration(before)}", "muted")] if before is not None else []
+    labels = _log_labels(height)
+    rows = [
+        [(f"{labels.get(index, ''):>5} ", "faint"), ("┤" if index in labels else "│", "line"), *row]
+        for index, row in enumerate(heat(heat_columns(view.slow.run_times, view.slow.at, room, height), height))
+    ]
+    end = view.data.at.replace(second=0, microsecond=0)
+    return [rule(title, width, legend), *rows, time_axis(Span(end - 60 * MINUTE, end, view.zone), room, "")]
+
+
+def _log_labels(height: int) -> dict[int, str]:
+    """Labels of the rows of a logarithmic axis from 10 ms to one minute."""
+    labels = ("1m", "10s", "1s", "100ms", "10ms")
+    return {round(index * (height - 1) / (len(labels) - 1)): label for index, label in enumerate(labels)}
+
+
+def system(view: View, width: int) -> list[Row]:
+    """Five rows for a narrow screen: label, figure, sparkline, comparison."""
+    bar = width - 26 - 18
+    done, failed = view.minutes("succeeded"), view.minutes("failed")
+    usual = median(failed) if failed else 0.0
+    bad = view.last("failed") > max(UNUSUAL * usual, 1.0)
+    alive, busy = view.data.alive, sum(runner.running_tasks for runner in view.data.alive)
+    capacity = sum(runner.capacity for runner in alive)
+    rows: list[Row] = [rule([heading("SYSTEM")], width, [(f"last {view.span[0]}", "muted")])]
+    peak = f"peak {max(done, default=0):,.0f}"
+    rows.append(_system("done / min", f"{view.last('succeeded'):,}", "strong", sparkline(done, bar, "spark"), peak))
+    plotted = sparkline(failed, bar, "trouble" if bad else "spark")
+    role = "dead" if bad else "strong"
+    rows.append(_system("failed / min", f"{view.last('failed'):,}", role, plotted, f"usual {usual:,.0f}"))
+    if view.slow is not None and (p95 := view.slow.latest[1]) is not None:
+        before = view.slow.latest[2]
+        slower = before is not None and p95 > 2 * before
+        minutes = [view.slow.percentile(0.95, at, at + MINUTE) or 0.0 for at in _minutes(view)]
+        plotted = sparkline(minutes, bar, "trouble" if slower else "spark")
+        was = f"was {formatting.duration(before)}" if before is not None else ""
+        rows.append(_system("run time p95", formatting.duration(p95), "dead" if slower else "strong", plotted, was))
+    share = busy / capacity if capacity else 0.0
+    full = gauge([(share, "retrying" if share >= 1 else "running")], bar)
+    rows.append(_system("slots", f"{busy}/{capacity}", "strong", full, f"{round(share * 100)} % busy"))
+    states = [runner.alive for runner in view.data.runners]
+    dots: list[Part] = [("● ", "succeeded") if is_alive else ("◌ ", "lost") for is_alive in states]
+    silent = states.count(False)
+    note = f"{silent} silent" if silent else ""
+    figure = f"{len(alive)} of {len(states)}"
+    rows.append(_system("runners", figure, "lost" if silent else "strong", fit(dots, bar), note))
+    return rows
+
+
+def _minutes(view: View) -> list[datetime]:
+    end = view.data.at.replace(second=0, microsecond=0)
+    return [end - timedelta(minutes=ago) for ago in range(60, 0, -1)]
+
+
+def _system(label: str, figure: str, role: str, plotted: Sequence[Part], note: str) -> Row:
+    return [
+        *[("  ", ""), (f"{label:<13}", "muted"), (f"{figure:>9}", f"bold {role}"), ("  ", "")],
+        *[*plotted, ("  ", ""), (note, "faint")],
+    ]

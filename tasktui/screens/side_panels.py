@@ -1,0 +1,140 @@
+"""The panels of the overview about runners, failures, long runs and changes."""
+
+from zlib import crc32
+
+from runner.queries.runners import RunnerRow
+from runner.text import formatting
+from tasktui.data.overview import Overview
+from tasktui.render.plot import gauge, slots
+from tasktui.render.render import brief, fitted, line
+from tasktui.render.rows import Part, Row, ends, fit, handler, heading, rule, width_of
+from tasktui.screens.overview_panels import View
+
+HANDLER_COLOURS = 8
+"""Colours of handlers in the bars of slots."""
+
+
+def colours_of(data: Overview) -> dict[str, int]:
+    """The number of the colour of each running handler, by the hash of its name; neighbours differ if possible."""
+    chosen: dict[str, int] = {}
+    for name in sorted({name for counts in data.slots.values() for name in counts}):
+        place = crc32(name.encode()) % HANDLER_COLOURS
+        free = [number % HANDLER_COLOURS for number in range(place, place + HANDLER_COLOURS)]
+        chosen[name] = next((number for number in free if number not in chosen.values()), place)
+    return chosen
+
+
+def runners(view: View, width: int, most: int) -> list[Row]:
+    """One row per runner with its slots by handler; those in trouble first if there is no room for all."""
+    data = view.data
+    busy, capacity = (sum(getattr(runner, name) for runner in data.alive) for name in ("running_tasks", "capacity"))
+    registered, alive = len(data.runners), len(data.alive)
+    some: list[Part] = [(f"{alive} of {registered} alive, ", "lost" if alive < registered else "muted")]
+    legend = [*some, (f"{busy:,} of {capacity:,} slots", "text")]
+    rows: list[Row] = [rule([heading("RUNNERS")], width, legend)]
+    if not registered:
+        return [*rows, fit([("  none is registered; start one: ", "muted"), ("runner work", "bold strong")], width)]
+    listed = list(data.runners)
+    if registered > most:
+        listed = sorted(listed, key=lambda runner: runner.alive)[: most - 1]
+    colours = colours_of(data)
+    rows += [_runner(runner, data, colours, width) for runner in listed]
+    if len(listed) < registered:
+        rows.append(
+            [
+                ("  ", ""),
+                (f"+{registered - len(listed)} more, ", "muted"),
+                ("5", "bold accent"),
+                (" lists them", "muted"),
+            ]
+        )
+    return rows
+
+
+def _runner(runner: RunnerRow, data: Overview, colours: dict[str, int], width: int) -> Row:
+    name = f"{line(runner.host, 30)}:{runner.pid}"
+    sign, role = ("● ", "succeeded") if runner.alive else ("◌ ", "bold lost")
+    age = formatting.age(runner.heartbeat_age)
+    seen: Part = (f"{age} ago", "faint") if runner.alive else (f"silent {age}", "bold lost")
+    name_width = min(max(13, width // 4), 26)
+    bar = max(8, width - name_width - 24)
+    used = f"{runner.running_tasks}/{runner.capacity}"
+    blocks = slots(data.slots.get(runner.id, {}), runner.capacity, bar, colours)
+    left: list[Part] = [
+        (" ", ""),
+        (sign, role),
+        (fitted(name, name_width), "text" if runner.alive else "bold lost"),
+        (" ", ""),
+    ]
+    return fit([*left, *blocks, (f" {used:>7}", "muted"), (fitted(f" {seen[0]}", 11, right=True), seen[1])], width)
+
+
+def legend(view: View, width: int) -> list[Row]:
+    """The colours of the handlers in the bars of slots."""
+    rows: list[Row] = []
+    row: list[Part] = [(" ", "")]
+    for name, colour in colours_of(view.data).items():
+        parts: list[Part] = [("■ ", f"handler@{colour}"), (f"{line(name, 30)}  ", "muted")]
+        if width_of([*row, *parts]) > width:
+            rows.append(row)
+            row = [(" ", "")]
+        row += parts
+    return [*rows, row] if len(row) > 1 else rows
+
+
+def top_failures(view: View, width: int) -> list[Row]:
+    """The largest failure groups of the last hour."""
+    groups = view.slow.failures if view.slow is not None else ()
+    rows: list[Row] = [rule([heading("TOP FAILURES")], width, [("4", "bold accent"), (" to look", "muted")])]
+    if not groups:
+        return [*rows, fit([("  no attempt failed in the last hour", "muted")], width)]
+    for group in groups:
+        error = brief(f"{group.error_type}: {group.message}")
+        serious = group.dead > 0 or group.recent > 0
+        last = formatting.since(group.last, view.data.at)
+        left: list[Part] = [(f"{group.count!s:>7}  ", "bold dead" if serious else "text"), (error, "text")]
+        rows.append(ends(left, [(" ", ""), (f"{last:>6} ago", "faint")], width))
+        rows.append(fit([(" " * 9, ""), *handler(group.handler, width - 10, "muted")], width))
+    return rows
+
+
+def slowest(view: View, width: int) -> list[Row]:
+    """The tasks that run longest, against the 95th percentile of their handlers."""
+    slow = view.slow
+    if slow is None or not slow.slowest:
+        return []
+    rows: list[Row] = [rule([heading("SLOWEST NOW")], width, [("running longest against their p95", "muted")])]
+    for task in slow.slowest:
+        length = (view.data.at - task.claimed_at).total_seconds() if task.claimed_at else 0.0
+        p95 = slow.p95.get(task.handler)
+        share = min(length / p95, 1.0) if p95 else 0.0
+        role = "retrying" if p95 and length > p95 * 0.95 else "running"
+        bar = gauge([(share, role)], 20)
+        name = handler(task.handler, max(10, width - 54))
+        known = f"p95 {formatting.duration(p95)}" if p95 else ""
+        left = [(f"{task.id:>9}  ", "muted"), *name, ("  ", ""), *bar]
+        rows.append(ends(left, [(f"{formatting.age(length):>9}", "text"), (f"{known:>12}", "faint")], width))
+    return rows
+
+
+def latest_changes(view: View, width: int) -> list[Row]:
+    """The latest operations."""
+    slow = view.slow
+    if slow is None or not slow.changes:
+        return []
+    rows: list[Row] = [rule([heading("LATEST CHANGES")], width, [("8", "bold accent"), (" to look", "muted")])]
+    for change in slow.changes:
+        entry = change.entry
+        what = line(entry.target) if entry.target else f"task {entry.task_id}"
+        text = f"{formatting.verb(line(entry.verb))} " + (
+            f"{change.number.of('task')}" if change.number.number > 1 else what
+        )
+        why = f": {line(entry.reason)}" if entry.reason else ""
+        ago = formatting.since(entry.at, view.data.at)
+        rows.append(
+            fit(
+                [(f"{ago:>7}  ", "faint"), (f"{fitted(line(entry.operator), 8)} ", "accent"), (f"{text}{why}", "text")],
+                width,
+            )
+        )
+    return rows

@@ -1,0 +1,81 @@
+"""Canvas and TextBlock: texts that change often and redraw only where they differ."""
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from textual.content import Content
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import Static
+
+from tasktui.render.rows import BLANK, Row, strip_of
+from tasktui.render.theme import current
+
+
+class Canvas(Widget):
+    """Rows of styled text. A line is drawn again only if its row has changed."""
+
+    DEFAULT_CSS = "Canvas { height: auto; }"
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.rows: tuple[Row, ...] = ()
+        self._strips: dict[int, Strip] = {}
+        self._drawn_for: tuple[object, ...] = ()
+
+    def draw(self, rows: Sequence[Row]) -> None:
+        """Show rows. The same rows again cost nothing."""
+        before, self.rows = self.rows, tuple(rows)
+        if len(before) != len(self.rows):
+            self._strips.clear()
+            self.refresh(layout=True)
+            return
+        for y, (old, new) in enumerate(zip(before, self.rows, strict=True)):
+            if old != new:
+                self._strips.pop(y, None)
+                self.refresh(Region(0, y, self.size.width, 1))
+
+    def redraw(self) -> None:
+        """Draw every line again, after a change of the theme."""
+        self._strips.clear()
+        self.refresh()
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 - the signature is Textual's
+        """The number of rows."""
+        return len(self.rows)
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one line."""
+        width, base = self.size.width, self.rich_style
+        key = (width, base, current().name)
+        if key != self._drawn_for:
+            self._drawn_for = key
+            self._strips.clear()
+        if y not in self._strips:
+            self._strips[y] = strip_of(self.rows[y] if y < len(self.rows) else BLANK, width, base)
+        return self._strips[y]
+
+
+class TextBlock(Static):
+    """A block of text that wraps.
+
+    Textual lays out the whole screen for every new text. This widget requests a layout only if its size changes.
+    """
+
+    _text: Content | None = None
+    _shape: tuple[int, int] | None = None
+
+    def set_text(self, text: Content) -> None:
+        """Show a text. The same text again costs nothing."""
+        if self._text is not None and text.is_same(self._text):
+            return
+        shape = self._shape_of(text)
+        self.update(text, layout=shape is None or shape != self._shape)
+        self._text, self._shape = text, shape
+
+    def _shape_of(self, text: Content) -> tuple[int, int] | None:
+        """Width and height; None if a line wraps, which makes the height unknown."""
+        width = self.content_region.width
+        lines = text.plain.split("\n")
+        return (width, len(lines)) if text.plain and all(cell_len(line) <= width for line in lines) else None

@@ -1,0 +1,307 @@
+"""A shop in the middle of an outage, for pictures and for looking at the console: `python -m tests.shop FILE`.
+
+Eight queues, six runners on three hosts, a payment gateway that fails after a deploy, a silent runner, a paused queue.
+The rows are written as runners and operators would have left them.
+"""
+
+import asyncio
+import json
+import random
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.transaction import Transaction
+from runner.operations.pause import PauseKind, PauseTarget, pause
+from runner.operations.results import Actor
+from runner.policy.histogram import PLACES, add
+
+NOW = datetime.now(UTC)
+MINUTE = timedelta(minutes=1)
+
+HANDLERS = {
+    "payments": {"payments.charge": 30.0, "payments.refund": 20.0, "payments.capture": 12.0},
+    "orders": {"orders.place": 0.3, "orders.close_day": 90.0},
+    "mail": {"mail.receipt": 0.4},
+    "search": {"search.index": 0.2},
+    "images": {"images.resize": 9.0},
+    "webhooks": {"hooks.deliver": 0.6},
+    "inventory": {"stock.reserve": 0.02},
+    "reports": {"reports.daily": 300.0},
+}
+"""Seconds of a usual attempt, by queue and handler; payments are slow because the gateway does not answer."""
+
+PER_MINUTE = {
+    "payments": 214,
+    "orders": 655,
+    "mail": 1512,
+    "search": 1020,
+    "images": 110,
+    "webhooks": 405,
+    "inventory": 389,
+}
+READY = {
+    "payments": 2148,
+    "orders": 312,
+    "mail": 1204,
+    "search": 418,
+    "images": 187,
+    "webhooks": 88,
+    "inventory": 64,
+    "reports": 9,
+}
+RUNNERS = (("web-1", 4117), ("web-1", 4118), ("web-2", 2290), ("web-2", 2291), ("batch-1", 881), ("batch-1", 882))
+BUSY = {
+    "web-1": {"payments.charge": 2, "orders.place": 8, "mail.receipt": 7, "search.index": 5},
+    "web-2": {"payments.charge": 2, "orders.place": 6, "mail.receipt": 9, "search.index": 3},
+    "batch-1": {"images.resize": 10, "hooks.deliver": 6, "stock.reserve": 2},
+}
+TRACEBACK = """Traceback (most recent call last):
+  File "/srv/shop/payments/charge.py", line 52, in charge
+    reply = gateway.post("/v2/charge", order, timeout=30)
+            ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/srv/venv/lib/python3.12/site-packages/httpx/_client.py", line 1144, in post
+    return self.request("POST", url, content=content, data=data)
+  File "/srv/venv/lib/python3.12/site-packages/httpx/_client.py", line 825, in request
+    return self.send(request, auth=auth, follow_redirects=follow_redirects)
+  File "/srv/venv/lib/python3.12/site-packages/httpcore/_sync/connection_pool.py", line 256, in handle_request
+    raise exc from None
+httpx.ReadTimeout: The read operation timed out
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/srv/shop/payments/charge.py", line 55, in charge
+    raise GatewayTimeout(f"no answer from {host} within 30 s") from error
+  File "/srv/shop/gateway/client.py", line 64, in post
+    raise GatewayTimeout(f"no answer from {host}") from e
+shop.errors.GatewayTimeout: no answer from paygate within 30 s"""
+
+FAILURES = (
+    ("payments", "payments.charge", "shop.errors.GatewayTimeout", "no answer from paygate within 30 s", 1900, 26),
+    ("payments", "payments.refund", "shop.errors.GatewayTimeout", "no answer from paygate within 30 s", 118, 26),
+    ("webhooks", "hooks.deliver", "httpx.HTTPStatusError", "410 Gone for https://hooks.example/9f3c", 144, 60),
+    ("images", "images.resize", "PIL.UnidentifiedImageError", "cannot identify image file 'a.webp'", 61, 60),
+    ("mail", "mail.receipt", "smtplib.SMTPServerDisconnected", "Connection unexpectedly closed", 24, 50),
+    ("orders", "orders.place", "sqlalchemy.exc.IntegrityError", "duplicate key value 88121", 9, 58),
+    ("search", "search.index", "KeyError", "'sku'", 3, 58),
+)
+
+
+async def fill(database: Database) -> None:
+    """Write the shop."""
+    random.seed(7)
+    async with database.writing() as tx:
+        runners = await _runners(tx)
+        await _minutes(tx, runners)
+        next_id = await _tasks(tx, runners)
+        await _attempts(tx, next_id)
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "reports"), Actor("ana", "ops-1", "restore of db-2"))
+
+
+async def _runners(tx: Transaction) -> list[int]:
+    ids = []
+    for host, pid in RUNNERS:
+        silent = (host, pid) == ("web-2", 2291)
+        version, began = ("4.11.3", 4560) if host == "batch-1" else ("4.12.0", 29)
+        handlers = [name for names in HANDLERS.values() for name in names]
+        beat = NOW - timedelta(seconds=41 if silent else 1)
+        values: dict[str, Any] = {
+            "host": host,
+            "pid": pid,
+            "version": version,
+            "started_at": NOW - began * MINUTE,
+            "heartbeat_at": beat,
+            "lease_until": NOW + timedelta(seconds=40 if silent else 3600),
+            "handlers": json.dumps(handlers),
+            "capacity": 24,
+            "running": 20,
+        }
+        runner = tx.tables.runner
+        ids.append(int(await tx.scalar(sa.insert(runner).values(**values).returning(runner.c.id))))
+    return ids
+
+
+async def _minutes(tx: Transaction, runners: list[int]) -> None:
+    rows = []
+    for ago in range(60 * 26):
+        at = (NOW - ago * MINUTE).replace(second=0, microsecond=0)
+        wave = 1.0 + 0.15 * random.random() - 0.1 * ((ago // 7) % 3)
+        for queue, rate in PER_MINUTE.items():
+            for handler, usual in HANDLERS[queue].items():
+                if handler == "orders.close_day":
+                    continue
+                failing = handler.startswith("payments") and ago <= 26
+                number = int(rate * wave * (0.12 if failing else 1.0) / (3 if queue == "payments" else 1))
+                failed = int(70 * min(1.0, (27 - ago) / 9)) if failing else int(random.random() * 2)
+                histogram: list[int] = []
+                for _ in range(min(number, 12)):
+                    seconds = 30.0 if failing else min(usual, 0.9) * random.lognormvariate(-1, 0.8)
+                    add(histogram, seconds)
+                histogram.extend([0] * (PLACES - len(histogram)))
+                rows.append(
+                    {
+                        "minute": at,
+                        "queue": queue,
+                        "handler": handler,
+                        "runner_id": runners[ago % 3],
+                        "submitted": 71 if failing else int(number * 0.985),
+                        "succeeded": number,
+                        "first_try": int(number * 0.97),
+                        "second_try": int(number * 0.02),
+                        "retried": failed,
+                        "died": 2 if failing and ago % 2 == 0 and handler == "payments.charge" else 0,
+                        "durations": json.dumps(histogram),
+                    }
+                )
+    await tx.execute(sa.insert(tx.tables.minute), rows)
+
+
+async def _tasks(tx: Transaction, runners: list[int]) -> int:
+    task = tx.tables.task
+    live: list[dict[str, Any]] = []
+    for index, (host, _) in enumerate(RUNNERS):
+        queues = {handler: queue for queue, names in HANDLERS.items() for handler in names}
+        for handler, number in BUSY[host].items():
+            for nth in range(number):
+                usual = HANDLERS[queues[handler]][handler]
+                claimed = NOW - timedelta(seconds=usual * (0.3 + 0.9 * random.random()))
+                live.append(
+                    {
+                        "handler": handler,
+                        "queue": queues[handler],
+                        "key": f"order-{90400 + nth + 40 * index}",
+                        "state": "running",
+                        "runner_id": runners[index],
+                        "host": host,
+                        "claimed_at": claimed,
+                        "started_at": claimed,
+                        "attempt": 2 if handler.startswith("payments") else 1,
+                        "fence": 2,
+                        "max_attempts": 5,
+                        "run_at": claimed,
+                        "submitted_at": claimed - timedelta(seconds=300),
+                        "submitted_by": "api@web-1",
+                    }
+                )
+    error = "shop.errors.GatewayTimeout: no answer from paygate within 30 s"
+    payload = {"order": 90871, "amount": 129.9, "currency": "EUR", "card_token": "tok_live_abcdef", "retry": False}
+    for queue, number in READY.items():
+        handler = next(iter(HANDLERS[queue]))
+        for nth in range(number):
+            live.append(
+                {
+                    "handler": handler,
+                    "queue": queue,
+                    "key": f"order-{90900 + nth}",
+                    "run_at": NOW - timedelta(seconds=(1560 if queue == "payments" else 20) * (1 - nth / number)),
+                    "submitted_at": NOW - timedelta(minutes=30),
+                    "submitted_by": "api@web-1",
+                    "payload": json.dumps(payload | {"order": 90900 + nth}),
+                }
+            )
+    for nth in range(3918):
+        live.append(
+            {
+                "handler": "payments.charge",
+                "queue": "payments",
+                "key": f"order-{94000 + nth}",
+                "attempt": 1 + nth % 4,
+                "fence": 1 + nth % 4,
+                "max_attempts": 5,
+                "retry": "1m,5m,15m,30m",
+                "run_at": NOW + timedelta(seconds=30 + nth / 4),
+                "submitted_at": NOW - timedelta(minutes=24),
+                "submitted_by": "api@web-1",
+                "error": error,
+                "payload": json.dumps(payload | {"order": 94000 + nth}),
+            }
+        )
+    for nth in range(88):
+        live.append(
+            {"handler": "ledger.post", "queue": "orders", "state": "blocked", "blocked_by": 1, "key": f"ledger-{nth}"}
+        )
+    for queue, number in (("mail", 3410), ("webhooks", 140), ("orders", 48)):
+        handler = next(iter(HANDLERS[queue]))
+        live += [
+            {"handler": handler, "queue": queue, "key": f"later-{nth}", "run_at": NOW + timedelta(seconds=3000 + nth)}
+            for nth in range(number)
+        ]
+    names = {name for row in live for name in row}
+    usual_values: dict[str, Any] = {
+        "state": "waiting", "attempt": 0, "fence": 0, "payload": "{}", "run_at": NOW, "submitted_at": NOW, "blocked_by": 0
+    }  # fmt: skip
+    rows = [{name: row.get(name, usual_values.get(name)) for name in names} for row in live]
+    await tx.execute(sa.insert(task), rows)
+    last = int(await tx.scalar(sa.select(sa.func.max(task.c.id))))
+    past = []
+    for nth in range(141):
+        queue, handler = ("payments", "payments.charge") if nth < 126 else ("webhooks", "hooks.deliver")
+        past.append(
+            {
+                "id": last + 1 + nth,
+                "handler": handler,
+                "queue": queue,
+                "state": "dead",
+                "key": f"order-{88000 + nth}",
+                "attempt": 5,
+                "fence": 5,
+                "max_attempts": 5,
+                "finished_at": NOW - timedelta(seconds=10 * nth),
+                "submitted_at": NOW - timedelta(minutes=25),
+                "run_at": NOW - timedelta(minutes=3),
+                "claimed_at": NOW - timedelta(seconds=10 * nth + 30),
+                "error": error,
+                "runner_id": runners[0],
+                "host": "web-1",
+                "payload": json.dumps(payload),
+            }
+        )
+    await tx.execute(sa.insert(tx.tables.history), past)
+    return last
+
+
+async def _attempts(tx: Transaction, last: int) -> None:
+    rows = []
+    for group, (queue, handler, error, message, number, minutes) in enumerate(FAILURES):
+        for nth in range(number):
+            ended = NOW - timedelta(seconds=minutes * 60 * nth / number)
+            rows.append(
+                {
+                    "task_id": last - 1000 + nth if group == 0 else nth + 1,
+                    "fence": 1 + group,
+                    "attempt": 1 + nth % 4,
+                    "queue": queue,
+                    "handler": handler,
+                    "host": ("web-1", "web-2")[nth % 5 > 2],
+                    "runner_id": 1 + nth % 3,
+                    "started_at": ended - timedelta(seconds=30),
+                    "ended_at": ended,
+                    "verb": "die" if group == 0 and nth % 15 == 0 else "retry",
+                    "error_type": error,
+                    "message": message,
+                    "traceback": TRACEBACK if group < 2 else f"Traceback (most recent call last):\n{error}: {message}",
+                    "fingerprint": f"{group}f3c2a",
+                    "delay": 60.0,
+                }
+            )
+    await tx.execute(sa.insert(tx.tables.attempt), rows)
+
+
+async def main(path: Path) -> None:
+    """Create a file with the shop."""
+    path.unlink(missing_ok=True)
+    database = Database.open(f"sqlite:///{path}")
+    try:
+        await database.migrate()
+        await fill(database)
+    finally:
+        await database.dispose()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))
