@@ -233,8 +233,14 @@ async def _tasks(tx: Transaction, runners: list[int]) -> int:
         ]
     names = {name for row in live for name in row}
     usual_values: dict[str, Any] = {
-        "state": "waiting", "attempt": 0, "fence": 0, "payload": "{}", "run_at": NOW, "submitted_at": NOW, "blocked_by": 0
-    }  # fmt: skip
+        "state": "waiting",
+        "attempt": 0,
+        "fence": 0,
+        "payload": "{}",
+        "blocked_by": 0,
+        "run_at": NOW,
+        "submitted_at": NOW,
+    }
     rows = [{name: row.get(name, usual_values.get(name)) for name in names} for row in live]
     await tx.execute(sa.insert(task), rows)
     last = int(await tx.scalar(sa.select(sa.func.max(task.c.id))))

@@ -199,7 +199,7 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
         await operator.sees("mail")
         await operator.press("P")
         await confirm(operator, reason="restore of db-2")
-        await operator.sees("⏸ mail", "restore of db-2")
+        await operator.sees("mail ‖", "restore of db-2")
         await operator.press("P")
         await operator.sees("Resume queue mail")
         await confirm(operator)

@@ -203,7 +203,7 @@ async def test_a_copied_command_line_does_the_same(database: Database, watch: Wa
         await operator.sees("mail")
         await does(operator, "P", answer="2h", reason="relay is down")
         assert await value("queue", "paused_why", "mail") == "relay is down"
-        await operator.sees("⏸")
+        await operator.sees("‖")
         await does(operator, "P")
         assert await value("queue", "paused_at", "mail") is None
         await latest(operator, 11)

@@ -257,10 +257,10 @@ def test_a_payload_that_cannot_be_shown_as_it_is_is_not_edited(payload: str) -> 
 
 def test_a_lock_opens_for_a_time_and_closes_by_itself() -> None:
     lock = WriteLock(-inf)
-    assert lock.label(0) == "read-only, :write unlocks"
+    assert lock.label(0) == "READ-ONLY"
     lock.open(100, ("10m", "mend", "it"))
     assert lock.is_open(699)
-    assert lock.label(100) == "WRITE for 10m00s"
+    assert lock.label(100) == "WRITE 10m00s left"
     assert not lock.is_open(700)
     assert lock.reason == "mend it"
 

@@ -93,7 +93,7 @@ async def test_a_standby_is_watched_and_takes_changes_when_it_is_promoted(
         await database.dispose()
         await refused_for_good(Settings(url=parse_url(standby.url())), STANDBY)
         async with watch("tasks", url=standby.url(), barrier=STANDBY) as operator:
-            await operator.sees("read-only standby, ", " old ", "news.tell")
+            await operator.sees("READ-ONLY standby, ", " old ", "news.tell")
             await operator.press("R")
             await operator.is_told("connect to its primary")
             await operator.press("h")
@@ -101,7 +101,7 @@ async def test_a_standby_is_watched_and_takes_changes_when_it_is_promoted(
             await operator.press("escape")
             standby.promote()
             await operator.is_told("promoted from standby to primary: changes are now allowed")
-            await operator.until(lambda: "read-only" not in operator.text)
+            await operator.until(lambda: "READ-ONLY" not in operator.text)
             await operator.command("pause mail 10m because")
             await operator.is_told("Queue mail paused")
 

@@ -45,7 +45,7 @@ from tests.store.rows import add_live, stored
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 from tests.tasktui.test_actions import audited, confirm
 
-LOCKED = "read-only, :write unlocks"
+LOCKED = "READ-ONLY"
 MODULES = [
     module.name
     for module in iter_modules(operations.__path__)
@@ -177,7 +177,7 @@ async def test_writing_is_unlocked_by_command_with_a_reason(database: Database, 
         await operator.command("write 10m")
         await operator.is_told("add a reason")
         await operator.command("write 10m mend the mail queue")
-        await operator.sees("WRITE for 9m5")
+        await operator.sees("WRITE 9m5")
         await operator.until(lambda: list(operator.screen.query(FooterKey)) != keys)
         await operator.press("T")
         await confirm(operator)
@@ -193,7 +193,7 @@ async def test_the_lock_closes_by_itself_even_on_an_open_question(database: Data
     id = await add_live(database)
     async with watch("tasks", writable=False) as operator:
         await operator.command("write 10m mend the mail queue")
-        await operator.sees("WRITE for 9m5")
+        await operator.sees("WRITE 9m5")
         await operator.press("T")
         await operator.until(lambda: isinstance(operator.screen, ConfirmScreen))
         operator.console.session.lock.open_until = time.monotonic()
@@ -244,7 +244,7 @@ async def test_a_login_that_may_only_look_sees_every_screen_and_changes_nothing(
             await operator.until(
                 lambda mode=mode: isinstance(operator.screen, MODES[mode].screen) and operator.screen._read_at
             )
-            await operator.sees("read-only login")
+            await operator.sees("READ-ONLY login")
             assert not operator.screen._trouble
 
 

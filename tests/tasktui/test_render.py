@@ -13,11 +13,27 @@ from runner.queries.task_list.row import TaskRow
 from tasktui.data.poller import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
 from tasktui.data.task_detail import detail_lines, folded
 from tasktui.data.task_list import Listing
-from tasktui.render.plot import compact, nice, plot, resampled, sparkline
+from tasktui.render.plot import (
+    Mark,
+    Span,
+    area,
+    compact,
+    framed,
+    gauge,
+    nice,
+    resampled,
+    slot_row,
+    slots,
+    sparkline,
+    time_axis,
+    with_marks,
+)
 from tasktui.render.render import ListColumn, brief, fitted, task_line, widths
+from tasktui.render.rows import plain
 from tests.tasktui.test_commands import NOW, row, story
 
 AT = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
 
 
 def page(*tasks: TaskRow, after: int | None = None) -> TaskPage:
@@ -44,12 +60,26 @@ def test_text_is_fitted_by_the_cells_it_takes(text: str, width: int, shown: str)
     assert fitted(text, width) == shown
 
 
-def test_a_plot_has_axes_and_as_many_cells_as_room() -> None:
-    drawn = plot([0, 5, 10], 10, 2, ("1", "3"))
-    assert drawn == ["   10 ┤  █", "    5 ┤ ██", "    0 ┼1─3"]
+def test_an_area_has_a_column_for_each_value_and_an_axis() -> None:
+    rows = framed(area([0, 5, 10], 2, "done", top=10), 10)
+    assert plain(rows).splitlines() == ["   10 ┤  ▄", "    5 ┤ ▄▄"]
+    assert plain(area([0.0, 3.0], 2, "done", behind=[0.0, 5.0], top=10)).splitlines() == [" ▅", " ▅"]
 
 
-@pytest.mark.parametrize(("value", "top"), [(0, 1), (1, 1), (3, 5), (7, 10), (128, 200), (201, 500)])
+def test_the_times_of_an_axis_are_round_and_stand_in_the_line() -> None:
+    span = Span(AT.replace(minute=7), AT.replace(hour=14, minute=7), UTC)
+    assert plain([time_axis(span, 52)]) == "    0 └──────── 13:20 ────────── 13:40 ──────────────── now"
+
+
+def test_a_mark_fills_empty_cells_only_and_its_text_stands_to_the_left() -> None:
+    span = Span(AT, AT + timedelta(minutes=10), UTC)
+    rows = with_marks(
+        area([0, 0, 0, 0, 0, 0, 0, 8, 8, 8], 2, "done", top=8), span, 10, [Mark(AT + 6 * MINUTE, "new", "accent")]
+    )
+    assert plain(rows).splitlines() == ["  new ┊▄▄▄", "      ┊▄▄▄"]
+
+
+@pytest.mark.parametrize(("value", "top"), [(0, 1), (1, 1), (3, 3), (7, 8), (128, 200), (201, 300)])
 def test_an_axis_ends_at_a_number_that_reads_well(value: float, top: float) -> None:
     assert nice(value) == top
 
@@ -65,10 +95,22 @@ def test_values_are_stretched_and_averaged() -> None:
     assert resampled([], 2) == [0, 0]
 
 
-def test_a_little_plot_uses_all_of_its_height() -> None:
-    assert sparkline([0] * 54 + [2, 0, 200, 0, 0, 0], 10) == "         █"
-    assert sparkline([0, 1, 1000], 3) == " ▁█"
-    assert sparkline([], 3) == "   "
+def test_a_sparkline_is_scaled_to_its_peak_and_shows_zero_as_a_line() -> None:
+    assert plain([sparkline([0] * 54 + [2, 0, 200, 0, 0, 0], 10)]) == "▁▁▁▁▁▁▁▁▁▇"
+    assert plain([sparkline([0, 1, 1000], 3)]) == "▁▁▇"
+    assert sparkline([0, 1], 2) == [("▁", "line"), ("▇", "spark")]
+
+
+def test_a_gauge_shows_halves_and_never_hides_a_small_share() -> None:
+    assert plain([gauge([(0.55, "running")], 10)]) == "━━━━━╸━━━━"
+    assert gauge([(0.001, "running")], 4)[0] == ("╸", "running")
+    assert gauge([(0.5, "dead"), (0.5, "ready")], 4) == [("━━", "dead"), ("━━", "ready")]
+
+
+def test_every_slot_of_a_runner_has_its_place() -> None:
+    counts, colours = {"a.x": 2, "b.y": 1}, {"a.x": 0, "b.y": 1}
+    assert slots(counts, 4, 8, colours) == [("▆▆▆▆", "handler@0"), ("▆▆", "handler@1"), ("▁▁", "line")]
+    assert plain([slot_row(counts, 4, 8, colours)]) == "■ ■ ■ ·"
 
 
 def test_what_is_long_is_folded_and_says_so() -> None:
