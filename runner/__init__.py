@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from runner.client.handle import TaskHandle
     from runner.client.handler import TaskHandler, handler
     from runner.client.results import results, results_async
+    from runner.client.schedule import schedule
     from runner.client.submission import Submission
     from runner.handlers.context import Context
     from runner.handlers.life_cycle import (
@@ -61,6 +62,7 @@ __all__ = [
     "resource",
     "results",
     "results_async",
+    "schedule",
 ]
 
 __getattr__ = lazy_names(
@@ -96,5 +98,6 @@ __getattr__ = lazy_names(
         "resource": "runner.handlers.resources",
         "results": "runner.client.results",
         "results_async": "runner.client.results",
+        "schedule": "runner.client.schedule",
     },
 )

@@ -138,6 +138,20 @@ class InvalidRetryPlan(InvalidInput):
     """{plan!r} is not a retry plan: {why}. Examples: 1m,5m,20m or exp:10s*2<1h or sidekiq or 30s or never."""
 
 
+class InvalidSchedule(InvalidInput):
+    """Invalid value {value!r} for `{field}` of a schedule: {why}."""
+
+
+class UnknownSchedule(InvalidInput):
+    """There is no schedule {id!r}{hint}. List them with: runner schedules list."""
+
+    exit_code = 5
+
+
+class DuplicateSchedule(ConfigurationError):
+    """Two schedules have the id {id!r}: {first} and {second}. Name each of them with its own id=."""
+
+
 class InvalidFilter(InvalidInput):
     """Invalid filter {text!r} at character {position}: {why}."""
 

@@ -15,7 +15,7 @@ from runner.engine.slots import InFlight, Slots, width_of
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed
-from runner.policy.lanes import Head, Lane, LanePosition, Lanes
+from runner.policy.lanes import Head, Lane, LanePosition, Lanes, runner_queue, serves
 from runner.policy.polling import BackOff, Pace
 from runner.policy.retry import parse_plan
 from runner.policy.suspicion import Ask, Proof, Suspect, first, more
@@ -211,7 +211,8 @@ class Claimer:
     async def _survey(self) -> None:
         started, dense = time.monotonic(), DENSE if self._many else 0
         self._skipped, self._skip = self._skip, 0
-        scope = SurveyScope(list(self._handlers), sorted(self._queues), MANY, self._skipped, dense)
+        queues = sorted({*self._queues, self._own_queue}) if self._queues else ()
+        scope = SurveyScope(list(self._handlers), queues, MANY, self._skipped, dense)
         heads = await self._database.read_single(survey, scope)
         self._many = len(heads) == MANY
         self.lanes.survey(heads)
@@ -295,7 +296,12 @@ class Claimer:
         return self._in_flight.slots_of(self._handlers[lane.handler])
 
     def _accepts(self, lane: Lane) -> bool:
-        return lane.handler in self._handlers and (not self._queues or lane.queue in self._queues)
+        return lane.handler in self._handlers and serves(lane.queue, self._queues, self._own_queue)
+
+    @property
+    def _own_queue(self) -> str:
+        """The queue of this runner alone, which holds its part of broadcasts."""
+        return runner_queue(self.claimant.runner_id)
 
 
 def handler_defaults(handler: Handler, settings: Settings) -> HandlerDefaults:

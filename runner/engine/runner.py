@@ -20,6 +20,7 @@ from runner.engine.notifier import listen, watch
 from runner.engine.readiness import Readiness
 from runner.engine.reconcile import Reconciler
 from runner.engine.rescue_loop import RescueLoop
+from runner.engine.schedules import LOOK_EVERY, Scheduler
 from runner.engine.ticks import Tick, Ticks
 from runner.engine.watchdog import Watchdog
 from runner.engine.worker import Worker
@@ -85,7 +86,8 @@ class Runner:
         )
         self.dependency_resolver = DependencyResolver(self.database, settings.notify, self.metrics, self._on_submit)
         in_flight = self.worker.in_flight
-        own_identity = identity(handlers, settings.queues, in_flight)
+        self.scheduler = Scheduler(self.database, handlers, settings, self._on_submit)
+        own_identity = identity(handlers, settings.queues, in_flight)._replace(schedules=self.scheduler.fingerprints)
         self.lease = Lease(
             self.database,
             settings.lease_timeout.total_seconds(),
@@ -145,7 +147,8 @@ class Runner:
                 ticks.start()
                 self.readiness.start()
                 await self._stop.wait()
-                ticks.stop("claim", "rescue", "prune", "idle")
+                ticks.stop("claim", "rescue", "prune", "idle", "schedules")
+                self.scheduler.close()
                 clean = await self._shut_down()
                 await self.readiness.close()
                 await ticks.shutdown(LAST_RUNS)
@@ -210,6 +213,7 @@ class Runner:
             # At a fixed rate these are due at the same moment; wakeups are most of the cost of an idle runner.
             Tick("rescue", self.rescue_loop.run, RESCUE_EVERY, "fixed-rate"),
             Tick("dependencies", self.dependency_resolver.sweep, SWEEP_EVERY, "fixed-rate"),
+            Tick("schedules", self.scheduler.look, LOOK_EVERY, "fixed-rate"),
             Tick("statistics", self._write_statistics, STATISTICS_EVERY, "fixed-rate", STATISTICS_EVERY),
             Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
             Tick("schema", SchemaWatch(self.database).check_schema, SCHEMA_EVERY, first=SCHEMA_EVERY),
@@ -235,6 +239,7 @@ class Runner:
     async def _register(self) -> None:
         await self.rescue_loop.look()
         await self.lease.register()
+        await self.scheduler.register(self.lease.id)
         self.watchdog.ping_keeper()
         self.metrics.forget_minutes()
         self.worker.buffer.runner_id = self.lease.id

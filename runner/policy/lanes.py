@@ -1,12 +1,15 @@
 """Lanes: the order in which a runner claims from its queues, and the position that it has reached in each."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
 from runner.model.task import Claimed
 from runner.policy.claim_order import CLAIM_POLICY
+
+RUNNER_QUEUE = "@"
+"""The first character of the queues of single runners, where the tasks of a broadcast are."""
 
 RECALLED = 8
 """Maximum number of lanes to remember: a claim right after a submit must not query many lanes."""
@@ -23,6 +26,24 @@ class Lane(NamedTuple):
     queue: str
     handler: str
     priority: int
+
+
+def serves(queue: str, queues: Collection[str], own: str) -> bool:
+    """True if a runner claims from a queue.
+
+    Args:
+        queue: the queue.
+        queues: the queues of the runner; empty for all.
+        own: the queue of this runner alone. It never claims from those of others.
+    """
+    if queue.startswith(RUNNER_QUEUE):
+        return queue == own
+    return not queues or queue in queues
+
+
+def runner_queue(runner_id: int) -> str:
+    """Return the queue of a single runner."""
+    return f"{RUNNER_QUEUE}{runner_id}"
 
 
 class Head(NamedTuple):

@@ -1,7 +1,7 @@
 """heartbeat: register runners and renew their leases."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -62,6 +62,7 @@ class Identity(NamedTuple):
         queues: queues that it claims from; empty for all.
         threads: number of thread slots.
         threaded: handlers that run in threads.
+        schedules: fingerprints of the definitions of its schedules by id.
     """
 
     host: str
@@ -72,6 +73,7 @@ class Identity(NamedTuple):
     queues: Sequence[str] = ()
     threads: int = 0
     threaded: Sequence[str] = ()
+    schedules: Mapping[str, str] = {}
 
 
 class HeartbeatReply(NamedTuple):
@@ -117,6 +119,7 @@ async def register(tx: Transaction, identity: Identity, lease: float) -> int:
         threaded=json.dumps(sorted(identity.threaded)),
         capacity=identity.capacity,
         threads=identity.threads,
+        schedules=json.dumps(dict(identity.schedules), sort_keys=True),
         lease_until=db_later(db_now(), lease),
     )
     return int((await tx.execute(entered.returning(runner.c.id))).scalar_one())

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db import connect
 from runner.db.database import Database
+from runner.db.types import db_later, db_now
 from tests.conftest import NO_POSTGRES, SqliteDatabases
 from tests.engine.harness import Harness, at_work, until, wait_for_event
 from tests.engine.locks import Lock
@@ -116,6 +118,31 @@ async def test_a_runner_waits_for_a_database_that_is_away_when_it_starts(
         await outage.end()
         await harness.ended(task)
     assert not errors(caplog)
+
+
+async def test_schedules_resume_by_their_misfire_policy_when_the_database_is_back(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = outage.harness
+
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    table, tick = harness.database.tables.schedule, harness.database.tables.tick
+    late = {"next_at": db_later(db_now(), -4 * 3_600), "misfire": "all 2", "overlap": "allow"}
+    await harness.change(sa.insert(table).values(id="hourly", handler="work", rule="every 1h", **late))
+    await outage.begin()
+    async with harness.running():
+        await until(lambda: said(caplog, "database unavailable: retrying in "))
+        await outage.end()
+        await until(lambda: _has_rows(harness, tick))
+    rows = await harness.rows(sa.select(tick.c.outcome).order_by(tick.c.tick))
+    assert [row.outcome for row in rows] == ["missed", "submitted", "submitted"]
+    assert not errors(caplog)
+
+
+async def _has_rows(harness: Harness, table: sa.Table) -> bool:
+    return await harness.count(table) > 0
 
 
 async def test_a_runner_that_waits_for_its_database_can_be_stopped(

@@ -116,7 +116,7 @@ async def _column_findings(tx: MigrationTransaction, names: list[str]) -> list[s
 def watched_tables(tables: Tables) -> tuple[sa.Table, ...]:
     """The tables whose changes through plain SQL a trigger audits; see roles.sql."""
     recorded = (tables.task, tables.history, tables.dependency, tables.unique)
-    return (*recorded, tables.queue, tables.handler, tables.runner)
+    return (*recorded, tables.queue, tables.handler, tables.runner, tables.schedule)
 
 
 def _join(quoted: list[str]) -> str:

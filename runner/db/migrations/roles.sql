@@ -42,7 +42,7 @@ ON {task_unique} TO {producer};
 GRANT SELECT ON {every_table} TO {runner};
 GRANT INSERT, UPDATE, DELETE ON
     {task}, {task_history}, {task_attempt}, {task_unique}, {task_dependency}, {task_queue}, {task_handler},
-    {task_runner}, {task_minute}
+    {task_runner}, {task_minute}, {task_schedule}, {task_tick}
 TO {runner};
 GRANT DELETE ON {task_audit} TO {runner};
 
@@ -60,6 +60,11 @@ GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- a retried task t
 GRANT INSERT ON {task_queue}, {task_handler} TO {operator};
 GRANT UPDATE (paused_at, paused_until, paused_by, paused_why) ON {task_queue}, {task_handler} TO {operator};
 GRANT UPDATE (command) ON {task_runner} TO {operator};
+GRANT INSERT, DELETE ON {task_schedule} TO {operator};
+GRANT UPDATE (
+    handler, rule, timezone, payload, options, misfire, overlap, jitter, broadcast, next_at, run_requested_at, error,
+    paused_at, paused_until, paused_by, paused_why, version
+) ON {task_schedule} TO {operator};
 -- Only the database fills `login` and `at`.
 GRANT INSERT (operator, host, verb, task_id, target, reason, before, after, undo_of, change_group) ON {task_audit} TO {operator};
 GRANT INSERT, UPDATE (submitted) ON {task_minute} TO {operator}; -- counts a task that is terminated before its first claim
@@ -171,7 +176,8 @@ BEGIN
         ['{task_unique}', 'UPDATE OR DELETE', 'OLD.task_id <> 0', 'task_id', '', '', 'duplicates duplicate_at'],
         ['{task_queue}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'queue', 'name', ''],
         ['{task_handler}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'handler', 'name', ''],
-        ['{task_runner}', 'UPDATE OR DELETE', 'true', '', 'runner', 'id', '']
+        ['{task_runner}', 'UPDATE OR DELETE', 'true', '', 'runner', 'id', ''],
+        ['{task_schedule}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'schedule', 'id', 'next_at version']
     ] LOOP
         EXECUTE format('DROP TRIGGER IF EXISTS audited ON %s', audited[1]);
         -- Oids instead of names: checking them costs runners almost nothing, and dropping a role breaks nothing. Another

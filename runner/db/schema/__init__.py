@@ -38,6 +38,8 @@ class Tables:
         self.handler = self._table("task_handler", *records.handler())
         self.runner = self._table("task_runner", *records.runner())
         self.minute = self._table("task_minute", *records.minute())
+        self.schedule = self._table("task_schedule", *records.schedule())
+        self.tick = self._table("task_tick", *records.tick())
         self.audit = self._table("task_audit", *records.audit())
 
     def _table(self, name: str, *items: Any) -> sa.Table:

@@ -5,6 +5,7 @@ from typing import Any, get_args
 import sqlalchemy as sa
 
 from runner.db.types import BigId, Instant, JsonText, Name, db_now, login
+from runner.model.schedule import Overlap, TickOutcome
 from runner.model.task import OnFailure, Scope
 
 
@@ -153,7 +154,90 @@ def runner() -> list[sa.Column[Any]]:
         sa.Column("threads", sa.Integer, nullable=False, server_default="0"),
         sa.Column("running", sa.Integer, nullable=False, server_default="0"),
         sa.Column("command", sa.Text),
+        # The schedules of its code: fingerprints of their definitions, by id.
+        sa.Column("schedules", JsonText, nullable=False, server_default="{}"),
     ]
+
+
+def schedule() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """Periodic rules."""
+    overlaps = ", ".join(f"'{overlap.value}'" for overlap in Overlap)
+    return [
+        sa.Column("id", Name, primary_key=True),
+        sa.Column("handler", Name, nullable=False),
+        sa.Column("rule", sa.Text, nullable=False),
+        sa.Column("timezone", sa.Text, nullable=False, server_default="UTC"),
+        sa.Column("payload", JsonText, nullable=False, server_default="{}"),
+        sa.Column("options", JsonText, nullable=False, server_default="{}"),
+        sa.Column("misfire", sa.Text, nullable=False, server_default="once"),
+        sa.Column("overlap", sa.Text, nullable=False, server_default=Overlap.SKIP.value),
+        sa.Column("jitter", sa.Float, nullable=False, server_default="0"),
+        sa.Column("broadcast", sa.Boolean, nullable=False, server_default=sa.false()),
+        # Null if a runner has to compute it: at first, after an edit with plain SQL, and until a run has ended whose
+        # end the next tick depends on. Of a paused schedule: the end of its pause, or null.
+        sa.Column("next_at", Instant),
+        sa.Column("last_tick", Instant),
+        # The task of the last tick; null before the first, and for a broadcast.
+        sa.Column("last_task_id", sa.BigInteger),
+        # When an operator asked for a run that no runner has submitted yet.
+        sa.Column("run_requested_at", Instant),
+        *_pause(),
+        # The definition in the code of the runners, and that code's module; null for a schedule of an operator.
+        sa.Column("declared", JsonText),
+        sa.Column("module", sa.Text),
+        # Fingerprint of the definition that `declared` replaced: a runner with older code does not bring it back.
+        sa.Column("replaced", sa.Text),
+        # Why runners cannot compute its ticks; an edit clears it.
+        sa.Column("error", sa.Text),
+        sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("created_at", Instant, nullable=False, server_default=db_now()),
+        sa.CheckConstraint("length(id) between 1 and 200", name="id"),
+        sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
+        sa.CheckConstraint("jitter >= 0 and jitter < 1e9", name="jitter"),
+        sa.CheckConstraint(f"overlap in ({overlaps})", name="overlap"),
+        *_object_checks("payload", "options"),
+        *_time_checks("next_at", "run_requested_at", "paused_at", "paused_until"),
+    ]
+
+
+def tick() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """The history of schedules: a tick happens once, and a tick of a broadcast once for each runner."""
+    outcomes = ", ".join(f"'{outcome.value}'" for outcome in TickOutcome)
+    return [
+        sa.Column("schedule", Name, primary_key=True),
+        sa.Column("tick", Instant, primary_key=True),
+        # The runner of a broadcast; 0 for other schedules.
+        sa.Column("runner_id", BigId, primary_key=True, autoincrement=False, server_default="0"),
+        sa.Column("task_id", sa.BigInteger),
+        sa.Column("outcome", sa.Text, nullable=False),
+        sa.Column("at", Instant, nullable=False, server_default=db_now()),
+        sa.CheckConstraint(f"outcome in ({outcomes})", name="outcome"),
+    ]
+
+
+def _object_checks(*columns: str) -> list[sa.CheckConstraint]:
+    """The checks that columns hold JSON objects."""
+    checks = []
+    for name in columns:
+        both = {
+            "postgresql": f"json_typeof({name}) = 'object'",
+            "sqlite": f"json_valid({name}) and json_type({name}) = 'object'",
+        }
+        checks += [sa.CheckConstraint(text, name=name).ddl_if(dialect=dialect) for dialect, text in both.items()]
+    return checks
+
+
+def _time_checks(*columns: str) -> list[sa.CheckConstraint]:
+    """The checks that columns hold times that every client can read, as of task.run_at."""
+    checks = []
+    for name in columns:
+        forms = f"strftime('%Y-%m-%d %H:%M:%f', {name}, '+0 days'), datetime({name}, '+0 days')"
+        both = {
+            "postgresql": f"{name} >= '1970-01-01Z' and {name} < '9999-01-01Z'",
+            "sqlite": f"{name} is null or coalesce({name} in ({forms}), 0) and {name} >= '1970' and {name} < '9999'",
+        }
+        checks += [sa.CheckConstraint(text, name=name).ddl_if(dialect=dialect) for dialect, text in both.items()]
+    return checks
 
 
 def _pause() -> list[sa.Column[Any]]:

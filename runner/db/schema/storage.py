@@ -41,6 +41,7 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
     _index_past(tables.history, tables.attempt)
     _index_open(tables.dependency)
     _index_rest(tables.unique, tables.audit)
+    _index_schedules(tables.schedule, tables.tick)
     return tables.metadata
 
 
@@ -95,3 +96,14 @@ def _index_rest(unique: sa.Table, audit: sa.Table) -> None:
     expires_at, change_group = unique.c.expires_at, audit.c.change_group
     _index(unique, "expires", expires_at, where=expires_at.is_not(None))
     _index(audit, "change_group", change_group, audit.c.id, where=change_group.is_not(None))
+
+
+def _index_schedules(schedule: sa.Table, tick: sa.Table) -> None:
+    row = schedule.c
+    # A runner looks for due schedules once a second; these answer with one row each, however many there are.
+    _index(schedule, "next", row.next_at, where=row.next_at.is_not(None))
+    idle = row.next_at.is_(None) & row.paused_at.is_(None) & row.error.is_(None)
+    _index(schedule, "unplanned", row.id, where=idle)
+    _index(schedule, "requested", row.run_requested_at, where=row.run_requested_at.is_not(None))
+    _index(tick, "at", tick.c.at)
+    _index(tick, "task", tick.c.task_id, where=tick.c.task_id.is_not(None))

@@ -34,6 +34,8 @@ def upgrade(op: Operations) -> None:
     _task_handler(op)
     _task_runner(op)
     _task_minute(op)
+    _task_schedule(op)
+    _task_tick(op)
     _task_audit(op)
 
 
@@ -301,6 +303,7 @@ def _task_runner(op: Operations) -> None:
         sa.Column("threads", sa.Integer, nullable=False, server_default="0"),
         sa.Column("running", sa.Integer, nullable=False, server_default="0"),
         sa.Column("command", sa.Text),
+        sa.Column("schedules", JsonText, nullable=False, server_default="{}"),
         sqlite_autoincrement=True,
     )
 
@@ -322,6 +325,71 @@ def _task_minute(op: Operations) -> None:
         sa.Column("rescued", sa.Integer, nullable=False, server_default="0"),
         sa.Column("durations", JsonText, nullable=False, server_default="[]"),
     )
+
+
+def _task_schedule(op: Operations) -> None:
+    op.create_table(
+        "task_schedule",
+        sa.Column("id", Name, primary_key=True),
+        sa.Column("handler", Name, nullable=False),
+        sa.Column("rule", sa.Text, nullable=False),
+        sa.Column("timezone", sa.Text, nullable=False, server_default="UTC"),
+        sa.Column("payload", JsonText, nullable=False, server_default="{}"),
+        sa.Column("options", JsonText, nullable=False, server_default="{}"),
+        sa.Column("misfire", sa.Text, nullable=False, server_default="once"),
+        sa.Column("overlap", sa.Text, nullable=False, server_default="skip"),
+        sa.Column("jitter", sa.Float, nullable=False, server_default="0"),
+        sa.Column("broadcast", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("next_at", Instant),
+        sa.Column("last_tick", Instant),
+        sa.Column("last_task_id", sa.BigInteger),
+        sa.Column("run_requested_at", Instant),
+        *_pause(),
+        sa.Column("declared", JsonText),
+        sa.Column("module", sa.Text),
+        sa.Column("replaced", sa.Text),
+        sa.Column("error", sa.Text),
+        sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("created_at", Instant, nullable=False, server_default=db_now()),
+        sa.CheckConstraint("length(id) between 1 and 200", name="id"),
+        sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
+        sa.CheckConstraint("jitter >= 0 and jitter < 1e9", name="jitter"),
+        sa.CheckConstraint("overlap in ('skip', 'queue', 'replace', 'allow')", name="overlap"),
+        _on("postgresql", "payload", "json_typeof(payload) = 'object'"),
+        _on("sqlite", "payload", "json_valid(payload) and json_type(payload) = 'object'"),
+        _on("postgresql", "options", "json_typeof(options) = 'object'"),
+        _on("sqlite", "options", "json_valid(options) and json_type(options) = 'object'"),
+        *_times("next_at", "run_requested_at", "paused_at", "paused_until"),
+    )
+    op.create_index("task_schedule", "next", "next_at", where="next_at IS NOT NULL")
+    idle = "next_at IS NULL AND paused_at IS NULL AND error IS NULL"
+    op.create_index("task_schedule", "unplanned", "id", where=idle)
+    op.create_index("task_schedule", "requested", "run_requested_at", where="run_requested_at IS NOT NULL")
+
+
+def _times(*columns: str) -> list[sa.CheckConstraint]:
+    checks = []
+    for name in columns:
+        forms = f"strftime('%Y-%m-%d %H:%M:%f', {name}, '+0 days'), datetime({name}, '+0 days')"
+        sqlite = f"{name} is null or coalesce({name} in ({forms}), 0) and {name} >= '1970' and {name} < '9999'"
+        checks += [_on("postgresql", name, f"{name} >= '1970-01-01Z' and {name} < '9999-01-01Z'")]
+        checks += [_on("sqlite", name, sqlite)]
+    return checks
+
+
+def _task_tick(op: Operations) -> None:
+    op.create_table(
+        "task_tick",
+        sa.Column("schedule", Name, primary_key=True),
+        sa.Column("tick", Instant, primary_key=True),
+        sa.Column("runner_id", BigId, primary_key=True, autoincrement=False, server_default="0"),
+        sa.Column("task_id", sa.BigInteger),
+        sa.Column("outcome", sa.Text, nullable=False),
+        sa.Column("at", Instant, nullable=False, server_default=db_now()),
+        sa.CheckConstraint("outcome in ('submitted', 'skipped', 'missed', 'manual')", name="outcome"),
+    )
+    op.create_index("task_tick", "at", "at")
+    op.create_index("task_tick", "task", "task_id", where="task_id IS NOT NULL")
 
 
 def _task_audit(op: Operations) -> None:

@@ -1,0 +1,145 @@
+"""Giving a handler a schedule with @schedule."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from runner.client.handler import TaskHandler
+from runner.errors import InvalidPayload, InvalidSchedule
+from runner.handlers.options import convert
+from runner.handlers.registry import Handler
+from runner.handlers.schedules import SCHEDULE_OPTIONS, SCHEDULES, DeclaredSchedule, check_id, write_options
+from runner.model.duration import parse_duration
+from runner.model.outcome import Delay
+from runner.model.schedule import ScheduleSpec
+from runner.policy.schedule import write_rule
+from runner.policy.schedule_spec import check_spec
+
+H = TypeVar("H", bound=TaskHandler[Any, Any, Any])
+"""Type of the handler, which the decorator returns as it is."""
+
+
+class ScheduledTaskOptions(TypedDict, total=False):
+    """The options of a schedule's tasks, as in `handler.options`."""
+
+    queue: str
+    priority: int
+    key: str
+    max_attempts: int
+    retry: str
+    timeout: Delay
+    tags: Iterable[str]
+    bucket: int
+
+
+def schedule(  # noqa: PLR0913 - one argument per column that a schedule has
+    cron: str | None = None,
+    *,
+    every: Delay | None = None,
+    after_end: Delay | None = None,
+    tz: str = "UTC",
+    id: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    misfire: str = "once",
+    overlap: str = "skip",
+    jitter: Delay = 0,
+    broadcast: bool = False,
+    **options: Unpack[ScheduledTaskOptions],
+) -> "ScheduleDecorator":
+    """Run a handler regularly. Put it above @handler; a handler may have several schedules with different ids.
+
+    Args:
+        cron: a cron line such as "0 9 * * mon-fri", or a name such as "@daily".
+        every: instead, a fixed rate: text ("5m"), seconds or timedelta. Ticks are its multiples since 1970 in UTC.
+        after_end: instead, the delay from the end of a run to the next one.
+        tz: time zone of the cron line, by its name in the IANA database.
+        id: id of the schedule; by default the name of the handler.
+        arguments: arguments of each task, by name.
+        misfire: what to do with ticks that were due while no runner was up: "skip" drops them, "once" runs the latest
+            one, "all 10" runs the latest ten.
+        overlap: what to do with a tick while an earlier run is unfinished: "skip" drops it, "queue" runs it
+            afterwards, "replace" terminates the earlier run, "allow" runs both.
+        jitter: longest random delay of a task after its tick.
+        broadcast: run each tick on every live runner that has the handler.
+        options: options of the tasks, as in `handler.options`: queue, priority, key (by default the time of the tick,
+            such as 2026-11-22T09:00:00Z), max_attempts, retry, timeout, tags, bucket.
+
+    Raises:
+        InvalidSchedule: a value is not valid.
+        InvalidPayload: the arguments do not match the handler's signature.
+        DuplicateSchedule: another schedule has this id.
+
+    Example:
+        >>> @schedule("0 9 * * mon-fri", tz="Europe/Berlin")
+        ... @handler("reports.daily")
+        ... async def daily(ctx: Context) -> None: ...
+    """
+    lengths = [None if each is None else parse_duration(each) for each in (every, after_end)]
+    spec = ScheduleSpec(
+        handler="",
+        rule=write_rule(cron, *lengths),
+        timezone=tz,
+        misfire=misfire,
+        overlap=overlap,
+        jitter=parse_duration(jitter).total_seconds(),
+        broadcast=broadcast,
+    )
+    return ScheduleDecorator(id, spec, arguments or {}, options)
+
+
+class ScheduleDecorator:
+    """The decorator that `schedule(...)` returns: it registers the schedule and returns the handler."""
+
+    def __init__(
+        self, id: str | None, spec: ScheduleSpec, arguments: Mapping[str, Any], options: ScheduledTaskOptions
+    ) -> None:
+        self._id, self._spec, self._arguments = id, spec, arguments
+        self._options = plain_options(options)
+
+    def __call__(self, target: H) -> H:
+        """Register the schedule of a handler, and return the handler."""
+        decorated: object = target  # a caller without type checks may pass anything
+        if not isinstance(decorated, Handler):
+            name = getattr(target, "__name__", str(target))
+            why = "put @schedule above @handler, which makes a handler of the function"
+            raise InvalidSchedule(field="handler", value=name, why=why)
+        spec = replace(
+            self._spec,
+            handler=target.name,
+            payload=encoded(target, self._arguments),
+            options=write_options(self._options, target, broadcast=self._spec.broadcast),
+        )
+        check_spec(spec)
+        id = check_id(target.name if self._id is None else self._id)
+        SCHEDULES.add(DeclaredSchedule(id, spec, target.function.__module__, target.location))
+        return target
+
+
+def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert task options from Python into values for JSON.
+
+    Raises:
+        InvalidSchedule: a schedule has no such option.
+    """
+    unknown = [name for name in options if name not in SCHEDULE_OPTIONS]
+    if unknown:
+        why = f"a schedule sets {', '.join(SCHEDULE_OPTIONS)}"
+        raise InvalidSchedule(field="options", value=unknown[0], why=why)
+    values = {name: value for name, value in options.items() if value is not None}
+    if "timeout" in values:
+        values["timeout"] = parse_duration(values["timeout"]).total_seconds()
+    if "tags" in values:
+        convert({"tags": values["tags"]})  # rejects a single string, which would become a list of letters
+        values["tags"] = list(values["tags"])
+    return values
+
+
+def encoded(handler: Handler, arguments: Mapping[str, Any]) -> str:
+    """Write arguments as the payload of a handler.
+
+    Raises:
+        InvalidPayload: they do not match its signature.
+    """
+    if not isinstance(arguments, Mapping):
+        raise InvalidPayload(handler=handler.name, why=f"arguments are a mapping by name, not {arguments!r}"[:200])
+    return handler.signature.encode((), dict(arguments))

@@ -1,0 +1,249 @@
+"""tick: submit the tasks of due schedules, and record each tick so that it happens once."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction, clock
+from runner.errors import InvalidInput
+from runner.model.schedule import Overlap, ScheduleSpec, TickOutcome
+from runner.model.task import BatchMember, DependsOn, NewTask
+from runner.policy.lanes import runner_queue
+from runner.policy.schedule import Rule, parse_rule
+from runner.policy.schedule_spec import task_of, task_template
+from runner.policy.schedule_ticks import due_ticks, parse_misfire, resolve_overlap
+from runner.store.schedules.broadcast import BroadcastRound, read_rounds
+from runner.store.schedules.due import due_schedules
+from runner.store.schedules.unfinished import LastRuns, last_runs, terminate
+from runner.store.submit import submit_many
+
+MILLISECOND = timedelta(milliseconds=1)
+"""Resolution of a tick, as SQLite stores it."""
+
+
+class Ticked(NamedTuple):
+    """The result of one schedule that was due.
+
+    Args:
+        schedule: its id.
+        tasks: ids of the submitted tasks.
+        skipped: the ticks that its overlap policy skipped.
+        missed: the latest tick that its misfire policy dropped.
+        error: the reason if its ticks cannot be computed or its tasks cannot be submitted.
+    """
+
+    schedule: str
+    tasks: Sequence[int] = ()
+    skipped: Sequence[datetime] = ()
+    missed: datetime | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The changes of one schedule."""
+
+    row: Mapping[str, Any]
+    next_at: datetime | None = None
+    runs: list[tuple[datetime, NewTask, int]] = field(default_factory=list)
+    """Tick, task and runner of each task; runner 0 unless it is a broadcast."""
+    skipped: list[datetime] = field(default_factory=list)
+    missed: datetime | None = None
+    manual: datetime | None = None
+    resumed: bool = False
+    replaced: list[int] = field(default_factory=list)
+    wait: bool = False
+    error: str | None = None
+    last_tick: datetime | None = None
+
+    @property
+    def id(self) -> str:
+        return str(self.row["id"])
+
+
+async def tick(tx: Transaction, limit: int = 100, *, notify: bool = True) -> list[Ticked]:
+    """Submit the tasks of due schedules, in one transaction with the record of their ticks.
+
+    Any number of runners may do this at the same time: a schedule is locked, and a recorded tick is not repeated.
+
+    Args:
+        tx: a writing transaction.
+        limit: maximum number of schedules.
+        notify: wake listening runners (PostgreSQL).
+
+    Returns:
+        The results of the schedules that were due.
+    """
+    rows = await due_schedules(tx, limit)
+    if not rows:
+        return []
+    now = _round(await clock(tx))
+    runs = await last_runs(tx, [row["last_task_id"] for row in rows])
+    rounds = await read_rounds(tx, [row for row in rows if row["broadcast"]])
+    plans = [_plan(row, now, runs, rounds.get(row["id"])) for row in rows]
+    await _drop_recorded(tx, plans)
+    for plan in plans:
+        await terminate(tx, plan.replaced, f"replaced by the next run of schedule {plan.id}")
+    tasks = _chained([plan for plan in plans if plan.runs])
+    ids = iter(await submit_many(tx, tasks, notify=notify))
+    submitted = {plan.id: [next(ids) for _ in plan.runs] for plan in plans}
+    await _record(tx, plans, submitted)
+    await _store(tx, plans, submitted)
+    return [Ticked(plan.id, submitted[plan.id], plan.skipped, plan.missed, plan.error) for plan in plans]
+
+
+def _round(moment: datetime) -> datetime:
+    return moment - timedelta(microseconds=moment.microsecond) + moment.microsecond // 1000 * MILLISECOND
+
+
+def _plan(row: Mapping[str, Any], now: datetime, runs: LastRuns, rounds: BroadcastRound | None) -> _Plan:
+    """Decide the ticks of a schedule; a definition that is not valid becomes its error."""
+    plan = _Plan(row, next_at=row["next_at"], last_tick=row["last_tick"])
+    try:
+        rule = parse_rule(row["rule"], row["timezone"])
+        template = task_template(plan.id, ScheduleSpec.of(row))
+        ticks = _due(plan, rule, now, runs)
+        if row["run_requested_at"] is not None:
+            plan.manual = now
+            ticks = [*ticks, now] if now not in ticks else ticks
+        if rounds is not None:
+            _plan_round(plan, ticks, template, rounds)
+        else:
+            _plan_runs(plan, ticks, template, unfinished=row["last_task_id"] in runs.live)
+        if rule.delay is not None and plan.runs:
+            plan.next_at = None
+    except InvalidInput as error:
+        plan = _Plan(row, error=str(error), last_tick=row["last_tick"])
+    return plan
+
+
+def _due(plan: _Plan, rule: Rule, now: datetime, runs: LastRuns) -> list[datetime]:
+    """The ticks to run now, unless the schedule is paused; sets the next one."""
+    row = plan.row
+    if row["paused_at"] is not None:
+        if row["paused_until"] is None or row["paused_until"] > now:
+            plan.next_at = row["paused_until"]
+            return []
+        plan.resumed = True  # the ticks during the pause do not count as missed
+        plan.next_at = None
+    if plan.next_at is None:
+        if rule.delay is None:
+            plan.next_at = rule.next(now)
+            return []
+        if row["last_task_id"] in runs.live:
+            return []
+        ended = runs.ended.get(row["last_task_id"])
+        plan.next_at = now if ended is None else rule.next(ended)
+    if plan.next_at is None:
+        return []
+    decision = due_ticks(rule, parse_misfire(row["misfire"]), plan.next_at, now)
+    plan.next_at, plan.missed = decision.next_at, decision.missed
+    return decision.run
+
+
+def _plan_runs(plan: _Plan, ticks: Sequence[datetime], template: NewTask, *, unfinished: bool) -> None:
+    row = plan.row
+    overlap = Overlap.ALLOW if plan.manual is not None else Overlap(row["overlap"])
+    decision = resolve_overlap(overlap, ticks, unfinished)
+    plan.skipped = list(decision.skip)
+    plan.wait = decision.wait
+    if decision.replace:
+        plan.replaced = [row["last_task_id"]]
+    plan.runs = [(each, task_of(template, plan.id, each, row["jitter"]), 0) for each in decision.submit]
+    if plan.runs and decision.wait and unfinished:
+        moment, task, _ = plan.runs[0]
+        plan.runs[0] = (moment, task._replace(after=(DependsOn(row["last_task_id"], "run"),)), 0)
+
+
+def _plan_round(plan: _Plan, ticks: Sequence[datetime], template: NewTask, rounds: BroadcastRound) -> None:
+    """A round of a broadcast: the latest tick on every runner, unless its last run is unfinished."""
+    overlap = Overlap.ALLOW if plan.manual is not None else Overlap(plan.row["overlap"])
+    plan.skipped = list(ticks[:-1])
+    for moment in ticks[-1:]:
+        for runner_id in rounds.runners:
+            unfinished = rounds.unfinished.get(runner_id)
+            task = task_of(template, plan.id, moment, plan.row["jitter"])._replace(queue=runner_queue(runner_id))
+            if unfinished is not None and overlap is Overlap.SKIP:
+                continue
+            if unfinished is not None and overlap is not Overlap.ALLOW:
+                task = task._replace(after=(DependsOn(unfinished, "run"),))
+                plan.replaced += [unfinished] if overlap is Overlap.REPLACE else []
+            plan.runs.append((moment, task, runner_id))
+        if not plan.runs:
+            plan.skipped.append(moment)
+
+
+def _chained(plans: Iterable[_Plan]) -> list[NewTask]:
+    """The tasks in the order of their submit; those that wait for each other depend on the one before."""
+    tasks: list[NewTask] = []
+    for plan in plans:
+        for position, (_, task, _) in enumerate(plan.runs):
+            previous = DependsOn(BatchMember(len(tasks) - 1), "run")
+            tasks.append(task._replace(after=(previous,)) if plan.wait and position else task)
+    return tasks
+
+
+async def _drop_recorded(tx: Transaction, plans: Sequence[_Plan]) -> None:
+    """Drop the ticks that have happened: after a step of the clock, or an edit, a schedule computes some again."""
+    tick = tx.tables.tick
+    ids = [plan.id for plan in plans if plan.runs or plan.skipped or plan.missed]
+    moments = [moment for plan in plans for moment in _moments(plan)]
+    if not ids:
+        return
+    recorded = sa.select(tick.c.schedule, tick.c.tick).where(
+        tx.dialect.one_of(tick.c.schedule, ids), tick.c.tick >= min(moments), tick.c.tick <= max(moments)
+    )
+    known = {(row.schedule, row.tick) for row in await tx.rows(recorded)}
+    for plan in plans:
+        plan.runs = [run for run in plan.runs if (plan.id, run[0]) not in known]
+        plan.skipped = [moment for moment in plan.skipped if (plan.id, moment) not in known]
+        plan.replaced = plan.replaced if plan.runs else []
+        if (plan.id, plan.missed) in known:
+            plan.missed = None
+
+
+def _moments(plan: _Plan) -> list[datetime]:
+    return [moment for moment, _, _ in plan.runs] + plan.skipped + ([plan.missed] if plan.missed else [])
+
+
+async def _record(tx: Transaction, plans: Iterable[_Plan], submitted: Mapping[str, Sequence[int]]) -> None:
+    rows: list[dict[str, Any]] = []
+    for plan in plans:
+        values = {"schedule": plan.id, "task_id": None, "runner_id": 0}
+        rows += [values | {"tick": moment, "outcome": TickOutcome.SKIPPED.value} for moment in plan.skipped]
+        if plan.missed is not None:
+            rows.append(values | {"tick": plan.missed, "outcome": TickOutcome.MISSED.value})
+        for (moment, _, runner_id), task_id in zip(plan.runs, submitted[plan.id], strict=True):
+            outcome = TickOutcome.MANUAL if moment == plan.manual else TickOutcome.SUBMITTED
+            run = {"tick": moment, "outcome": outcome.value, "task_id": task_id, "runner_id": runner_id}
+            rows.append(values | run)
+    if rows:
+        await tx.execute(sa.insert(tx.tables.tick), rows)
+
+
+async def _store(tx: Transaction, plans: Iterable[_Plan], submitted: Mapping[str, Sequence[int]]) -> None:
+    schedule = tx.tables.schedule
+    rows = [_values(plan, submitted[plan.id]) for plan in plans]
+    values = [name for name in rows[0] if name != "which"]
+    changes = {name: sa.bindparam(f"new_{name}", type_=schedule.c[name].type) for name in values}
+    statement = sa.update(schedule).where(schedule.c.id == sa.bindparam("which")).values(changes)
+    parameters = [{name if name == "which" else f"new_{name}": value for name, value in row.items()} for row in rows]
+    await tx.execute(statement, parameters)
+
+
+def _values(plan: _Plan, ids: Sequence[int]) -> dict[str, Any]:
+    row, moments = plan.row, _moments(plan)
+    pause = ("paused_at", "paused_until", "paused_by", "paused_why")
+    last = ids[-1] if ids and not row["broadcast"] else row["last_task_id"]
+    return {
+        "which": plan.id,
+        "next_at": plan.next_at,
+        "last_tick": max((each for each in (plan.last_tick, *moments) if each is not None), default=None),
+        "last_task_id": last,
+        "run_requested_at": None,
+        "error": plan.error,
+        **{name: None if plan.resumed else row[name] for name in pause},
+    }

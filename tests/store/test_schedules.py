@@ -1,0 +1,332 @@
+"""Schedules in the store: each tick happens once, with its task, whatever else happens."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.transaction import Transaction
+from runner.db.types import db_later, db_now
+from runner.handlers.schedules import DeclaredSchedule
+from runner.model.schedule import ScheduleSpec
+from runner.store.schedules.broadcast import abandon_rounds
+from runner.store.schedules.due import next_tick
+from runner.store.schedules.register import Registered, has_changed, register_schedules
+from runner.store.schedules.tick import Ticked, tick
+from tests.store.runners import Runner
+from tests.store.table import change, live, past
+
+HOUR = timedelta(hours=1)
+
+
+async def add(
+    database: Database, id: str = "nightly", rule: str = "every 1h", due: float | None = 0, **values: Any
+) -> None:
+    """Insert a schedule with plain SQL whose next tick is the given number of seconds ago; None leaves it open."""
+    table = database.tables.schedule
+    next_at = {} if due is None else {"next_at": db_later(db_now(), -due)}
+    await change(database, sa.insert(table).values(**{"id": id, "handler": "work", "rule": rule} | next_at | values))
+
+
+async def tick_now(database: Database) -> list[Ticked]:
+    return await database.write(tick)
+
+
+async def tasks_of(database: Database) -> list[int]:
+    return [task for each in await tick_now(database) for task in each.tasks]
+
+
+async def schedule(database: Database, id: str = "nightly") -> Any:
+    table = database.tables.schedule
+    async with database.reading() as tx:
+        return (await tx.execute(sa.select(table).where(table.c.id == id))).one()
+
+
+async def history(database: Database) -> list[Any]:
+    table = database.tables.tick
+    async with database.reading() as tx:
+        return list(await tx.rows(sa.select(table).order_by(table.c.tick, table.c.runner_id)))
+
+
+async def make_due(database: Database, seconds: float = 0, id: str = "nightly") -> None:
+    """Let the next tick of a schedule be this long ago, as time does."""
+    table = database.tables.schedule
+    await change(database, sa.update(table).where(table.c.id == id).values(next_at=db_later(db_now(), -seconds)))
+
+
+async def test_a_due_schedule_submits_its_task_and_plans_the_next_tick(database: Database, runner: Runner) -> None:
+    await add(database, options=json.dumps({"queue": "mail", "priority": 3, "timeout": "5m"}), payload='{"n": 1}')
+    (ticked,) = await tick_now(database)
+    (task_id,) = ticked.tasks
+    row, (run,), task = await schedule(database), await history(database), await live(database, task_id)
+    assert task is not None
+    assert (task["handler"], task["queue"], task["priority"], task["timeout"]) == ("work", "mail", 3, 300.0)
+    assert (task["payload"], task["submitted_by"]) == ('{"n": 1}', "schedule nightly")
+    assert task["key"] == run.tick.isoformat().replace("+00:00", "Z")
+    assert (run.schedule, run.task_id, run.outcome, run.runner_id) == ("nightly", task_id, "submitted", 0)
+    assert row.last_tick == run.tick
+    assert row.last_task_id == task_id
+    assert row.next_at > datetime.now(UTC)
+    assert await tick_now(database) == []
+
+
+async def test_runners_that_tick_together_submit_one_task(database: Database, rival: Database) -> None:
+    for number in range(20):
+        await add(database, f"s{number}")
+    results = await asyncio.gather(*(each.write(tick) for each in (database, rival, database, rival)))
+    submitted = [task for result in results for each in result for task in each.tasks]
+    assert len(submitted) == len(set(submitted)) == 20
+    assert len(await history(database)) == 20
+
+
+async def test_a_tick_that_happened_does_not_happen_again(database: Database) -> None:
+    """A step of the clock, or an edit with plain SQL, leads to the same tick again."""
+    await add(database, overlap="allow")
+    assert len(await tasks_of(database)) == 1
+    (run,) = await history(database)
+    table = database.tables.schedule
+    await change(database, sa.update(table).values(next_at=run.tick))
+    assert await tasks_of(database) == []
+    assert len(await history(database)) == 1
+    assert (await schedule(database)).next_at > run.tick
+
+
+async def test_a_tick_whose_transaction_fails_is_still_due(database: Database) -> None:
+    await add(database)
+
+    async def fail(tx: Transaction) -> None:
+        await tick(tx)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await database.write(fail)
+    assert await history(database) == []
+    assert len(await tasks_of(database)) == 1
+
+
+async def test_a_plain_insert_is_planned_before_it_runs(database: Database) -> None:
+    await add(database, due=None)
+    assert (await database.read(next_tick)).due
+    assert await tasks_of(database) == []
+    planned = (await schedule(database)).next_at
+    assert planned == planned.replace(minute=0, second=0, microsecond=0)
+    found = await database.read(next_tick)
+    assert not found.due
+    assert found.wait is not None
+    assert 0 < found.wait <= 3600
+
+
+async def test_a_definition_that_is_not_valid_is_reported_and_harms_no_other(database: Database) -> None:
+    await add(database, "bad", rule="61 * * * *")
+    await add(database, "worse", options='{"priority": 99}')
+    await add(database, "good")
+    results = {each.schedule: each for each in await tick_now(database)}
+    assert "bad minute" in (results["bad"].error or "")
+    assert "priority" in (results["worse"].error or "")
+    assert len(results["good"].tasks) == 1
+    assert await tick_now(database) == []
+    table = database.tables.schedule
+    await change(database, sa.update(table).where(table.c.id == "bad").values(rule="every 1h", error=None))
+    assert [each.schedule for each in await tick_now(database)] == ["bad"]
+    assert (await schedule(database, "bad")).next_at is not None
+
+
+async def test_missed_ticks_follow_the_misfire_policy(database: Database) -> None:
+    outage = 10_800 + 1_800
+    for id, policy in (("skipping", "skip"), ("once", "once"), ("all", "all 2")):
+        await add(database, id, due=outage, misfire=policy, overlap="allow")
+    results = {each.schedule: each for each in await tick_now(database)}
+    # The last full hour may be less than a minute ago, and then it is not missed.
+    assert len(results["skipping"].tasks) <= 1
+    assert len(results["once"].tasks) == 1
+    assert len(results["all"].tasks) == 2
+    assert all(result.missed for result in results.values())
+    outcomes = {(row.schedule, row.outcome) for row in await history(database)}
+    assert ("skipping", "missed") in outcomes
+
+
+async def test_a_run_that_is_unfinished_skips_the_next_tick(database: Database, runner: Runner) -> None:
+    await add(database, rule="every 1m")
+    (first,) = await tasks_of(database)
+    await make_due(database)
+    (ticked,) = await tick_now(database)
+    assert ticked.tasks == []
+    assert len(ticked.skipped) == 1
+    assert [row.outcome for row in await history(database)] == ["submitted", "skipped"]
+    (task,) = await runner.claim()
+    await runner.end(task)
+    assert await past(database, first)
+    await make_due(database)
+    assert len(await tasks_of(database)) == 1
+
+
+async def test_queued_runs_wait_for_each_other(database: Database, runner: Runner) -> None:
+    await add(database, rule="every 1m", overlap="queue")
+    (first,) = await tasks_of(database)
+    await make_due(database)
+    (second,) = await tasks_of(database)
+    row = await live(database, second)
+    assert row is not None
+    assert row["state"] == "blocked"
+    assert [task.id for task in await runner.claim()] == [first]
+
+
+async def test_a_replaced_run_ends_and_its_successor_waits_for_that(database: Database, runner: Runner) -> None:
+    await add(database, rule="every 1m", overlap="replace")
+    (waiting,) = await tasks_of(database)
+    await make_due(database)
+    (running,) = await tasks_of(database)
+    cancelled = await past(database, waiting)
+    assert cancelled is not None
+    assert (cancelled["state"], cancelled["error"]) == ("cancelled", "replaced by the next run of schedule nightly")
+    assert [task.id for task in await runner.claim()] == [running]
+    await make_due(database)
+    (successor,) = await tasks_of(database)
+    old, new = await live(database, running), await live(database, successor)
+    assert old is not None
+    assert new is not None
+    assert old["cancel_requested"]
+    assert new["state"] == "blocked"
+
+
+async def test_a_fixed_delay_counts_from_the_end_of_the_run(database: Database, runner: Runner) -> None:
+    await add(database, rule="after_end 1h", due=None)
+    (first,) = await tasks_of(database)
+    assert (await schedule(database)).next_at is None
+    assert not (await database.read(next_tick)).due
+    (task,) = await runner.claim()
+    await runner.end(task)
+    assert (await database.read(next_tick)).due
+    assert await tasks_of(database) == []
+    ended = await past(database, first)
+    assert ended is not None
+    assert (await schedule(database)).next_at == ended["finished_at"] + HOUR
+
+
+async def test_a_pause_stops_ticks_and_ends_at_its_time(database: Database) -> None:
+    await add(database, paused_at=db_now(), due=None)
+    assert not (await database.read(next_tick)).due
+    assert await tasks_of(database) == []
+    await add(database, "resting", paused_at=db_now(), paused_until=db_later(db_now(), -5), due=5)
+    (ticked,) = await tick_now(database)
+    row = await schedule(database, "resting")
+    assert (ticked.tasks, ticked.missed, row.paused_at) == ([], None, None)
+    assert row.next_at > datetime.now(UTC)
+
+
+async def test_a_requested_run_happens_even_during_a_pause_or_a_run(database: Database) -> None:
+    await add(database, due=-600)
+    table = database.tables.schedule
+    request = sa.update(table).values(run_requested_at=db_now())
+    await change(database, request)
+    planned = (await schedule(database)).next_at
+    assert len(await tasks_of(database)) == 1
+    assert (await schedule(database)).next_at == planned
+    await change(database, request.values(paused_at=db_now(), next_at=None))
+    assert len(await tasks_of(database)) == 1
+    assert [row.outcome for row in await history(database)] == ["manual", "manual"]
+    assert await tick_now(database) == []
+
+
+async def test_a_broadcast_has_a_task_for_each_live_runner(database: Database, runner: Runner, other: Runner) -> None:
+    stranger = await Runner.enter(database, "others")
+    await add(database, broadcast=True)
+    tasks = await tasks_of(database)
+    rows = [await live(database, task) for task in tasks]
+    assert [row and row["queue"] for row in rows] == [f"@{runner.id}", f"@{other.id}"]
+    assert [row.runner_id for row in await history(database)] == [runner.id, other.id]
+    assert [task.queue for task in await stranger.claim()] == []
+    await make_due(database, id="nightly")
+    (ticked,) = await tick_now(database)
+    assert (ticked.tasks, len(ticked.skipped)) == ([], 1)
+
+
+async def test_a_round_of_a_runner_that_is_gone_is_freed(database: Database, runner: Runner, other: Runner) -> None:
+    await add(database, broadcast=True)
+    mine, theirs = await tasks_of(database)
+    table = database.tables.runner
+    await change(database, sa.delete(table).where(table.c.id == other.id))
+    assert await database.write(abandon_rounds) == [theirs]
+    ended = await past(database, theirs)
+    assert ended is not None
+    assert (ended["state"], ended["error"]) == ("cancelled", "its runner no longer exists")
+    assert await live(database, mine)
+
+
+def declare(id: str = "nightly", rule: str = "every 1h", **values: Any) -> dict[str, DeclaredSchedule]:
+    spec = ScheduleSpec(**{"handler": "work", "rule": rule} | values)
+    return {id: DeclaredSchedule(id, spec, "shop.reports", "shop.reports.nightly")}
+
+
+async def enter(database: Database, declared: dict[str, DeclaredSchedule]) -> tuple[Runner, Registered]:
+    """Start a runner with this code."""
+    runner = await Runner.enter(database)
+    table = database.tables.runner
+    fingerprints = json.dumps({id: each.fingerprint for id, each in declared.items()})
+    await change(database, sa.update(table).where(table.c.id == runner.id).values(schedules=fingerprints))
+    return runner, await register(database, runner, declared)
+
+
+async def register(database: Database, runner: Runner, declared: dict[str, DeclaredSchedule]) -> Registered:
+    return await database.write(register_schedules, runner.id, declared, lambda id, _: id not in declared)
+
+
+async def leave(database: Database, runner: Runner) -> None:
+    table = database.tables.runner
+    await change(database, sa.delete(table).where(table.c.id == runner.id))
+
+
+async def test_a_registration_adds_a_schedule_once(database: Database) -> None:
+    _, added = await enter(database, declare())
+    _, again = await enter(database, declare())
+    assert (added.added, again) == (["nightly"], Registered([], [], {}, []))
+    assert (await schedule(database)).rule == "every 1h"
+
+
+async def test_new_code_replaces_a_definition_but_keeps_the_edits_of_operators(database: Database) -> None:
+    await enter(database, declare(misfire="skip"))
+    table = database.tables.schedule
+    await change(database, sa.update(table).values(misfire="all 3", next_at=db_later(db_now(), 60)))
+    _, changed = await enter(database, declare(rule="every 2h", misfire="once"))
+    row = await schedule(database)
+    assert (changed.changed, changed.kept) == (["nightly"], {"nightly": ["misfire"]})
+    assert (row.rule, row.misfire, row.next_at) == ("every 2h", "all 3", None)
+
+
+async def test_old_code_does_not_return_while_new_code_runs(database: Database) -> None:
+    old, new = declare(), declare(rule="every 2h")
+    await enter(database, old)
+    newest, _ = await enter(database, new)
+    restarted, registered = await enter(database, old)
+    assert registered.changed == []
+    assert (await schedule(database)).rule == "every 2h"
+    await leave(database, newest)  # a rollback: only old code is left
+    assert await database.read(has_changed, restarted.id, old, lambda *_: False)
+    assert (await register(database, restarted, old)).changed == ["nightly"]
+    assert (await schedule(database)).rule == "every 1h"
+
+
+async def test_a_rule_that_vanished_is_paused_when_the_last_runner_that_has_it_is_gone(database: Database) -> None:
+    old, _ = await enter(database, declare())
+    new, registered = await enter(database, {})
+    assert registered.vanished == []
+    await leave(database, old)
+    assert await database.read(has_changed, new.id, {}, lambda *_: True)
+    assert (await register(database, new, {})).vanished == ["nightly"]
+    row = await schedule(database)
+    assert (row.paused_by, row.paused_why) == ("runner", "it is no longer in the code")
+    assert await tick_now(database) == []
+    _, again = await enter(database, declare())
+    assert again.changed == ["nightly"]
+    assert (await schedule(database)).paused_at is None
+
+
+async def test_a_schedule_of_an_operator_is_never_paused_by_a_registration(database: Database) -> None:
+    await add(database)
+    _, registered = await enter(database, {})
+    assert registered.vanished == []
+    assert (await schedule(database)).paused_at is None
