@@ -12,6 +12,7 @@ from runner.db.connect import POSTGRESQL_OPTIONS
 from runner.db.database import Database
 from runner.db.dialects.postgresql import channel
 from runner.db.schema import Tables
+from runner.settings import Settings
 
 if TYPE_CHECKING:
     import psycopg  # optional, as PostgreSQL is
@@ -26,6 +27,22 @@ QUIET = 5
 """Checks without a change after which a file is checked less often."""
 SLOW_FACTOR = 5
 """Factor for the interval between checks after that."""
+
+
+async def notifications(database: Database, settings: Settings, on_submit: Callable[[], None]) -> None:
+    """Call `on_submit` after submits, in the way of the database and the settings, until cancelled.
+
+    Args:
+        database: the database.
+        settings: whether to listen, and the interval of the checks of a SQLite file.
+        on_submit: called after each.
+    """
+    if database.dialect.isolates_rows:
+        if settings.notify:
+            await listen(database, on_submit)
+    else:
+        every = settings.sqlite_poll_interval.total_seconds()
+        await watch(database.engine.url.database or "", database.tables, every, on_submit)
 
 
 async def listen(database: Database, on_submit: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ from runner.engine.dependency_resolver import DependencyResolver
 from runner.engine.heartbeat import Lease, identity
 from runner.engine.maintenance import Maintenance, SchemaWatch
 from runner.engine.metrics import Metrics
-from runner.engine.notifier import listen, watch
+from runner.engine.notifier import notifications
 from runner.engine.readiness import Readiness
 from runner.engine.reconcile import Reconciler
 from runner.engine.rescue_loop import RescueLoop
@@ -180,7 +180,8 @@ class Runner:
     async def _background(self) -> AsyncIterator[None]:
         """Run the permanent coroutines during the block."""
         async with asyncio.TaskGroup() as group:
-            parts = (self.worker.buffer.run(), self.dependency_resolver.run(), self._notifier())
+            woken = notifications(self.database, self.settings, self._on_submit)
+            parts = (self.worker.buffer.run(), self.dependency_resolver.run(), woken)
             tasks = [group.create_task(self._guard(part)) for part in parts]
             try:
                 yield
@@ -246,15 +247,6 @@ class Runner:
         self.claimer.claimant = Claimant(self.lease.id, self.lease.identity.host, int(self.settings.payload_limit))
         handlers = count_noun(len(self.handlers), "handler")
         log.info("runner %d started on %s with %s", self.lease.id, self.database.url, handlers)
-
-    async def _notifier(self) -> None:
-        if self.database.dialect.isolates_rows:
-            if self.settings.notify:
-                await listen(self.database, self._on_submit)
-        else:
-            path = self.database.engine.url.database or ""
-            every = self.settings.sqlite_poll_interval.total_seconds()
-            await watch(path, self.database.tables, every, self._on_submit)
 
     def _on_ready(self) -> None:
         """Open claims after the initial delay, or scan for the handlers whose resources are open now."""
