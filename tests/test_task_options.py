@@ -73,6 +73,8 @@ def test_the_command_line_and_json_lines_take_every_option() -> None:
 BAD = {
     "run_at": "tomorrow",
     "delay": -1,
+    "expires": 0,
+    "expires_at": "tomorrow",
     "priority": 10,
     "key": "k" * 401,
     "queue": "",
@@ -93,7 +95,9 @@ def test_a_submit_names_the_option_whose_value_is_not_valid(field: str) -> None:
         check(NewTask("work", **values))
 
 
-@pytest.mark.parametrize("options", [{"priority": 10}, {"max_attempts": 0}, {"timeout": 0}, {"queue": "q" * 201}])
+@pytest.mark.parametrize(
+    "options", [{"priority": 10}, {"max_attempts": 0}, {"timeout": 0}, {"expires": 0}, {"queue": "q" * 201}]
+)
 def test_a_default_that_is_not_valid_is_rejected_when_the_handler_is_registered(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidHandler, match=next(iter(options))):
         handler("test.defaults", **options)(print)

@@ -43,6 +43,7 @@ class NewValues:
         timeout: Time limit of an attempt, or none for the handler's.
         payload: The arguments, a JSON object.
         key: The business key, or none.
+        expires_at: Not started after this time, or none: +1h, 18:00.
         requeue: Run a dead or cancelled task again with these values.
     """
 
@@ -53,6 +54,7 @@ class NewValues:
     timeout: str | None = None
     payload: str | None = None
     key: str | None = None
+    expires_at: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
     requeue: bool = False
 
     def changes(self, at: datetime) -> Changes:
@@ -62,10 +64,10 @@ class NewValues:
 
     def _read(self, name: str, value: Any, at: datetime) -> Any:
         match name:
-            case "run_at":
-                return parse_moment(value, at, local_zone())
-            case "max_attempts" | "retry" | "timeout" | "key" if value == NONE:
+            case "max_attempts" | "retry" | "timeout" | "key" | "expires_at" if value == NONE:
                 return None
+            case "run_at" | "expires_at":
+                return parse_moment(value, at, local_zone())
             case "max_attempts" if not value.isdecimal():
                 raise InvalidEdit(field=name, value=value, why="expected a whole number, or none")
             case "max_attempts":

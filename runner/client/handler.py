@@ -108,6 +108,8 @@ class TaskHandler(Handler, Generic[P, F, R]):
         *,
         run_at: datetime | None = None,
         delay: Delay | None = None,
+        expires: Delay | None = None,
+        expires_at: datetime | None = None,
         priority: int | None = None,
         key: str | None = None,
         queue: str | None = None,
@@ -127,6 +129,9 @@ class TaskHandler(Handler, Generic[P, F, R]):
         Args:
             run_at: earliest time of execution, with a time zone.
             delay: shortest time from now to the execution: text ("10m"), seconds or timedelta.
+            expires: longest time from the due time to the start of an attempt: text ("10m"), seconds or timedelta. A
+                task that has not started by then is cancelled.
+            expires_at: time after which no attempt starts, with a time zone; replaces `expires`.
             priority: 1 to 9; 9 runs first.
             key: business key to search by.
             queue: queue name.
@@ -201,6 +206,7 @@ def handler(  # noqa: PLR0913 - one argument per task option
     timeout: Delay | None = None,
     max_attempts: int | None = None,
     priority: int | None = None,
+    expires: Delay | None = None,
     on_error: OnError = "retry",
     bucket: Bucket | None = None,
     unique_key: UniqueKey | None = None,
@@ -217,6 +223,7 @@ def handler(  # noqa: PLR0913 - one argument per task option
             runner's.
         max_attempts: maximum number of attempts; None for the runner's.
         priority: priority of its tasks, 1 to 9; 9 runs first.
+        expires: longest time from the due time of its tasks to the start of an attempt; None for no limit.
         on_error: how to treat exceptions: "retry", "dead", classes that mean dead, or a function that takes the
             exception and returns an outcome.
         bucket: as in `options`.
@@ -242,7 +249,19 @@ def handler(  # noqa: PLR0913 - one argument per task option
         raise InvalidHandler(name=getattr(name, "__name__", ""), why=why)
     plan = str(parse_plan(retry)) if retry is not None else None
     rules = Rules.read(unique_key, unique, on_duplicate, bucket)
-    return _Decorator(name, Options(queue, plan, _seconds(timeout), max_attempts, priority, on_error, rules))
+    lengths = {"timeout": _seconds(timeout), "expires": _seconds(expires)}
+    return _Decorator(
+        name,
+        Options(
+            queue=queue,
+            retry=plan,
+            max_attempts=max_attempts,
+            priority=priority,
+            on_error=on_error,
+            rules=rules,
+            **lengths,
+        ),
+    )
 
 
 NO_TIMEOUT = "none"

@@ -13,6 +13,7 @@ from runner.db.migrations.apply import ensure
 from runner.engine.claimer import Claimer, handler_defaults
 from runner.engine.commands import CommandReceiver
 from runner.engine.dependency_resolver import DependencyResolver
+from runner.engine.expiry import Expiry
 from runner.engine.heartbeat import Lease, identity
 from runner.engine.maintenance import Maintenance, SchemaWatch
 from runner.engine.metrics import Metrics
@@ -39,6 +40,7 @@ log = logging.getLogger("runner")
 
 RESCUE_EVERY = 1.0
 SWEEP_EVERY = 2.0
+EXPIRE_EVERY = 2.0
 STATISTICS_EVERY = 2.0
 PRUNE_EVERY = 60.0
 SCHEMA_EVERY = 30.0
@@ -124,6 +126,7 @@ class Runner:
         self._stop = asyncio.Event()
         self.commands = CommandReceiver(self.lease, self.worker, self.stop, self._scan_soon)
         self._maintenance = Maintenance(self.database, settings, self._stop.is_set)
+        self._expiry = Expiry(self.database, self.metrics, self.dependency_resolver.add, self._stop.is_set)
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, *, until_idle: bool = False) -> bool:
@@ -147,7 +150,7 @@ class Runner:
                 ticks.start()
                 self.readiness.start()
                 await self._stop.wait()
-                ticks.stop("claim", "rescue", "prune", "idle", "schedules")
+                ticks.stop("claim", "rescue", "expire", "prune", "idle", "schedules")
                 self.scheduler.close()
                 clean = await self._shut_down()
                 await self.readiness.close()
@@ -215,6 +218,7 @@ class Runner:
             Tick("rescue", self.rescue_loop.run, RESCUE_EVERY, "fixed-rate"),
             Tick("dependencies", self.dependency_resolver.sweep, SWEEP_EVERY, "fixed-rate"),
             Tick("schedules", self.scheduler.look, LOOK_EVERY, "fixed-rate"),
+            Tick("expire", self._expiry.run, EXPIRE_EVERY, "fixed-rate"),
             Tick("statistics", self._write_statistics, STATISTICS_EVERY, "fixed-rate", STATISTICS_EVERY),
             Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
             Tick("schema", SchemaWatch(self.database).check_schema, SCHEMA_EVERY, first=SCHEMA_EVERY),
@@ -319,6 +323,7 @@ class Runner:
         if not (self.claimer.idle and self.dependency_resolver.idle):
             return
         with contextlib.suppress(DatabaseUnavailable):
+            await self._expiry.run()
             counts = await self.database.read(pending, list(self.handlers), self.settings.queues)
             if not counts.running and not counts.returning and await self.dependency_resolver.resolve_all():
                 self.scheduled_count = counts.later

@@ -77,6 +77,12 @@ class Running:
         self.thread = 0
         """Ident of the thread that runs a plain function."""
 
+    @property
+    def expired(self) -> bool:
+        """True if its expiry passed while it waited for a slot."""
+        limit = self.task.expires_in
+        return self.prefetched and limit is not None and time.monotonic() > self.received_at + limit
+
     def cancel(self) -> None:
         """Execute a terminate request: cancel an async body, set `ctx.stop` of a plain function."""
         self.cancel_requested = True

@@ -198,13 +198,14 @@ class Worker:
             running.slots.put_back(running)
             return
         running.started = time.monotonic()
-        if running.prefetched:
-            self._starts.add(running)
         outcome: Outcome
-        if running.cancel_requested:
-            outcome = Cancelled("terminated before it started")
+        if running.cancel_requested or running.expired:
+            before = "terminated before it started" if running.cancel_requested else ""
+            outcome = Cancelled(before) if before else Release("it expired while it waited for a slot")
             self._release_slot(running)
         else:
+            if running.prefetched:
+                self._starts.add(running)
             outcome = await self.executor.execute(running, lambda: self._release_slot(running))
         took = time.monotonic() - running.started
         if running.done_in_tx:

@@ -88,7 +88,7 @@ def _check_seconds(name: str, value: Any, zero: bool = False) -> None:
         raise InvalidTask(field=name, value=value, why=f"it must be a number of seconds up to {LONGEST_SECONDS:.0e}")
 
 
-def _check_run_at(name: str, value: Any) -> None:
+def _check_moment(name: str, value: Any) -> None:
     if not isinstance(value, datetime):
         raise InvalidTask(field=name, value=value, why="it must be a datetime with a time zone")
     if value.tzinfo is None:
@@ -151,7 +151,7 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         column="run_at",
         flag="at",
         parse=_moment,
-        check=_check_run_at,
+        check=_check_moment,
         help="Not before this time: +15m, 14:30, tomorrow 9:00, 2026-11-20T14:30+01:00.",
     ),
     TaskOption(
@@ -161,6 +161,23 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         convert=_length,
         check=partial(_check_seconds, zero=True),
         help="Not before this much later: 30s, 10m, 2d.",
+    ),
+    TaskOption(
+        name="expires",
+        type="float",
+        parse=_seconds,
+        convert=_length,
+        check=_check_seconds,
+        default="submit",
+        help="Not started later than this much after it is due: 10m, 1h.",
+    ),
+    TaskOption(
+        name="expires_at",
+        type="time",
+        column="expires_at",
+        parse=_moment,
+        check=_check_moment,
+        help="Not started after this time: +15m, 14:30, tomorrow 9:00; replaces --expires.",
     ),
     TaskOption(
         name="priority",

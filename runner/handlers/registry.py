@@ -46,6 +46,7 @@ class Options:
         timeout: seconds allowed for one attempt; None for the runner's, infinity for no limit.
         max_attempts: maximum number of attempts; None for the runner's.
         priority: 1 to 9; None for the table's.
+        expires: seconds from the due time after which no attempt starts; None for no limit.
         on_error: how to treat exceptions.
         rules: values derived from a call's arguments, such as its unique key and bucket.
     """
@@ -55,6 +56,7 @@ class Options:
     timeout: float | None = None
     max_attempts: int | None = None
     priority: int | None = None
+    expires: float | None = None
     on_error: OnError = "retry"
     rules: Rules = NO_RULES
 

@@ -24,7 +24,7 @@ class State(StrEnum):
     RUNNING = "running", "A runner has claimed the task and holds a lease on it."
     SUCCEEDED = "succeeded", "The handler finished, and its result is stored."
     DEAD = "dead", "The task failed for good: its attempts are used up, or its handler gave up."
-    CANCELLED = "cancelled", "An operator terminated the task, or a task that it depends on failed."
+    CANCELLED = "cancelled", "An operator terminated the task, a task that it depends on failed, or it expired."
 
     @property
     def final(self) -> bool:
@@ -104,7 +104,7 @@ MOVES: dict[str, Move] = {
     "cancel": Move(
         (State.WAITING, State.BLOCKED, State.RUNNING),
         State.CANCELLED,
-        "An operator terminated the task or undid its retry, or a task that it depends on failed.",
+        "An operator terminated the task or undid its retry, a task that it depends on failed, or it expired.",
     ),
     "requeue": Move((State.DEAD, State.CANCELLED), State.WAITING, "An operator runs the finished task again."),
     "unblock": Move((State.BLOCKED,), State.WAITING, "The last dependency finished, or an operator removed it."),
@@ -150,6 +150,8 @@ class Claimed(NamedTuple):
     """Outcomes of the tasks that it depended on, as JSON text; None without dependencies."""
     oversize: int | None = None
     """Size in bytes of a payload that exceeds the limit of the runner."""
+    expires_in: float | None = None
+    """Seconds from the claim after which the task may not start; None if it does not expire."""
 
 
 BUCKETS = 1_000
@@ -233,6 +235,8 @@ class NewTask(NamedTuple):
         priority: 1 to 9; 9 runs first.
         run_at: earliest time of execution.
         delay: seconds from now by the database's clock; excludes run_at.
+        expires: seconds from the due time after which no attempt starts.
+        expires_at: time after which no attempt starts, instead of `expires`.
         max_attempts: maximum number of attempts, at least 1.
         retry: retry plan as text.
         timeout: seconds allowed for one attempt.
@@ -251,6 +255,8 @@ class NewTask(NamedTuple):
     priority: int | None = None
     run_at: datetime | None = None
     delay: float | None = None
+    expires: float | None = None
+    expires_at: datetime | None = None
     max_attempts: int | None = None
     retry: str | None = None
     timeout: float | None = None

@@ -39,6 +39,7 @@ class Changes:
         timeout: seconds that an attempt may take; None for the handler's timeout.
         payload: the arguments, a JSON object as text.
         key: the business key; None for none.
+        expires_at: the time after which no attempt starts, aware; None for none.
     """
 
     run_at: datetime | Unset = KEEP
@@ -48,6 +49,7 @@ class Changes:
     timeout: float | Unset | None = KEEP
     payload: str | Unset = KEEP
     key: str | Unset | None = KEEP
+    expires_at: datetime | Unset | None = KEEP
 
     def given(self) -> dict[str, Any]:
         """The values that are set, by column."""
@@ -86,9 +88,7 @@ def check_values(changes: Changes, payload_limit: int = PAYLOAD_LIMIT) -> dict[s
         check(NewTask("edited", **values))
     except InvalidTask as error:
         raise InvalidEdit(**error.fields) from error
-    if "run_at" in values:
-        values["run_at"] = _to_milliseconds(values["run_at"])
-    return values
+    return values | {name: _to_milliseconds(value) for name, value in values.items() if isinstance(value, datetime)}
 
 
 def check_against(values: Mapping[str, Any], task: LockedTask) -> None:

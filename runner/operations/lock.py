@@ -41,6 +41,7 @@ class LockedTask(NamedTuple):
     rescues: int
     interruptions: int
     blocked_by: int
+    expires_at: datetime | None = None
 
 
 async def lock_targets(tx: Transaction, verb: str, targets: Iterable[Target]) -> tuple[list[LockedTask], Result]:
@@ -132,6 +133,7 @@ def _held(row: sa.RowMapping) -> LockedTask:
         rescues=as_int(row["rescues"]),
         interruptions=as_int(row["interruptions"]),
         blocked_by=as_int(row.get("blocked_by")),
+        expires_at=moment(row["expires_at"]),
     )
 
 

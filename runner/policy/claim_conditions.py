@@ -25,6 +25,8 @@ class ClaimCondition:
     """A condition that a task must meet to be claimed."""
 
     name: ClassVar[str]
+    lasting: ClassVar[bool] = True
+    """True if a task that does not meet it waits until an operator changes something."""
 
     def of_lane(self, _lane: Any, _scope: ClaimScope) -> Sequence[Condition]:
         """The SQL about a lane: a claim checks it once per lane, given by its columns queue and handler."""
@@ -133,6 +135,45 @@ class Due(ClaimCondition):
     def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
         """Make it due."""
         return (RemedyStep(self.name, "it were due now", f"runner retry {facts.task.id}"),) if facts.later else ()
+
+
+class NotExpired(ClaimCondition):
+    """No attempt of a task starts after its expiry; `expire` (runner.store.expire) cancels such tasks."""
+
+    name = "expired"
+    lasting = False
+
+    @staticmethod
+    def is_expired(task: Any) -> Condition:
+        """The SQL that the expiry of a task has passed; unknown for a task without one."""
+        passed: Condition = task.expires_at <= db_now()
+        return passed
+
+    def of_task(self, task: Any, _scope: ClaimScope) -> Sequence[Condition]:
+        """The SQL that it has not passed, in a form that planners expect to be true."""
+        return (self.is_expired(task).is_not(sa.true()),)
+
+    def explain(self, facts: ClaimFacts, zone: tzinfo) -> Iterator[Explanation]:
+        """Name the expiry, if it has passed or comes before the due time."""
+        task = facts.task
+        if task.expires_at is None:
+            return
+        end = when(task.expires_at, facts.at, zone)
+        if self.name in facts.refused:
+            text = f"It expired {end}: no attempt starts any more, and a runner cancels it within seconds."
+            yield Explanation(self.name, text, self._command(facts))
+        elif task.run_at is not None and facts.later and task.expires_at <= task.run_at:
+            text = f"It expires {end}, before it is due: it will be cancelled."
+            yield Explanation(self.name, text, self._command(facts))
+
+    def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
+        """Remove the expiry."""
+        if self.name not in facts.refused:
+            return ()
+        return (RemedyStep(self.name, "it had no expiry", self._command(facts)),)
+
+    def _command(self, facts: ClaimFacts) -> str:
+        return f"runner edit {facts.task.id} --expires-at none"
 
 
 class NotPaused(ClaimCondition):

@@ -13,7 +13,15 @@ import sqlalchemy as sa
 from runner.db.schema import is_state
 from runner.db.schema.states import Condition
 from runner.model.task import State
-from runner.policy.claim_conditions import AttemptsLeft, BelowBounds, ClaimCondition, Due, Isolation, NotPaused
+from runner.policy.claim_conditions import (
+    AttemptsLeft,
+    BelowBounds,
+    ClaimCondition,
+    Due,
+    Isolation,
+    NotExpired,
+    NotPaused,
+)
 from runner.policy.claim_facts import ClaimFacts, ClaimScope, Explanation, RemedyStep
 
 
@@ -102,6 +110,11 @@ class ClaimPolicy:
         others = (condition for condition in self.conditions if condition is not self.due)
         return [part for condition in others for part in condition.of_task(task, scope)]
 
+    def is_never_claimed(self, task: Any, scope: ClaimScope) -> Condition:
+        """The SQL that no claim takes a task before an operator changes something, without its due time."""
+        lasting = (condition for condition in self.conditions if condition.lasting and condition is not self.due)
+        return ~sa.and_(*(part for condition in lasting for part in condition.of_task(task, scope)))
+
     def is_due(self, task: Any, scope: ClaimScope) -> Condition:
         """The SQL that a task waits, and that its time has come."""
         return sa.and_(*self.due.of_task(task, scope))
@@ -158,7 +171,7 @@ class ClaimPolicy:
         return steps
 
 
-DUE, PAUSED, ISOLATION = Due(), NotPaused(), Isolation()
+DUE, PAUSED, EXPIRY, ISOLATION = Due(), NotPaused(), NotExpired(), Isolation()
 
-CLAIM_POLICY = ClaimPolicy(StrictOrder(), DUE, (AttemptsLeft(), BelowBounds(), DUE, PAUSED), ISOLATION)
+CLAIM_POLICY = ClaimPolicy(StrictOrder(), DUE, (AttemptsLeft(), BelowBounds(), EXPIRY, DUE, PAUSED), ISOLATION)
 """The policy of this project; a new condition is registered here."""

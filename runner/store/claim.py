@@ -11,7 +11,17 @@ from runner.db.dialects import DIALECTS, Dialect, by_column
 from runner.db.schema import Tables, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import NO_JOIN, ByteCount, Instant, ctid, db_later, db_now, minute_number, next_version
+from runner.db.types import (
+    NO_JOIN,
+    ByteCount,
+    Instant,
+    ctid,
+    db_later,
+    db_now,
+    minute_number,
+    next_version,
+    seconds_until,
+)
 from runner.model.task import MOVES, Claimed
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import CLAIM_POLICY
@@ -180,6 +190,7 @@ def _handed_out(task: sa.Table) -> list[sa.ColumnElement[Any]]:
         # A few large payloads of plain inserts must not fill the memory of the runner.
         "payload": sa.case((size <= PAYLOAD_LIMIT, task.c.payload)),
         "oversize": sa.case((size > PAYLOAD_LIMIT, size)),
+        "expires_in": seconds_until(task.c.expires_at),
     }
     return [made[name] if name in made else task.c[name] for name in Claimed._fields]
 

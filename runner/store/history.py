@@ -168,7 +168,10 @@ async def requeue(tx: Transaction, ids: list[int], restart: int) -> set[int]:
     new = {"state": state_literal(move.target), "run_at": db_now(), "rescues": sa.literal_column("0")}
     new["interruptions"] = sa.literal_column("0")
     fence = sa.case((history.c.fence < HIGHEST_FENCE, history.c.fence), else_=restart)
-    values: dict[str, Any] = old | cleared | new | {"fence": fence, "version": next_version(history.c.version)}
+    # An operator who runs an expired task again wants it to start.
+    expiry = sa.case((history.c.expires_at > db_now(), history.c.expires_at))
+    values: dict[str, Any] = old | cleared | new
+    values |= {"fence": fence, "version": next_version(history.c.version), "expires_at": expiry}
     is_selected = history.c.id.in_(ids) & is_state(history.c.state, *(state for state in move.sources if state))
     copy = (
         sa.insert(task).from_select(list(values), sa.select(*values.values()).where(is_selected)).returning(task.c.id)

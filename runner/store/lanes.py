@@ -112,9 +112,9 @@ def _claim_order(head: sa.FromClause) -> list[sa.ColumnElement[Any]]:
 def _refused(tables: Tables, lane: sa.Subquery) -> sa.ScalarSelect[int]:
     """The id of the first task of a lane if no claim ever takes it; null otherwise."""
     task = tables.task.alias("first").c
-    claimable = sa.and_(*CLAIM_POLICY.of_task(task, ClaimScope(tables)))
+    never = CLAIM_POLICY.is_never_claimed(task, ClaimScope(tables))
     mine = (task[name] == lane.c[name] for name in LANE)
-    first = sa.select(sa.case((~claimable, task.id))).where(is_state(task.state, State.WAITING), *mine)
+    first = sa.select(sa.case((never, task.id))).where(is_state(task.state, State.WAITING), *mine)
     first = first.order_by(*CLAIM_POLICY.order.within_lane(task)).limit(sa.literal_column("1"))
     return first.correlate(lane).scalar_subquery()
 

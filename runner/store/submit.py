@@ -171,10 +171,14 @@ def _prepared(
     dialect = DIALECTS[driver.name]
     new = dialect.rows("new", {name: COLUMNS[name] for name in rows})
     values_by_name = dict(new.c) | {name: sa.bindparam(f"shared_{name}", type_=COLUMNS[name]) for name in shared}
-    values = {name: _value(name, column) for name, column in values_by_name.items() if name != "delay"}
+    lengths = ("delay", "expires")
+    values = {name: _value(name, column) for name, column in values_by_name.items() if name not in lengths}
     if "delay" in values_by_name:
         start = sa.func.coalesce(values_by_name["run_at"], db_now()) if "run_at" in values_by_name else db_now()
         values["run_at"] = db_later(start, sa.func.coalesce(values_by_name["delay"], 0))
+    if "expires" in values_by_name:
+        end = db_later(values.get("run_at", db_now()), values_by_name["expires"])
+        values["expires_at"] = sa.func.coalesce(values["expires_at"], end) if "expires_at" in values else end
     if "blocked_by" in values_by_name:
         ready, blocked = (state_literal(MOVES[verb].target) for verb in ("submit", "block"))
         values["state"] = sa.case((values_by_name["blocked_by"] > sa.literal_column("0"), blocked), else_=ready)

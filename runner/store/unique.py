@@ -19,7 +19,9 @@ ID_COLUMNS: dict[str, Any] = {"id": sa.BigInteger}
 
 NEWER_COLUMNS: dict[str, Any] = ID_COLUMNS | SUBMIT_COLUMNS
 
-DEFAULTS_TO_OLD = [name for name in NEWER_COLUMNS if name not in ("id", "payload", "run_at", "delay")]
+COMPUTED = ("id", "payload", "run_at", "delay", "expires", "expires_at")
+
+DEFAULTS_TO_OLD = [name for name in NEWER_COLUMNS if name not in COMPUTED]
 """Columns that keep their value if the newer task does not set them."""
 
 REPLACED_CHUNK = 2_000
@@ -84,9 +86,11 @@ def _replace_statement(tables: Tables, driver: sa.Dialect, notify: bool) -> Prep
     dialect, task = DIALECTS[driver.name], tables.task
     new, match = dialect.one_by_one(dialect.rows("new", NEWER_COLUMNS), task, same_id)
     options = {name: new.c[name] for name in DEFAULTS_TO_OLD} | {"tags": sa.cast(new.c.tags, JsonText)}
+    run_at = db_later(sa.func.coalesce(new.c.run_at, db_now()), sa.func.coalesce(new.c.delay, 0))
     values = {name: sa.func.coalesce(value, task.c[name]) for name, value in options.items()} | {
         "payload": sa.cast(new.c.payload, JsonText),
-        "run_at": db_later(sa.func.coalesce(new.c.run_at, db_now()), sa.func.coalesce(new.c.delay, 0)),
+        "run_at": run_at,
+        "expires_at": sa.func.coalesce(new.c.expires_at, db_later(run_at, new.c.expires), task.c.expires_at),
         "version": task.c.version + sa.literal_column("1"),
     }
     update = sa.update(task).where(match).values(values).returning(task.c.id)

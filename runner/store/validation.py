@@ -53,6 +53,9 @@ def _check_options(task: NewTask) -> None:
         parse_plan(task.retry)
     if task.run_at is not None and task.delay is not None:
         raise InvalidTask(field="delay", value=task.delay, why="run_at is set too: omit one of them")
+    if task.run_at is not None and task.expires_at is not None and task.expires_at <= task.run_at:
+        why = f"the task would expire before its run_at, {task.run_at.isoformat()}"
+        raise InvalidTask(field="expires_at", value=task.expires_at.isoformat(), why=why)
     own = (task.handler, task.key)
     if task.after is not None and any(dependency.parent == own for dependency in task.after):
         raise InvalidTask(

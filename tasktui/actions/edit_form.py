@@ -60,6 +60,7 @@ def entries(detail: TaskDetail, zone: tzinfo) -> list[FormField]:
     payload, lock_reason = _payload(detail.payload)
     return [
         FormField("run_at", "Run at", "", f"{run_at}; now, +15m, 14:30"),
+        FormField("expires_at", "Expires", "", f"{_expiry(detail, zone)}; none, +1h, 18:00"),
         FormField("max_attempts", "Max attempts", str(task.max_attempts or NONE)),
         FormField("retry", "Retry plan", line(detail.retry or NONE)),
         FormField("priority", "Priority", str(task.priority)),
@@ -67,6 +68,11 @@ def entries(detail: TaskDetail, zone: tzinfo) -> list[FormField]:
         FormField("key", "Key", line(task.key or NONE)),
         FormField("payload", "Payload", payload, lock_reason=lock_reason),
     ]
+
+
+def _expiry(detail: TaskDetail, zone: tzinfo) -> str:
+    expires_at = detail.task.expires_at
+    return "never" if expires_at is None else formatting.exact(expires_at, detail.at, zone)
 
 
 def changes(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> Changes:
@@ -113,6 +119,7 @@ def edit_conflict(before: TaskDetail, after: TaskDetail, zone: tzinfo) -> EditCo
         formatting.exact(before.task.run_at, after.at, zone),
         formatting.exact(after.task.run_at, after.at, zone),
     )
+    values["Expires"] = (_expiry(before, zone), _expiry(after, zone))
     values |= {entry.label: (entry.value, new[name].value) for name, entry in old.items() if entry.value}
     differences = [
         f"  {label}: {line(was)} -> {line(is_now)}" for label, (was, is_now) in values.items() if was != is_now
@@ -152,6 +159,8 @@ def _difference(name: str, value: Any, detail: TaskDetail, zone: tzinfo) -> list
     label = name.replace("_", " ")
     if name == "payload":
         return [f"{label}: {text}" for text in payload_differences(detail.payload, value)] or [f"{label}: reformatted"]
+    if name == "expires_at" and value is None:
+        return ["expires at: never"]
     if isinstance(value, datetime):
         return [f"{label}: {formatting.exact(value, detail.at, zone)}"]
     before = getattr(detail, name) if name in ("retry", "timeout") else getattr(detail.task, name)
@@ -202,10 +211,10 @@ def _format(value: Any) -> Any:
 
 def _parse(name: str, text: str, at: datetime, zone: tzinfo) -> Any:
     match name:
-        case "run_at":
-            return parse_moment(text, at, zone)
-        case "max_attempts" | "retry" | "timeout" | "key" if text == NONE:
+        case "max_attempts" | "retry" | "timeout" | "key" | "expires_at" if text == NONE:
             return None
+        case "run_at" | "expires_at":
+            return parse_moment(text, at, zone)
         case "max_attempts" | "priority":
             if not text.isdecimal() or len(text) > 9:
                 raise InvalidEdit(field=name, value=text, why="it must be a whole number")

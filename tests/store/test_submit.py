@@ -121,7 +121,7 @@ async def test_an_empty_submit_returns_no_ids(database: Database) -> None:
 
 async def test_tasks_of_one_batch_may_leave_different_things_to_the_defaults(database: Database) -> None:
     moment = datetime(2030, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
-    full = NewTask("a", '{"x": 1}', "slow", "k", 9, moment, None, 7, "1m", 2.5, '["red"]', "00-ab", "me")
+    full = NewTask("a", '{"x": 1}', "slow", "k", 9, moment, None, None, None, 7, "1m", 2.5, '["red"]', "00-ab", "me")
     ids = await database.write(submit_many, [NewTask("b"), full, NewTask("c", delay=60)])
     bare, told, later = [await live(database, task_id) or {} for task_id in ids]
     for name in ("payload", "queue", "key", "priority", "max_attempts", "retry", "timeout", "tags", "trace"):

@@ -52,7 +52,7 @@ GRANT SELECT ON {every_table} TO {operator};
 GRANT INSERT, DELETE ON {task}, {task_history} TO {operator};
 GRANT INSERT, UPDATE (satisfied_at, satisfied_by) ON {task_dependency} TO {operator};
 GRANT UPDATE (
-    run_at, max_attempts, priority, retry, timeout, payload, key, cancel_requested, runner_id, claimed_at, deadline_at,
+    run_at, expires_at, max_attempts, priority, retry, timeout, payload, key, cancel_requested, runner_id, claimed_at, deadline_at,
     started_at, state, blocked_by, parents, attempt, rescues, version -- the last ones also for undo
 ) ON {task} TO {operator};
 GRANT UPDATE (version) ON {task_history} TO {operator}; -- allows row locks

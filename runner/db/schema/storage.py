@@ -59,6 +59,7 @@ def _index_live(table: sa.Table) -> None:
     _index(table, "rescued", task.run_at, task.id, where=waiting & (task.rescues > sa.literal_column("0")))
     _index(table, "running", task.runner_id, where=running)
     _index(table, "blocked", task.id, where=is_state(task.state, State.BLOCKED))
+    _index(table, "expires", task.expires_at, where=task.expires_at.is_not(None))
     _index(table, "key", task.key, task.handler, task.id, where=task.key.is_not(None))
 
 

@@ -31,6 +31,8 @@ def _plan() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("payload", JsonText, nullable=False, server_default="{}"),
         sa.Column("priority", sa.SmallInteger, nullable=False, server_default=str(Priority.DEFAULT)),
         sa.Column("run_at", Instant, nullable=False, server_default=db_now()),
+        # No attempt starts after it.
+        sa.Column("expires_at", Instant),
         sa.Column("max_attempts", sa.Integer),
         sa.Column("retry", sa.Text),
         sa.Column("timeout", sa.Float),
@@ -107,6 +109,7 @@ def _live_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
         *_on_postgresql(
             sa.CheckConstraint("run_at >= '1970-01-01Z' and run_at < '9999-01-01Z'", name="run_at"),
+            sa.CheckConstraint("expires_at >= '1970-01-01Z' and expires_at < '9999-01-01Z'", name="expires_at"),
             sa.CheckConstraint("json_typeof(payload) = 'object'", name="payload"),
         ),
         *_on_sqlite(
@@ -116,6 +119,11 @@ def _live_rules() -> list[sa.CheckConstraint]:
                 "coalesce(run_at in (strftime('%Y-%m-%d %H:%M:%f', run_at, '+0 days'), datetime(run_at, '+0 days')), 0)"
                 " and run_at >= '1970' and run_at < '9999'",
                 name="run_at",
+            ),
+            sa.CheckConstraint(
+                "expires_at is null or coalesce(expires_at in (strftime('%Y-%m-%d %H:%M:%f', expires_at, '+0 days'),"
+                " datetime(expires_at, '+0 days')), 0) and expires_at >= '1970' and expires_at < '9999'",
+                name="expires_at",
             ),
             sa.CheckConstraint("json_valid(payload) and json_type(payload) = 'object'", name="payload"),
             # SQLite would accept text in a number column and bytes in a text column.

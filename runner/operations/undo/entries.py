@@ -101,8 +101,9 @@ def _values(value: Any) -> Mapping[str, Any]:
         values = json.loads(as_text(value) or "{}")
         if not isinstance(values, dict):
             return {}
-        if isinstance(values.get("run_at"), str):
-            values["run_at"] = datetime.fromisoformat(values["run_at"]).astimezone(UTC)
+        for name in ("run_at", "expires_at"):
+            if isinstance(values.get(name), str):
+                values[name] = datetime.fromisoformat(values[name]).astimezone(UTC)
     except (ValueError, OverflowError, RecursionError):
         return {}
     if isinstance(values.get("payload"), dict):  # the trigger that records plain SQL stores the payload as JSON

@@ -191,6 +191,7 @@ def task_fields(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
     yield "attempts", f"{formatting.attempts(task.attempt, task.max_attempts)}{rescued}{stops}"
     times = {"run at": task.run_at, "submitted": task.submitted_at, "claimed": task.claimed_at}
     times |= {"started": detail.started_at, "deadline": detail.deadline_at, "finished": task.finished_at}
+    times |= {"expires": task.expires_at}
     yield from ((name, formatting.exact(moment, detail.at, zone)) for name, moment in times.items() if moment)
     yield from ((name, str(value)) for name, value in _rest(detail) if value not in (None, ""))
 

@@ -34,6 +34,7 @@ class TaskRow:
         max_attempts: the attempts allowed; None for the handler's limit.
         rescues: the times that it was rescued from a lost runner.
         run_at: its due time.
+        expires_at: the time after which no attempt starts; None without one.
         submitted_at: when it was submitted.
         claimed_at: when its last attempt began.
         finished_at: when it ended.
@@ -67,6 +68,7 @@ class TaskRow:
     error: str | None
     blocked_by: int = 0
     interruptions: int = 0
+    expires_at: datetime | None = None
 
     @property
     def remark(self) -> str | None:
@@ -168,4 +170,5 @@ def task_row(row: sa.RowMapping) -> TaskRow:
         error=text(row["error"]),
         blocked_by=as_int(row.get("blocked_by")),
         interruptions=as_int(row["interruptions"]),
+        expires_at=moment(row["expires_at"]),
     )

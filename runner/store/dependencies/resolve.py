@@ -40,7 +40,7 @@ class Dependency(NamedTuple):
 
 
 class Dependent(NamedTuple):
-    """A blocked task, locked until the transaction ends."""
+    """A waiting or blocked task, locked until the transaction ends."""
 
     id: int
     fence: int
@@ -105,7 +105,7 @@ async def resolve(tx: Transaction, dependencies: Sequence[Dependency], *, notify
             closed[task_id] += 1
         elif on_failure == "cancel":
             doomed[task_id] = f"parent {parent_id} is {state}"
-    result.cancelled = await _cancel(tx, {locked[id]: why for id, why in doomed.items()})
+    result.cancelled = await cancel(tx, {locked[id]: why for id, why in doomed.items()})
     result.unblocked = await unblock_dependents(
         tx, {id: closed[id] for id in closed if id not in doomed}, notify=notify
     )
@@ -198,8 +198,13 @@ async def _judge(tx: Transaction, ids: Sequence[int]) -> Sequence[Any]:
     return await tx.rows(judged)
 
 
-async def _cancel(tx: Transaction, doomed: Mapping[Dependent, str]) -> list[Dependent]:
-    """Move tasks to the history as cancelled, and close their dependencies."""
+async def cancel(tx: Transaction, doomed: Mapping[Dependent, str]) -> list[Dependent]:
+    """Move locked tasks without a runner to the history as cancelled, and close their dependencies.
+
+    Args:
+        tx: a writing transaction.
+        doomed: the reason for each task.
+    """
     ids = [child.id for child in doomed]
     if not ids:
         return []

@@ -50,6 +50,7 @@ def _task(op: Operations) -> None:
         sa.Column("payload", JsonText, nullable=False, server_default="{}"),
         sa.Column("priority", sa.SmallInteger, nullable=False, server_default="1"),
         sa.Column("run_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("expires_at", Instant),
         sa.Column("max_attempts", sa.Integer),
         sa.Column("retry", sa.Text),
         sa.Column("timeout", sa.Float),
@@ -85,6 +86,7 @@ def _task(op: Operations) -> None:
     op.create_index("task", "rescued", "run_at", "id", where="state = 'waiting' AND rescues > 0")
     op.create_index("task", "running", "runner_id", where="state = 'running'")
     op.create_index("task", "blocked", "id", where="state = 'blocked'")
+    op.create_index("task", "expires", "expires_at", where="expires_at IS NOT NULL")
     op.create_index("task", "key", "key", "handler", "id", where='"key" IS NOT NULL')
 
 
@@ -105,6 +107,7 @@ def _task_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
         sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
         _on("postgresql", "run_at", "run_at >= '1970-01-01Z' and run_at < '9999-01-01Z'"),
+        _on("postgresql", "expires_at", "expires_at >= '1970-01-01Z' and expires_at < '9999-01-01Z'"),
         _on("postgresql", "payload", "json_typeof(payload) = 'object'"),
         _on(
             # Adding 0 days changes dates that do not exist (30 February); text that is not a time gives NULL, which a
@@ -113,6 +116,12 @@ def _task_rules() -> list[sa.CheckConstraint]:
             "run_at",
             "coalesce(run_at in (strftime('%Y-%m-%d %H:%M:%f', run_at, '+0 days'), datetime(run_at, '+0 days')), 0)"
             " and run_at >= '1970' and run_at < '9999'",
+        ),
+        _on(
+            "sqlite",
+            "expires_at",
+            "expires_at is null or coalesce(expires_at in (strftime('%Y-%m-%d %H:%M:%f', expires_at, '+0 days'),"
+            " datetime(expires_at, '+0 days')), 0) and expires_at >= '1970' and expires_at < '9999'",
         ),
         _on("sqlite", "payload", "json_valid(payload) and json_type(payload) = 'object'"),
         _on(
@@ -142,6 +151,7 @@ def _task_history(op: Operations) -> None:
         sa.Column("payload", JsonText, nullable=False, server_default="{}"),
         sa.Column("priority", sa.SmallInteger, nullable=False, server_default="1"),
         sa.Column("run_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("expires_at", Instant),
         sa.Column("max_attempts", sa.Integer),
         sa.Column("retry", sa.Text),
         sa.Column("timeout", sa.Float),

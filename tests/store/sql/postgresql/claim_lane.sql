@@ -93,6 +93,7 @@ WHERE
                         AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
                         AND due.attempt != 1000000000
                         AND due.fence != 1000000000000000000
+                        AND (due.expires_at <= statement_timestamp()) IS NOT true
                         AND NOT (
                             due.rescues >= 2
                             OR due.rescues = 1
@@ -129,4 +130,5 @@ RETURNING
     task.rescues,
     floor(date_part('epoch', task.submitted_at) / 60) AS anon_2,
     task.parents,
-    CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_3;
+    CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_3,
+    extract(epoch from task.expires_at - statement_timestamp())::float AS anon_4;

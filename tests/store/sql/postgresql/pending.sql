@@ -13,6 +13,7 @@ SELECT
             AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
             AND task.attempt != 1000000000
             AND task.fence != 1000000000000000000
+            AND (task.expires_at <= statement_timestamp()) IS NOT true
             AND NOT (
                 (
                     EXISTS (
@@ -48,6 +49,7 @@ SELECT
                 AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
                 AND task.attempt != 1000000000
                 AND task.fence != 1000000000000000000
+                AND (task.expires_at <= statement_timestamp()) IS NOT true
                 AND NOT (
                     (
                         EXISTS (

@@ -16,6 +16,7 @@ FROM (
         AND (before.max_attempts IS NULL OR before.attempt < before.max_attempts)
         AND before.attempt != 1000000000
         AND before.fence != 1000000000000000000
+        AND (before.expires_at <= statement_timestamp()) IS NOT true
         AND (
             CASE WHEN (before.rescues >= 4 OR before.max_attempts - before.attempt <= 1) THEN 1 WHEN (before.rescues >= 3 OR before.max_attempts - before.attempt <= 2) THEN 4 ELSE 16 END > (
                 SELECT CASE WHEN (own.rescues >= 4 OR own.max_attempts - own.attempt <= 1) THEN 1 WHEN (own.rescues >= 3 OR own.max_attempts - own.attempt <= 2) THEN 4 ELSE 16 END AS anon_2

@@ -22,6 +22,7 @@ FROM (
             AND (before.max_attempts IS NULL OR before.attempt < before.max_attempts)
             AND before.attempt != 1000000000
             AND before.fence != 1000000000000000000
+            AND (before.expires_at <= statement_timestamp()) IS NOT true
             AND NOT (
                 before.rescues >= 2
                 OR before.rescues = 1

@@ -119,6 +119,7 @@ WHERE
             AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
             AND due.attempt != 1000000000
             AND due.fence != 1000000000000000000
+            AND (due.expires_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) IS NOT 1
             AND NOT (
                 due.rescues >= 2
                 OR due.rescues = 1
@@ -152,4 +153,5 @@ RETURNING
     rescues,
     (cast(strftime('%s', submitted_at) as integer) / 60) AS anon_2,
     parents,
-    CASE WHEN (length(cast(payload as blob)) > :payload_limit) THEN length(cast(payload as blob)) END AS anon_3;
+    CASE WHEN (length(cast(payload as blob)) > :payload_limit) THEN length(cast(payload as blob)) END AS anon_3,
+    ((julianday(expires_at) - julianday('now')) * 86400.0) AS anon_4;

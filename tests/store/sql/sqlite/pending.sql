@@ -13,6 +13,7 @@ SELECT
             AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
             AND task.attempt != 1000000000
             AND task.fence != 1000000000000000000
+            AND (task.expires_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) IS NOT 1
             AND NOT (
                 (
                     EXISTS (
@@ -54,6 +55,7 @@ SELECT
                 AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
                 AND task.attempt != 1000000000
                 AND task.fence != 1000000000000000000
+                AND (task.expires_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) IS NOT 1
                 AND NOT (
                     (
                         EXISTS (

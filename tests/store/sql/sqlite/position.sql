@@ -24,6 +24,7 @@ FROM (
             AND ("before".max_attempts IS NULL OR "before".attempt < "before".max_attempts)
             AND "before".attempt != 1000000000
             AND "before".fence != 1000000000000000000
+            AND ("before".expires_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) IS NOT 1
             AND NOT (
                 "before".rescues >= 2
                 OR "before".rescues = 1
@@ -64,6 +65,7 @@ FROM (
             AND ("before".max_attempts IS NULL OR "before".attempt < "before".max_attempts)
             AND "before".attempt != 1000000000
             AND "before".fence != 1000000000000000000
+            AND ("before".expires_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) IS NOT 1
             AND NOT (
                 "before".rescues >= 2
                 OR "before".rescues = 1
@@ -105,6 +107,7 @@ FROM (
             AND ("before".max_attempts IS NULL OR "before".attempt < "before".max_attempts)
             AND "before".attempt != 1000000000
             AND "before".fence != 1000000000000000000
+            AND ("before".expires_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) IS NOT 1
             AND NOT (
                 "before".rescues >= 2
                 OR "before".rescues = 1
