@@ -141,7 +141,9 @@ class TaskHandler(Handler, Generic[P, F, R]):
             tags: words to search by.
             bucket: 0 to 999, which spreads tasks over runners, or a function of the call's arguments; default: random.
             unique_key: key that no other task of the handler may hold, or a function of the call's arguments.
-            unique: how long the task holds the key: "until finished", "forever", or for example "for 1h".
+            unique: how long the task holds the key: "until finished", "until started", "forever", or for example "for
+                1h". "debounce 5s" holds it until the task starts, and each duplicate replaces the waiting task and
+                delays it to 5 seconds later; "debounce 5s up to 1m" delays it to at most a minute after its submit.
             on_duplicate: what to do if another task holds the key: "skip" returns that task's id; "replace" also
                 gives it the new values if it is waiting; "error" raises DuplicateTask.
             after: dependencies: task ids, or pairs of a handler and a key. If one of them is dead or cancelled, the

@@ -268,7 +268,7 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         name="unique",
         type=None,
         default="call",
-        help='Scope of the unique key: "until finished", forever, or "for 1h".',
+        help='Scope of the unique key: "until finished", "until started", forever, "for 1h" or "debounce 5s".',
     ),
     TaskOption(
         name="on_duplicate",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple, Self
 
+from runner.errors import InvalidTask
 from runner.handlers.derived import Bucket, bucket_of, require_names
 from runner.handlers.signature import Signature
 from runner.handlers.unique import Unique, UniqueKey
@@ -63,10 +64,17 @@ class Rules(NamedTuple):
 
         Raises:
             InvalidPayload: a function failed or returned an invalid value.
+            InvalidTask: the task has a due time, and duplicates are debounced.
         """
         cached_arguments = cache(arguments)
         unique = self.once.of(task.handler, cached_arguments) if self.once else None
-        return task._replace(unique=unique, bucket=bucket_of(self.bucket, task.handler, cached_arguments))
+        task = task._replace(unique=unique, bucket=bucket_of(self.bucket, task.handler, cached_arguments))
+        if unique is None or self.once is None or self.once.window is None:
+            return task
+        if task.run_at is not None or task.delay is not None:
+            why = "debounce sets the due time: omit run_at and delay"
+            raise InvalidTask(field="unique", value="debounce", why=why)
+        return task._replace(delay=self.once.window)
 
 
 NO_RULES = Rules()

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from runner.errors import InvalidDuration, InvalidPayload, InvalidTask
@@ -18,7 +19,10 @@ The function takes the arguments that it needs by name. It returns None for a ca
 
 Duplicate: TypeAlias = Literal["skip", "replace", "error"]
 
-SCOPES = "use forever, until finished, or for and a duration: for 1h"
+SCOPES = "use until finished, until started, forever, for 1h, debounce 5s, or debounce 5s up to 1m"
+
+
+OUT_OF_BOUNDS = f"it must be a number of seconds, more than 0 and below {LONGEST_SECONDS:.0e}"
 
 
 class UniqueFor(NamedTuple):
@@ -27,10 +31,14 @@ class UniqueFor(NamedTuple):
     Args:
         scope: kind of limit.
         seconds: duration for Scope.FOR_A_TIME; None for the other scopes.
+        window: seconds by which each duplicate delays the waiting task; None unless duplicates are debounced.
+        longest: seconds from the first submit up to which they may delay it; None for no limit.
     """
 
     scope: Scope
     seconds: float | None = None
+    window: float | None = None
+    longest: float | None = None
 
 
 class Unique(NamedTuple):
@@ -84,10 +92,18 @@ class Unique(NamedTuple):
         """Reject a scope or on_duplicate without a key.
 
         Raises:
-            InvalidTask: unique_key is missing.
+            InvalidTask: unique_key is missing, or debounce is combined with another on_duplicate than replace.
         """
         if self.key is None:
             raise InvalidTask(field="unique_key", value=None, why="unique and on_duplicate need a unique_key")
+        if self.window is not None and self.on_duplicate not in (None, OnDuplicate.REPLACE):
+            why = "debounce replaces the waiting task; omit on_duplicate"
+            raise InvalidTask(field="on_duplicate", value=str(self.on_duplicate), why=why)
+
+    @property
+    def window(self) -> float | None:
+        """Seconds by which each duplicate delays the waiting task; None unless duplicates are debounced."""
+        return self.lasting.window if self.lasting else None
 
     def of(self, handler: str, arguments: Callable[[], Mapping[str, Any]]) -> UniqueSpec | None:
         """Return the unique key of a call; None without one.
@@ -106,11 +122,12 @@ class Unique(NamedTuple):
             why = f"its unique_key function returned {type(key).__name__}, not text or None"
             raise InvalidPayload(handler=handler, why=why)
         lasting = self.lasting or UniqueFor(Scope.UNTIL_FINISHED)
-        return UniqueSpec(key, *lasting, self.on_duplicate or OnDuplicate.SKIP)
+        default = OnDuplicate.SKIP if self.window is None else OnDuplicate.REPLACE
+        return UniqueSpec(key, lasting.scope, lasting.seconds, self.on_duplicate or default, lasting.longest)
 
 
 def parse_scope(text: str) -> UniqueFor:
-    """Parse a scope: `forever`, `until finished`, `for 1h`.
+    """Parse a scope: `until finished`, `until started`, `forever`, `for 1h`, `debounce 5s`, `debounce 5s up to 1m`.
 
     Raises:
         InvalidTask: the text is not a scope.
@@ -120,10 +137,25 @@ def parse_scope(text: str) -> UniqueFor:
             return UniqueFor(Scope.FOREVER)
         case ["until", "finished"]:
             return UniqueFor(Scope.UNTIL_FINISHED)
+        case ["until", "started"]:
+            return UniqueFor(Scope.UNTIL_STARTED)
         case ["for", *length] if length:
             with contextlib.suppress(InvalidDuration):
                 return UniqueFor(Scope.FOR_A_TIME, parse_duration(" ".join(length)).total_seconds())
+        case ["debounce", *length] if length:
+            window, up_to, longest = " ".join(length).partition(" up to ")
+            with contextlib.suppress(InvalidDuration):
+                return _debounced(parse_duration(window), parse_duration(longest) if up_to else None)
     raise InvalidTask(field="unique", value=text, why=SCOPES)
+
+
+def _debounced(window: timedelta, longest: timedelta | None) -> UniqueFor:
+    if not window:
+        raise InvalidTask(field="unique", value="debounce 0s", why="the window must be more than 0")
+    if longest is not None and longest < window:
+        raise InvalidTask(field="unique", value=str(longest), why=f"it must not be below the window, {window}")
+    limit = None if longest is None else longest.total_seconds()
+    return UniqueFor(Scope.UNTIL_STARTED, None, window.total_seconds(), limit)
 
 
 def parse_on_duplicate(text: str) -> OnDuplicate:
@@ -148,5 +180,6 @@ def check_unique(unique: UniqueSpec) -> None:
         raise InvalidTask(field="unique_key", value="", why="it must not be empty")
     require_storable("unique_key", unique.key, LONGEST_KEY)
     if unique.scope is Scope.FOR_A_TIME and not 0 < (unique.seconds or 0) < LONGEST_SECONDS:
-        why = f"it must be a number of seconds, more than 0 and below {LONGEST_SECONDS:.0e}"
-        raise InvalidTask(field="unique", value=unique.seconds, why=why)
+        raise InvalidTask(field="unique", value=unique.seconds, why=OUT_OF_BOUNDS)
+    if unique.longest is not None and not 0 < unique.longest < LONGEST_SECONDS:
+        raise InvalidTask(field="unique", value=unique.longest, why=OUT_OF_BOUNDS)

@@ -162,6 +162,7 @@ class Scope(StrEnum):
     """How long a task holds its unique key."""
 
     FOREVER = "forever"
+    UNTIL_STARTED = "until started"
     UNTIL_FINISHED = "until finished"
     FOR_A_TIME = "for a time"
 
@@ -185,12 +186,15 @@ class UniqueSpec(NamedTuple):
         scope: how long this task holds the key.
         seconds: duration for Scope.FOR_A_TIME, from the submit; None for the other scopes.
         on_duplicate: how to treat the task if another one holds the key, in the database or in the same submit.
+        longest: seconds from the submit of a waiting task up to which replacements may move its due time; None for no
+            limit.
     """
 
     key: str
     scope: Scope = Scope.UNTIL_FINISHED
     seconds: float | None = None
     on_duplicate: OnDuplicate = OnDuplicate.SKIP
+    longest: float | None = None
 
 
 OnFailure: TypeAlias = Literal["wait", "cancel", "run"]

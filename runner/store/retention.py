@@ -56,7 +56,9 @@ async def forget_finished(tx: Transaction, holders: Iterable[tuple[Key, int]]) -
         unique, gone = tx.tables.unique, tx.dialect.rows("gone", HELD_COLUMNS)
         same_key = (unique.c.handler == gone.c.handler) & (unique.c.unique_key == gone.c.unique_key)
         selection = sa.select(unique.c.handler, unique.c.unique_key).select_from(unique.join(gone, same_key))
-        still = (unique.c.task_id == gone.c.task_id) & (unique.c.scope == Scope.UNTIL_FINISHED.value)
+        still = (unique.c.task_id == gone.c.task_id) & unique.c.scope.in_(
+            (Scope.UNTIL_STARTED.value, Scope.UNTIL_FINISHED.value)
+        )
         parameters = tx.dialect.parameters("gone", by_column(HELD_COLUMNS, rows))
         await _forget(tx, selection.where(still).with_for_update(of=unique, skip_locked=True), parameters)
 

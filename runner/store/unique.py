@@ -17,9 +17,9 @@ from runner.store.validation import SUBMIT_COLUMNS
 
 ID_COLUMNS: dict[str, Any] = {"id": sa.BigInteger}
 
-NEWER_COLUMNS: dict[str, Any] = ID_COLUMNS | SUBMIT_COLUMNS
+NEWER_COLUMNS: dict[str, Any] = ID_COLUMNS | SUBMIT_COLUMNS | {"longest": sa.Float}
 
-COMPUTED = ("id", "payload", "run_at", "delay", "expires", "expires_at")
+COMPUTED = ("id", "payload", "run_at", "delay", "expires", "expires_at", "longest")
 
 DEFAULTS_TO_OLD = [name for name in NEWER_COLUMNS if name not in COMPUTED]
 """Columns that keep their value if the newer task does not set them."""
@@ -60,7 +60,7 @@ def replace_tasks(frame: Frame, newer: Mapping[int, NewTask], notify: bool) -> S
 
 
 def _values(id: int, task: NewTask) -> tuple[Any, ...]:
-    return (id, *(getattr(task, name) for name in NEWER_COLUMNS if name != "id"))
+    return (id, *(getattr(task, name) for name in SUBMIT_COLUMNS), task.unique and task.unique.longest)
 
 
 @lru_cache
@@ -71,12 +71,21 @@ def _announcement(tables: Tables, driver: sa.Dialect) -> Prepared | None:
 
 @lru_cache
 def _lock_replaced(tables: Tables, driver: sa.Dialect) -> Prepared:
-    """Lock in the order of ids, as operations do, to avoid deadlocks."""
+    return _lock_waiting(tables, driver, shared=False)
+
+
+@lru_cache
+def _unstarted(tables: Tables, driver: sa.Dialect) -> Prepared:
+    return _lock_waiting(tables, driver, shared=True)
+
+
+def _lock_waiting(tables: Tables, driver: sa.Dialect, *, shared: bool) -> Prepared:
+    """Lock tasks without a runner in the order of ids, as operations do, to avoid deadlocks."""
     dialect, row = DIALECTS[driver.name], tables.task.alias("held")
     new = dialect.rows("new", ID_COLUMNS)
     waiting = same_id(row, new) & is_state(row.c.state, State.WAITING, State.BLOCKED)
     # The batch comes in the order of ids, and is locked row by row.
-    locked = sa.select(row.c.id).where(waiting).with_for_update(of=row).correlate(new)
+    locked = sa.select(row.c.id).where(waiting).with_for_update(of=row, read=shared).correlate(new)
     joined, held_row = dialect.for_each(new, locked, tables.task)
     return Prepared(sa.select(held_row.id).select_from(joined), driver)
 
@@ -86,7 +95,9 @@ def _replace_statement(tables: Tables, driver: sa.Dialect, notify: bool) -> Prep
     dialect, task = DIALECTS[driver.name], tables.task
     new, match = dialect.one_by_one(dialect.rows("new", NEWER_COLUMNS), task, same_id)
     options = {name: new.c[name] for name in DEFAULTS_TO_OLD} | {"tags": sa.cast(new.c.tags, JsonText)}
-    run_at = db_later(sa.func.coalesce(new.c.run_at, db_now()), sa.func.coalesce(new.c.delay, 0))
+    asked = db_later(sa.func.coalesce(new.c.run_at, db_now()), sa.func.coalesce(new.c.delay, 0))
+    latest = db_later(task.c.submitted_at, new.c.longest)
+    run_at = sa.case((latest < asked, latest), else_=asked)
     values = {name: sa.func.coalesce(value, task.c[name]) for name, value in options.items()} | {
         "payload": sa.cast(new.c.payload, JsonText),
         "run_at": run_at,
@@ -130,7 +141,7 @@ def check_keys(frame: Frame, tasks: Sequence[NewTask]) -> Steps[Contest]:
     if reverts:
         yield Step(_savepoint("SAVEPOINT task_keys", frame.driver), {})
     fresh = yield from lock_unique_keys(frame, keys)
-    holders = yield from key_holders(frame, keys - fresh)
+    holders = yield from _locked_holders(frame, keys - fresh)
     try:
         outcome = contest(tasks, holders)
     except DuplicateTask:
@@ -182,7 +193,29 @@ def key_holders(frame: Frame, keys: Iterable[Key]) -> Steps[dict[Key, int]]:
         The holders' task ids by key; free keys are missing.
     """
     rows = yield from _each(frame, _holder_statement, KEY_COLUMNS, keys)
-    return {(handler, key): id for handler, key, id in rows if id is not None}
+    return {(handler, key): id for handler, key, id, _ in rows if id is not None}
+
+
+def _locked_holders(frame: Frame, keys: Iterable[Key]) -> Steps[dict[Key, int]]:
+    """Return the holders of locked keys, and prevent those that hold a key until they start from starting.
+
+    Without the lock, such a task could start before this transaction commits, and miss the changes that made the
+    application submit the duplicate.
+    """
+    rows = yield from _each(frame, _holder_statement, KEY_COLUMNS, keys)
+    unstarted = {id for *_, id, scope in rows if scope == Scope.UNTIL_STARTED and id is not None}
+    started = unstarted - (yield from _lock_unstarted(frame, unstarted))
+    return {(handler, key): id for handler, key, id, _ in rows if id is not None and id not in started}
+
+
+def _lock_unstarted(frame: Frame, ids: Iterable[int]) -> Steps[set[int]]:
+    """Lock the tasks among these that have no runner, and return their ids."""
+    ordered, locked = sorted(ids), set[int]()
+    for first in range(0, len(ordered), REPLACED_CHUNK):
+        some = by_column(ID_COLUMNS, [(id,) for id in ordered[first : first + REPLACED_CHUNK]])
+        rows = yield Step(_unstarted(frame.tables, frame.driver), frame.dialect.parameters("new", some))
+        locked.update(row[0] for row in rows)
+    return locked
 
 
 def save_keys(frame: Frame, changed: Mapping[Key, KeyChange]) -> Steps[None]:
@@ -202,10 +235,12 @@ def is_key_held(unique: sa.FromClause, task: sa.Table) -> sa.ColumnElement[bool]
     """
     live = sa.select(task.c.id).where(task.c.id == unique.c.task_id).offset(NO_JOIN)
     lives = live.correlate(unique).exists()
+    unstarted = live.where(is_state(task.c.state, State.WAITING, State.BLOCKED)).correlate(unique).exists()
     return (
         (unique.c.scope == _literal(Scope.FOREVER))
         | (unique.c.expires_at > db_now())
         | ((unique.c.scope == _literal(Scope.UNTIL_FINISHED)) & lives)
+        | ((unique.c.scope == _literal(Scope.UNTIL_STARTED)) & unstarted)
     )
 
 
@@ -243,7 +278,8 @@ def _holder_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     unique, new = tables.unique.alias("known"), DIALECTS[driver.name].rows("new", KEY_COLUMNS)
     holder_id = sa.select(unique.c.task_id).where(_same(unique, new), is_key_held(unique, tables.task))
     holder = holder_id.correlate(new).scalar_subquery()
-    return Prepared(sa.select(new.c.handler, new.c.unique_key, holder.label("holder")), driver)
+    scope = sa.select(unique.c.scope).where(_same(unique, new)).correlate(new).scalar_subquery()
+    return Prepared(sa.select(new.c.handler, new.c.unique_key, holder.label("holder"), scope.label("scope")), driver)
 
 
 @lru_cache

@@ -159,7 +159,7 @@ def test_a_scope_is_parsed(text: str, lasting: UniqueFor) -> None:
 
 @pytest.mark.parametrize("text", ["", "for", "for ever", "for -1h", "until", "1h", "always"])
 def test_an_invalid_scope_is_rejected(text: str) -> None:
-    with pytest.raises(InvalidTask, match="use forever, until finished, or for and a duration: for 1h"):
+    with pytest.raises(InvalidTask, match="use until finished, until started, forever, for 1h, debounce 5s"):
         parse_scope(text)
 
 
@@ -189,3 +189,31 @@ async def test_a_bucket_is_fixed_computed_or_random(database: Database, connecte
     assert len(set(buckets)) > 50
     with pytest.raises(InvalidTask, match="buckets range from 0 to 999"):
         await plain.options(bucket=BUCKETS).submit_async()
+
+
+async def test_debounce_delays_the_task_and_replaces_it(database: Database, connected: None) -> None:
+    @handler("test.index", unique_key=lambda page: page, unique="debounce 5s up to 1m")
+    def index(page: str, text: str) -> None: ...
+
+    first = await index.submit_async(page="a", text="old")
+    again = await index.submit_async(page="a", text="new")
+    assert (again, again.duplicate) == (first, True)
+    row = await standing(database, first)
+    assert row["payload"] == '{"page":"a","text":"new"}'
+    assert row["run_at"] > row["submitted_at"]
+    with pytest.raises(InvalidTask, match="omit run_at and delay"):
+        await index.options(delay="1m").submit_async(page="a", text="new")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"unique": "debounce 0s"}, "more than 0"),
+        ({"unique": "debounce soon"}, "debounce 5s up to 1m"),
+        ({"unique": "debounce 1m up to 5s"}, "must not be below the window"),
+        ({"unique": "debounce 5s", "on_duplicate": "skip"}, "omit on_duplicate"),
+    ],
+)
+def test_a_debounce_that_makes_no_sense_is_rejected(options: Any, why: str) -> None:
+    with pytest.raises(InvalidTask, match=why):
+        handler("test.nonsense", unique_key="k", **options)(lambda: None)

@@ -18,7 +18,7 @@ from tests.store.table import change, count, live, standing
 from tests.store.unique_tasks import key_row, let_time_pass, once, put
 
 SKIP, REPLACE, ERROR = OnDuplicate
-FOREVER, UNTIL_FINISHED, FOR_A_TIME = Scope
+FOREVER, _, UNTIL_FINISHED, FOR_A_TIME = Scope
 BY = Actor("ana", "desk")
 
 HOSTILE = {

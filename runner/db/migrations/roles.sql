@@ -35,6 +35,8 @@ GRANT INSERT (
 -- Without a right to whole rows, a producer can neither delete keys nor lock the table.
 GRANT SELECT, INSERT (handler, unique_key), UPDATE (task_id, scope, expires_at, duplicates, duplicate_at)
 ON {task_unique} TO {producer};
+-- For unique="until started", the producer must be able to lock tasks, for which the right to update one column of
+-- {task} is enough, such as bucket.
 -- For on_duplicate="replace", the producer must be able to change tasks:
 --     GRANT SELECT, UPDATE ON {task} TO {producer};
 
@@ -52,8 +54,8 @@ GRANT SELECT ON {every_table} TO {operator};
 GRANT INSERT, DELETE ON {task}, {task_history} TO {operator};
 GRANT INSERT, UPDATE (satisfied_at, satisfied_by) ON {task_dependency} TO {operator};
 GRANT UPDATE (
-    run_at, expires_at, max_attempts, priority, retry, timeout, payload, key, cancel_requested, runner_id, claimed_at, deadline_at,
-    started_at, state, blocked_by, parents, attempt, rescues, version -- the last ones also for undo
+    run_at, expires_at, max_attempts, priority, retry, timeout, payload, key, cancel_requested, runner_id, claimed_at,
+    deadline_at, started_at, state, blocked_by, parents, attempt, rescues, version -- the last ones also for undo
 ) ON {task} TO {operator};
 GRANT UPDATE (version) ON {task_history} TO {operator}; -- allows row locks
 GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- a retried task takes its unique key back
@@ -131,12 +133,15 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     task_exists boolean;
     holder_exists boolean;
+    holder_waits boolean;
 BEGIN
     EXECUTE format(
         'SELECT EXISTS (SELECT FROM %1$I.%2$I WHERE id = $1 AND handler = $2 AND unique_key = $3), '
-        'EXISTS (SELECT FROM %1$I.%2$I WHERE id = $4)', TG_TABLE_SCHEMA, TG_ARGV[0]
-    ) INTO task_exists, holder_exists USING NEW.task_id, NEW.handler, NEW.unique_key, OLD.task_id;
+        'EXISTS (SELECT FROM %1$I.%2$I WHERE id = $4), '
+        'EXISTS (SELECT FROM %1$I.%2$I WHERE id = $4 AND state <> ''running'')', TG_TABLE_SCHEMA, TG_ARGV[0]
+    ) INTO task_exists, holder_exists, holder_waits USING NEW.task_id, NEW.handler, NEW.unique_key, OLD.task_id;
     IF NOT task_exists OR OLD.scope = 'forever' OR OLD.scope = 'until finished' AND holder_exists
+        OR OLD.scope = 'until started' AND holder_waits
         OR OLD.expires_at > clock_timestamp()
     THEN
         RAISE insufficient_privilege USING

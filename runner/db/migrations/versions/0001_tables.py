@@ -234,7 +234,7 @@ def _task_unique(op: Operations) -> None:
         sa.Column("expires_at", Instant),
         sa.Column("duplicates", sa.BigInteger, nullable=False, server_default="0"),
         sa.Column("duplicate_at", Instant),
-        sa.CheckConstraint("scope in ('forever', 'until finished', 'for a time')", name="scope"),
+        sa.CheckConstraint("scope in ('forever', 'until started', 'until finished', 'for a time')", name="scope"),
         sa.CheckConstraint("(scope = 'for a time') = (expires_at is not null)", name="expires_at"),
         postgresql_with={"fillfactor": 90},
     )
