@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
