@@ -228,10 +228,7 @@ def handler(  # noqa: PLR0913 - one argument per task option
         expires: longest time from the due time of its tasks to the start of an attempt; None for no limit.
         on_error: how to treat exceptions: "retry", "dead", classes that mean dead, or a function that takes the
             exception and returns an outcome.
-        bucket: as in `options`.
-        unique_key: as in `options`.
-        unique: as in `options`.
-        on_duplicate: as in `options`.
+        bucket, unique_key, unique, on_duplicate: as in `options`.
 
     Returns:
         A decorator for an async function, or for a plain function, which runs in a thread.
@@ -251,19 +248,8 @@ def handler(  # noqa: PLR0913 - one argument per task option
         raise InvalidHandler(name=getattr(name, "__name__", ""), why=why)
     plan = str(parse_plan(retry)) if retry is not None else None
     rules = Rules.read(unique_key, unique, on_duplicate, bucket)
-    lengths = {"timeout": _seconds(timeout), "expires": _seconds(expires)}
-    return _Decorator(
-        name,
-        Options(
-            queue=queue,
-            retry=plan,
-            max_attempts=max_attempts,
-            priority=priority,
-            on_error=on_error,
-            rules=rules,
-            **lengths,
-        ),
-    )
+    limits = (_seconds(timeout), max_attempts, priority, _seconds(expires))
+    return _Decorator(name, Options(queue, plan, *limits, on_error, rules))
 
 
 NO_TIMEOUT = "none"

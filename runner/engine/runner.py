@@ -39,8 +39,7 @@ from runner.text.sanitize import count_noun
 log = logging.getLogger("runner")
 
 RESCUE_EVERY = 1.0
-SWEEP_EVERY = 2.0
-EXPIRE_EVERY = 2.0
+SWEEP_EVERY = EXPIRE_EVERY = 2.0
 STATISTICS_EVERY = 2.0
 PRUNE_EVERY = 60.0
 SCHEMA_EVERY = 30.0
@@ -325,7 +324,7 @@ class Runner:
         with contextlib.suppress(DatabaseUnavailable):
             await self._expiry.run()
             counts = await self.database.read(pending, list(self.handlers), self.settings.queues)
-            if not counts.running and not counts.returning and await self.dependency_resolver.resolve_all():
+            if not (counts.running or counts.returning) and await self.dependency_resolver.resolve_all():
                 self.scheduled_count = counts.later
                 self.stop()
 
