@@ -228,7 +228,10 @@ def handler(  # noqa: PLR0913 - one argument per task option
         expires: longest time from the due time of its tasks to the start of an attempt; None for no limit.
         on_error: how to treat exceptions: "retry", "dead", classes that mean dead, or a function that takes the
             exception and returns an outcome.
-        bucket, unique_key, unique, on_duplicate: as in `options`.
+        bucket: as in `options`.
+        unique_key: as in `options`.
+        unique: as in `options`.
+        on_duplicate: as in `options`.
 
     Returns:
         A decorator for an async function, or for a plain function, which runs in a thread.
