@@ -203,15 +203,10 @@ class Runner:
         settings = self.settings
         every, first = settings.poll_interval.total_seconds(), settings.initial_delay.total_seconds()
         interval = settings.heartbeat_interval.total_seconds()
+        # At a fixed rate, a scan that takes longer than the interval must not delay the next tick.
+        scan = self._scan_soon if settings.poll_mode == "fixed-rate" else self._scan
         table = [
-            # At a fixed rate, a scan that takes longer than the interval must not delay the next tick.
-            Tick(
-                "claim",
-                self._scan_soon if settings.poll_mode == "fixed-rate" else self._scan,
-                every,
-                settings.poll_mode,
-                first,
-            ),
+            Tick("claim", scan, every, settings.poll_mode, first),
             Tick("heartbeat", self._heartbeat, interval, "fixed-rate", interval),
             # At a fixed rate these are due at the same moment; wakeups are most of the cost of an idle runner.
             Tick("rescue", self.rescue_loop.run, RESCUE_EVERY, "fixed-rate"),

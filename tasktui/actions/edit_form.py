@@ -60,11 +60,11 @@ def entries(detail: TaskDetail, zone: tzinfo) -> list[FormField]:
     payload, lock_reason = _payload(detail.payload)
     return [
         FormField("run_at", "Run at", "", f"{run_at}; now, +15m, 14:30"),
-        FormField("expires_at", "Expires", "", f"{_expiry(detail, zone)}; none, +1h, 18:00"),
         FormField("max_attempts", "Max attempts", str(task.max_attempts or NONE)),
         FormField("retry", "Retry plan", line(detail.retry or NONE)),
         FormField("priority", "Priority", str(task.priority)),
         FormField("timeout", "Timeout", NONE if detail.timeout is None else f"{detail.timeout:g}s"),
+        FormField("expires_at", "Expires", "", f"{_expiry(detail, zone)}; none, +1h, 18:00"),
         FormField("key", "Key", line(task.key or NONE)),
         FormField("payload", "Payload", payload, lock_reason=lock_reason),
     ]
