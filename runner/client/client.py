@@ -160,6 +160,13 @@ class Client:
 
 _lock = threading.Lock()
 _client: Client | None = None
+_kind: type[Client] = Client
+
+
+def use_client(kind: type[Client]) -> None:
+    """Set the class of the clients that this process opens from now on, for a framework with connections of its own."""
+    global _kind  # noqa: PLW0603 - one framework per process
+    _kind = kind
 
 
 def get_client() -> Client:
@@ -167,7 +174,7 @@ def get_client() -> Client:
     global _client  # noqa: PLW0603 - one client per process
     with _lock:
         if _client is None or _client.pid != os.getpid():
-            _client = Client(_client.settings if _client is not None else load())
+            _client = _kind(_client.settings if _client is not None else load())
         return _client
 
 
@@ -181,7 +188,7 @@ def connect(settings: Settings | None = None, **overrides: Any) -> None:
     Raises:
         InvalidSettings: a value is not valid.
     """
-    old = replace(Client(settings or load(**overrides)))
+    old = replace(_kind(settings or load(**overrides)))
     if old is not None:
         old.close()
 

@@ -5,6 +5,7 @@ import traceback
 from dataclasses import replace
 from datetime import timedelta
 
+from runner.engine.handler_result import handler_frames
 from runner.engine.slots import Running
 from runner.errors import TransactionUnavailable
 from runner.handlers.registry import Handler
@@ -83,7 +84,6 @@ def _describe(error: BaseException) -> tuple[str, str]:
 def _traceback(error: BaseException) -> str:
     """Format the traceback without the frames of the runner."""
     try:
-        frames = error.__traceback__.tb_next if error.__traceback__ else None
-        return "".join(traceback.format_exception(type(error), error, frames, limit=-50))
+        return "".join(traceback.format_exception(type(error), error, handler_frames(error), limit=-50))
     except BaseException:
         return ""

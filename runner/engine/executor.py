@@ -129,7 +129,7 @@ class Executor:
         return await (self._on_loop if handler.is_async else self._in_thread)(running, arguments, release_slot)
 
     async def _on_loop(self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]) -> Outcome:
-        limit, call = self._start_clock(running), partial(running.handler.function, **arguments)
+        limit, call = self._start_clock(running), partial(running.handler.body, **arguments)
         if self._middleware:
             call = partial(self._middleware.run, self._context_of(running, arguments), call)
         try:
@@ -303,6 +303,6 @@ def _call(running: Running, arguments: dict[str, Any]) -> tuple[Any, BaseExcepti
     """Call a plain function and return its exception as a value: a future rejects StopIteration."""
     running.thread = threading.get_ident()
     try:
-        return running.handler.function(**arguments), None
+        return running.handler.body(**arguments), None
     except BaseException as error:
         return None, error

@@ -1,8 +1,11 @@
 """Handler results as JSON text that both databases accept."""
 
 import json
+import os
 import re
 from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from pydantic_core import to_json
@@ -13,6 +16,18 @@ from runner.text.redact import MASK, secrets
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """The escape of the character NUL in JSON. After an escaped backslash, `u0000` is text."""
+
+
+PACKAGE = str(Path(__file__).parent.parent) + os.sep
+"""The folder of this package, whose frames precede those of a handler."""
+
+
+def handler_frames(error: BaseException) -> TracebackType | None:
+    """Return the traceback from the handler's own frame on; None if no handler raised the error."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        frames = frames.tb_next
+    return frames
 
 
 def done(result: Any, limit: int) -> Done:

@@ -12,7 +12,7 @@ from typing import Any
 from runner.db.database import Database
 from runner.engine.attempt_failure import failure_of
 from runner.engine.executor import AttemptLimits, Executor
-from runner.engine.handler_result import done
+from runner.engine.handler_result import done, handler_frames
 from runner.engine.hooks import attempt_end
 from runner.engine.metrics import Metrics
 from runner.engine.own_transaction import HandlerTransaction
@@ -313,8 +313,7 @@ def _log_failure(running: Running, settlement: Settlement, verb: str) -> None:
     why = failure.reason if failure else getattr(settlement.outcome, "why", None) or ""
     attempt = f"attempt {task.attempt}/{task.max_attempts}"
     level, error = _LEVELS.get(verb, logging.INFO), running.error if verb == "die" else None
-    # Without the frame of the executor.
-    exc_info = error and (type(error), error, error.__traceback__ and error.__traceback__.tb_next)
+    exc_info = error and (type(error), error, handler_frames(error))
     extra = {
         "task": task.id,
         "handler": task.handler,

@@ -87,6 +87,8 @@ class Handler:
             raise InvalidHandler(name=name, why=why)
         self.name = name
         self.function = function
+        self.body = function
+        """The function that a runner calls: `function`, or its wrapper by an application framework."""
         _check_defaults(name, defaults or Options())
         self.defaults = defaults or Options()
         self.is_async = inspect.iscoroutinefunction(function)
@@ -194,6 +196,17 @@ class Registry(Mapping[str, Handler]):
 
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
+        self._wrap: Callable[[Handler], Callable[..., Any]] | None = None
+
+    def wrap(self, wrapper: Callable[[Handler], Callable[..., Any]] | None) -> None:
+        """Let an application framework wrap the function of each handler, registered before or after this call.
+
+        Args:
+            wrapper: returns the function that a runner calls in the place of the handler's own; None for none.
+        """
+        self._wrap = wrapper
+        for handler in self._handlers.values():
+            handler.body = wrapper(handler) if wrapper else handler.function
 
     def add(self, handler: Handler) -> None:
         """Register a handler. The same function again, from a reloaded module, replaces itself.
@@ -204,6 +217,8 @@ class Registry(Mapping[str, Handler]):
         existing = self._handlers.get(handler.name)
         if existing is not None and existing.location != handler.location:
             raise DuplicateHandler(name=handler.name, first=existing.location, second=handler.location)
+        if self._wrap is not None:
+            handler.body = self._wrap(handler)
         self._handlers[handler.name] = handler
 
     def find(self, name: str) -> Handler:

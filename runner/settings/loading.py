@@ -38,6 +38,10 @@ VARIABLES = {ENV_PREFIX + name.upper(): name for name in NAMES}
 logger = logging.getLogger(__name__)
 
 
+_application: "Callable[[], SettingLayer] | None" = None
+"""Returns the settings of the application framework that this process has loaded, such as Django's."""
+
+
 class SettingLayer(NamedTuple):
     """One source of settings.
 
@@ -50,8 +54,18 @@ class SettingLayer(NamedTuple):
     origin: Callable[[str], str]
 
 
+def use_application(layer: "Callable[[], SettingLayer] | None") -> None:
+    """Let an application framework set defaults: stronger than the default profile, weaker than a chosen one.
+
+    Args:
+        layer: returns the settings at each `load`; None for no framework.
+    """
+    global _application  # noqa: PLW0603 - one framework per process
+    _application = layer
+
+
 def load(profile: str | None = None, config: str | Path | None = None, **overrides: Any) -> Settings:
-    """Load the settings from arguments, environment, profile and defaults, in this order of precedence.
+    """Load the settings from arguments, environment, profile, application and defaults, in this order of precedence.
 
     Args:
         profile: name of a profile in the configuration file; otherwise RUNNER_PROFILE, then the file's default_profile.
@@ -71,7 +85,9 @@ def load(profile: str | None = None, config: str | Path | None = None, **overrid
     stray = stray_names(os.environ)
     environment = _read_environment()
     file = _config_file(config, environment)
-    active = file.choose(profile or environment.get("profile"))
+    chosen = profile or environment.get("profile")
+    application = _application() if _application else SettingLayer({}, str)
+    active = None if application.values and not chosen else file.choose(chosen)
     if profile and active:
         _reject_contradiction(active, environment)
     all_arguments = {"profile": profile, "config": config, **overrides}
@@ -79,6 +95,7 @@ def load(profile: str | None = None, config: str | Path | None = None, **overrid
     values, places = _merge(
         [
             _of_file(file, active),
+            application,
             SettingLayer(active.settings() if active else {}, active.origin if active else str),
             SettingLayer({name: environment[name] for name in NAMES if name in environment}, _in_environment),
             SettingLayer(arguments, lambda name: f"argument {name}"),

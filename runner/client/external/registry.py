@@ -76,6 +76,6 @@ def explained() -> Iterator[None]:
         if any(words in str(error) for words in ("no such table", "UndefinedTable", 'task" does not exist')):
             error.add_note(
                 "The database of tx has no task tables, or they have another table_prefix or table_schema than the"
-                " settings have. Create them there with: runner migrate"
+                " settings have. Create them there with: runner migrate, or with Django: manage.py migrate"
             )
         raise

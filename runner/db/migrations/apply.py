@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -81,22 +81,59 @@ async def _make_schema(tx: MigrationTransaction) -> None:
 
 def _apply(connection: sa.Connection, prefix: str, schema: str | None, revisions: Sequence[str]) -> None:
     from runner.db.migrations.context import context_for
+
+    _run(context_for(revisions, prefix, schema, connection=connection), revisions, prefix, schema)
+
+
+def _run(context: "MigrationContext", revisions: Sequence[str], prefix: str, schema: str | None) -> None:
+    """Run revisions, and store the last one that is not additive; see runner.db.migrations.revisions."""
+    from runner.db.migrations.context import last_incompatible
     from runner.db.migrations.table_operations import Operations
 
-    context = context_for(revisions, prefix, schema, connection=connection)
     context.run_migrations(op=Operations(context, prefix, schema))
-    _store_compatibility(context, revisions, prefix, schema)
-
-
-def _store_compatibility(
-    context: "MigrationContext", revisions: Sequence[str], prefix: str, schema: str | None
-) -> None:
-    """Store the last revision that is not additive; see runner.db.migrations.revisions."""
-    from runner.db.migrations.context import last_incompatible
-
     if since := last_incompatible(revisions):
         version = sa.table(version_table(prefix), sa.column("compatible_since", sa.Text), schema=schema)
         context.execute(sa.update(version).values(compatible_since=sa.literal_column(f"'{since}'")))
+
+
+class _StatementList(list[str]):
+    """An output of Alembic that keeps the statements apart."""
+
+    def write(self, text: str) -> None:
+        """Add one statement."""
+        statement = text.strip().rstrip(";")
+        if statement and not statement.startswith("--"):
+            self.append(statement)
+
+    def flush(self) -> None:
+        """Do nothing; Alembic requires it."""
+
+
+def statements(
+    kind: str, revisions: Sequence[str], prefix: str = "", schema: str | None = None, *, start: str | None = None
+) -> list[str]:
+    """Return the statements of revisions, for a client with a connection of its own, such as Django's.
+
+    Args:
+        kind: "postgresql" or "sqlite".
+        revisions: the revisions to apply, in order.
+        prefix: prefix of every table name.
+        schema: PostgreSQL schema of the tables; None for the search path.
+        start: revision of the database; None for an empty one.
+
+    Returns:
+        Statements without parameters, for one transaction; the last ones store the revision.
+    """
+    from runner.db.migrations.context import context_for
+
+    script, dialect = _StatementList(), sync_url(f"{kind}:///x.db").get_dialect()()
+    options: dict[str, Any] = {"as_sql": True, "output_buffer": script, "starting_rev": start}
+    target_schema = schema if kind == "postgresql" else None
+    context = context_for(revisions, prefix, target_schema, dialect=dialect, **options)
+    if target_schema and start is None:
+        context.execute(sa.schema.CreateSchema(target_schema, if_not_exists=True))
+    _run(context, revisions, prefix, target_schema)
+    return script
 
 
 def sql(url: str | DatabaseUrl, prefix: str = "", schema: str | None = None) -> str:
@@ -114,7 +151,6 @@ def sql(url: str | DatabaseUrl, prefix: str = "", schema: str | None = None) -> 
         InvalidUrl: the URL names an unsupported database.
     """
     from runner.db.migrations.context import context_for
-    from runner.db.migrations.table_operations import Operations
 
     script, dialect = StringIO(), sync_url(url).get_dialect()()
     target_schema = schema if dialect.name == "postgresql" else None
@@ -122,6 +158,5 @@ def sql(url: str | DatabaseUrl, prefix: str = "", schema: str | None = None) -> 
     with context.begin_transaction():
         if target_schema:
             context.execute(sa.schema.CreateSchema(target_schema, if_not_exists=True))
-        context.run_migrations(op=Operations(context, prefix, target_schema))
-        _store_compatibility(context, REVISIONS, prefix, target_schema)
+        _run(context, REVISIONS, prefix, target_schema)
     return script.getvalue()

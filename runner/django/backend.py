@@ -1,0 +1,198 @@
+"""TaskBackend: runs the tasks of `django.tasks` (Django 6). Each is a handler, named by the path of its function."""
+
+import builtins
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings as django_settings
+from django.core import checks
+from django.tasks import Task, TaskResult, TaskResultStatus
+from django.tasks.backends.base import BaseTaskBackend
+from django.tasks.base import TaskError
+from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
+from django.tasks.signals import task_enqueued
+from django.utils import timezone
+
+from runner.client.handler import TaskHandler, handler
+from runner.django.task_body import task_body
+from runner.errors import RunnerError
+from runner.handlers.registry import REGISTRY, discover
+from runner.model.task import State
+from runner.settings import load
+
+LEVELS = 25
+"""Django's priorities from -100 to 100 per priority of a task: 0 is 5, 1 to 25 is 6, -1 to -25 is 4."""
+
+MIDDLE = 5
+"""The priority of a task with Django's priority 0."""
+
+STATUSES = {State.SUCCEEDED: TaskResultStatus.SUCCESSFUL, State.RUNNING: TaskResultStatus.RUNNING} | {
+    **dict.fromkeys((State.WAITING, State.BLOCKED), TaskResultStatus.READY),
+    **dict.fromkeys((State.DEAD, State.CANCELLED), TaskResultStatus.FAILED),
+}
+
+
+class TaskBackend(BaseTaskBackend):
+    """A backend for the setting TASKS.
+
+    Args:
+        alias: key in TASKS.
+        params: its values. QUEUES lists the allowed queues; OPTIONS has defaults of the handlers: `max_attempts`,
+            `retry`, `timeout` and `on_error`, as for `runner.handler`.
+
+    Example:
+        >>> TASKS = {"default": {"BACKEND": "runner.django.TaskBackend", "OPTIONS": {"max_attempts": 3}}}
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        self._tasks: dict[str, Task] = {}
+        """The tasks by handler, as their modules define them."""
+
+    def validate_task(self, task: Task) -> None:
+        """Check a task, and register its function as a handler: `@task` calls this.
+
+        Raises:
+            InvalidTask: this backend cannot run it, or OPTIONS are not valid.
+        """
+        super().validate_task(task)
+        name = task.module_path
+        if name in self._tasks:
+            return
+        self._tasks[name] = task
+        try:
+            handler(name, **self.options)(task_body(type(self), task, self.alias))
+        except (RunnerError, TypeError) as error:
+            raise InvalidTask(f"{name} with OPTIONS {self.options}: {error}") from None
+
+    def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
+        """Submit a task, as part of the transaction that is open in this thread.
+
+        Returns:
+            Its result, with the id of the task as text.
+
+        Raises:
+            InvalidTask: this backend cannot run it.
+            InvalidPayload: an argument cannot be stored as JSON.
+        """
+        self.validate_task(task)
+        submission = self._handler(task.module_path).options(
+            queue=task.queue_name, priority=priority_of(task.priority), run_at=_aware(task.run_after)
+        )
+        id = submission.submit(args=list(args), kwargs=dict(kwargs))
+        moments = {"enqueued_at": timezone.now(), "started_at": None, "last_attempted_at": None, "finished_at": None}
+        result = TaskResult(
+            task=task,
+            id=str(int(id)),
+            status=TaskResultStatus.READY,
+            **moments,
+            args=list(args),
+            kwargs=dict(kwargs),
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """Read a task by its id, through Django's connection.
+
+        Raises:
+            TaskResultDoesNotExist: there is no such task, or it belongs to a handler that is no task of this backend.
+        """
+        from runner.django.models import FailedAttempt
+
+        row = _row(result_id)
+        if row is not None and row.handler not in self._tasks:
+            discover(load().handlers)  # this process has not imported its module yet
+        if row is None or row.handler not in self._tasks:
+            raise TaskResultDoesNotExist(result_id)
+        attempts = list(FailedAttempt.objects.filter(task_id=row.pk).order_by("fence"))
+        return self._result(row, attempts)
+
+    async def aget_result(self, result_id: str) -> TaskResult:
+        """Same as `get_result`, in the thread of asynchronous queries."""
+        return await sync_to_async(self.get_result, thread_sensitive=True)(result_id)
+
+    def check(self, **_: Any) -> list[checks.CheckMessage]:
+        """Report for `manage.py check` that the app is not installed."""
+        if "runner.django" in django_settings.INSTALLED_APPS:
+            return []
+        why = f"TASKS[{self.alias!r}] uses runner.django.TaskBackend, but INSTALLED_APPS lacks 'runner.django'"
+        return [checks.Error(why, id="tasktui.E002")]
+
+    def _handler(self, name: str) -> TaskHandler[Any, Any, Any]:
+        registered: Any = REGISTRY[name]
+        return registered
+
+    def _result(self, row: Any, attempts: Sequence[Any]) -> TaskResult:
+        payload = row.payload
+        own = self._tasks[row.handler]
+        level = own.priority if priority_of(own.priority) == row.priority else (row.priority - MIDDLE) * LEVELS
+        errors = [
+            TaskError(exception_class_path=_class_path(item.error_type), traceback=item.traceback or item.message)
+            for item in attempts
+        ]
+        result = TaskResult(
+            task=own.using(priority=level, queue_name=row.queue, run_after=row.run_at),
+            id=str(row.pk),
+            status=STATUSES[State(row.state)],
+            enqueued_at=row.submitted_at,
+            started_at=attempts[0].started_at if attempts else row.claimed_at,
+            last_attempted_at=row.claimed_at,
+            finished_at=getattr(row, "finished_at", None),
+            args=payload.get("args", []),
+            kwargs=payload.get("kwargs", {}),
+            backend=self.alias,
+            errors=errors,
+            worker_ids=_workers(row, attempts),
+        )
+        object.__setattr__(result, "_return_value", getattr(row, "result", None))
+        return result
+
+
+def _row(result_id: str) -> Any:
+    """Return the row of a task, live or finished; None without one."""
+    from runner.django.models import FinishedTask, LiveTask
+
+    if not result_id.isdecimal():
+        return None
+    for model in (LiveTask, FinishedTask, LiveTask):  # again: a retry may return it while this reads
+        if (row := model.objects.filter(pk=result_id).first()) is not None:
+            return row
+    return None
+
+
+def priority_of(level: int) -> int:
+    """Return the priority of a task for Django's priority."""
+    bands = -(-abs(level) // LEVELS)
+    return MIDDLE + bands if level > 0 else MIDDLE - bands
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    return timezone.make_aware(moment) if moment is not None and timezone.is_naive(moment) else moment
+
+
+def _class_path(error_type: str) -> str:
+    """Return an importable path for the stored type of an error, which for a failure without an exception is a word."""
+    if "." in error_type:
+        return error_type
+    return f"builtins.{error_type}" if hasattr(builtins, error_type) else "runner.errors.TaskFailed"
+
+
+def _worker(host: str | None, runner_id: int | None) -> str:
+    return f"{host or 'unknown'}:{runner_id or 0}"
+
+
+def _workers(row: Any, attempts: Sequence[Any]) -> list[str]:
+    """Return the runner of each attempt; failed ones have a row of their own."""
+    workers = [_worker(attempt.host, attempt.runner_id) for attempt in attempts]
+    return workers + [_worker(row.host, row.runner_id)] * (row.attempt - len(workers))

@@ -1,0 +1,27 @@
+"""Tasks of `django.tasks`, which Django 5 does not have; the settings name this module in HANDLERS."""
+
+from typing import Any
+
+from django.tasks import TaskContext, task
+
+from shop.models import Order
+
+ATTEMPTS: list[int] = []
+
+
+@task
+def total(*cents: int, tax: float = 0.0) -> float:
+    return sum(cents) * (1 + tax)
+
+
+@task(queue_name="mail", priority=10)
+async def count_orders() -> int:
+    return await Order.objects.acount()
+
+
+@task(takes_context=True)
+def flaky(context: TaskContext, message: str) -> dict[str, Any]:
+    ATTEMPTS.append(context.attempt)
+    if context.attempt == 1:
+        raise ValueError(message)
+    return {"id": context.task_result.id, "attempt": context.attempt}
