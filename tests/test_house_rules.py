@@ -30,6 +30,7 @@ FORMER_CLASSES = {
     "Recall", "Receipt", "Said", "Sibling", "Side", "Standing", "Subject", "TaskMovedOn", "Ticket", "Way", "WrongForm",
 }  # fmt: skip
 STATES = {"waiting", "running", "blocked", "succeeded", "dead", "cancelled"}
+NAMED_BY_DJANGO = {("Meta", True), ("Command", True)}
 HEAVY = {"sqlalchemy", "apscheduler", "textual", "alembic"}
 PUBLIC_INDEX = "https://pypi.org/simple"
 PUBLIC_HOSTS = {"pypi.org", "files.pythonhosted.org"}
@@ -110,7 +111,7 @@ def class_names() -> dict[str, list[str]]:
     places: dict[str, list[str]] = {}
     for module in modules("runner", "tasktui"):
         for node in ast.walk(parsed(module)):
-            if isinstance(node, ast.ClassDef):
+            if isinstance(node, ast.ClassDef) and (node.name, "django" in module.parts) not in NAMED_BY_DJANGO:
                 places.setdefault(node.name, []).append(location(module, node.lineno))
     return places
 

@@ -13,7 +13,7 @@ from django.utils.functional import cached_property
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from runner.django.models import FailedAttempt, FinishedTask, JsonTextField, LiveTask, TaskColumns
+from runner.django.models import JsonTextField, LiveTask, TaskAttempt, TaskColumns, TaskHistory
 from runner.text.redact import mask, redact
 from runner.text.sanitize import clean
 
@@ -84,7 +84,7 @@ class ReadOnlyTasks(admin.ModelAdmin):
 
     def change_view(self, request: HttpRequest, object_id: str, *args: Any, **kwargs: Any) -> HttpResponse:
         """Show a task, or redirect to its page in the other list: it may have finished since the list was read."""
-        other = FinishedTask if self.model is LiveTask else LiveTask
+        other = TaskHistory if self.model is LiveTask else LiveTask
         if object_id.isdecimal() and not self._exists(self.model, object_id) and self._exists(other, object_id):
             return HttpResponseRedirect(reverse(f"admin:tasktui_{other._meta.model_name}_change", args=[object_id]))  # noqa: SLF001 - Django's documented name
         page: HttpResponse = super().change_view(request, object_id, *args, **kwargs)
@@ -132,7 +132,7 @@ class ReadOnlyTasks(admin.ModelAdmin):
     @admin.display
     def failures(self, task: TaskColumns) -> SafeString | str:
         """The failed attempts, latest first, with their tracebacks."""
-        attempts: QuerySet[Any] = FailedAttempt.objects.filter(task_id=task.pk).order_by("-fence")[:MOST_ATTEMPTS]
+        attempts: QuerySet[Any] = TaskAttempt.objects.filter(task_id=task.pk).order_by("-fence")[:MOST_ATTEMPTS]
         rows = [(item.attempt, item.ended_at, item.error_type, _traceback(item)) for item in attempts]
         return format_html_join("", "<p>attempt {}, {}: {}</p><pre>{}</pre>", rows) or "-"
 
@@ -144,8 +144,8 @@ class LiveTaskAdmin(ReadOnlyTasks):
     searched = ("key", "handler")  # the live table is small
 
 
-@admin.register(FinishedTask)
-class FinishedTaskAdmin(ReadOnlyTasks):
+@admin.register(TaskHistory)
+class HistoryAdmin(ReadOnlyTasks):
     """Tasks that succeeded, are dead or were cancelled."""
 
     list_display = (*ReadOnlyTasks.list_display[:-2], "finished_at", "reason")
@@ -160,5 +160,5 @@ def _json(value: Any) -> SafeString:
     return format_html("<pre>{}</pre>", json.dumps(redact(value), indent=2, ensure_ascii=False))
 
 
-def _traceback(attempt: FailedAttempt) -> str:
+def _traceback(attempt: TaskAttempt) -> str:
     return clean(mask(attempt.traceback or attempt.message), newlines=True)

@@ -108,14 +108,14 @@ class TaskBackend(BaseTaskBackend):
         Raises:
             TaskResultDoesNotExist: there is no such task, or it belongs to a handler that is no task of this backend.
         """
-        from runner.django.models import FailedAttempt
+        from runner.django.models import TaskAttempt
 
         row = _row(result_id)
         if row is not None and row.handler not in self._tasks:
             discover(load().handlers)  # this process has not imported its module yet
         if row is None or row.handler not in self._tasks:
             raise TaskResultDoesNotExist(result_id)
-        attempts = list(FailedAttempt.objects.filter(task_id=row.pk).order_by("fence"))
+        attempts = list(TaskAttempt.objects.filter(task_id=row.pk).order_by("fence"))
         return self._result(row, attempts)
 
     async def aget_result(self, result_id: str) -> TaskResult:
@@ -161,11 +161,11 @@ class TaskBackend(BaseTaskBackend):
 
 def _row(result_id: str) -> Any:
     """Return the row of a task, live or finished; None without one."""
-    from runner.django.models import FinishedTask, LiveTask
+    from runner.django.models import LiveTask, TaskHistory
 
     if not result_id.isdecimal():
         return None
-    for model in (LiveTask, FinishedTask, LiveTask):  # again: a retry may return it while this reads
+    for model in (LiveTask, TaskHistory, LiveTask):  # again: a retry may return it while this reads
         if (row := model.objects.filter(pk=result_id).first()) is not None:
             return row
     return None

@@ -79,7 +79,7 @@ class LiveTask(TaskColumns):
         return Shown.RETRYING if self.attempt else Shown.SCHEDULED
 
 
-class FinishedTask(TaskColumns):
+class TaskHistory(TaskColumns):
     """A task that succeeded, is dead or was cancelled."""
 
     state = models.TextField(choices=[(state.value, state.value) for state in FINAL])
@@ -93,7 +93,7 @@ class FinishedTask(TaskColumns):
         verbose_name = "finished task"
 
 
-class FailedAttempt(models.Model):
+class TaskAttempt(models.Model):
     """A failed or rescued attempt of a task."""
 
     pk = models.CompositePrimaryKey("task_id", "fence")

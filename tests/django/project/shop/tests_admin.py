@@ -7,11 +7,11 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from runner.django.models import FailedAttempt, FinishedTask, LiveTask
+from runner.django.models import LiveTask, TaskAttempt, TaskHistory
 from shop.tasks import ship
 
 LIVE = reverse("admin:tasktui_livetask_changelist")
-FINISHED = reverse("admin:tasktui_finishedtask_changelist")
+FINISHED = reverse("admin:tasktui_taskhistory_changelist")
 
 
 class AdminTests(TestCase):
@@ -21,7 +21,7 @@ class AdminTests(TestCase):
         cls.waiting = ship.options(key="<b>order-1</b>").submit(order=1)
         cls.later = ship.options(key="order-2", delay="1h").submit(order=2)
         now = timezone.now()
-        cls.dead = FinishedTask.objects.create(
+        cls.dead = TaskHistory.objects.create(
             id=4711,
             queue="shipping",
             handler="shop.ship",
@@ -36,7 +36,7 @@ class AdminTests(TestCase):
             attempt=1,
             error="ValueError: \x1b[31mno stock",
         )
-        FailedAttempt.objects.create(
+        TaskAttempt.objects.create(
             task_id=4711,
             fence=1,
             attempt=1,
@@ -70,7 +70,7 @@ class AdminTests(TestCase):
             self.assertIn(f"{count} task", self.text(LIVE, q=term))
 
     def test_the_page_of_a_task_has_its_attempts_and_no_secret(self) -> None:
-        page = self.text(reverse("admin:tasktui_finishedtask_change", args=[4711]))
+        page = self.text(reverse("admin:tasktui_taskhistory_change", args=[4711]))
         self.assertIn("line 7 of ship", page)
         self.assertNotIn("hunter2", page)
         self.assertNotIn("\x1b", page)

@@ -8,7 +8,7 @@ from django.db import connection, connections
 from django.test import TransactionTestCase
 
 from runner import disconnect
-from runner.django.models import FailedAttempt, FinishedTask
+from runner.django.models import TaskAttempt, TaskHistory
 from shop.models import Order
 from shop.tasks import break_connection, break_connection_async, ship, weigh
 
@@ -20,7 +20,7 @@ class WorkTests(TransactionTestCase):
 
     def work(self) -> list[tuple[str, str, object]]:
         call_command("runner", "work", "--until-idle")
-        return list(FinishedTask.objects.order_by("id").values_list("handler", "state", "result"))
+        return list(TaskHistory.objects.order_by("id").values_list("handler", "state", "result"))
 
     def test_a_runner_executes_the_handlers_of_all_apps(self) -> None:
         order = Order.objects.create(cents=5)
@@ -35,14 +35,14 @@ class WorkTests(TransactionTestCase):
         for handler in (break_connection, ship, break_connection_async, weigh):
             handler.submit(**({} if "break" in handler.name else {"order": order.pk}))
             self.work()
-        states = FinishedTask.objects.order_by("id").values_list("state", flat=True)
+        states = TaskHistory.objects.order_by("id").values_list("state", flat=True)
         self.assertEqual(list(states), ["dead", "succeeded", "dead", "succeeded"])
 
     def test_a_traceback_begins_in_the_handler(self) -> None:
         for handler in (ship, weigh):
             handler.submit(order=4711)
         self.work()
-        tracebacks = FailedAttempt.objects.values_list("traceback", flat=True)
+        tracebacks = TaskAttempt.objects.values_list("traceback", flat=True)
         self.assertEqual(["tasks.py" in text.splitlines()[1] for text in tracebacks], [True, True])
         self.assertEqual(["runner/django" in text for text in tracebacks], [False, False])
 
