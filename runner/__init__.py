@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from runner.client.results import results, results_async
     from runner.client.schedule import schedule
     from runner.client.submission import Submission
+    from runner.engine.embedded import Runner
     from runner.handlers.context import Context
     from runner.handlers.life_cycle import (
         AttemptEnd,
@@ -40,6 +41,7 @@ __all__ = [
     "NewTask",
     "Resource",
     "Retry",
+    "Runner",
     "Snooze",
     "Submission",
     "SubmitResult",
@@ -76,6 +78,7 @@ __getattr__ = lazy_names(
         "NewTask": "runner.model.task",
         "Resource": "runner.handlers.resources",
         "Retry": "runner.model.outcome",
+        "Runner": "runner.engine.embedded",
         "Snooze": "runner.model.outcome",
         "Submission": "runner.client.submission",
         "SubmitResult": "runner.model.task",

@@ -71,10 +71,6 @@ class InvalidHandler(ConfigurationError):
     """Handler {name!r} cannot be registered: {why}."""
 
 
-class DuplicateResource(ConfigurationError):
-    """Two resources have the name {name!r}: {first} and {second}. Rename one of them."""
-
-
 class InvalidResource(ConfigurationError):
     """Resource {name!r} cannot be used: {why}."""
 

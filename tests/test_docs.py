@@ -284,3 +284,32 @@ def test_every_statement_documented_as_refused_is_refused(tmp_path: Path, migrat
     for statement in statements:
         with pytest.raises(Refused):
             execute(statement, tmp_path, migrated)
+
+
+@on_sqlite
+def test_the_examples_for_applications_run(tmp_path: Path, shell_environment: dict[str, str]) -> None:
+    page = DOCS / "inside-your-application.md"
+    module = "\n\n".join(block.text for block in blocks(page, "python"))
+    (tmp_path / "application.py").write_text(module + APPLICATION)
+    follow("python application.py", tmp_path, shell_environment)
+
+
+APPLICATION = """
+
+async def documented() -> None:
+    async with lifespan(None):
+        handle = await notify.submit_async(url="https://example.org")
+        assert await handle.wait(timeout="30s") is None
+        assert DURATIONS.keys() == {"shop.notify"}
+    await main()
+    await scan_apart()
+
+
+asyncio.run(documented())
+serve_in_threads()
+
+from runner.testing import TaskStore
+
+with TaskStore("sqlite:///test.db") as store:
+    test_notify(store)
+"""

@@ -1,12 +1,14 @@
 """`runner work`: run a runner process."""
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
 from runner.cli.connection import DEFAULT_CONNECTION, Connection
 from runner.cli.handlers import Modules, load_handlers
+from runner.cli.reload import own_command, supervise
 from runner.engine.main import run_contained
 from runner.engine.main import work as run
 from runner.errors import InvalidInput
@@ -53,6 +55,7 @@ def work(
     *,
     handlers: Modules = (),
     until_idle: bool = False,
+    reload: bool = False,
     options: RunnerOptions = NO_OPTIONS,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
@@ -64,9 +67,12 @@ def work(
     Args:
         handlers: A module that defines handlers; may be repeated.
         until_idle: Exit when no task runs, is due, or waits for a retry.
+        reload: Start again when a Python file below the current directory changes.
         options: Settings of the runner.
         connection: The database.
     """
+    if reload:
+        return supervise(own_command(), Path.cwd())
     settings = connection.settings(handlers=handlers or None, **options.overrides())
     registry = load_handlers(settings)
     if not registry:

@@ -101,6 +101,8 @@ class Claimer:
         """True if the last survey left lanes out."""
         self._suspects = 0
         """Unproven suspects after the last scan; more may be due."""
+        self.scanned = False
+        """True after the first scan."""
         self.open = False
         """False before the runner is registered and while it drains."""
         self.claimant = Claimant(0, "")
@@ -121,6 +123,7 @@ class Claimer:
                 self._scan_pending = False
                 await self._scan()
                 self._back_off.reset()
+                self.scanned = True
         except Exception as error:  # a bug must not stop all claiming
             if not isinstance(error, StoreError):
                 log.exception("scan failed")

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from runner.client.client import connect
 from runner.engine.forced_end import ForcedEnd, exit_now
 from runner.engine.keeper_process import KeeperProcess
-from runner.engine.runner import LAST_WRITES, Runner
+from runner.engine.runner import LAST_WRITES, Engine
 from runner.engine.watchdog import EVERY, LONGEST_BLOCK
 from runner.engine.worker import INTERRUPT, log_unfinished
 from runner.handlers.registry import Handler
@@ -86,7 +86,7 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
         The exit code: 0 or UNWRITTEN.
     """
     connect(settings)  # handlers submit tasks to this database
-    runner = Runner(settings, handlers)
+    runner = Engine(settings, handlers)
     if settings.lease_timeout.total_seconds() < LONGEST_BLOCK:
         runner.watchdog.keeper = KeeperProcess(settings, EVERY, LONGEST_BLOCK)
     last = INTERRUPT + 2 * LAST_WRITES + runner.readiness.close_limit + SLACK
@@ -98,8 +98,8 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
             arming = asyncio.ensure_future(_arm_on_stop(runner, forced))
             clean = await runner.run(until_idle=until_idle)
             arming.cancel()
-            if runner.scheduled_count:
-                log.info("idle: %s left for later", count_noun(runner.scheduled_count, "scheduled task"))
+            if runner.completion.scheduled_count:
+                log.info("idle: %s left for later", count_noun(runner.completion.scheduled_count, "scheduled task"))
             forced.code = 0 if clean else UNWRITTEN
             if threads := runner.worker.executor.stuck + runner.readiness.stuck:
                 stuck = count_noun(threads, "abandoned thread")
@@ -112,7 +112,7 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
         forced.disarm()
 
 
-async def _arm_on_stop(runner: Runner, forced: ForcedEnd) -> None:
+async def _arm_on_stop(runner: Engine, forced: ForcedEnd) -> None:
     """Start the countdown when the runner stops for any reason."""
     await runner.stop_requested()
     forced.arm()
@@ -126,14 +126,14 @@ async def _cancel_leftovers() -> bool:
     return not tasks or not (await asyncio.wait(tasks, timeout=INTERRUPT))[1]
 
 
-def _report(runner: Runner) -> None:
+def _report(runner: Engine) -> None:
     for running in runner.worker.in_flight.started():
         log_unfinished(running)
     log.error("drain timeout exceeded: exiting with unfinished tasks")
 
 
 @contextmanager
-def _signals(runner: Runner, forced: ForcedEnd) -> Iterator[None]:
+def _signals(runner: Engine, forced: ForcedEnd) -> Iterator[None]:
     """Stop on signals inside the block. Signal handlers also run while the event loop is blocked."""
     loop = asyncio.get_running_loop()
     received = 0
@@ -156,7 +156,7 @@ def _signals(runner: Runner, forced: ForcedEnd) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stop(runner: Runner) -> None:
+def _stop(runner: Engine) -> None:
     if runner.stopping:
         log.warning("exiting immediately: %s will be rescued", count_noun(len(runner.worker.in_flight), "task"))
         exit_now(INTERRUPTED_TWICE)

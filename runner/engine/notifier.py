@@ -34,9 +34,12 @@ async def notifications(database: Database, settings: Settings, on_submit: Calla
 
     Args:
         database: the database.
-        settings: whether to listen, and the interval of the checks of a SQLite file.
+        settings: whether to listen, and the interval of the checks of a SQLite file. With a `poll_interval` of 0 the
+            runner scans once, and nothing wakes it.
         on_submit: called after each.
     """
+    if not settings.poll_interval:
+        return
     if database.dialect.isolates_rows:
         if settings.notify:
             await listen(database, on_submit)

@@ -1,4 +1,4 @@
-"""Runner: the process that claims, executes and settles tasks, with its start and shutdown."""
+"""Engine: the parts of a runner that claim, executes and settles tasks, with its start and shutdown."""
 
 import asyncio
 import contextlib
@@ -12,6 +12,7 @@ from runner.db.database import Database
 from runner.db.migrations.apply import ensure
 from runner.engine.claimer import Claimer, handler_defaults
 from runner.engine.commands import CommandReceiver
+from runner.engine.completion import Completion
 from runner.engine.dependency_resolver import DependencyResolver
 from runner.engine.expiry import Expiry
 from runner.engine.heartbeat import Lease, identity
@@ -32,7 +33,6 @@ from runner.policy.suspicion import Proof
 from runner.settings import Settings
 from runner.store.claim import Claimant
 from runner.store.heartbeat import HeartbeatReply
-from runner.store.lanes import pending
 from runner.store.minute_statistics import write_statistics
 from runner.text.sanitize import count_noun
 
@@ -56,7 +56,7 @@ MAX_SLOT_WAIT = 2.0
 """Seconds that a task may wait for a slot before the next heartbeat releases it."""
 
 
-class Runner:
+class Engine:
     """One runner. Its constructor connects all parts of the engine.
 
     Args:
@@ -120,12 +120,23 @@ class Runner:
             on_duplicate=lambda task: self.worker.snooze_duplicate(task, handlers[task.handler]),
         )
         self.reconciler = Reconciler(self.database, in_flight, self.claimer, self._scan_soon)
-        self.scheduled_count = 0
-        """Scheduled tasks that remain when the runner stops because it is idle."""
         self._stop = asyncio.Event()
+        self.tried = asyncio.Event()
+        """Set after the first attempt to register, successful or not."""
         self.commands = CommandReceiver(self.lease, self.worker, self.stop, self._scan_soon)
         self._maintenance = Maintenance(self.database, settings, self._stop.is_set)
         self._expiry = Expiry(self.database, self.metrics, self.dependency_resolver.add, self._stop.is_set)
+        self.completion = Completion(
+            self.database,
+            settings,
+            handlers,
+            in_flight,
+            self.claimer,
+            self.dependency_resolver,
+            self.readiness,
+            self._expiry,
+            self.stop,
+        )
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, *, until_idle: bool = False) -> bool:
@@ -152,10 +163,10 @@ class Runner:
                 ticks.stop("claim", "rescue", "expire", "prune", "idle", "schedules")
                 self.scheduler.close()
                 clean = await self._shut_down()
-                await self.readiness.close()
                 await ticks.shutdown(LAST_RUNS)
                 return clean
         finally:
+            self.tried.set()
             self.watchdog.stop()
             self.worker.executor.close()
             await self.database.dispose()
@@ -206,7 +217,6 @@ class Runner:
         # At a fixed rate, a scan that takes longer than the interval must not delay the next tick.
         scan = self._scan_soon if settings.poll_mode == "fixed-rate" else self._scan
         table = [
-            Tick("claim", scan, every, settings.poll_mode, first),
             Tick("heartbeat", self._heartbeat, interval, "fixed-rate", interval),
             # At a fixed rate these are due at the same moment; wakeups are most of the cost of an idle runner.
             Tick("rescue", self.rescue_loop.run, RESCUE_EVERY, "fixed-rate"),
@@ -217,7 +227,12 @@ class Runner:
             Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
             Tick("schema", SchemaWatch(self.database).check_schema, SCHEMA_EVERY, first=SCHEMA_EVERY),
         ]
-        return [*table, Tick("idle", self._end_if_idle, IDLE_EVERY, first=first + IDLE_EVERY)] if until_idle else table
+        if not every:
+            return [*table, Tick("idle", self.completion.stop_after_scan, IDLE_EVERY, first=first + IDLE_EVERY)]
+        table.append(Tick("claim", scan, every, settings.poll_mode, first))
+        if until_idle:
+            table.append(Tick("idle", self.completion.stop_if_idle, IDLE_EVERY, first=first + IDLE_EVERY))
+        return table
 
     async def _start(self) -> bool:
         """Register once the database is available; return False if `stop` comes first."""
@@ -229,9 +244,11 @@ class Runner:
             except DatabaseUnavailable as error:
                 wait = back_off.record_failure(random.random())  # noqa: S311 - spreads runners, guards nothing
                 log.warning("database unavailable: retrying in %.1f s: %s", wait, error)
+                self.tried.set()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stop.wait(), wait)
             else:
+                self.tried.set()
                 return True
         return False
 
@@ -311,18 +328,6 @@ class Runner:
         except StoreError:
             self.metrics.restore(minutes, arrivals)
 
-    async def _end_if_idle(self) -> None:
-        if len(self.worker.in_flight) or not (self.claimer.open and self.readiness.complete):
-            return
-        if not (self.claimer.idle and self.dependency_resolver.idle):
-            return
-        with contextlib.suppress(DatabaseUnavailable):
-            await self._expiry.run()
-            counts = await self.database.read(pending, list(self.handlers), self.settings.queues)
-            if not (counts.running or counts.returning) and await self.dependency_resolver.resolve_all():
-                self.scheduled_count = counts.later
-                self.stop()
-
     async def _shut_down(self) -> bool:
         """End all tasks in flight, write their outcomes and deregister, within the drain timeout."""
         limit = self.settings.drain_timeout.total_seconds()
@@ -331,6 +336,7 @@ class Runner:
         ended = await self.worker.finish(max(0.0, end - time.monotonic()))
         written = await self.worker.buffer.drain(max(LAST_WRITES, end - time.monotonic()))
         await self.dependency_resolver.drain(LAST_WRITES)
+        await self.readiness.close()
         if not (ended and written):
             log.error("%s unfinished: other runners will rescue them", count_noun(len(self.worker.in_flight), "task"))
             return False

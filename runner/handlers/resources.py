@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from functools import cached_property
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
-from runner.errors import DuplicateResource, InvalidResource
+from runner.errors import InvalidResource
 
 T = TypeVar("T")
 
@@ -71,11 +71,12 @@ class Resources(Mapping[str, Resource[Any]]):
         """Register a resource. The same function again, from a reloaded module, replaces itself.
 
         Raises:
-            DuplicateResource: another function has this name.
+            InvalidResource: another function has this name.
         """
         existing = self._resources.get(resource.name)
         if existing is not None and existing.location != resource.location:
-            raise DuplicateResource(name=resource.name, first=existing.location, second=resource.location)
+            why = f"{existing.location} and {resource.location} define it: rename one of them"
+            raise InvalidResource(name=resource.name, why=why)
         self._resources[resource.name] = resource
         self.generation += 1
 
@@ -184,8 +185,7 @@ def resource(function: Callable[..., AsyncIterator[T] | Iterator[T]]) -> Resourc
         function: a generator function, async or plain, that yields the object once.
 
     Raises:
-        InvalidResource: the function is not a generator function.
-        DuplicateResource: another resource has this name.
+        InvalidResource: the function is not a generator function, or another resource has this name.
 
     Example:
         >>> @resource

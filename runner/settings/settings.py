@@ -149,8 +149,9 @@ class Settings(BaseModel):
         default="fixed-rate",
         description="when scans start: fixed-rate every period, fixed-delay a period after each scan",
     )
-    poll_interval: Period = Field(
-        default=timedelta(seconds=1), description="the period of scans, such as 250ms or 1m; a submit causes one sooner"
+    poll_interval: Delay = Field(
+        default=timedelta(seconds=1),
+        description="the period of scans, such as 250ms or 1m; a submit causes one sooner; 0 scans once and stops",
     )
     initial_delay: Delay = Field(default=_ZERO, description="the time before the first scan")
     claim_batch_size: Count = Field(

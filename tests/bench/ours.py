@@ -15,7 +15,7 @@ from runner import TaskHandler, connect, disconnect
 from runner.db.database import Database
 from runner.db.migrations.apply import upgrade
 from runner.engine.main import collect_rarely
-from runner.engine.runner import Runner
+from runner.engine.runner import Engine
 from runner.settings import Settings
 from runner.urls import parse_url
 
@@ -57,7 +57,7 @@ class Ours(Peer):  # type: ignore[misc]
 
     async def work(self) -> None:
         """Run a runner until SIGTERM."""
-        runner = Runner(self.settings, {NOOP.name: NOOP})
+        runner = Engine(self.settings, {NOOP.name: NOOP})
         on_sigterm(runner.stop)
         collect_rarely()
         await runner.run()

@@ -18,7 +18,7 @@ from runner.client.client import get_client
 from runner.client.result_poller import LATEST, LONGEST_REST, SOONEST, PolledTask, ResultPoller
 from runner.db.database import Database
 from runner.db.transaction import Transaction
-from runner.engine.runner import Runner
+from runner.engine.runner import Engine
 from runner.errors import (
     DatabaseUnavailable,
     InvalidResult,
@@ -99,7 +99,7 @@ def _connected(migrated_url: str) -> Iterator[None]:
 async def running_handlers(migrated_url: str, handlers: SimpleNamespace) -> AsyncIterator[SimpleNamespace]:
     """The handlers, with a runner that executes their tasks."""
     settings = Settings(url=parse_url(migrated_url), **QUICK | {"result_limit": LIMIT})
-    async with at_work(Runner(settings, {one.name: one for one in vars(handlers).values()})):
+    async with at_work(Engine(settings, {one.name: one for one in vars(handlers).values()})):
         yield handlers
 
 
@@ -184,7 +184,7 @@ async def test_after_a_timeout_a_caller_can_wait_again(handlers: SimpleNamespace
     with pytest.raises(TimedOut):
         await asyncio.to_thread(handle.result, timeout=0.01)
     settings = Settings(url=parse_url(migrated_url), **QUICK)
-    async with at_work(Runner(settings, {handlers.crunch.name: handlers.crunch})):
+    async with at_work(Engine(settings, {handlers.crunch.name: handlers.crunch})):
         assert await handle.wait(timeout=WAIT_SECONDS) == 2
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.engine.runner import Runner
+from runner.engine.runner import Engine
 from runner.handlers.registry import Handler, Options
 from runner.model.task import NewTask
 from runner.operations.pause import PauseKind, PauseTarget, pause
@@ -63,11 +63,11 @@ class Harness:
         task = NewTask(handler, json.dumps(payload or {}), **options)
         return await self.database.write(submit, task)
 
-    def runner(self, **settings: Any) -> Runner:
+    def runner(self, **settings: Any) -> Engine:
         """Create a runner without starting it."""
-        return Runner(Settings(**{"url": parse_url(self.url)} | QUICK | settings), self.handlers)
+        return Engine(Settings(**{"url": parse_url(self.url)} | QUICK | settings), self.handlers)
 
-    async def work(self, **settings: Any) -> Runner:
+    async def work(self, **settings: Any) -> Engine:
         """Run a runner until there is nothing left to do."""
         runner = self.runner(**settings)
         async with asyncio.timeout(WAIT_SECONDS):
@@ -75,7 +75,7 @@ class Harness:
         return runner
 
     @asynccontextmanager
-    async def running(self, **settings: Any) -> AsyncIterator[Runner]:
+    async def running(self, **settings: Any) -> AsyncIterator[Engine]:
         """Keep a runner at work during the block, then stop it."""
         runner = self.runner(**settings)
         async with at_work(runner):
@@ -123,7 +123,7 @@ class Harness:
 
 
 @asynccontextmanager
-async def at_work(runner: Runner) -> AsyncIterator[asyncio.Task[bool]]:
+async def at_work(runner: Engine) -> AsyncIterator[asyncio.Task[bool]]:
     """Keep a runner at work during the block, then stop it."""
     run = asyncio.ensure_future(runner.run())
     try:

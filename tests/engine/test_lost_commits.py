@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runner.engine.runner import Runner
+from runner.engine.runner import Engine
 from runner.handlers.context import Context
 from runner.model.outcome import Dead, Retry, Snooze
 from runner.urls import parse_url
@@ -26,7 +26,7 @@ async def commits(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         yield commits
 
 
-def runner_of(harness: Harness, commits: LostCommits, **settings: Any) -> Runner:
+def runner_of(harness: Harness, commits: LostCommits, **settings: Any) -> Engine:
     return harness.runner(
         url=parse_url(commits.url), notify=False, heartbeat_interval="1h", lease_timeout="6h", **settings
     )

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.engine.runner import Runner
+from runner.engine.runner import Engine
 from runner.model.outcome import Outcome, Release
 from runner.model.task import Claimed, State
 from runner.operations.results import Actor, Target
@@ -34,7 +34,7 @@ async def submitted(harness: Harness, number: int, **options: Any) -> list[int]:
     return [await harness.submit("work", **options) for _ in range(number)]
 
 
-async def ready(runner: Runner) -> None:
+async def ready(runner: Engine) -> None:
     await until(lambda: runner.claimer.open and runner.claimer.idle)
 
 
@@ -73,7 +73,7 @@ async def test_tasks_of_a_claim_whose_answer_is_lost_run_on_the_same_runner(
     assert warnings == [f"released {number} {noun}: the result of the claim never reached the runner"]
 
 
-async def has_an_id(runner: Runner) -> int:
+async def has_an_id(runner: Engine) -> int:
     await until(lambda: runner.lease.id != 0)
     return runner.lease.id
 
@@ -95,7 +95,7 @@ async def test_the_first_heartbeat_that_sees_a_stranger_releases_it(harness: Har
         await harness.ended(*strangers)
 
 
-async def claimed_behind(harness: Harness, runner: Runner) -> list[Claimed]:
+async def claimed_behind(harness: Harness, runner: Engine) -> list[Claimed]:
     """Claim the due tasks for a runner, and keep the answer from it."""
     claiming = runner.claimer
     await claiming._survey()
@@ -222,7 +222,7 @@ async def test_the_same_task_under_a_higher_fence_is_a_stranger_beside_its_earli
     assert (await harness.row(task)).state == "succeeded"
 
 
-async def succeeds(harness: Harness, runner: Runner, task: int) -> bool:
+async def succeeds(harness: Harness, runner: Engine, task: int) -> bool:
     """Scan, since a task that was put off is due a second later."""
     await runner.claimer.scan()
     return await harness.state(task) == "succeeded"

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from runner import Context, injected, on_start, on_stop, resource
-from runner.errors import DuplicateResource, InvalidHandler, InvalidResource
+from runner.errors import InvalidHandler, InvalidResource
 from runner.handlers.life_cycle import LIFE_CYCLE
 from runner.handlers.registry import Handler
 from runner.handlers.resources import RESOURCES
@@ -201,7 +201,7 @@ async def test_wrong_registrations_are_refused_with_the_reason(harness: Harness)
     with pytest.raises(InvalidResource, match="its function must yield"):
         resource(lambda: iter(()).__class__ and None)  # type: ignore[arg-type, return-value] # untyped applications
     first = resource(_pool("first"))
-    with pytest.raises(DuplicateResource, match="Two resources have the name 'pool'"):
+    with pytest.raises(InvalidResource, match="second define it: rename one of them"):
         resource(_pool("second"))
     assert RESOURCES["pool"] is first
     handler = Handler("work", _needs_client)
@@ -248,10 +248,10 @@ async def test_a_runner_uses_replacements_without_opening(harness: Harness) -> N
     async def work(pool: Pool) -> None:
         seen.append(pool)
 
-    from runner.engine.runner import Runner
+    from runner.engine.runner import Engine
 
     fake = Pool()
-    runner = Runner(harness.runner().settings, harness.handlers, {"pool": fake})
+    runner = Engine(harness.runner().settings, harness.handlers, {"pool": fake})
     await harness.submit("work")
     async with at_work(runner):
         await until(lambda: seen == [fake])

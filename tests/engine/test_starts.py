@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runner.engine import heartbeat as leases
-from runner.engine.runner import Runner
+from runner.engine.runner import Engine
 from runner.engine.starts import QUICK
 from runner.policy.polling import LookAhead
 from runner.store.heartbeat import leave
@@ -57,7 +57,7 @@ class Work:
         async def second() -> None:
             self.starts.append("second")
 
-    async def waits_behind(self, harness: Harness, runner: Runner) -> tuple[int, int]:
+    async def waits_behind(self, harness: Harness, runner: Engine) -> tuple[int, int]:
         """Submit both, and return their ids when one runs and the other waits for its slot."""
         first = await harness.submit("first")
         await until(lambda: runner.claimer.open)
@@ -106,7 +106,7 @@ async def test_a_thawed_runner_drops_its_waiting_tasks_after_it_was_declared_los
     assert (row.state, row.attempt, row.fence) == ("succeeded", 1, 2), "it starts under a new claim"
 
 
-async def second_scan(harness: Harness, runner: Runner, task: int) -> bool:
+async def second_scan(harness: Harness, runner: Engine, task: int) -> bool:
     await runner.claimer.scan()
     return await harness.state(task) == "succeeded"
 

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner import Context
-from runner.engine.runner import Runner
+from runner.engine.runner import Engine
 from runner.policy.polling import LookAhead
 from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
 
@@ -123,7 +123,7 @@ class OneAhead(LookAhead):
         return 1
 
 
-async def claimed_without_a_slot(harness: Harness, runner: Runner, handler: str) -> int:
+async def claimed_without_a_slot(harness: Harness, runner: Engine, handler: str) -> int:
     """A task that a runner claims without a free slot."""
     runner.worker.in_flight.on_loop.look_ahead = OneAhead()
     return await harness.submit(handler)

@@ -30,7 +30,7 @@ async def test_it_leaves_scheduled_tasks_and_logs_their_number(harness: Harness)
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     later = [await harness.submit("work", run_at=tomorrow) for _ in range(3)]
     runner = await harness.work()
-    assert runner.scheduled_count == 3
+    assert runner.completion.scheduled_count == 3
     assert [await harness.state(task) for task in later] == ["waiting"] * 3
 
 
@@ -72,7 +72,7 @@ async def test_it_ends_immediately_without_tasks(harness: Harness) -> None:
     async def work() -> None: ...
 
     runner = await harness.work()
-    assert runner.scheduled_count == 0
+    assert runner.completion.scheduled_count == 0
     assert runner.metrics.verbs == {}
 
 

@@ -17,7 +17,7 @@ from runner.cli.bench.counter import Counter
 from runner.cli.bench.stopwatch import Stopwatch
 from runner.cli.bench.worker_config import HANDLER, WorkerConfig, WorkerReport
 from runner.engine.main import collect_rarely
-from runner.engine.runner import Runner
+from runner.engine.runner import Engine
 from runner.handlers.registry import Handler
 
 READY = "ready"
@@ -41,7 +41,7 @@ class BenchWorker:
         self._marks: list[tuple[float, float]] = []
         self._hits = 0
         self._first = (0.0, 0.0)
-        self._runner = Runner(config.settings, {HANDLER: Handler(HANDLER, self.noop)})
+        self._runner = Engine(config.settings, {HANDLER: Handler(HANDLER, self.noop)})
 
     async def noop(self, i: int, t: float, pad: str) -> None:  # noqa: ARG002 - gives the payload its size
         """The handler: only counts."""

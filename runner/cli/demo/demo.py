@@ -17,7 +17,7 @@ from runner.cli.demo.sources import LIBRARY, SourceFile, is_complete, library, s
 from runner.cli.interruption import Interruption
 from runner.db.database import Database
 from runner.db.migrations.apply import ensure
-from runner.engine.runner import Runner
+from runner.engine.runner import Engine
 from runner.errors import DatabaseUnavailable, InvalidInput, InvalidSettings
 from runner.handlers.registry import Handler, discover
 from runner.model.task import NewTask
@@ -65,7 +65,7 @@ async def demo(
         started_at = time.monotonic()
         await demo_round.submit(deck, notify=settings.notify)
         with _without_outcome_log():
-            code = await _run(Runner(settings, handlers), demo_round, deck if keep_running else ())
+            code = await _run(Engine(settings, handlers), demo_round, deck if keep_running else ())
         seconds = time.monotonic() - started_at
         findings = await database.read(read_findings, demo_round)
     finally:
@@ -125,7 +125,7 @@ def _without_outcome_log() -> Iterator[None]:
         log.setLevel(level)
 
 
-async def _run(runner: Runner, demo_round: Round, deck: Sequence[NewTask]) -> int:
+async def _run(runner: Engine, demo_round: Round, deck: Sequence[NewTask]) -> int:
     """Run a round to its end. With a deck, submit more tasks from it until interrupted."""
     with Interruption(runner.stop) as interruption, ProgressBar(endless=bool(deck)) as bar:
         run_task = asyncio.ensure_future(runner.run())
@@ -139,7 +139,7 @@ async def _run(runner: Runner, demo_round: Round, deck: Sequence[NewTask]) -> in
     return interruption.exit_code
 
 
-async def _update(runner: Runner, demo_round: Round, deck: Sequence[NewTask], bar: ProgressBar) -> None:
+async def _update(runner: Engine, demo_round: Round, deck: Sequence[NewTask], bar: ProgressBar) -> None:
     with contextlib.suppress(DatabaseUnavailable):  # the runner waits for the database too
         progress = await demo_round.progress()
         bar.show(progress)

@@ -1,0 +1,150 @@
+"""A runner inside an application: on its event loop, in a thread, several in one program."""
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import Runner, TaskHandler, handler, injected, resource
+from runner.errors import ConfigurationError, SchemaMissing
+from runner.handlers.registry import REGISTRY
+from runner.handlers.resources import RESOURCES
+from runner.testing import TaskStore
+from tests.conftest import on_postgresql, on_sqlite
+from tests.engine.harness import WAIT_SECONDS, until
+
+QUICK: dict[str, Any] = {"lease_timeout": "5s", "heartbeat_interval": "100ms", "drain_timeout": "2s"}
+
+
+class Handlers:
+    """Handlers that record where they ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[tuple[str, str]] = []
+
+    def make(self, name: str) -> TaskHandler[Any, Any, Any]:
+        @handler(name)
+        async def work(queue: str) -> None:
+            self.ran.append((queue, threading.current_thread().name))
+
+        return work
+
+
+@pytest.fixture
+def handlers() -> Iterator[Handlers]:
+    before = set(REGISTRY)
+    yield Handlers()
+    for name in set(REGISTRY) - before:
+        REGISTRY._handlers.pop(name)
+    for name in list(RESOURCES):
+        RESOURCES.remove(name)
+
+
+@pytest.fixture
+def store(migrated_url: str) -> Iterator[TaskStore]:
+    with TaskStore(migrated_url) as store:
+        yield store
+
+
+async def test_it_runs_on_the_event_loop_of_the_application(handlers: Handlers, store: TaskStore) -> None:
+    work = handlers.make("test.embedded")
+    signals = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    logs = (list(logging.getLogger().handlers), logging.getLogger("runner").level)
+    await work.submit_async(queue="first")
+    async with Runner([work], settings=store.settings, **QUICK) as runner:
+        assert runner.id > 0
+        await work.submit_async(queue="second")
+        await until(lambda: len(handlers.ran) == 2)
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == signals
+    assert handlers.ran == [("first", "MainThread"), ("second", "MainThread")]
+    assert {task.state for task in store.tasks()} == {"succeeded"}
+    assert (list(logging.getLogger().handlers), logging.getLogger("runner").level) == logs
+    with pytest.raises(ConfigurationError, match="it has run before; make a new one"):
+        await runner.run()
+
+
+@on_sqlite
+async def test_several_runners_scan_their_own_queues(handlers: Handlers, store: TaskStore) -> None:
+    opened: list[str] = []
+
+    @resource
+    async def name() -> AsyncIterator[str]:
+        opened.append("open")
+        yield f"runner {len(opened)}"
+
+    seen: list[tuple[str, str]] = []
+
+    @handler("test.several")
+    async def work(queue: str, name: str = injected) -> None:
+        seen.append((queue, name))
+
+    one = Runner([work], settings=store.settings, queues=["mail"], **QUICK)
+    two = Runner(["test.several"], settings=store.settings, queues=["video"], poll_interval="5s", **QUICK)
+    async with one, two:
+        for queue in ("mail", "video"):
+            await work.options(queue=queue).submit_async(queue=queue)
+        await until(lambda: len(seen) == 2)
+    assert {queue for queue, _ in seen} == {"mail", "video"}
+    assert len({runner for _, runner in seen}) == 2
+
+
+@on_sqlite
+def test_it_runs_in_a_thread_of_a_plain_program(handlers: Handlers, store: TaskStore) -> None:
+    work = handlers.make("test.thread")
+    with Runner([work], settings=store.settings, **QUICK):
+        assert work.submit(queue="q").result(timeout=WAIT_SECONDS) is None
+    assert {thread for _, thread in handlers.ran} == {"runner"}
+
+
+async def test_a_period_of_zero_scans_once(handlers: Handlers, store: TaskStore) -> None:
+    work = handlers.make("test.once")
+
+    @handler("test.fails", retry="1h")
+    async def fails() -> None:
+        raise ValueError
+
+    for _ in range(7):
+        await work.submit_async(queue="q")
+    await work.options(delay="1h").submit_async(queue="later")
+    await fails.submit_async()
+    runner = Runner([work, fails], settings=store.settings, poll_interval=0, concurrency=2, prefetch=0, **QUICK)
+    async with asyncio.timeout(WAIT_SECONDS):
+        assert await runner.run()
+    assert len(handlers.ran) == 7
+    assert sorted(task.state for task in store.tasks()) == ["succeeded"] * 7 + ["waiting"] * 2
+
+
+@on_sqlite
+async def test_a_runner_without_handlers_is_refused(handlers: Handlers, store: TaskStore) -> None:
+    with pytest.raises(ConfigurationError, match="no handlers; import the module that defines them"):
+        Runner([], settings=store.settings)
+
+
+@on_postgresql
+async def test_a_database_without_tables_is_reported_at_the_start(handlers: Handlers, database_url: str) -> None:
+    work = handlers.make("test.schema")
+    with pytest.raises(SchemaMissing):
+        async with Runner([work], url=database_url):
+            raise AssertionError
+    with pytest.raises(SchemaMissing):
+        await asyncio.to_thread(_enter_and_leave, Runner([work], url=database_url))
+
+
+def _enter_and_leave(runner: Runner) -> None:
+    with runner:
+        pass
+
+
+@on_sqlite
+async def test_an_application_starts_without_its_database(
+    handlers: Handlers, tmp_path: Path, caplog: pytest.LogCaptureFixture, databases: object
+) -> None:
+    work = handlers.make("test.away")
+    async with Runner([work], url="postgresql://127.0.0.1:9/none", **QUICK) as runner:
+        assert runner.id == 0
+    assert "database unavailable: retrying" in caplog.text
