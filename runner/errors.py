@@ -71,14 +71,6 @@ class InvalidHandler(ConfigurationError):
     """Handler {name!r} cannot be registered: {why}."""
 
 
-class InvalidResource(ConfigurationError):
-    """Resource {name!r} cannot be used: {why}."""
-
-
-class InvalidCallback(ConfigurationError):
-    """{name} cannot be registered with @{event}: {why}."""
-
-
 class UnknownHandler(ConfigurationError):
     """Unknown handler {name!r}. Loaded handlers: {known}. Load the module that defines it with -H package.module."""
 

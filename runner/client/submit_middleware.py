@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any
 
-from runner.errors import InvalidCallback
-from runner.handlers.life_cycle import LIFE_CYCLE, Callback
+from runner.handlers.life_cycle import LIFE_CYCLE, Callback, InvalidCallback
 from runner.model.task import NewTask, SubmitResult
 
 log = logging.getLogger("runner")

@@ -1,29 +1,22 @@
 """Completion: stops a runner that has nothing left to do."""
 
 import contextlib
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
-from runner.db.database import Database
 from runner.engine.claimer import Claimer
 from runner.engine.dependency_resolver import DependencyResolver
 from runner.engine.expiry import Expiry
 from runner.engine.readiness import Readiness
 from runner.engine.slots import InFlight
 from runner.errors import DatabaseUnavailable
-from runner.store.lanes import pending
-
-if TYPE_CHECKING:
-    from runner.settings import Settings
+from runner.store.lanes import Pending
 
 
 class Completion:
     """The conditions under which a runner stops by itself.
 
     Args:
-        database: the database of the tasks.
-        settings: the queues of the runner.
-        handlers: names of the handlers of the runner.
+        pending: reads the remaining work of the runner's handlers and queues.
         in_flight: claimed tasks of the runner.
         claimer: the scans of the runner.
         resolver: resolves the dependencies of finished tasks.
@@ -34,9 +27,7 @@ class Completion:
 
     def __init__(
         self,
-        database: Database,
-        settings: "Settings",
-        handlers: Collection[str],
+        pending: Callable[[], Awaitable[Pending]],
         in_flight: InFlight,
         claimer: Claimer,
         resolver: DependencyResolver,
@@ -44,8 +35,7 @@ class Completion:
         expiry: Expiry,
         stop: Callable[[], None],
     ) -> None:
-        self._database = database
-        self._handlers, self._queues = list(handlers), settings.queues
+        self._pending = pending
         self._in_flight = in_flight
         self._claimer = claimer
         self._resolver = resolver
@@ -72,7 +62,7 @@ class Completion:
             return
         with contextlib.suppress(DatabaseUnavailable):
             await self._expiry.run()
-            counts = await self._database.read(pending, self._handlers, self._queues)
+            counts = await self._pending()
             if not counts.running and not counts.returning and await self._resolver.resolve_all():
                 self.scheduled_count = counts.later
                 self._stop()

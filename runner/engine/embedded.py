@@ -5,14 +5,15 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from runner.engine.main import run_contained
-from runner.engine.runner import Engine
 from runner.errors import ConfigurationError
 from runner.handlers.registry import REGISTRY, Handler, discover
 from runner.handlers.resources import Resource
 from runner.settings import Settings, load
+
+if TYPE_CHECKING:
+    from runner.engine.runner import Engine
 
 log = logging.getLogger("runner")
 
@@ -83,6 +84,8 @@ class Runner:
         if self._engine is not None:
             raise ConfigurationError(why="it has run before; make a new one")
         self._loop = asyncio.get_running_loop()
+        from runner.engine.runner import Engine  # loads SQLAlchemy and APScheduler
+
         self._engine = Engine(self.settings, self._handlers, self._replacements)
         if self._stopping:
             return True
@@ -142,6 +145,8 @@ class Runner:
             finally:
                 watch.cancel()
 
+        from runner.engine.main import run_contained
+
         try:
             run_contained(run())
         except BaseException as error:
@@ -160,7 +165,7 @@ class Runner:
 
 
 def _changed(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
-    return Settings(**{name: getattr(settings, name) for name in settings.model_fields_set} | overrides)
+    return Settings(**{name: getattr(settings, name) for name in settings.model_fields_set} | dict(overrides))
 
 
 def _handlers(selection: Iterable[Handler | str] | None, settings: Settings) -> dict[str, Handler]:

@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
+from runner.db.database import Database
+from runner.errors import StoreError
 from runner.model.task import Claimed, State
 from runner.policy import histogram
-from runner.store.minute_statistics import Arrival, Minute
+from runner.store.minute_statistics import Arrival, Minute, write_statistics
 
 COUNTED: dict[str, str] = {
     "succeed": State.SUCCEEDED,
@@ -83,6 +85,15 @@ class Metrics:
         """Clear the minutes for a new registration, whose rows must not repeat earlier ones."""
         self._minutes.clear()
         self._changed.clear()
+
+    async def write(self, database: Database, runner_id: int) -> None:
+        """Write the counts since the last call; if that fails, keep them for the next one."""
+        minutes, arrivals = self.take_minutes(), self.take_arrivals()
+        try:
+            if minutes or arrivals:
+                await database.write(write_statistics, runner_id, minutes, arrivals)
+        except StoreError:
+            self.restore(minutes, arrivals)
 
     def restore(self, minutes: list[Minute], arrivals: Mapping[Arrival, int]) -> None:
         """Keep counts that could not be written for the next attempt."""

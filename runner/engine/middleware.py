@@ -5,9 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from runner.errors import InvalidCallback
 from runner.handlers.context import Context
-from runner.handlers.life_cycle import Callback
+from runner.handlers.life_cycle import Callback, InvalidCallback
 from runner.model.outcome import HandlerOutcome
 
 log = logging.getLogger("runner")

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from runner.errors import InvalidResource
-from runner.handlers.resources import RESOURCES, Resource
+from runner.handlers.resources import RESOURCES, InvalidResource, Resource
 
 log = logging.getLogger("runner")
 

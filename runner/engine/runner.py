@@ -5,7 +5,8 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
 from runner.db.database import Database
@@ -33,7 +34,7 @@ from runner.policy.suspicion import Proof
 from runner.settings import Settings
 from runner.store.claim import Claimant
 from runner.store.heartbeat import HeartbeatReply
-from runner.store.minute_statistics import write_statistics
+from runner.store.lanes import pending
 from runner.text.sanitize import count_noun
 
 log = logging.getLogger("runner")
@@ -105,20 +106,7 @@ class Engine:
             self._scan_soon,
         )
         self.watchdog = Watchdog(settings, self.database, self.lease, in_flight.tasks.values)
-        self.claimer = Claimer(
-            self.database,
-            self.readiness.claimable,
-            {name: handler_defaults(handler, settings) for name, handler in handlers.items()},
-            frozenset(settings.queues),
-            in_flight,
-            settings.claim_batch_size,
-            Proof(group=settings.heartbeat_interval.total_seconds(), alone=settings.lease_timeout.total_seconds()),
-            may_claim_suspects=lambda: self.rescue_loop.done,
-            may_claim=lambda: self.lease.is_valid and not self.worker.buffer.stalled and not self.worker.buffer.full,
-            on_claimed=self.metrics.count_arrivals,
-            on_start=self.worker.start,
-            on_duplicate=lambda task: self.worker.snooze_duplicate(task, handlers[task.handler]),
-        )
+        self.claimer = self._make_claimer()
         self.reconciler = Reconciler(self.database, in_flight, self.claimer, self._scan_soon)
         self._stop = asyncio.Event()
         self.tried = asyncio.Event()
@@ -127,9 +115,7 @@ class Engine:
         self._maintenance = Maintenance(self.database, settings, self._stop.is_set)
         self._expiry = Expiry(self.database, self.metrics, self.dependency_resolver.add, self._stop.is_set)
         self.completion = Completion(
-            self.database,
-            settings,
-            handlers,
+            partial(self.database.read, pending, list(handlers), settings.queues),
             in_flight,
             self.claimer,
             self.dependency_resolver,
@@ -138,6 +124,23 @@ class Engine:
             self.stop,
         )
         self._timer: asyncio.TimerHandle | None = None
+
+    def _make_claimer(self) -> Claimer:
+        settings, handlers = self.settings, self.handlers
+        return Claimer(
+            self.database,
+            self.readiness.claimable,
+            {name: handler_defaults(handler, settings) for name, handler in handlers.items()},
+            frozenset(settings.queues),
+            self.worker.in_flight,
+            settings.claim_batch_size,
+            Proof(group=settings.heartbeat_interval.total_seconds(), alone=settings.lease_timeout.total_seconds()),
+            may_claim_suspects=lambda: self.rescue_loop.done,
+            may_claim=lambda: self.lease.is_valid and not self.worker.buffer.stalled and not self.worker.buffer.full,
+            on_claimed=self.metrics.count_arrivals,
+            on_start=self.worker.start,
+            on_duplicate=lambda task: self.worker.snooze_duplicate(task, handlers[task.handler]),
+        )
 
     async def run(self, *, until_idle: bool = False) -> bool:
         """Claim and execute tasks until `stop`.
@@ -216,6 +219,10 @@ class Engine:
         interval = settings.heartbeat_interval.total_seconds()
         # At a fixed rate, a scan that takes longer than the interval must not delay the next tick.
         scan = self._scan_soon if settings.poll_mode == "fixed-rate" else self._scan
+
+        def statistics() -> Awaitable[None]:
+            return self.metrics.write(self.database, self.lease.id)
+
         table = [
             Tick("heartbeat", self._heartbeat, interval, "fixed-rate", interval),
             # At a fixed rate these are due at the same moment; wakeups are most of the cost of an idle runner.
@@ -223,7 +230,7 @@ class Engine:
             Tick("dependencies", self.dependency_resolver.sweep, SWEEP_EVERY, "fixed-rate"),
             Tick("schedules", self.scheduler.look, LOOK_EVERY, "fixed-rate"),
             Tick("expire", self._expiry.run, EXPIRE_EVERY, "fixed-rate"),
-            Tick("statistics", self._write_statistics, STATISTICS_EVERY, "fixed-rate", STATISTICS_EVERY),
+            Tick("statistics", statistics, STATISTICS_EVERY, "fixed-rate", STATISTICS_EVERY),
             Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
             Tick("schema", SchemaWatch(self.database).check_schema, SCHEMA_EVERY, first=SCHEMA_EVERY),
         ]
@@ -320,14 +327,6 @@ class Engine:
         self.commands.pending = reply.command
         self.reconciler.compare(self.lease.id, reply)
 
-    async def _write_statistics(self) -> None:
-        minutes, arrivals = self.metrics.take_minutes(), self.metrics.take_arrivals()
-        try:
-            if minutes or arrivals:
-                await self.database.write(write_statistics, self.lease.id, minutes, arrivals)
-        except StoreError:
-            self.metrics.restore(minutes, arrivals)
-
     async def _shut_down(self) -> bool:
         """End all tasks in flight, write their outcomes and deregister, within the drain timeout."""
         limit = self.settings.drain_timeout.total_seconds()
@@ -343,7 +342,7 @@ class Engine:
         try:
             await self._renew()  # reconciles tasks whose claim result was lost; a rescue would count an attempt
             await self.reconciler.close(LAST_WRITES)
-            await self._write_statistics()
+            await self.metrics.write(self.database, self.lease.id)
             await self.lease.deregister()
         except StoreError as error:
             log.warning("could not deregister, the lease will expire: %s", error)

@@ -5,13 +5,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from runner.errors import InvalidCallback
+from runner.errors import ConfigurationError
 from runner.handlers.resources import RESOURCES, free_parameters, location_of
 from runner.model.task import NewTask, SubmitResult
 
 Event: TypeAlias = Literal[
     "on_start", "on_stop", "around_execute", "around_submit", "on_success", "on_failure", "on_retry", "on_dead"
 ]
+
+
+class InvalidCallback(ConfigurationError):
+    """{name} cannot be registered with @{event}: {why}."""
 
 
 @dataclass(frozen=True, slots=True)

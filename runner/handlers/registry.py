@@ -13,14 +13,13 @@ from runner.errors import (
     DuplicateHandler,
     HandlersNotFound,
     InvalidHandler,
-    InvalidResource,
     InvalidTask,
     RunnerError,
     UnknownHandler,
 )
 from runner.handlers.context import Context
 from runner.handlers.options import TASK_OPTIONS
-from runner.handlers.resources import RESOURCES
+from runner.handlers.resources import RESOURCES, InvalidResource
 from runner.handlers.rules import NO_RULES, Rules
 from runner.handlers.signature import Returned, Signature
 from runner.model.outcome import Dead, Done, Outcome, Retry, Snooze

@@ -5,9 +5,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from functools import cached_property
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
-from runner.errors import InvalidResource
+from runner.errors import ConfigurationError
 
 T = TypeVar("T")
+
+
+class InvalidResource(ConfigurationError):
+    """Resource {name!r} cannot be used: {why}."""
 
 
 class _Injected:

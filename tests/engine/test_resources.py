@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from runner import Context, injected, on_start, on_stop, resource
-from runner.errors import InvalidHandler, InvalidResource
+from runner.errors import InvalidHandler
 from runner.handlers.life_cycle import LIFE_CYCLE
 from runner.handlers.registry import Handler
-from runner.handlers.resources import RESOURCES
+from runner.handlers.resources import RESOURCES, InvalidResource
 from tests.conftest import on_sqlite
 from tests.engine.harness import Harness, at_work, until
 
