@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 from runner.db.database import Database
+from runner.engine.heartbeat import Lease
 from runner.errors import StoreError
 from runner.model.task import Claimed, State
 from runner.policy import histogram
@@ -86,12 +87,12 @@ class Metrics:
         self._minutes.clear()
         self._changed.clear()
 
-    async def write(self, database: Database, runner_id: int) -> None:
+    async def write(self, database: Database, lease: Lease) -> None:
         """Write the counts since the last call; if that fails, keep them for the next one."""
         minutes, arrivals = self.take_minutes(), self.take_arrivals()
         try:
             if minutes or arrivals:
-                await database.write(write_statistics, runner_id, minutes, arrivals)
+                await database.write(write_statistics, lease.id, minutes, arrivals)
         except StoreError:
             self.restore(minutes, arrivals)
 

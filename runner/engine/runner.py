@@ -5,7 +5,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from functools import partial
 from typing import Any
 
@@ -219,10 +219,7 @@ class Engine:
         interval = settings.heartbeat_interval.total_seconds()
         # At a fixed rate, a scan that takes longer than the interval must not delay the next tick.
         scan = self._scan_soon if settings.poll_mode == "fixed-rate" else self._scan
-
-        def statistics() -> Awaitable[None]:
-            return self.metrics.write(self.database, self.lease.id)
-
+        statistics = partial(self.metrics.write, self.database, self.lease)
         table = [
             Tick("heartbeat", self._heartbeat, interval, "fixed-rate", interval),
             # At a fixed rate these are due at the same moment; wakeups are most of the cost of an idle runner.
@@ -342,7 +339,7 @@ class Engine:
         try:
             await self._renew()  # reconciles tasks whose claim result was lost; a rescue would count an attempt
             await self.reconciler.close(LAST_WRITES)
-            await self.metrics.write(self.database, self.lease.id)
+            await self.metrics.write(self.database, self.lease)
             await self.lease.deregister()
         except StoreError as error:
             log.warning("could not deregister, the lease will expire: %s", error)
