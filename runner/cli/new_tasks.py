@@ -80,8 +80,7 @@ class Drafts:
         text = _payload(handler, payload, spec)
         if (size := len(text.encode())) > self.payload_limit:
             raise PayloadTooLarge(handler=handler, size=size, limit=self.payload_limit)
-        if rules.once is not None:
-            rules.once.require_key()
+        rules.require_keys()
         task = NewTask(handler=handler, payload=text, submitted_by=self.submitted_by, **columns)
         task = rules.applied(task, lambda: spec.signature.arguments(text) if spec else {})
         check(task)

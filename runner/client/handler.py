@@ -15,12 +15,13 @@ from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent
 from runner.handlers.derived import Bucket
 from runner.handlers.options import convert
+from runner.handlers.order import OrderKey
 from runner.handlers.registry import REGISTRY, Handler, OnError, Options
 from runner.handlers.rules import NO_RULES, Rules
 from runner.handlers.unique import Duplicate, UniqueKey
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
-from runner.model.task import NewTask
+from runner.model.task import NewTask, OnFailure
 from runner.policy.retry import parse_plan
 
 P = ParamSpec("P")
@@ -121,6 +122,8 @@ class TaskHandler(Handler, Generic[P, F, R]):
         unique_key: UniqueKey | None = None,
         unique: str | None = None,
         on_duplicate: Duplicate | None = None,
+        order_key: OrderKey | None = None,
+        order_on_failure: OnFailure | None = None,
         after: Parent | Iterable[Parent] = (),
         tx: object = None,
     ) -> Submission[P, R]:
@@ -146,6 +149,8 @@ class TaskHandler(Handler, Generic[P, F, R]):
                 delays it to 5 seconds later; "debounce 5s up to 1m" delays it to at most a minute after its submit.
             on_duplicate: what to do if another task holds the key: "skip" returns that task's id; "replace" also
                 gives it the new values if it is waiting; "error" raises DuplicateTask.
+            order_key: key, or a function of the call's arguments, whose tasks run one at a time in the order of submit.
+            order_on_failure: effect of a dead or cancelled predecessor with the order key: "wait", "cancel" or "run".
             after: dependencies: task ids, or pairs of a handler and a key. If one of them is dead or cancelled, the
                 task waits until it is retried and succeeds; use After(..., on_failure="cancel") or "run" otherwise.
             tx: your connection or session; the task becomes part of its open transaction. See docs/transactions.md.
@@ -158,7 +163,7 @@ class TaskHandler(Handler, Generic[P, F, R]):
         values = self.defaults.at_submit() | convert(given)
         if retry is not None:
             values["retry"] = str(parse_plan(retry))
-        rules = Rules.read(unique_key, unique, on_duplicate, bucket)
+        rules = Rules.read(unique_key, unique, on_duplicate, bucket, order_key, order_on_failure)
         return Submission(self, NewTask(self.name, **values), self._rules(rules), tx)
 
     def _rules(self, rules: Rules) -> Rules:
@@ -214,6 +219,8 @@ def handler(  # noqa: PLR0913 - one argument per task option
     unique_key: UniqueKey | None = None,
     unique: str | None = None,
     on_duplicate: Duplicate | None = None,
+    order_key: OrderKey | None = None,
+    order_on_failure: OnFailure | None = None,
 ) -> _Decorator:
     """Register a function as a handler.
 
@@ -232,6 +239,8 @@ def handler(  # noqa: PLR0913 - one argument per task option
         unique_key: as in `options`.
         unique: as in `options`.
         on_duplicate: as in `options`.
+        order_key: as in `options`.
+        order_on_failure: as in `options`.
 
     Returns:
         A decorator for an async function, or for a plain function, which runs in a thread.
@@ -250,7 +259,7 @@ def handler(  # noqa: PLR0913 - one argument per task option
         why = 'use @handler("name"), with the name under which tasks store it'
         raise InvalidHandler(name=getattr(name, "__name__", ""), why=why)
     plan = str(parse_plan(retry)) if retry is not None else None
-    rules = Rules.read(unique_key, unique, on_duplicate, bucket)
+    rules = Rules.read(unique_key, unique, on_duplicate, bucket, order_key, order_on_failure)
     limits = (_seconds(timeout), max_attempts, priority, _seconds(expires))
     return _Decorator(name, Options(queue, plan, *limits, on_error, rules))
 

@@ -48,7 +48,11 @@ class StoredParentResults:
 async def _parent_ids(tx: Transaction, task_id: int) -> list[int | None]:
     """The parents in the order of the dependencies; None for one that an operator removed before it existed."""
     dependency = tx.tables.dependency.c
-    statement = sa.select(dependency.parent_id).where(dependency.task_id == task_id).order_by(dependency.id)
+    statement = (
+        sa.select(dependency.parent_id)
+        .where(dependency.task_id == task_id, ~dependency.in_order)
+        .order_by(dependency.id)
+    )
     return [row.parent_id for row in await tx.rows(statement)]
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from runner.errors import InvalidTask
 from runner.handlers.dependencies import check_parents, dependencies, parse_parents
+from runner.handlers.order import check_order
 from runner.handlers.unique import check_unique
 from runner.model.duration import LONGEST_SECONDS, parse_duration
 from runner.model.task import BUCKETS, Priority
@@ -276,6 +277,22 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         field="unique",
         default="call",
         help="If the key is taken: skip submits nothing, replace updates the waiting task, error fails.",
+    ),
+    TaskOption(
+        name="order_key",
+        type=None,
+        column="order_key",
+        field="order",
+        check=lambda _name, order: check_order(order),
+        default="call",
+        help="Run the tasks with this key one at a time, in the order of submit.",
+    ),
+    TaskOption(
+        name="order_on_failure",
+        type=None,
+        field="order",
+        default="call",
+        help="If the task before it with this order key fails: wait for it, cancel this task, or run it.",
     ),
     TaskOption(name="trace", column="trace", parse=None, check=_check_text),
     TaskOption(name="submitted_by", column="submitted_by", parse=None, check=_check_text),

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Self
 
 from runner.errors import InvalidTask
 from runner.handlers.derived import Bucket, bucket_of, require_names
+from runner.handlers.order import Order, OrderKey
 from runner.handlers.signature import Signature
 from runner.handlers.unique import Unique, UniqueKey
 from runner.model.task import NewTask
@@ -17,10 +18,12 @@ class Rules(NamedTuple):
     Args:
         once: unique key options; None without deduplication.
         bucket: bucket option; None for a random bucket.
+        order: order options; None for tasks that run in any order.
     """
 
     once: Unique | None = None
     bucket: Bucket | None = None
+    order: Order | None = None
 
     @classmethod
     def read(
@@ -29,6 +32,8 @@ class Rules(NamedTuple):
         unique: str | None = None,
         on_duplicate: str | None = None,
         bucket: Bucket | None = None,
+        order_key: OrderKey | None = None,
+        order_on_failure: str | None = None,
     ) -> Self:
         """Parse the options.
 
@@ -36,12 +41,25 @@ class Rules(NamedTuple):
             InvalidTask: an option is not valid.
         """
         no_key = unique_key is None and unique is None and on_duplicate is None
-        return cls(None if no_key else Unique.read(unique_key, unique, on_duplicate), bucket)
+        once = None if no_key else Unique.read(unique_key, unique, on_duplicate)
+        unordered = order_key is None and order_on_failure is None
+        return cls(once, bucket, None if unordered else Order.read(order_key, order_on_failure))
 
     def over(self, general: "Rules") -> "Rules":
         """Return these rules, completed from more general ones."""
         once = self.once.over(general.once) if self.once and general.once else self.once or general.once
-        return Rules(once, general.bucket if self.bucket is None else self.bucket)
+        order = self.order.over(general.order) if self.order and general.order else self.order or general.order
+        return Rules(once, general.bucket if self.bucket is None else self.bucket, order)
+
+    def require_keys(self) -> None:
+        """Reject options that need a key, without one.
+
+        Raises:
+            InvalidTask: unique_key or order_key is missing.
+        """
+        for options in (self.once, self.order):
+            if options is not None:
+                options.require_key()
 
     def require(self, signature: Signature) -> None:
         """Reject rules that do not fit a handler.
@@ -50,8 +68,9 @@ class Rules(NamedTuple):
             InvalidHandler: a function takes arguments that the handler does not have.
             InvalidTask: unique_key is missing.
         """
-        if self.once:
-            self.once.require(signature)
+        for options in (self.once, self.order):
+            if options is not None:
+                options.require(signature)
         if callable(self.bucket):
             require_names("bucket", self.bucket, signature)
 
@@ -68,7 +87,8 @@ class Rules(NamedTuple):
         """
         cached_arguments = cache(arguments)
         unique = self.once.of(task.handler, cached_arguments) if self.once else None
-        task = task._replace(unique=unique, bucket=bucket_of(self.bucket, task.handler, cached_arguments))
+        order = self.order.of(task.handler, cached_arguments) if self.order else None
+        task = task._replace(unique=unique, order=order, bucket=bucket_of(self.bucket, task.handler, cached_arguments))
         if unique is None or self.once is None or self.once.window is None:
             return task
         if task.run_at is not None or task.delay is not None:

@@ -228,6 +228,18 @@ class DependsOn(NamedTuple):
     on_failure: OnFailure = "wait"
 
 
+class OrderSpec(NamedTuple):
+    """An order key: tasks with the same one run one at a time, in the order of submit.
+
+    Args:
+        key: the order key.
+        on_failure: effect of a dead or cancelled predecessor.
+    """
+
+    key: str
+    on_failure: OnFailure = "wait"
+
+
 class NewTask(NamedTuple):
     """A task to submit. None leaves a value to the table's or the handler's default.
 
@@ -250,6 +262,7 @@ class NewTask(NamedTuple):
         bucket: 0 to BUCKETS - 1; None for a random one.
         unique: unique key; None without deduplication.
         after: dependencies; None without any.
+        order: order key; None for a task that runs in any order.
     """
 
     handler: str
@@ -270,11 +283,12 @@ class NewTask(NamedTuple):
     bucket: int | None = None
     unique: UniqueSpec | None = None
     after: tuple[DependsOn, ...] | None = None
+    order: OrderSpec | None = None
 
     @property
     def independent(self) -> bool:
         """True if its submit reads no other task: it is one statement and never waits for another transaction."""
-        return self.unique is None and self.after is None
+        return self.unique is None and self.after is None and self.order is None
 
 
 class SubmitResult(NamedTuple):

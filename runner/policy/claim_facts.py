@@ -58,6 +58,8 @@ class _Task(Protocol):
     def error(self) -> str | None: ...
     @property
     def handler(self) -> str: ...
+    @property
+    def shown(self) -> str: ...
 
 
 class _Pause(Protocol):
@@ -93,6 +95,10 @@ class ClaimFacts(Protocol):
     @property
     def at(self) -> datetime:
         """The database's time."""
+
+    @property
+    def predecessor(self) -> _Task | None:
+        """The live task whose turn it is, of those with its order key; None if it is its own turn."""
 
     @property
     def refused(self) -> Collection[str]:

@@ -23,6 +23,7 @@ from runner.policy.claim_conditions import (
     NotPaused,
 )
 from runner.policy.claim_facts import ClaimFacts, ClaimScope, Explanation, RemedyStep
+from runner.policy.ordering import InOrder
 
 
 class ClaimOrder(Protocol):
@@ -172,6 +173,9 @@ class ClaimPolicy:
 
 
 DUE, PAUSED, EXPIRY, ISOLATION = Due(), NotPaused(), NotExpired(), Isolation()
+ORDERING = InOrder()
 
-CLAIM_POLICY = ClaimPolicy(StrictOrder(), DUE, (AttemptsLeft(), BelowBounds(), EXPIRY, DUE, PAUSED), ISOLATION)
+CLAIM_POLICY = ClaimPolicy(
+    StrictOrder(), DUE, (AttemptsLeft(), BelowBounds(), EXPIRY, ORDERING, DUE, PAUSED), ISOLATION
+)
 """The policy of this project; a new condition is registered here."""

@@ -20,6 +20,7 @@ from runner.store.validation import SUBMIT_COLUMNS, check_each
 COLUMNS: dict[str, Any] = SUBMIT_COLUMNS | {
     "handler": sa.Text,
     "unique_key": sa.Text,
+    "order_key": sa.Text,
     "blocked_by": sa.Integer,
     "parents": sa.Text,
 }
@@ -95,6 +96,8 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
         DuplicateTask: a task is a duplicate and its policy raises; nothing of the batch was written.
     """
     check_each(tasks)
+    if isinstance(tasks, TaskBatch) and tasks.like.order is not None:
+        tasks = list(tasks)
     dependencies = yield from dependency_rows(frame, tasks)
     if not _is_contested(tasks):
         result = SubmitResult((yield from _insert_steps(frame, tasks, dependencies, notify)))
@@ -161,6 +164,8 @@ def _columns(tasks: Sequence[NewTask]) -> tuple[dict[str, Any], dict[str, Sequen
     values_by_name.pop("after", None)
     if unique := values_by_name.pop("unique", None):
         values_by_name["unique_key"] = [row and row.key for row in unique]
+    if order := values_by_name.pop("order", None):
+        values_by_name["order_key"] = [row and row.key for row in order]
     return {}, values_by_name
 
 

@@ -16,6 +16,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 def task(**values: Any) -> Any:
     return SimpleNamespace(
         **{"id": 7, "handler": "work", "run_at": NOW, "attempt": 0, "max_attempts": 3, "rescues": 0, "error": None}
+        | {"expires_at": None, "shown": "ready"}
         | values
     )
 
@@ -28,6 +29,7 @@ class KnownFacts:
     at: datetime = NOW
     refused: frozenset[str] = frozenset()
     later: bool = False
+    predecessor: Any = None
     queue: Any = None
     handler: Any = None
     candidates: tuple[Any, ...] = ()

@@ -25,7 +25,7 @@ REVOKE ALL ON {every_table} FROM {producer}, {runner}, {operator}, {reader};
 -- The producer submits tasks, and reads the states of the tasks that hold a key or that a new task depends on.
 -- It cannot read payloads or change tasks.
 GRANT SELECT ON {task_schema}, {task_dependency} TO {producer};
-GRANT SELECT (id, handler, key, state) ON {task}, {task_history} TO {producer};
+GRANT SELECT (id, handler, key, order_key, state) ON {task}, {task_history} TO {producer};
 GRANT INSERT ON {task_dependency} TO {producer};
 GRANT INSERT (
     handler, payload, {option_columns},

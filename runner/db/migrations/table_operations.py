@@ -54,7 +54,9 @@ class Operations:
         """
         self.plain.create_table(self.name(table), *items, schema=self.schema, **options)
 
-    def create_index(self, table: str, name: str, *columns: str, where: str | None = None) -> None:
+    def create_index(
+        self, table: str, name: str, *columns: str, where: str | None = None, unique: bool = False
+    ) -> None:
         """Create an index.
 
         Args:
@@ -62,6 +64,7 @@ class Operations:
             name: name without the table, e.g. "ready" for "task_ready".
             columns: columns in order.
             where: condition of a partial index; None for all rows.
+            unique: True for an index that refuses equal values.
         """
         condition = None if where is None else sa.text(where)
         self.plain.create_index(
@@ -69,6 +72,7 @@ class Operations:
             self.name(table),
             columns,
             schema=self.schema,
+            unique=unique,
             postgresql_where=condition,
             sqlite_where=condition,
         )

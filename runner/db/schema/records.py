@@ -106,6 +106,8 @@ def dependency() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("parent_handler", Name),
         sa.Column("parent_key", sa.Text),
         sa.Column("on_failure", sa.Text, nullable=False, server_default="wait"),
+        # True if the parent is the predecessor of the task in its order key.
+        sa.Column("in_order", sa.Boolean, nullable=False, server_default=sa.false()),
         # The parent's last known final state, or GONE; null before. An open row has one if the parent is dead, because
         # it may be retried.
         sa.Column("parent_state", sa.Text),

@@ -45,8 +45,10 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
     return tables.metadata
 
 
-def _index(table: sa.Table, name: str, *columns: Any, where: sa.ColumnElement[bool] | None = None) -> None:
-    sa.Index(f"{table.name}_{name}", *columns, postgresql_where=where, sqlite_where=where)
+def _index(
+    table: sa.Table, name: str, *columns: Any, where: sa.ColumnElement[bool] | None = None, unique: bool = False
+) -> None:
+    sa.Index(f"{table.name}_{name}", *columns, unique=unique, postgresql_where=where, sqlite_where=where)
 
 
 def _index_live(table: sa.Table) -> None:
@@ -60,6 +62,9 @@ def _index_live(table: sa.Table) -> None:
     _index(table, "running", task.runner_id, where=running)
     _index(table, "blocked", task.id, where=is_state(task.state, State.BLOCKED))
     _index(table, "expires", task.expires_at, where=task.expires_at.is_not(None))
+    ordered = task.order_key.is_not(None)
+    _index(table, "order", task.order_key, task.id, where=ordered)
+    _index(table, "in_order", task.order_key, where=running & ordered, unique=True)
     _index(table, "key", task.key, task.handler, task.id, where=task.key.is_not(None))
 
 

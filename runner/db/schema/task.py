@@ -38,6 +38,7 @@ def _plan() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("timeout", sa.Float),
         sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(BUCKETS)),
         sa.Column("unique_key", sa.Text),
+        sa.Column("order_key", sa.Text),
         sa.Column("tags", JsonText),
         sa.Column("trace", sa.Text),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),

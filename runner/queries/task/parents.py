@@ -30,6 +30,7 @@ class Parent:
         child: the id of the dependent task.
         open: True while the task waits for the parent.
         satisfied_by: the operator who removed the dependency; None if no operator did.
+        in_order: True if the parent is the task before it in its order key.
     """
 
     task: TaskRow | None
@@ -41,6 +42,7 @@ class Parent:
     child: int = 0
     open: bool = True
     satisfied_by: str | None = None
+    in_order: bool = False
 
     @property
     def name(self) -> str:
@@ -63,7 +65,7 @@ async def parents(tx: Transaction, *children: int, closed: bool = False, limit: 
     # A business key can name a newer task by now; for a resolved dependency the recorded parent counts.
     current_id = sa.func.coalesce(parent_of(tx.tables, dependency), dependency.c.parent_id)
     parent_id = sa.case((is_open(dependency.c), current_id), else_=dependency.c.parent_id).label("parent")
-    names = ("id", "task_id", "parent_handler", "parent_key", "on_failure", "satisfied_by")
+    names = ("id", "task_id", "parent_handler", "parent_key", "on_failure", "satisfied_by", "in_order")
     columns = [*(dependency.c[name] for name in names), is_open(dependency.c).label("open"), parent_id]
     # Open dependencies first, then parents that did not succeed, then the rest.
     succeeded = sa.func.coalesce(is_state(dependency.c.parent_state, State.SUCCEEDED), sa.false())
@@ -84,4 +86,5 @@ def _parent(row: Any, task: TaskRow | None) -> Parent:
         child=row.task_id,
         open=bool(row.open),
         satisfied_by=text(row.satisfied_by),
+        in_order=bool(row.in_order),
     )

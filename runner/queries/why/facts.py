@@ -14,7 +14,7 @@ from runner.db.types import db_now
 from runner.errors import TaskNotFound
 from runner.model.task import Priority, State
 from runner.policy.claim_facts import ClaimScope
-from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.claim_order import CLAIM_POLICY, ORDERING
 from runner.policy.lanes import Lane
 from runner.policy.runner_command import RunnerCommand
 from runner.queries.audit import AuditRecord, audit
@@ -23,7 +23,7 @@ from runner.queries.pauses import Pauses, RegistryEntry, entry, pauses
 from runner.queries.rows import as_text, moment, readable
 from runner.queries.runners import RunnerRow, runner_of, runners
 from runner.queries.task.parents import Parent, parents
-from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row
+from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row, task_rows
 from runner.queries.why.ahead import ahead, pace, suspects_ahead
 from runner.store.lanes import survey
 
@@ -96,6 +96,7 @@ class Facts:
         parents: its open dependencies.
         runner: the runner that executes it; None if none does, or if it is no longer registered.
         terminated: the audit entry of its termination; None if there is none.
+        predecessor: the task whose turn it is, of those with its order key; None if it is its own turn.
     """
 
     task: TaskRow
@@ -113,6 +114,7 @@ class Facts:
     parents: tuple[Parent, ...] = ()
     runner: RunnerRow | None = None
     terminated: AuditRecord | None = None
+    predecessor: TaskRow | None = None
 
     @property
     def due(self) -> bool:
@@ -186,12 +188,23 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
         runners=all_runners,
         candidates=await _candidates(tx, all_runners, task),
     )
+    if ORDERING.name in facts.refused:
+        facts = replace(facts, predecessor=await _predecessor(tx, task.id))
     if facts.suspect:
         return replace(facts, ahead=await suspects_ahead(tx, task.id, cap))
     lanes = await _rivals(tx, facts)
     tasks_ahead = await ahead(tx, task.id, run_at, task.priority, lanes, cap)
     raised = await _raised(tx, task, run_at, lanes) if tasks_ahead.number else {}
     return replace(facts, ahead=tasks_ahead, raised=raised, pace=await pace(tx, lanes))
+
+
+async def _predecessor(tx: Transaction, id: int) -> TaskRow | None:
+    """The running task with the order key of a task, or the first one before it."""
+    own, other = tx.tables.task.alias("own"), tx.tables.task.alias("other")
+    running, earlier = ORDERING.running(other.c, own.c), ORDERING.earlier(other.c, own.c)
+    found = sa.select(other.c.id).where(own.c.id == id, sa.or_(running, earlier))
+    ids = (await tx.execute(found.order_by(running.desc(), other.c.id).limit(1))).scalars().all()
+    return next(iter(await task_rows(tx, ids)), None)
 
 
 async def _rivals(tx: Transaction, facts: Facts) -> list[Lane]:

@@ -96,7 +96,9 @@ def _waits_for(parent: Parent) -> Cause:
         failed = task.state in (State.DEAD, State.CANCELLED)
         advice = f"runner retry {task.id}" if failed else f"runner why {task.id}"
         effect = _effect(parent) if failed else ""
-        text = f"It depends on task {task.id} {one_line(task.handler)}, which is {task.shown}{effect}."
+        verb = "comes after" if parent.in_order else "depends on"
+        key = " in their order key" if parent.in_order else ""
+        text = f"It {verb} task {task.id} {one_line(task.handler)}{key}, which is {task.shown}{effect}."
         return Cause(State.BLOCKED, text, advice, RelatedView("task", str(task.id)))
     if parent.id is not None:
         text = f"It depends on task {parent.id}, which no longer exists."

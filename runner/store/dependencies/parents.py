@@ -100,5 +100,7 @@ def summary(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:
     parts: Any = sa.literal_column("'{\"total\": '") + sa.cast(sa.func.count(), sa.Text)
     for state, count in counts.items():
         parts = parts + sa.literal_column(f"', \"{state.value}\": '") + sa.cast(count, sa.Text)
-    whole = parts + sa.literal_column("'}'")
-    return sa.select(whole).where(dependency.c.task_id == task_id).scalar_subquery()
+    # The predecessor in an order key is not a parent that the handler knows of.
+    whole = sa.case((sa.func.count() > 0, parts + sa.literal_column("'}'")))
+    own = (dependency.c.task_id == task_id) & ~dependency.c.in_order
+    return sa.select(whole).where(own).scalar_subquery()

@@ -34,9 +34,13 @@ NEW_DEPENDENCY_COLUMNS: dict[str, Any] = {
     "parent_handler": sa.Text,
     "parent_key": sa.Text,
     "on_failure": sa.Text,
+    "in_order": sa.Boolean,
     "parent_state": sa.Text,
     "satisfied": sa.Integer,
 }
+
+
+ORDER_COLUMNS: dict[str, Any] = {"order_key": sa.Text}
 
 
 class ParentState(NamedTuple):
@@ -51,11 +55,13 @@ class DependencyRow(NamedTuple):
 
     Args:
         dependencies: the dependencies with the states of their parents.
-        open: number of open ones.
+        open: number of open ones, including the predecessor.
+        predecessor: the dependency on the task before it in its order key; None for the first one.
     """
 
     dependencies: tuple[tuple[DependsOn, ParentState], ...]
     open: int
+    predecessor: DependsOn | None = None
 
     @property
     def summary(self) -> str | None:
@@ -83,13 +89,15 @@ def dependency_rows(frame: Frame, tasks: Sequence[NewTask]) -> Steps[DependencyR
     """
     alike: Sequence[NewTask] = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
     waiting = [task for task in alike if task.after is not None]
-    if not waiting:
+    ordered = any(task.order is not None for task in alike)
+    if not waiting and not ordered:
         return []
     _require_earlier_members(alike)
     yield from refuse_cycles(frame, alike)
     parents = {dependency.parent: None for task in waiting for dependency in task.after or ()}
     states = yield from _look_up(frame, [parent for parent in parents if not isinstance(parent, BatchMember)])
-    per_task = [_dependency_row(task.after, states) if task.after else None for task in alike]
+    predecessors = (yield from _predecessors(frame, alike)) if ordered else [None] * len(alike)
+    per_task = [_dependency_row(task.after or (), states, last) for task, last in zip(alike, predecessors, strict=True)]
     return per_task * len(tasks) if isinstance(tasks, TaskBatch) else per_task
 
 
@@ -101,8 +109,9 @@ def insert_dependencies(frame: Frame, ids: Sequence[int], per_task: DependencyRo
         ids: ids of the new tasks and of duplicates.
         per_task: the dependencies of each task; None for duplicates.
     """
-    blocked = [(id, row.dependencies) for id, row in zip(ids, per_task, strict=False) if row]
-    rows = [_row(id, dependency, state, ids) for id, items in blocked for dependency, state in items]
+    blocked = [(id, row) for id, row in zip(ids, per_task, strict=False) if row]
+    rows = [_row(id, dependency, state, ids) for id, row in blocked for dependency, state in row.dependencies]
+    rows += [_row(id, row.predecessor, ParentState(), ids, in_order=True) for id, row in blocked if row.predecessor]
     for first in range(0, len(rows), CHUNK):
         part = by_column(NEW_DEPENDENCY_COLUMNS, rows[first : first + CHUNK])
         yield Step(_insertion(frame.tables, frame.driver), frame.dialect.parameters("dependency", part))
@@ -129,7 +138,34 @@ def _look_up(frame: Frame, parents: Sequence[Parent]) -> Steps[Mapping[Parent, P
     return states
 
 
-def _row(task_id: int, dependency: DependsOn, state: ParentState, ids: Sequence[int]) -> tuple[Any, ...]:
+def _predecessors(frame: Frame, tasks: Sequence[NewTask]) -> Steps[list[DependsOn | None]]:
+    """Return the task before each one in its order key: of the same submit, or the last live one."""
+    keys = sorted({task.order.key for task in tasks if task.order is not None})
+    last: dict[str, int | BatchMember] = {}
+    for first in range(0, len(keys), CHUNK):
+        part = by_column(ORDER_COLUMNS, [(key,) for key in keys[first : first + CHUNK]])
+        rows = yield Step(_last_of_keys(frame.tables, frame.driver), frame.dialect.parameters("wanted", part))
+        last |= {key: id for key, id in rows if id is not None}
+    predecessors: list[DependsOn | None] = []
+    for place, task in enumerate(tasks):
+        parent = last.get(task.order.key) if task.order is not None else None
+        rule = task.order.on_failure if task.order is not None else "wait"
+        predecessors.append(None if parent is None else DependsOn(parent, rule))
+        if task.order is not None:
+            last[task.order.key] = BatchMember(place)
+    return predecessors
+
+
+@lru_cache
+def _last_of_keys(tables: Tables, driver: sa.Dialect) -> Prepared:
+    wanted, task = DIALECTS[driver.name].rows("wanted", ORDER_COLUMNS), tables.task
+    last = sa.select(sa.func.max(task.c.id)).where(task.c.order_key == wanted.c.order_key).correlate(wanted)
+    return Prepared(sa.select(wanted.c.order_key, last.scalar_subquery()), driver)
+
+
+def _row(
+    task_id: int, dependency: DependsOn, state: ParentState, ids: Sequence[int], *, in_order: bool = False
+) -> tuple[Any, ...]:
     parent: tuple[Any, ...]
     match dependency.parent:
         case BatchMember(place):
@@ -141,12 +177,17 @@ def _row(task_id: int, dependency: DependsOn, state: ParentState, ids: Sequence[
     holds = _is_blocking(dependency, state)
     # The next sweep cancels the task. It only finds parents whose stored state differs.
     seen = None if holds and dependency.on_failure == "cancel" else state.state
-    return (task_id, *parent, dependency.on_failure, seen, int(not holds))
+    return (task_id, *parent, dependency.on_failure, in_order, seen, int(not holds))
 
 
-def _dependency_row(after: Sequence[DependsOn], states: Mapping[Parent, ParentState]) -> DependencyRow:
+def _dependency_row(
+    after: Sequence[DependsOn], states: Mapping[Parent, ParentState], predecessor: DependsOn | None
+) -> DependencyRow | None:
+    if not after and predecessor is None:
+        return None
     dependencies = tuple((dependency, states.get(dependency.parent, ParentState())) for dependency in after)
-    return DependencyRow(dependencies, sum(_is_blocking(dependency, state) for dependency, state in dependencies))
+    blocking = sum(_is_blocking(dependency, state) for dependency, state in dependencies)
+    return DependencyRow(dependencies, blocking + (predecessor is not None), predecessor)
 
 
 def _is_blocking(dependency: DependsOn, state: ParentState) -> bool:

@@ -56,6 +56,7 @@ def _task(op: Operations) -> None:
         sa.Column("timeout", sa.Float),
         sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(1_000)),
         sa.Column("unique_key", sa.Text),
+        sa.Column("order_key", sa.Text),
         sa.Column("tags", JsonText),
         sa.Column("trace", sa.Text),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
@@ -87,6 +88,8 @@ def _task(op: Operations) -> None:
     op.create_index("task", "running", "runner_id", where="state = 'running'")
     op.create_index("task", "blocked", "id", where="state = 'blocked'")
     op.create_index("task", "expires", "expires_at", where="expires_at IS NOT NULL")
+    op.create_index("task", "order", "order_key", "id", where="order_key IS NOT NULL")
+    op.create_index("task", "in_order", "order_key", where="state = 'running' AND order_key IS NOT NULL", unique=True)
     op.create_index("task", "key", "key", "handler", "id", where='"key" IS NOT NULL')
 
 
@@ -157,6 +160,7 @@ def _task_history(op: Operations) -> None:
         sa.Column("timeout", sa.Float),
         sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(1_000)),
         sa.Column("unique_key", sa.Text),
+        sa.Column("order_key", sa.Text),
         sa.Column("tags", JsonText),
         sa.Column("trace", sa.Text),
         sa.Column("submitted_at", Instant, nullable=False, server_default=db_now()),
@@ -250,6 +254,7 @@ def _task_dependency(op: Operations) -> None:
         sa.Column("parent_handler", Name),
         sa.Column("parent_key", sa.Text),
         sa.Column("on_failure", sa.Text, nullable=False, server_default="wait"),
+        sa.Column("in_order", sa.Boolean, nullable=False, server_default=sa.false()),
         sa.Column("parent_state", sa.Text),
         sa.Column("satisfied_at", Instant),
         sa.Column("satisfied_by", sa.Text),

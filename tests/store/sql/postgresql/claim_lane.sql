@@ -94,6 +94,23 @@ WHERE
                         AND due.attempt != 1000000000
                         AND due.fence != 1000000000000000000
                         AND (due.expires_at <= statement_timestamp()) IS NOT true
+                        AND (
+                            due.order_key IS NULL
+                            OR NOT (
+                                EXISTS (
+                                    SELECT 1
+                                    FROM task AS earlier
+                                    WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                                )
+                            )
+                            AND NOT (
+                                EXISTS (
+                                    SELECT 1
+                                    FROM task AS rival
+                                    WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                                )
+                            )
+                        )
                         AND NOT (
                             due.rescues >= 2
                             OR due.rescues = 1

@@ -14,6 +14,23 @@ SELECT
             AND task.attempt != 1000000000
             AND task.fence != 1000000000000000000
             AND (task.expires_at <= statement_timestamp()) IS NOT true
+            AND (
+                task.order_key IS NULL
+                OR NOT (
+                    EXISTS (
+                        SELECT 1
+                        FROM task AS earlier
+                        WHERE earlier.order_key = task.order_key AND earlier.id < task.id
+                    )
+                )
+                AND NOT (
+                    EXISTS (
+                        SELECT 1
+                        FROM task AS rival
+                        WHERE rival.order_key = task.order_key AND rival.state = 'running'
+                    )
+                )
+            )
             AND NOT (
                 (
                     EXISTS (
@@ -50,6 +67,23 @@ SELECT
                 AND task.attempt != 1000000000
                 AND task.fence != 1000000000000000000
                 AND (task.expires_at <= statement_timestamp()) IS NOT true
+                AND (
+                    task.order_key IS NULL
+                    OR NOT (
+                        EXISTS (
+                            SELECT 1
+                            FROM task AS earlier
+                            WHERE earlier.order_key = task.order_key AND earlier.id < task.id
+                        )
+                    )
+                    AND NOT (
+                        EXISTS (
+                            SELECT 1
+                            FROM task AS rival
+                            WHERE rival.order_key = task.order_key AND rival.state = 'running'
+                        )
+                    )
+                )
                 AND NOT (
                     (
                         EXISTS (

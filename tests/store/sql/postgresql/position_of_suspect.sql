@@ -18,6 +18,23 @@ FROM (
         AND before.fence != 1000000000000000000
         AND (before.expires_at <= statement_timestamp()) IS NOT true
         AND (
+            before.order_key IS NULL
+            OR NOT (
+                EXISTS (
+                    SELECT 1
+                    FROM task AS earlier
+                    WHERE earlier.order_key = before.order_key AND earlier.id < before.id
+                )
+            )
+            AND NOT (
+                EXISTS (
+                    SELECT 1
+                    FROM task AS rival
+                    WHERE rival.order_key = before.order_key AND rival.state = 'running'
+                )
+            )
+        )
+        AND (
             CASE WHEN (before.rescues >= 4 OR before.max_attempts - before.attempt <= 1) THEN 1 WHEN (before.rescues >= 3 OR before.max_attempts - before.attempt <= 2) THEN 4 ELSE 16 END > (
                 SELECT CASE WHEN (own.rescues >= 4 OR own.max_attempts - own.attempt <= 1) THEN 1 WHEN (own.rescues >= 3 OR own.max_attempts - own.attempt <= 2) THEN 4 ELSE 16 END AS anon_2
                 FROM task AS own

@@ -23,6 +23,23 @@ FROM (
             AND before.attempt != 1000000000
             AND before.fence != 1000000000000000000
             AND (before.expires_at <= statement_timestamp()) IS NOT true
+            AND (
+                before.order_key IS NULL
+                OR NOT (
+                    EXISTS (
+                        SELECT 1
+                        FROM task AS earlier
+                        WHERE earlier.order_key = before.order_key AND earlier.id < before.id
+                    )
+                )
+                AND NOT (
+                    EXISTS (
+                        SELECT 1
+                        FROM task AS rival
+                        WHERE rival.order_key = before.order_key AND rival.state = 'running'
+                    )
+                )
+            )
             AND NOT (
                 before.rescues >= 2
                 OR before.rescues = 1

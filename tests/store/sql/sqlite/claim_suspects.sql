@@ -107,6 +107,23 @@ WHERE
             AND due.fence != 1000000000000000000
             AND (due.expires_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) IS NOT 1
             AND (
+                due.order_key IS NULL
+                OR NOT (
+                    EXISTS (
+                        SELECT 1
+                        FROM task AS earlier
+                        WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                    )
+                )
+                AND NOT (
+                    EXISTS (
+                        SELECT 1
+                        FROM task AS rival
+                        WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                    )
+                )
+            )
+            AND (
                 EXISTS (
                     SELECT lane.number
                     FROM lane

@@ -14,6 +14,23 @@ SELECT
             AND task.attempt != 1000000000
             AND task.fence != 1000000000000000000
             AND (task.expires_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) IS NOT 1
+            AND (
+                task.order_key IS NULL
+                OR NOT (
+                    EXISTS (
+                        SELECT 1
+                        FROM task AS earlier
+                        WHERE earlier.order_key = task.order_key AND earlier.id < task.id
+                    )
+                )
+                AND NOT (
+                    EXISTS (
+                        SELECT 1
+                        FROM task AS rival
+                        WHERE rival.order_key = task.order_key AND rival.state = 'running'
+                    )
+                )
+            )
             AND NOT (
                 (
                     EXISTS (
@@ -56,6 +73,23 @@ SELECT
                 AND task.attempt != 1000000000
                 AND task.fence != 1000000000000000000
                 AND (task.expires_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')) IS NOT 1
+                AND (
+                    task.order_key IS NULL
+                    OR NOT (
+                        EXISTS (
+                            SELECT 1
+                            FROM task AS earlier
+                            WHERE earlier.order_key = task.order_key AND earlier.id < task.id
+                        )
+                    )
+                    AND NOT (
+                        EXISTS (
+                            SELECT 1
+                            FROM task AS rival
+                            WHERE rival.order_key = task.order_key AND rival.state = 'running'
+                        )
+                    )
+                )
                 AND NOT (
                     (
                         EXISTS (

@@ -1,0 +1,41 @@
+"""Order with many runners: keys in parallel, tasks of one key one by one, through failures."""
+
+import asyncio
+import random
+from collections import defaultdict
+
+from runner.model.task import NewTask, OrderSpec
+from runner.store.submit import submit_many
+from tests.engine.harness import Harness, at_work
+
+KEYS, TASKS, RUNNERS = 12, 8, 3
+
+
+async def test_runners_keep_the_order_of_every_key(harness: Harness) -> None:
+    ended: dict[str, list[int]] = defaultdict(list)
+    running: set[str] = set()
+    chance = random.Random(7)
+
+    @harness.handler("work", max_attempts=100)
+    async def work(key: str, number: int) -> None:
+        assert key not in running
+        running.add(key)
+        try:
+            await asyncio.sleep(chance.random() / 200)
+            if chance.random() < 0.2:
+                raise ValueError("no")
+            ended[key].append(number)
+        finally:
+            running.remove(key)
+
+    calls = [(f"key-{key}", number) for number in range(TASKS) for key in range(KEYS)]
+    tasks = [
+        NewTask("work", f'{{"key": "{key}", "number": {number}}}', order=OrderSpec(key), max_attempts=100)
+        for key, number in calls
+    ]
+    ids = [id for part in (tasks[:50], tasks[50:]) for id in await harness.database.write(submit_many, part)]
+    runners = [harness.runner(poll_interval="20ms") for _ in range(RUNNERS)]
+    async with at_work(runners[0]), at_work(runners[1]), at_work(runners[2]):
+        await harness.ended(*ids)
+    assert ended == {f"key-{key}": [*range(TASKS)] for key in range(KEYS)}
+    assert [await harness.state(id) for id in ids] == ["succeeded"] * len(ids)
