@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from runner.client.handler import TaskHandler, handler
     from runner.client.results import results, results_async
     from runner.client.schedule import schedule
+    from runner.client.schedules import schedules
     from runner.client.submission import Submission
     from runner.engine.embedded import Runner
     from runner.handlers.context import Context
@@ -65,6 +66,7 @@ __all__ = [
     "results",
     "results_async",
     "schedule",
+    "schedules",
 ]
 
 __getattr__ = lazy_names(
@@ -102,5 +104,6 @@ __getattr__ = lazy_names(
         "results": "runner.client.results",
         "results_async": "runner.client.results",
         "schedule": "runner.client.schedule",
+        "schedules": "runner.client.schedules",
     },
 )

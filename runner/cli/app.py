@@ -45,6 +45,7 @@ CLI_COMMANDS = (
     CliCommand("why", INSPECT, "Explain why a task is not running.", "why"),
     CliCommand("stats", INSPECT, "Summarize the queues: states, ages, rates.", "stats"),
     CliCommand("runners", INSPECT, "List the runners and the tasks they hold.", "runners"),
+    CliCommand("schedules", INSPECT, "List, preview, add, edit, pause, run or delete schedules.", "schedules"),
     CliCommand("reports", INSPECT, "Report success, attempts, durations and volume over a period.", "reports"),
     CliCommand("failures", INSPECT, "Group failed attempts by cause.", "failures"),
     CliCommand("audit", INSPECT, "List the changes: who, when and why.", "audit"),

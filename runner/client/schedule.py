@@ -1,7 +1,9 @@
 """Giving a handler a schedule with @schedule."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from runner.client.handler import TaskHandler
@@ -74,27 +76,20 @@ def schedule(  # noqa: PLR0913 - one argument per column that a schedule has
         ... @handler("reports.daily")
         ... async def daily(ctx: Context) -> None: ...
     """
-    lengths = [None if each is None else parse_duration(each) for each in (every, after_end)]
-    spec = ScheduleSpec(
-        handler="",
-        rule=write_rule(cron, *lengths),
-        timezone=tz,
-        misfire=misfire,
-        overlap=overlap,
-        jitter=parse_duration(jitter).total_seconds(),
-        broadcast=broadcast,
-    )
-    return ScheduleDecorator(id, spec, arguments or {}, options)
+    rule = {"cron": cron, "every": every, "after_end": after_end, "tz": tz, "jitter": jitter, "broadcast": broadcast}
+    values = rule | {"misfire": misfire, "overlap": overlap, "arguments": arguments or {}, **options}
+    unknown = [name for name in options if name not in SCHEDULE_OPTIONS]
+    if unknown:
+        why = f"a schedule sets {', '.join(SCHEDULE_OPTIONS)}"
+        raise InvalidSchedule(field="options", value=unknown[0], why=why)
+    return ScheduleDecorator(id, values)
 
 
 class ScheduleDecorator:
     """The decorator that `schedule(...)` returns: it registers the schedule and returns the handler."""
 
-    def __init__(
-        self, id: str | None, spec: ScheduleSpec, arguments: Mapping[str, Any], options: ScheduledTaskOptions
-    ) -> None:
-        self._id, self._spec, self._arguments = id, spec, arguments
-        self._options = plain_options(options)
+    def __init__(self, id: str | None, values: Mapping[str, Any]) -> None:
+        self._id, self._values = id, values
 
     def __call__(self, target: H) -> H:
         """Register the schedule of a handler, and return the handler."""
@@ -103,28 +98,14 @@ class ScheduleDecorator:
             name = getattr(target, "__name__", str(target))
             why = "put @schedule above @handler, which makes a handler of the function"
             raise InvalidSchedule(field="handler", value=name, why=why)
-        spec = replace(
-            self._spec,
-            handler=target.name,
-            payload=encoded(target, self._arguments),
-            options=write_options(self._options, target, broadcast=self._spec.broadcast),
-        )
-        check_spec(spec)
+        spec = new_spec(target.name, self._values, target)
         id = check_id(target.name if self._id is None else self._id)
         SCHEDULES.add(DeclaredSchedule(id, spec, target.function.__module__, target.location))
         return target
 
 
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert task options from Python into values for JSON.
-
-    Raises:
-        InvalidSchedule: a schedule has no such option.
-    """
-    unknown = [name for name in options if name not in SCHEDULE_OPTIONS]
-    if unknown:
-        why = f"a schedule sets {', '.join(SCHEDULE_OPTIONS)}"
-        raise InvalidSchedule(field="options", value=unknown[0], why=why)
+    """Convert task options from Python into values for JSON."""
     values = {name: value for name, value in options.items() if value is not None}
     if "timeout" in values:
         values["timeout"] = parse_duration(values["timeout"]).total_seconds()
@@ -143,3 +124,71 @@ def encoded(handler: Handler, arguments: Mapping[str, Any]) -> str:
     if not isinstance(arguments, Mapping):
         raise InvalidPayload(handler=handler.name, why=f"arguments are a mapping by name, not {arguments!r}"[:200])
     return handler.signature.encode((), dict(arguments))
+
+
+def new_spec(handler: str, values: Mapping[str, Any], loaded: Handler | None) -> ScheduleSpec:
+    """Make a definition from values by the names of `schedule`.
+
+    Args:
+        handler: name of the handler.
+        values: values by name; `payload` may be given as JSON text instead of `arguments`.
+        loaded: the handler, if its code is loaded; it checks the payload and gives defaults.
+
+    Raises:
+        InvalidSchedule: a value is not valid.
+        InvalidPayload: the payload does not match the handler's signature.
+    """
+    rule = write_rule(values.get("cron"), _length(values, "every"), _length(values, "after_end"))
+    plain = {"timezone": values.get("tz")} | {name: values.get(name) for name in ("misfire", "overlap", "broadcast")}
+    spec = ScheduleSpec(handler, rule, **{name: value for name, value in plain.items() if value is not None})
+    options = plain_options({name: values[name] for name in SCHEDULE_OPTIONS if name in values})
+    spec = replace(
+        spec,
+        payload=_payload(handler, values, loaded),
+        options=write_options(options, loaded, broadcast=spec.broadcast),
+        jitter=parse_duration(values.get("jitter", 0)).total_seconds(),
+    )
+    check_spec(spec)
+    return spec
+
+
+def spec_changes(spec: ScheduleSpec, values: Mapping[str, Any], loaded: Handler | None) -> dict[str, Any]:
+    """Convert new values by the names of `schedule` into columns of an existing schedule.
+
+    Args:
+        spec: the current definition; task options that are not given keep their values.
+        values: as in `new_spec`.
+        loaded: the handler, if its code is loaded.
+
+    Raises:
+        InvalidSchedule: a value is not valid.
+        InvalidPayload: the payload does not match the handler's signature.
+    """
+    changes: dict[str, Any] = {name: values[name] for name in ("misfire", "overlap", "broadcast") if name in values}
+    if any(values.get(name) is not None for name in ("cron", "every", "after_end")):
+        changes["rule"] = write_rule(values.get("cron"), _length(values, "every"), _length(values, "after_end"))
+    if "tz" in values:
+        changes["timezone"] = values["tz"]
+    if "jitter" in values:
+        changes["jitter"] = parse_duration(values["jitter"]).total_seconds()
+    if "payload" in values or "arguments" in values:
+        changes["payload"] = _payload(spec.handler, values, loaded)
+    options = plain_options({name: values[name] for name in SCHEDULE_OPTIONS if name in values})
+    if options:
+        changes["options"] = write_options(json.loads(spec.options) | options)
+    return changes
+
+
+def _length(values: Mapping[str, Any], name: str) -> timedelta | None:
+    return None if values.get(name) is None else parse_duration(values[name])
+
+
+def _payload(handler: str, values: Mapping[str, Any], loaded: Handler | None) -> str:
+    arguments = values.get("arguments")
+    if arguments is not None and loaded is not None:
+        return encoded(loaded, arguments)
+    text = values.get("payload", "{}") if arguments is None else json.dumps(arguments)
+    try:
+        return loaded.signature.check(text) if loaded is not None else str(text)
+    except InvalidPayload as error:
+        raise InvalidPayload(handler=handler, why=error.fields["why"]) from None

@@ -119,6 +119,27 @@ class InvalidSchedule(InvalidInput):
     """Invalid value {value!r} for `{field}` of a schedule: {why}."""
 
 
+class DuplicateScheduleId(InvalidInput):
+    """There is a schedule with the id {id!r}. Change it with: runner schedules edit, or choose another id."""
+
+    exit_code = 6
+
+
+class ScheduleInCode(InvalidInput):
+    """
+    Schedule {id!r} is defined in the code of {module}, which would add it again. Pause it instead, or remove it from
+    the code.
+    """
+
+    exit_code = 6
+
+
+class ScheduleConflict(InvalidInput):
+    """Schedule {id!r} has changed since you loaded version {seen}: it is at version {found}. Load it again."""
+
+    exit_code = 6
+
+
 class UnknownSchedule(InvalidInput):
     """There is no schedule {id!r}{hint}. List them with: runner schedules list."""
 

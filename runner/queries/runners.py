@@ -1,7 +1,6 @@
 """runners: the registered runners, and the handlers that no live runner has."""
 
 from collections import defaultdict
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -11,6 +10,7 @@ from runner.db.schema import is_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
 from runner.model.task import State
+from runner.policy.lanes import runner_queue, serves
 from runner.queries.pauses import registry_entries
 from runner.queries.rows import as_int, as_text, moment, readable, text, texts
 from runner.store.lanes import survey
@@ -64,7 +64,7 @@ class RunnerRow:
 
     def takes(self, queue: str, handler: str) -> bool:
         """True if it claims such tasks."""
-        return takes(self.handlers, self.queues, queue, handler)
+        return handler in self.handlers and serves(queue, self.queues, runner_queue(self.id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,32 +138,20 @@ async def unknown_handlers(tx: Transaction) -> list[HandlerWithoutRunner]:
         queue = as_text(head.lane.queue)
         queues[queue] = min(queues.get(queue, head.wait), head.wait)
     runner = tx.tables.runner.c
-    rows = await tx.rows(sa.select(runner.handlers, runner.queues).where(runner.lease_until >= db_now()))
-    claimants = [(texts(row[0]), texts(row[1])) for row in rows]
+    rows = await tx.rows(sa.select(runner.id, runner.handlers, runner.queues).where(runner.lease_until >= db_now()))
+    claimants = [(runner_queue(row[0]), texts(row[1]), texts(row[2])) for row in rows]
     registry = await registry_entries(tx, tx.tables.handler)
     result = []
     for handler, queues in lanes.items():
         unclaimed = {
             queue: wait
             for queue, wait in queues.items()
-            if not any(takes(*claimant, queue, handler) for claimant in claimants)
+            if not any(handler in names and serves(queue, served, own) for own, names, served in claimants)
         }
         if unclaimed:
             seen = registry[handler].seen if handler in registry else None
             result.append(HandlerWithoutRunner(handler, tuple(sorted(unclaimed)), -min(unclaimed.values()), seen))
     return sorted(result, key=lambda row: (-row.due, row.handler))
-
-
-def takes(handlers: Collection[str], queues: Collection[str], queue: str, handler: str) -> bool:
-    """True if a runner claims the tasks of a queue and a handler.
-
-    Args:
-        handlers: the runner's handlers.
-        queues: the queues that the runner claims from; empty for all.
-        queue: the queue of the tasks.
-        handler: the handler of the tasks.
-    """
-    return handler in handlers and (not queues or queue in queues)
 
 
 async def busy_slots(tx: Transaction, cap: int = 10_000) -> dict[int, dict[str, int]]:

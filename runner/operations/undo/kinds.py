@@ -16,6 +16,7 @@ from runner.operations.undo import conflicts
 from runner.operations.undo.entries import UndoableChange
 from runner.operations.undo.pauses import undo_command, undo_pause
 from runner.operations.undo.requeue import undo_requeue
+from runner.operations.undo.schedules import is_of_schedule, undo_schedule
 from runner.operations.undo.unblock import reblock
 from runner.operations.undo.values import set_values, withdraw
 
@@ -50,6 +51,7 @@ TERMINATE = UndoKind(
 """A task that was terminated before it ran. `undo` restores such tasks itself, because it locks their unique keys."""
 
 KINDS: tuple[UndoKind, ...] = (
+    UndoKind(applies=is_of_schedule, undo_object=undo_schedule),
     # The termination of a running task, which has not taken effect.
     UndoKind(
         applies=lambda change: change.verb == "terminate" and "cancel_requested" in change.before,

@@ -3,9 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from shlex import quote
 
 from runner.db.transaction import Transaction
+from runner.model.schedule import Overlap
 from runner.model.task import Shown, State
+from runner.policy.schedule_spec import OVERLAPS
+from runner.queries.schedules import TaskSchedule, schedule_of
 from runner.queries.task.parents import Parent
 from runner.queries.task_list.row import TaskRow
 from runner.queries.why.blockers import blockers
@@ -14,6 +18,7 @@ from runner.queries.why.facts import Facts, read_facts
 from runner.queries.why.remedies import Remedy, remedies
 from runner.text.formatting import age, sentence_of, since, when
 from runner.text.sanitize import one_line
+from runner.text.times import format_moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,18 @@ async def why(tx: Transaction, id: int, zone: tzinfo) -> Why:
         TaskNotFound: no task has this id.
     """
     facts = await read_facts(tx, id)
-    return Why(facts.task, facts.at, verdict(facts), tuple(causes(facts, zone)), remedies(facts))
+    schedule = await schedule_of(tx, id)
+    reasons = [*causes(facts, zone), *([_scheduled(schedule, facts, zone)] if schedule else [])]
+    return Why(facts.task, facts.at, verdict(facts), tuple(reasons), remedies(facts))
+
+
+def _scheduled(schedule: TaskSchedule, facts: Facts, zone: tzinfo) -> Cause:
+    """The schedule that the task comes from, which may be the reason why it waits."""
+    name = one_line(schedule.id)
+    cause = "an operator ran it" if schedule.manual else f"the run of {format_moment(schedule.tick, zone)}"
+    overlap = f"; {Overlap(schedule.overlap).description}" if facts.parents and schedule.overlap in OVERLAPS else ""
+    text = f"Schedule {name} submitted it: {cause}{overlap}."
+    return Cause("schedule", text, f"runner schedules show {quote(schedule.id)}")
 
 
 def verdict(facts: Facts) -> str:

@@ -1,0 +1,260 @@
+"""`runner schedules list|show|preview|add|edit|pause|resume|run|delete`: periodic tasks."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from cyclopts import Group, Parameter
+
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.handlers import Modules, load_handlers
+from runner.cli.output import print_json, print_line
+from runner.cli.schedule_output import print_preview, print_schedule, print_schedules, schedule_document
+from runner.client.schedule import new_spec, spec_changes
+from runner.db.database import Database
+from runner.db.transaction import clock
+from runner.errors import InvalidInput, UnknownSchedule
+from runner.operations.results import Actor, local_actor
+from runner.operations.schedule import (
+    add_schedule,
+    delete_schedule,
+    edit_schedule,
+    pause_schedule,
+    resume_schedule,
+    run_schedule,
+)
+from runner.policy.schedule import parse_rule, upcoming
+from runner.queries.schedules import ScheduleRow, recent_starts
+from runner.queries.schedules import schedules as read_schedules
+from runner.settings import Settings
+from runner.text.formatting import distance
+from runner.text.operator import local_zone
+from runner.text.sanitize import one_line
+from runner.text.times import parse_moment
+
+Action = Literal["list", "show", "preview", "add", "edit", "pause", "resume", "run", "delete"]
+
+DAY = timedelta(days=1)
+
+
+@Parameter(name="*", group=Group("Schedule", sort_key=50))
+@dataclass(frozen=True, slots=True)
+class ScheduleOptions:
+    """The values of a schedule, for add, edit and preview.
+
+    Args:
+        cron: A cron line: "0 9 * * mon-fri", or a name: @daily.
+        every: A fixed rate instead: 5m.
+        after_end: The delay from the end of a run to the next one instead: 30s.
+        tz: Time zone of the cron line: Europe/Berlin; UTC by default.
+        payload: Arguments of each task, a JSON object.
+        misfire: Ticks missed while no runner was up: skip, once (the latest), or "all 10" (the latest ten).
+        overlap: A tick during a run: skip, queue, replace or allow.
+        jitter: Longest random delay of a task: 30s.
+        broadcast: Run each tick on every live runner: yes or no.
+        queue: Queue of the tasks.
+        priority: Priority of the tasks, 1 to 9.
+        key: Key of the tasks; by default the time of the tick.
+        max_attempts: Maximum number of attempts.
+        retry: Retry plan of the tasks.
+        timeout: Time limit of an attempt: 5m.
+        tag: Word to search by; may be repeated.
+    """
+
+    cron: str | None = None
+    every: str | None = None
+    after_end: str | None = None
+    tz: str | None = None
+    payload: str | None = None
+    misfire: str | None = None
+    overlap: str | None = None
+    jitter: str | None = None
+    broadcast: Literal["yes", "no"] | None = None
+    queue: str | None = None
+    priority: int | None = None
+    key: str | None = None
+    max_attempts: int | None = None
+    retry: str | None = None
+    timeout: str | None = None
+    tag: tuple[str, ...] = ()
+
+    def values(self) -> dict[str, Any]:
+        """The given values by the names that `new_spec` takes."""
+        values = {name: getattr(self, name) for name in self.__slots__ if getattr(self, name) not in (None, ())}
+        if "broadcast" in values:
+            values["broadcast"] = values["broadcast"] == "yes"
+        if "tag" in values:
+            values["tags"] = list(values.pop("tag"))
+        return values
+
+
+NO_OPTIONS = ScheduleOptions()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Request:
+    """How an action is done.
+
+    Args:
+        until: End of a pause: 30m, 14:30.
+        reason: The reason; recorded with the change.
+        json: Print one JSON document.
+    """
+
+    until: str | None = None
+    reason: str | None = None
+    json: bool = False
+
+
+NO_REQUEST = Request()
+
+
+async def schedules(
+    action: Action = "list",
+    id: str | None = None,
+    handler: str | None = None,
+    /,
+    *,
+    options: ScheduleOptions = NO_OPTIONS,
+    request: Request = NO_REQUEST,
+    handlers: Modules = (),
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """List, preview, add, edit, pause, resume, run or delete schedules.
+
+    runner schedules list                     all schedules, the next one first
+    runner schedules show ID                  one schedule: next ten times, last runs
+    runner schedules preview --cron LINE      the next ten times of a rule
+    runner schedules add ID HANDLER --every 5m
+    runner schedules edit ID --cron "0 9 * * mon-fri" --tz Europe/Berlin
+    runner schedules pause ID [--until 14:30] and resume ID
+    runner schedules run ID                   run it now, whatever its rule
+    runner schedules delete ID                a schedule that no code defines
+
+    If the handler is loaded, from -H or the configuration, the payload is checked
+    against its signature. Each change can be undone with runner undo.
+
+    Args:
+        action: list, show, preview, add, edit, pause, resume, run or delete.
+        id: The schedule.
+        handler: The handler of its tasks, for add.
+        options: Values of the schedule.
+        request: How the action is done.
+        handlers: A module that defines handlers; may be repeated.
+        connection: The database.
+    """
+    _check_words(action, id, handler, options, request)
+    settings = connection.settings(handlers=handlers or None)
+    if action == "preview":
+        return _preview(options, as_json=request.json)
+    async with open_database(settings, creates=action == "add") as database:
+        if action in ("list", "show"):
+            return await _print(database, id, as_json=request.json)
+        by = local_actor(request.reason)
+        sentence = await _change(database, settings, action, id or "", handler, options, request, by)
+        rows = await database.read(read_schedules, [id or ""])
+    if request.json:
+        print_json({"verb": action, "id": id, "schedule": schedule_document(rows[0]) if rows else None})
+    else:
+        print_line(sentence)
+        if rows and action in ("add", "edit", "resume"):
+            print_preview(rows[0].upcoming, rows[0].spec.timezone, datetime.now(UTC), count=3)
+    return Exit.OK
+
+
+def _check_words(
+    action: Action, id: str | None, handler: str | None, options: ScheduleOptions, request: Request
+) -> None:
+    """Reject words and options that an action does not take, instead of ignoring them."""
+    if action == "preview" and id is not None:
+        raise InvalidInput(why="preview takes a rule: --cron, --every or --after-end; show previews a schedule")
+    if action not in ("list", "preview") and id is None:
+        raise InvalidInput(why=f"name the schedule: runner schedules {action} ID")
+    if (handler is not None) != (action == "add"):
+        why = (
+            "name the handler of its tasks: runner schedules add ID HANDLER"
+            if action == "add"
+            else (f"schedules {action} takes one name")
+        )
+        raise InvalidInput(why=why)
+    if options.values() and action not in ("add", "edit", "preview"):
+        raise InvalidInput(why=f"schedules {action} changes no values; use schedules edit")
+    if request.until is not None and action != "pause":
+        raise InvalidInput(why="--until belongs to schedules pause")
+
+
+async def _change(
+    database: Database,
+    settings: Settings,
+    action: Action,
+    id: str,
+    handler: str | None,
+    options: ScheduleOptions,
+    request: Request,
+    by: Actor,
+) -> str:
+    """Execute an action and return a sentence about it."""
+    name, limit = one_line(id), int(settings.payload_limit)
+    match action:
+        case "add":
+            loaded = load_handlers(settings)
+            spec = new_spec(handler or "", options.values(), loaded.get(handler or ""))
+            await database.write(add_schedule, id, spec, by, limit)
+            if loaded and handler not in loaded:
+                print_stderr(
+                    f"runner: no handler named {one_line(handler or '')!r} is loaded; nothing checked the payload"
+                )
+            return f"added schedule {name}"
+        case "edit":
+            row = await _row(database, id)
+            changes = spec_changes(row.spec, options.values(), load_handlers(settings).get(row.spec.handler))
+            after = await database.write(edit_schedule, id, changes, by, version=row.version, payload_limit=limit)
+            return f"edited schedule {name}: {', '.join(after)}" if after else f"schedule {name} has these values"
+        case "pause":
+            at = await database.read(clock)
+            until = parse_moment(request.until, at, local_zone()) if request.until is not None else None
+            await database.write(pause_schedule, id, by, until)
+            end = f"resumes {distance(until, at)}" if until else f"resume with: runner schedules resume {name}"
+            return f"paused schedule {name}; {end}"
+        case "resume":
+            return f"schedule {name} {'resumed' if await database.write(resume_schedule, id, by) else 'was not paused'}"
+        case "run":
+            await database.write(run_schedule, id, by)
+            return f"requested a run of schedule {name}; a runner submits it within a second"
+        case _:
+            await database.write(delete_schedule, id, by)
+            return f"deleted schedule {name}"
+
+
+async def _row(database: Database, id: str) -> ScheduleRow:
+    rows = await database.read(read_schedules, [id])
+    if not rows:
+        raise UnknownSchedule(id=id, hint="")
+    return rows[0]
+
+
+async def _print(database: Database, id: str | None, *, as_json: bool) -> int:
+    rows = await database.read(read_schedules) if id is None else [await _row(database, id)]
+    at = await database.read(clock)
+    if id is not None:
+        print_json(schedule_document(rows[0])) if as_json else print_schedule(rows[0], at, local_zone())
+        return Exit.OK
+    starts = await database.read(recent_starts, DAY)
+    if as_json:
+        print_json({"schedules": [schedule_document(row) for row in rows]})
+    else:
+        print_schedules(rows, starts, at)
+    return Exit.OK
+
+
+def _preview(options: ScheduleOptions, *, as_json: bool) -> int:
+    spec = new_spec("preview", options.values(), None)
+    now = datetime.now(UTC)
+    ticks = upcoming(parse_rule(spec.rule, spec.timezone), now, 10)
+    if as_json:
+        print_json({"rule": spec.rule, "timezone": spec.timezone, "next": ticks})
+    else:
+        print_preview(ticks, spec.timezone, now)
+    return Exit.OK

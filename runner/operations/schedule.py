@@ -1,0 +1,239 @@
+"""schedule: add, edit, pause, resume, run and delete schedules."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction, clock
+from runner.db.types import bounded, next_version
+from runner.errors import DuplicateScheduleId, InvalidEdit, ScheduleConflict, ScheduleInCode, UnknownSchedule
+from runner.handlers.schedules import check_id
+from runner.model.schedule import SPEC_COLUMNS, ScheduleSpec
+from runner.model.text_limits import to_storable
+from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
+from runner.operations.pause import PAUSE
+from runner.operations.results import Actor
+from runner.policy.schedule_spec import check_spec
+
+PLANNED = ("rule", "timezone")
+"""The columns that the next tick depends on."""
+
+RESTORED = (*SPEC_COLUMNS, "declared", "module", "replaced", *PAUSE)
+"""The columns that an undo of a deletion brings back."""
+
+CLOSE = 0.6
+"""Similarity of a suggested id, from 0 to 1."""
+
+
+def target_of(id: str) -> str:
+    """Return the target of the audit entries of a schedule."""
+    return f"schedule {id}"
+
+
+async def add_schedule(
+    tx: Transaction, id: str, spec: ScheduleSpec, by: Actor, payload_limit: int | None = None
+) -> None:
+    """Add a schedule; a runner plans its first tick within a second.
+
+    Args:
+        tx: a writing transaction.
+        id: its id.
+        spec: its definition.
+        by: the author.
+        payload_limit: maximum size of the payload in bytes; None for no limit.
+
+    Raises:
+        InvalidSchedule: a value is not valid; nothing was changed.
+        DuplicateScheduleId: there is a schedule with this id.
+    """
+    check_id(id)
+    check_spec(spec, payload_limit)
+    table = tx.tables.schedule
+    insert = tx.dialect.insert(table).values(id=id, **spec.values()).on_conflict_do_nothing().returning(table.c.id)
+    if not (await tx.rows(insert)):
+        raise DuplicateScheduleId(id=id)
+    await record(tx, by, [AuditEntry("add", {}, spec.values(), target=target_of(id))])
+
+
+async def edit_schedule(
+    tx: Transaction,
+    id: str,
+    changes: Mapping[str, Any],
+    by: Actor,
+    *,
+    version: int | None = None,
+    payload_limit: int | None = None,
+) -> dict[str, Any]:
+    """Set columns of a schedule. The code of runners does not change them back.
+
+    Args:
+        tx: a writing transaction.
+        id: the schedule.
+        changes: new values by column of ScheduleSpec.
+        by: the author.
+        version: the expected version; None to edit any version.
+        payload_limit: maximum size of the payload in bytes; None for no limit.
+
+    Returns:
+        The values that changed; empty if it already had all of them.
+
+    Raises:
+        InvalidSchedule: a value is not valid; nothing was changed.
+        UnknownSchedule: there is no such schedule.
+        ScheduleConflict: it has changed since `version`.
+    """
+    row = await lock_schedule(tx, id, version)
+    spec = replace(ScheduleSpec.of(row), **changes)
+    check_spec(spec, payload_limit)
+    after = {name: value for name, value in spec.values().items() if value != row[name]}
+    if after:
+        before = {name: row[name] for name in after}
+        planned = {"next_at": None} if set(PLANNED) & after.keys() or row["error"] else {}
+        await change_schedule(tx, id, after | planned | {"error": None})
+        await record(tx, by, [AuditEntry("edit", before, after, target=target_of(id))])
+    return after
+
+
+async def pause_schedule(
+    tx: Transaction, id: str, by: Actor, until: datetime | None = None, *, version: int | None = None
+) -> dict[str, Any]:
+    """Stop the ticks of a schedule; a run that was submitted continues.
+
+    Args:
+        tx: a writing transaction.
+        id: the schedule.
+        by: the author and the reason.
+        until: when the pause ends automatically, aware; None for never. The ticks during a pause are not made up for.
+        version: the expected version; None for any.
+
+    Returns:
+        The pause.
+
+    Raises:
+        InvalidEdit: the end is not in the future.
+        UnknownSchedule: there is no such schedule.
+        ScheduleConflict: it has changed since `version`.
+    """
+    row = await lock_schedule(tx, id, version)
+    now = await clock(tx)
+    if until is not None and not (until.tzinfo and now < until and bounded(until)):
+        raise InvalidEdit(field="the end of the pause", value=str(until), why="it must be in the future")
+    pause = {
+        "paused_at": now,
+        "paused_until": until,
+        "paused_by": to_storable(by.operator, NAME_LIMIT),
+        "paused_why": None if by.reason is None else to_storable(by.reason, REASON_LIMIT),
+    }
+    await change_schedule(tx, id, pause | {"next_at": until})
+    await record(tx, by, [AuditEntry("pause", _pause_of(row), pause, target=target_of(id))])
+    return pause
+
+
+async def resume_schedule(tx: Transaction, id: str, by: Actor, *, version: int | None = None) -> bool:
+    """End the pause of a schedule; a runner plans its next tick.
+
+    Args:
+        tx: a writing transaction.
+        id: the schedule.
+        by: the author.
+        version: the expected version; None for any.
+
+    Returns:
+        False if it was not paused, and nothing was changed.
+
+    Raises:
+        UnknownSchedule: there is no such schedule.
+        ScheduleConflict: it has changed since `version`.
+    """
+    row = await lock_schedule(tx, id, version)
+    before = _pause_of(row)
+    if before:
+        await change_schedule(tx, id, dict.fromkeys(PAUSE) | {"next_at": None})
+        await record(tx, by, [AuditEntry("resume", before, {}, target=target_of(id))])
+    return bool(before)
+
+
+async def run_schedule(tx: Transaction, id: str, by: Actor) -> datetime:
+    """Ask for a run now, also of a paused schedule and beside an unfinished run; a runner submits it within a second.
+
+    Args:
+        tx: a writing transaction.
+        id: the schedule.
+        by: the author.
+
+    Returns:
+        The time of the request.
+
+    Raises:
+        UnknownSchedule: there is no such schedule.
+    """
+    row = await lock_schedule(tx, id)
+    now = await clock(tx)
+    await change_schedule(tx, id, {"run_requested_at": now})
+    before = {"run_requested_at": row["run_requested_at"]}
+    await record(tx, by, [AuditEntry("run", before, {"run_requested_at": now}, target=target_of(id))])
+    return now
+
+
+async def delete_schedule(tx: Transaction, id: str, by: Actor, *, version: int | None = None) -> None:
+    """Delete a schedule; its runs and their history stay.
+
+    Args:
+        tx: a writing transaction.
+        id: the schedule.
+        by: the author.
+        version: the expected version; None for any.
+
+    Raises:
+        ScheduleInCode: it comes from code that may add it again.
+        UnknownSchedule: there is no such schedule.
+        ScheduleConflict: it has changed since `version`.
+    """
+    row = await lock_schedule(tx, id, version)
+    if row["module"] is not None and row["paused_by"] != VANISHED_BY:
+        raise ScheduleInCode(id=id, module=row["module"])
+    table = tx.tables.schedule
+    await tx.execute(sa.delete(table).where(table.c.id == id))
+    await record(tx, by, [AuditEntry("delete", {name: row[name] for name in RESTORED}, {}, target=target_of(id))])
+
+
+VANISHED_BY = "runner"
+"""The author of the pause of a schedule that is no longer in the code; see runner.store.schedules.register."""
+
+
+async def lock_schedule(tx: Transaction, id: str, version: int | None = None) -> dict[str, Any]:
+    """Lock a schedule and return its row.
+
+    Raises:
+        UnknownSchedule: there is no such schedule.
+        ScheduleConflict: it has changed since `version`.
+    """
+    table = tx.tables.schedule
+    rows = (await tx.execute(sa.select(table).where(table.c.id == id).with_for_update())).mappings().all()
+    if not rows:
+        raise UnknownSchedule(id=id, hint=await _hint(tx, id))
+    if version is not None and rows[0]["version"] != version:
+        raise ScheduleConflict(id=id, seen=version, found=rows[0]["version"])
+    return dict(rows[0])
+
+
+async def _hint(tx: Transaction, id: str) -> str:
+    table = tx.tables.schedule
+    ids = [row.id for row in await tx.rows(sa.select(table.c.id).order_by(table.c.id).limit(1_000))]
+    close = difflib.get_close_matches(id, ids, 1, CLOSE)
+    return f"; did you mean {close[0]!r}" if close else ""
+
+
+async def change_schedule(tx: Transaction, id: str, values: Mapping[str, Any]) -> None:
+    """Set columns of a locked schedule, and raise its version."""
+    table = tx.tables.schedule
+    await tx.execute(sa.update(table).where(table.c.id == id).values(version=next_version(table.c.version), **values))
+
+
+def _pause_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The pause of a schedule; empty without one."""
+    return {name: row[name] for name in PAUSE} if row["paused_at"] is not None else {}

@@ -1,0 +1,62 @@
+"""runner schedules: from adding a schedule to undoing its deletion, and every wrong input with its reason."""
+
+import pytest
+
+from runner.cli.exit_codes import Exit
+from tests.cli.conftest import Call, Store
+
+
+@pytest.fixture
+def nightly(cli: Call, store: Store) -> str:
+    added = cli("schedules", "add", "nightly", "a.b", "--cron", "0 3 * * *", "--tz", "Europe/Berlin", "--priority", 5)
+    assert (added.code, added.out.splitlines()[0]) == (Exit.OK, "added schedule nightly")
+    assert " 03:00:00 CE" in added.out
+    return "nightly"
+
+
+def test_a_schedule_is_listed_shown_and_changed(cli: Call, nightly: str) -> None:
+    assert "daily at 03:00 Europe/Berlin" in cli("schedules").out
+    assert cli("schedules", "edit", nightly, "--every", "1h", "--queue", "mail").code == Exit.OK
+    shown = cli("schedules", "show", nightly, "--json").document
+    assert (shown["rule"], shown["options"]) == ("every 1h", '{"priority": 5, "queue": "mail"}')
+    assert len(shown["next"]) == 10
+    assert cli("schedules", "pause", nightly, "--until", "5m", "--reason", "deploy").code == Exit.OK
+    assert "by " in cli("schedules", "list").out
+    assert "deploy, resumes in " in cli("schedules", "list").out
+    assert cli("schedules", "resume", nightly).out.startswith("schedule nightly resumed")
+    assert cli("schedules", "run", nightly).code == Exit.OK
+    assert cli("schedules", "delete", nightly).code == Exit.OK
+    assert cli("schedules", "show", nightly).code == Exit.NOT_FOUND
+    last = cli("audit", "--json").document["changes"][0]
+    assert (last["verb"], last["target"]) == ("delete", "schedule nightly")
+    assert cli("undo", last["id"]).code == Exit.OK
+    assert cli("schedules", "show", nightly).code == Exit.OK
+
+
+def test_a_rule_is_previewed_without_a_database(cli: Call) -> None:
+    preview = cli("schedules", "preview", "--cron", "30 2 29 2 *", "--json")
+    assert [tick[5:16] for tick in preview.document["next"]] == ["02-29T02:30"] * 10
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (("add", "x"), Exit.BAD_INPUT, "name the handler"),
+        (("add", "x", "a.b"), Exit.BAD_INPUT, "give one of"),
+        (("add", "x", "a.b", "--cron", "61 * * * *"), Exit.BAD_INPUT, "Invalid value '61 * * * *' for `rule`"),
+        (("add", "x", "a.b", "--every", "1h", "--tz", "Mars"), Exit.BAD_INPUT, "no such time zone"),
+        (("add", "x", "a.b", "--every", "1h", "--payload", "[1]"), Exit.BAD_INPUT, "not a JSON object"),
+        (("add", "x", "a.b", "--every", "1h", "--misfire", "all"), Exit.BAD_INPUT, '"all N"'),
+        (("add", "nightly", "a.b", "--every", "1h"), Exit.CONFLICT, "There is a schedule with the id 'nightly'"),
+        (("pause",), Exit.BAD_INPUT, "name the schedule"),
+        (("pause", "nigtly"), Exit.NOT_FOUND, "did you mean 'nightly'"),
+        (("run", "nightly", "--every", "1h"), Exit.BAD_INPUT, "use schedules edit"),
+        (("resume", "nightly", "--until", "1h"), Exit.BAD_INPUT, "--until belongs to"),
+        (("preview", "nightly"), Exit.BAD_INPUT, "preview takes a rule"),
+    ],
+)
+def test_wrong_input_is_refused_with_its_reason(
+    cli: Call, nightly: str, words: tuple[str, ...], code: int, why: str
+) -> None:
+    refused = cli("schedules", *words)
+    assert (refused.code, why in refused.err) == (code, True), refused.err

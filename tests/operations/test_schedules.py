@@ -1,0 +1,206 @@
+"""Operations on schedules: each is checked, audited and undone, and none is lost to a concurrent one."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.types import db_now
+from runner.errors import (
+    DuplicateScheduleId,
+    InvalidEdit,
+    InvalidSchedule,
+    PayloadTooLarge,
+    ScheduleConflict,
+    ScheduleInCode,
+    UnknownSchedule,
+)
+from runner.model.schedule import ScheduleSpec
+from runner.operations.results import Actor
+from runner.operations.schedule import (
+    add_schedule,
+    delete_schedule,
+    edit_schedule,
+    pause_schedule,
+    resume_schedule,
+    run_schedule,
+)
+from runner.operations.undo import undo
+from runner.queries.audit import AuditRecord, audit
+from runner.queries.schedules import ScheduleRow, recent_starts, schedule_of, schedules
+from runner.queries.why.why import why
+from runner.store.schedules.tick import tick
+from tests.store.runners import Runner
+from tests.store.table import change
+
+BY = Actor("ana", "desk", "deploy")
+SPEC = ScheduleSpec("work", "every 1h")
+
+
+@pytest.fixture
+async def nightly(database: Database) -> str:
+    await database.write(add_schedule, "nightly", SPEC, BY)
+    return "nightly"
+
+
+async def row(database: Database, id: str = "nightly") -> ScheduleRow:
+    (found,) = await database.read(schedules, [id])
+    return found
+
+
+async def log(database: Database) -> list[AuditRecord]:
+    return await database.read(audit)
+
+
+async def undo_last(database: Database) -> list[str]:
+    (last, *_) = await log(database)
+    result = await database.write(undo, [last.id], BY)
+    return [skipped.why for skipped in result.skipped]
+
+
+async def tick_now(database: Database) -> list[int]:
+    return [task for each in await database.write(tick) for task in each.tasks]
+
+
+async def make_due(database: Database) -> None:
+    table = database.tables.schedule
+    await change(database, sa.update(table).values(next_at=db_now()))
+
+
+async def test_every_operation_is_recorded_and_undone(database: Database, nightly: str) -> None:
+    before = await row(database)
+    await database.write(edit_schedule, nightly, {"rule": "every 2h", "misfire": "skip"}, BY)
+    edited = await row(database)
+    assert (edited.spec.rule, edited.spec.misfire) == ("every 2h", "skip")
+    assert await undo_last(database) == []
+    assert (await row(database)).spec == before.spec
+    await database.write(pause_schedule, nightly, BY)
+    assert (await row(database)).pause is not None
+    assert await undo_last(database) == []
+    assert (await row(database)).pause is None
+    await database.write(run_schedule, nightly, BY)
+    assert await undo_last(database) == []
+    assert await tick_now(database) == []
+    await database.write(delete_schedule, nightly, BY)
+    assert await database.read(schedules, [nightly]) == []
+    assert await undo_last(database) == []
+    assert (await row(database)).spec == before.spec
+    entries = await log(database)
+    assert {entry.target for entry in entries} == {"schedule nightly"}
+    assert [entry.verb for entry in reversed(entries) if entry.undo_of is None] == [
+        *("add", "edit", "pause", "run", "delete")
+    ]
+    assert all(entry.operator == "ana" and entry.reason == "deploy" for entry in entries)
+
+
+async def test_an_undo_is_refused_when_a_later_change_would_be_lost(database: Database, nightly: str) -> None:
+    await database.write(edit_schedule, nightly, {"rule": "every 2h"}, BY)
+    (entry, *_) = await log(database)
+    await database.write(edit_schedule, nightly, {"rule": "every 3h"}, BY)
+    result = await database.write(undo, [entry.id], BY)
+    assert [skipped.why for skipped in result.skipped] == ["the schedule has changed since"]
+    assert (await row(database)).spec.rule == "every 3h"
+
+
+async def test_a_run_that_was_submitted_cannot_be_withdrawn(database: Database, nightly: str) -> None:
+    await tick_now(database)
+    await database.write(run_schedule, nightly, BY)
+    assert len(await tick_now(database)) == 1
+    assert await undo_last(database) == ["its task has been submitted: terminate that instead"]
+
+
+async def test_an_edit_of_an_old_version_is_refused(database: Database, nightly: str) -> None:
+    seen = (await row(database)).version
+    await database.write(pause_schedule, nightly, BY)
+    with pytest.raises(ScheduleConflict, match=f"version {seen}: it is at version {seen + 1}"):
+        await database.write(edit_schedule, nightly, {"rule": "every 2h"}, BY, version=seen)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "why"),
+    [
+        ({"rule": "61 * * * *"}, InvalidSchedule, "bad minute"),
+        ({"timezone": "Mars/Olympus"}, InvalidSchedule, "no such time zone"),
+        ({"payload": "[]"}, InvalidSchedule, "not a JSON object"),
+        ({"payload": '{"text": "' + "x" * 100 + '"}'}, PayloadTooLarge, "limit is 50"),
+    ],
+)
+async def test_a_wrong_value_is_refused_and_nothing_changes(
+    database: Database, nightly: str, changes: dict[str, Any], error: type[Exception], why: str
+) -> None:
+    before = await row(database)
+    with pytest.raises(error, match=why):
+        await database.write(edit_schedule, nightly, changes, BY, payload_limit=50)
+    assert await row(database) == before
+
+
+async def test_unknown_and_duplicate_ids_are_refused(database: Database, nightly: str) -> None:
+    with pytest.raises(UnknownSchedule, match="did you mean 'nightly'"):
+        await database.write(pause_schedule, "nigtly", BY)
+    with pytest.raises(DuplicateScheduleId):
+        await database.write(add_schedule, nightly, SPEC, BY)
+    with pytest.raises(InvalidSchedule, match="1 to 200 characters"):
+        await database.write(add_schedule, "", SPEC, BY)
+    with pytest.raises(InvalidEdit, match="in the future"):
+        await database.write(pause_schedule, nightly, BY, datetime(2000, 1, 1, tzinfo=UTC))
+
+
+async def test_a_schedule_in_the_code_is_paused_instead_of_deleted(database: Database, nightly: str) -> None:
+    table = database.tables.schedule
+    await change(database, sa.update(table).values(module="shop.reports"))
+    with pytest.raises(ScheduleInCode, match=r"shop\.reports"):
+        await database.write(delete_schedule, nightly, BY)
+    await change(database, sa.update(table).values(paused_at=db_now(), paused_by="runner"))
+    await database.write(delete_schedule, nightly, BY)
+    assert await database.read(schedules, [nightly]) == []
+
+
+async def test_a_resumed_schedule_makes_up_for_nothing(database: Database, nightly: str) -> None:
+    await database.write(pause_schedule, nightly, BY)
+    assert await tick_now(database) == []
+    assert await database.write(resume_schedule, nightly, BY)
+    assert not await database.write(resume_schedule, nightly, BY)
+    assert await tick_now(database) == []
+    planned = (await row(database)).next_at
+    assert planned is not None
+    assert planned > datetime.now(UTC)
+
+
+async def test_a_schedule_shows_its_runs_with_their_lateness(database: Database, nightly: str, runner: Runner) -> None:
+    await make_due(database)
+    (first,) = await tick_now(database)
+    (task,) = await runner.claim()
+    await runner.end(task)
+    await make_due(database)
+    (second,) = await tick_now(database)
+    shown = await row(database)
+    assert [run.task_id for run in shown.runs] == [second, first]
+    assert [run.waits for run in shown.runs] == [True, False]
+    late = shown.runs[1].late
+    assert late is not None
+    assert timedelta(0) <= late < timedelta(minutes=5)
+    assert shown.lateness(datetime.now(UTC) + timedelta(minutes=9)) is not None
+    assert len(shown.upcoming) == 10
+    assert len(await database.read(recent_starts, timedelta(hours=1))) == 2
+
+
+async def test_why_names_the_schedule_of_a_task_and_its_overlap(database: Database) -> None:
+    await database.write(add_schedule, "queued", ScheduleSpec("work", "every 1m", overlap="queue"), BY)
+    tasks: list[int] = []
+    for _ in range(2):
+        await make_due(database)
+        tasks += await tick_now(database)
+    assert len(tasks) == 2
+    schedule = await database.read(schedule_of, tasks[1])
+    assert schedule is not None
+    assert (schedule.id, schedule.manual) == ("queued", False)
+    texts = list(sentences(await database.read(why, tasks[1], UTC)))
+    assert any(f"It depends on task {tasks[0]}" in text for text in texts)
+    assert any("Schedule queued submitted it" in text and "waits for its end" in text for text in texts)
+
+
+def sentences(explanation: Any) -> Iterable[str]:
+    return (cause.text for cause in explanation.causes)
