@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 from runner.cli.output import TableColumn, plain, print_line, print_pairs, print_table, print_title
 from runner.model.schedule import SPEC_COLUMNS, Overlap, TickOutcome
+from runner.model.task import Shown
 from runner.policy.schedule import describe
 from runner.policy.schedule_spec import OVERLAPS
 from runner.queries.schedules import ScheduleRow, ScheduleRun
@@ -84,7 +85,10 @@ def sign_of(run: ScheduleRun) -> str:
         return SIGNS[TickOutcome(run.outcome)]
     if run.task is None:
         return "·"
-    return {"succeeded": "•", "dead": "✗", "cancelled": "⊘", "retrying": "↻"}.get(run.task.shown.value, "○")
+    return _STATE_SIGNS.get(run.task.shown, "○")
+
+
+_STATE_SIGNS = {Shown.SUCCEEDED: "•", Shown.DEAD: "✗", Shown.CANCELLED: "⊘", Shown.RETRYING: "↻"}
 
 
 def note_of(row: ScheduleRow, at: datetime) -> str:

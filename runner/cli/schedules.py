@@ -59,6 +59,7 @@ class ScheduleOptions:
         max_attempts: Maximum number of attempts.
         retry: Retry plan of the tasks.
         timeout: Time limit of an attempt: 5m.
+        expires: Cancel a task that has not started this much later: 1h.
         tag: Word to search by; may be repeated.
     """
 
@@ -77,6 +78,7 @@ class ScheduleOptions:
     max_attempts: int | None = None
     retry: str | None = None
     timeout: str | None = None
+    expires: str | None = None
     tag: tuple[str, ...] = ()
 
     def values(self) -> dict[str, Any]:

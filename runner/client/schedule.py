@@ -8,7 +8,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 from runner.client.handler import TaskHandler
 from runner.errors import InvalidPayload, InvalidSchedule
-from runner.handlers.options import convert
+from runner.handlers.options import SETTABLE, convert
 from runner.handlers.registry import Handler
 from runner.handlers.schedules import SCHEDULE_OPTIONS, SCHEDULES, DeclaredSchedule, check_id, write_options
 from runner.model.duration import parse_duration
@@ -30,6 +30,7 @@ class ScheduledTaskOptions(TypedDict, total=False):
     max_attempts: int
     retry: str
     timeout: Delay
+    expires: Delay
     tags: Iterable[str]
     bucket: int
 
@@ -64,7 +65,7 @@ def schedule(  # noqa: PLR0913 - one argument per column that a schedule has
         jitter: longest random delay of a task after its tick.
         broadcast: run each tick on every live runner that has the handler.
         options: options of the tasks, as in `handler.options`: queue, priority, key (by default the time of the tick,
-            such as 2026-11-22T09:00:00Z), max_attempts, retry, timeout, tags, bucket.
+            such as 2026-11-22T09:00:00Z), max_attempts, retry, timeout, expires, tags, bucket.
 
     Raises:
         InvalidSchedule: a value is not valid.
@@ -107,8 +108,9 @@ class ScheduleDecorator:
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert task options from Python into values for JSON."""
     values = {name: value for name, value in options.items() if value is not None}
-    if "timeout" in values:
-        values["timeout"] = parse_duration(values["timeout"]).total_seconds()
+    for name in values:
+        if SETTABLE[name].type == "float":
+            values[name] = parse_duration(values[name]).total_seconds()
     if "tags" in values:
         convert({"tags": values["tags"]})  # rejects a single string, which would become a list of letters
         values["tags"] = list(values["tags"])

@@ -21,6 +21,8 @@ class ScheduleFunctions:
     Each function has a form with `_async` at the end of its name, to await on an event loop.
     """
 
+    __name__ = "schedules"
+
     def all(self) -> "list[ScheduleRow]":
         """Return all schedules with their last runs, the next one first."""
         rows: list[ScheduleRow] = _wait("schedules.all", _all)
