@@ -108,9 +108,8 @@ class ScheduleDecorator:
 def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Convert task options from Python into values for JSON."""
     values = {name: value for name, value in options.items() if value is not None}
-    for name in values:
-        if SETTABLE[name].type == "float":
-            values[name] = parse_duration(values[name]).total_seconds()
+    lengths = {name: value for name, value in values.items() if SETTABLE[name].type == "float"}
+    values |= {name: parse_duration(value).total_seconds() for name, value in lengths.items()}
     if "tags" in values:
         convert({"tags": values["tags"]})  # rejects a single string, which would become a list of letters
         values["tags"] = list(values["tags"])

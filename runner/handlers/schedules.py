@@ -14,7 +14,9 @@ from runner.model.schedule import ScheduleSpec
 from runner.model.text_limits import require_name
 
 SCHEDULE_OPTIONS = tuple(
-    name for name, option in SETTABLE.items() if option.type is not None and name not in ("run_at", "delay", "expires_at")
+    name
+    for name, option in SETTABLE.items()
+    if option.type is not None and name not in ("run_at", "delay", "expires_at")
 )
 """The task options that a schedule sets for its tasks: those that do not depend on the time or on other tasks."""
 

@@ -27,7 +27,7 @@ def test_a_schedule_is_listed_shown_and_changed(cli: Call, nightly: str) -> None
     assert cli("schedules", "run", nightly).code == Exit.OK
     assert cli("schedules", "delete", nightly).code == Exit.OK
     assert cli("schedules", "show", nightly).code == Exit.NOT_FOUND
-    last = cli("audit", "--json").document["changes"][0]
+    last = cli("audit", "--json").document["entries"][0]
     assert (last["verb"], last["target"]) == ("delete", "schedule nightly")
     assert cli("undo", last["id"]).code == Exit.OK
     assert cli("schedules", "show", nightly).code == Exit.OK
