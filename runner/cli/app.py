@@ -57,6 +57,7 @@ CLI_COMMANDS = (
     CliCommand("edit", OPERATE, "Change when and how one task runs.", "edit"),
     CliCommand("pause", OPERATE, "Stop starting the tasks of a queue or a handler.", "pause"),
     CliCommand("resume", OPERATE, "End a pause.", "pause"),
+    CliCommand("limit", OPERATE, "Limit the tasks of a queue or a handler over all runners.", "limit"),
     CliCommand("undo", OPERATE, "Undo a change or a whole change group.", "undo"),
     CliCommand("drain", OPERATE, "Ask a runner to finish its tasks and exit.", "drain"),
     CliCommand("resize", OPERATE, "Ask a runner to run more or fewer tasks in parallel.", "drain"),

@@ -13,7 +13,7 @@ from runner.client.submission import Call, Submission, task_handle, task_handles
 from runner.errors import InvalidHandler
 from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent
-from runner.handlers.derived import Bucket
+from runner.handlers.derived import Bucket, Tenant
 from runner.handlers.options import convert
 from runner.handlers.order import OrderKey
 from runner.handlers.registry import REGISTRY, Handler, OnError, Options
@@ -119,6 +119,7 @@ class TaskHandler(Handler, Generic[P, F, R]):
         timeout: Delay | None = None,
         tags: Iterable[str] = (),
         bucket: Bucket | None = None,
+        tenant: Tenant | None = None,
         unique_key: UniqueKey | None = None,
         unique: str | None = None,
         on_duplicate: Duplicate | None = None,
@@ -143,6 +144,8 @@ class TaskHandler(Handler, Generic[P, F, R]):
             timeout: time allowed for one attempt: text ("30s"), seconds or timedelta.
             tags: words to search by.
             bucket: 0 to 999, which spreads tasks over runners, or a function of the call's arguments; default: random.
+            tenant: customer, account or host that the task belongs to, for limits per tenant, or a function of the
+                call's arguments.
             unique_key: key that no other task of the handler may hold, or a function of the call's arguments.
             unique: how long the task holds the key: "until finished", "until started", "forever", or for example "for
                 1h". "debounce 5s" holds it until the task starts, and each duplicate replaces the waiting task and
@@ -163,7 +166,7 @@ class TaskHandler(Handler, Generic[P, F, R]):
         values = self.defaults.at_submit() | convert(given)
         if retry is not None:
             values["retry"] = str(parse_plan(retry))
-        rules = Rules.read(unique_key, unique, on_duplicate, bucket, order_key, order_on_failure)
+        rules = Rules.read(unique_key, unique, on_duplicate, bucket, tenant, order_key, order_on_failure)
         return Submission(self, NewTask(self.name, **values), self._rules(rules), tx)
 
     def _rules(self, rules: Rules) -> Rules:
@@ -216,6 +219,7 @@ def handler(  # noqa: PLR0913 - one argument per task option
     expires: Delay | None = None,
     on_error: OnError = "retry",
     bucket: Bucket | None = None,
+    tenant: Tenant | None = None,
     unique_key: UniqueKey | None = None,
     unique: str | None = None,
     on_duplicate: Duplicate | None = None,
@@ -236,6 +240,7 @@ def handler(  # noqa: PLR0913 - one argument per task option
         on_error: how to treat exceptions: "retry", "dead", classes that mean dead, or a function that takes the
             exception and returns an outcome.
         bucket: as in `options`.
+        tenant: as in `options`.
         unique_key: as in `options`.
         unique: as in `options`.
         on_duplicate: as in `options`.
@@ -259,7 +264,7 @@ def handler(  # noqa: PLR0913 - one argument per task option
         why = 'use @handler("name"), with the name under which tasks store it'
         raise InvalidHandler(name=getattr(name, "__name__", ""), why=why)
     plan = str(parse_plan(retry)) if retry is not None else None
-    rules = Rules.read(unique_key, unique, on_duplicate, bucket, order_key, order_on_failure)
+    rules = Rules.read(unique_key, unique, on_duplicate, bucket, tenant, order_key, order_on_failure)
     limits = (_seconds(timeout), max_attempts, priority, _seconds(expires))
     return _Decorator(name, Options(queue, plan, *limits, on_error, rules))
 

@@ -11,6 +11,7 @@ from math import inf
 
 from runner.db.database import Database
 from runner.db.types import EARLIEST
+from runner.engine.limited_claims import LimitedClaims
 from runner.engine.slots import InFlight, Slots, width_of
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
@@ -77,6 +78,7 @@ class Claimer:
         self._on_start = on_start
         self._on_duplicate = on_duplicate
         self.lanes = Lanes(self._accepts, LanePosition(database.dialect.instant(EARLIEST), 0))
+        self._limited = LimitedClaims(database, self.lanes, defaults, self._slots)
         self._pace = Pace()
         self._back_off = BackOff()
         self._retry_at = 0.0
@@ -135,6 +137,7 @@ class Claimer:
         finally:
             self.work_left |= self._scan_pending
             self._scan_done.set()
+            self._limited.schedule(self._scan_again, self._context)
 
     def rescan(self) -> None:
         """Schedule a scan if due tasks may remain. Call it when a slot is free or the database is back."""
@@ -180,33 +183,40 @@ class Claimer:
 
     def _enough_room(self) -> bool:
         """True if the slots of a due lane have room for a claim of reasonable size."""
-        pools = {self._slots(lane) for lane in self.lanes.places}
+        pools = {self._slots(lane) for lane in (*self.lanes.places, *self.lanes.limited.ready(time.monotonic()))}
         return not pools or any(slots.room() >= min(self._batch, max(1, slots.size // 4)) for slots in pools)
 
     async def _scan(self) -> None:
         self.work_left = False
         if self._submitted:
             self.lanes.recall()
-        surveyed = not self.lanes or (self._pace.is_due(time.monotonic()) and not self._submitted)
+        now = time.monotonic()
+        surveyed = not self.lanes.has_ready(now) or (self._pace.is_due(now) and not self._submitted)
         if surveyed:
             await self._survey()
         self._submitted = False
         total = 0
-        while self.lanes and self._allowed():
+        while self.lanes.has_ready(time.monotonic()) and self._allowed():
             claimed_count = await self._claim_round()
             if claimed_count is None:
                 self.work_left = True
                 break
             total += claimed_count
-            if surveyed and not total and not self.lanes:
+            if surveyed and not total and not self.lanes.has_ready(time.monotonic()):
                 # A survey also returns tasks that a claim skips, e.g. suspects: do not loop. Other lanes come next.
                 self._skip = self._skipped + MANY if self._many else 0
                 break
-            if not self.lanes or self._pace.is_due(time.monotonic()):
+            if not self.lanes.has_ready(time.monotonic()) or self._pace.is_due(time.monotonic()):
                 await self._survey()
                 surveyed, total = True, 0
             await asyncio.sleep(0)
         await self._claim_suspects()
+
+    def task_ended(self, task: Claimed) -> None:
+        """Try the lanes again that wait for the end of such a task; `rescan` follows."""
+        if self.lanes.limited.ended(task.queue, task.handler):
+            self.work_left = True
+            self._scan_pending |= not self._scan_done.is_set()
 
     def _allowed(self) -> bool:
         return self.open and self._may_claim() and time.monotonic() >= self._retry_at
@@ -238,19 +248,38 @@ class Claimer:
 
     async def _claim_round(self) -> int | None:
         """Claim once per pool of slots and return the number of tasks; None if no due lane has a free slot."""
-        claimed_count = None
+        counts: list[int | None] = []
         for slots in (self._in_flight.on_loop, self._in_flight.in_threads):
-            lanes = self.lanes.first(self.lanes.places, lambda lane: self._slots(lane) is slots)  # noqa: B023
-            limit = min(slots.room(), self._batch)
-            if not lanes or limit <= 0:
-                continue
-            starts = limit <= slots.free_count
-            with self._claim_pending():
-                claimed = await self._database.write_single(claim, self.claimant, lanes, self._defaults, limit, starts)
-                self.lanes.advance(lanes, claimed, limit)
-                self._take(claimed, slots, prefetched=not starts)
-            claimed_count = (claimed_count or 0) + len(claimed)
-        return claimed_count
+            turns = self._limited.turns(slots)
+            counts.append(await self._claim_limited(slots, turns.first))
+            counts.append(await self._claim_places(slots))
+            counts.append(await self._claim_limited(slots, turns.last))
+        claimed = [count for count in counts if count is not None]
+        return sum(claimed) if claimed else None
+
+    async def _claim_places(self, slots: Slots) -> int | None:
+        """Claim from the lanes of a pool without limits."""
+        lanes = self.lanes.first(self.lanes.places, lambda lane: self._slots(lane) is slots)
+        limit = min(slots.room(), self._batch)
+        if not lanes or limit <= 0:
+            return None
+        starts = limit <= slots.free_count
+        with self._claim_pending():
+            claimed = await self._database.write_single(claim, self.claimant, lanes, self._defaults, limit, starts)
+            self.lanes.advance(lanes, claimed, limit)
+            self._take(claimed, slots, prefetched=not starts)
+        return len(claimed)
+
+    async def _claim_limited(self, slots: Slots, lanes: list[Lane]) -> int | None:
+        """Claim from lanes of a pool with limits."""
+        limit = min(slots.room(), self._batch)
+        if not lanes or limit <= 0:
+            return None
+        starts = limit <= slots.free_count
+        with self._claim_pending():
+            claimed = await self._limited.claim(self.claimant, lanes, limit, starts)
+            self._take(claimed, slots, prefetched=not starts)
+        return len(claimed)
 
     async def _claim_suspects(self) -> None:
         while self._may_claim_suspects() and (
@@ -265,6 +294,7 @@ class Claimer:
             return []
         with self._claim_pending():
             claimed = await self._database.write_single(claim_suspect, self.claimant, lanes, self._defaults, ask)
+            claimed = claimed or await self._limited.claim_suspect(self.claimant, ask.width)
             for task in claimed:
                 self._take([task], self._slots(Lane(task.queue, task.handler, task.priority)))
         return claimed

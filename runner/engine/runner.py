@@ -90,16 +90,12 @@ class Engine:
         in_flight = self.worker.in_flight
         self.scheduler = Scheduler(self.database, handlers, settings, self._on_submit)
         own_identity = identity(handlers, settings.queues, in_flight)._replace(schedules=self.scheduler.fingerprints)
-        self.lease = Lease(
-            self.database,
-            settings.lease_timeout.total_seconds(),
-            own_identity,
-            settings.heartbeat_interval.total_seconds(),
-        )
+        lease, beat = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
+        self.lease = Lease(self.database, lease, own_identity, beat)
         self.rescue_loop = RescueLoop(
             self.database,
             self.lease,
-            settings.lease_timeout.total_seconds(),
+            lease,
             self.metrics,
             self.dependency_resolver,
             self.readiness.hooks,
@@ -107,6 +103,7 @@ class Engine:
         )
         self.watchdog = Watchdog(settings, self.database, self.lease, in_flight.tasks.values)
         self.claimer = self._make_claimer()
+        self.worker.on_settled = self.claimer.task_ended
         self.reconciler = Reconciler(self.database, in_flight, self.claimer, self._scan_soon)
         self._stop = asyncio.Event()
         self.tried = asyncio.Event()
@@ -127,6 +124,7 @@ class Engine:
 
     def _make_claimer(self) -> Claimer:
         settings, handlers = self.settings, self.handlers
+        lease, beat = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         return Claimer(
             self.database,
             self.readiness.claimable,
@@ -134,7 +132,7 @@ class Engine:
             frozenset(settings.queues),
             self.worker.in_flight,
             settings.claim_batch_size,
-            Proof(group=settings.heartbeat_interval.total_seconds(), alone=settings.lease_timeout.total_seconds()),
+            Proof(group=beat, alone=lease),
             may_claim_suspects=lambda: self.rescue_loop.done,
             may_claim=lambda: self.lease.is_valid and not self.worker.buffer.stalled and not self.worker.buffer.full,
             on_claimed=self.metrics.count_arrivals,

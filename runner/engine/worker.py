@@ -68,6 +68,8 @@ class Worker:
     ) -> None:
         self._hooks = readiness.hooks
         self._database = database
+        self.on_settled: Callable[[Claimed], None] = _ignore
+        """Called with each task of which the outcome is written, before `on_room`; the runner sets it."""
         self._on_final = on_final
         self._retry = settings.retry
         self._may_start = may_start
@@ -224,6 +226,7 @@ class Worker:
         task = running.task
         running.settled = True
         self.in_flight.remove(running)
+        self.on_settled(task)
         self.metrics.add("succeed", task.queue, task.handler, task.attempt, took)
         self._on_final(FinishedParent(task.id, task.handler, task.key))
         self._publish(running, "succeed", outcome, took)
@@ -250,6 +253,7 @@ class Worker:
         for running, settlement in batch:
             task = running.task
             self.in_flight.remove(running)
+            self.on_settled(task)
             verb = settled.verbs.get(task.id) or settled.written.get(task.id)
             if verb is None:
                 self.metrics.verbs["fenced"] += 1
@@ -273,6 +277,10 @@ class Worker:
         """Call the hooks for the end of an attempt."""
         if self._hooks.listens(verb):
             self._hooks.publish(attempt_end(running, verb, outcome, duration))
+
+
+def _ignore(_task: Claimed) -> None:
+    """Do nothing."""
 
 
 def log_unfinished(running: Running) -> None:

@@ -133,6 +133,7 @@ FIELDS = {
         Field("handler", FieldKind.TEXT, _NAME, "handler name", "handler:smtp.send handler:smtp.*"),
         Field("state", FieldKind.STATE, _CHOICE, "state, stored or displayed", "state:dead,retrying"),
         Field("key", FieldKind.TEXT, _NAME, "business key; * matches any", "key:order-17 key:* -key:*"),
+        Field("tenant", FieldKind.TEXT, _NAME, "tenant", "tenant:acme -tenant:*"),
         Field("unique", FieldKind.TEXT, _NAME, "unique key", "unique:user-7 unique:*"),
         Field("error", FieldKind.TEXT, _MESSAGE, "last error", "error~Timeout error:OSError*"),
         Field("failure", FieldKind.TEXT, _CHOICE, "failure group of an attempt", "failure:3fa91c0a77e2b1d4"),

@@ -62,6 +62,30 @@ def _parameters(function: Callable[..., Any]) -> tuple[str, ...] | None:
     return None if any(item.kind is ANY_NAME for item in parameters) else tuple(item.name for item in parameters)
 
 
+Tenant: TypeAlias = str | Callable[..., str | None]
+"""The tenant of a task, or a function that returns it, or None for no tenant, from the call's arguments."""
+
+
+def tenant_of(tenant: Tenant | None, handler: str, arguments: Callable[[], Mapping[str, Any]]) -> str | None:
+    """Return the tenant of a call; None for none.
+
+    Args:
+        tenant: the task option.
+        handler: handler name.
+        arguments: returns the call's arguments, including defaults.
+
+    Raises:
+        InvalidPayload: the function failed or did not return text.
+    """
+    if not callable(tenant):
+        return tenant
+    name = derive("tenant", tenant, handler, arguments())
+    if name is not None and not isinstance(name, str):
+        why = f"its tenant function returned {type(name).__name__}, not text; use str(...)"
+        raise InvalidPayload(handler=handler, why=why)
+    return name
+
+
 Bucket: TypeAlias = int | Callable[..., int]
 """A number from 0 to BUCKETS - 1, or a function that computes a whole number from the call's arguments.
 

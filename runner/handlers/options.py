@@ -257,6 +257,13 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         help="A number from 0 to 999 to spread tasks by; random by default.",
     ),
     TaskOption(
+        name="tenant",
+        column="tenant",
+        check=_check_queue,
+        default="call",
+        help="The customer, account or host that the task belongs to, for limits per tenant.",
+    ),
+    TaskOption(
         name="unique_key",
         type=None,
         column="unique_key",

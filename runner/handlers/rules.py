@@ -1,11 +1,11 @@
-"""Rules: the options of a handler from which each call derives its unique key and its bucket."""
+"""Rules: the options of a handler from which each call derives its unique key, bucket and tenant."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple, Self
 
 from runner.errors import InvalidTask
-from runner.handlers.derived import Bucket, bucket_of, require_names
+from runner.handlers.derived import Bucket, Tenant, bucket_of, require_names, tenant_of
 from runner.handlers.order import Order, OrderKey
 from runner.handlers.signature import Signature
 from runner.handlers.unique import Unique, UniqueKey
@@ -19,11 +19,13 @@ class Rules(NamedTuple):
         once: unique key options; None without deduplication.
         bucket: bucket option; None for a random bucket.
         order: order options; None for tasks that run in any order.
+        tenant: tenant option; None for no tenant.
     """
 
     once: Unique | None = None
     bucket: Bucket | None = None
     order: Order | None = None
+    tenant: Tenant | None = None
 
     @classmethod
     def read(
@@ -32,6 +34,7 @@ class Rules(NamedTuple):
         unique: str | None = None,
         on_duplicate: str | None = None,
         bucket: Bucket | None = None,
+        tenant: Tenant | None = None,
         order_key: OrderKey | None = None,
         order_on_failure: str | None = None,
     ) -> Self:
@@ -43,13 +46,14 @@ class Rules(NamedTuple):
         no_key = unique_key is None and unique is None and on_duplicate is None
         once = None if no_key else Unique.read(unique_key, unique, on_duplicate)
         unordered = order_key is None and order_on_failure is None
-        return cls(once, bucket, None if unordered else Order.read(order_key, order_on_failure))
+        return cls(once, bucket, None if unordered else Order.read(order_key, order_on_failure), tenant)
 
     def over(self, general: "Rules") -> "Rules":
         """Return these rules, completed from more general ones."""
         once = self.once.over(general.once) if self.once and general.once else self.once or general.once
         order = self.order.over(general.order) if self.order and general.order else self.order or general.order
-        return Rules(once, general.bucket if self.bucket is None else self.bucket, order)
+        bucket = general.bucket if self.bucket is None else self.bucket
+        return Rules(once, bucket, order, general.tenant if self.tenant is None else self.tenant)
 
     def require_keys(self) -> None:
         """Reject options that need a key, without one.
@@ -71,8 +75,9 @@ class Rules(NamedTuple):
         for options in (self.once, self.order):
             if options is not None:
                 options.require(signature)
-        if callable(self.bucket):
-            require_names("bucket", self.bucket, signature)
+        for option, function in (("bucket", self.bucket), ("tenant", self.tenant)):
+            if callable(function):
+                require_names(option, function, signature)
 
     def applied(self, task: NewTask, arguments: Callable[[], Mapping[str, Any]]) -> NewTask:
         """Return a task with its derived values.
@@ -88,7 +93,9 @@ class Rules(NamedTuple):
         cached_arguments = cache(arguments)
         unique = self.once.of(task.handler, cached_arguments) if self.once else None
         order = self.order.of(task.handler, cached_arguments) if self.order else None
-        task = task._replace(unique=unique, order=order, bucket=bucket_of(self.bucket, task.handler, cached_arguments))
+        bucket = bucket_of(self.bucket, task.handler, cached_arguments)
+        tenant = tenant_of(self.tenant, task.handler, cached_arguments)
+        task = task._replace(unique=unique, order=order, bucket=bucket, tenant=tenant)
         if unique is None or self.once is None or self.once.window is None:
             return task
         if task.run_at is not None or task.delay is not None:

@@ -260,6 +260,7 @@ class NewTask(NamedTuple):
         trace: W3C traceparent.
         submitted_by: name of the submitter.
         bucket: 0 to BUCKETS - 1; None for a random one.
+        tenant: customer, account or host that it belongs to, for limits per tenant.
         unique: unique key; None without deduplication.
         after: dependencies; None without any.
         order: order key; None for a task that runs in any order.
@@ -281,6 +282,7 @@ class NewTask(NamedTuple):
     trace: str | None = None
     submitted_by: str | None = None
     bucket: int | None = None
+    tenant: str | None = None
     unique: UniqueSpec | None = None
     after: tuple[DependsOn, ...] | None = None
     order: OrderSpec | None = None

@@ -16,6 +16,7 @@ from runner.db.recorder import Recording
 from runner.db.transaction import Transaction
 from runner.errors import NoSqlEquivalent
 from runner.operations.bulk import Operation
+from runner.operations.limit import LimitEdit, read_entry, set_limits
 from runner.operations.lock import LockedTask, read_tasks
 from runner.operations.pause import PauseTarget, pause_of, registry_of
 from runner.operations.results import Actor, Result, Target
@@ -221,6 +222,28 @@ async def _same_pause(tx: Transaction, place: PauseTarget) -> Guard:
         return Guard(same, f"{place}, if its pause has not changed", failure)
     not_paused = sa.select(ONE).where(~sa.exists().where(is_place, PAUSED.is_paused(registry)))
     return Guard(not_paused, f"{place}, if it is still not paused", failure)
+
+
+async def limit_script(tx: Transaction, place: PauseTarget, edit: LimitEdit, by: Actor) -> str:
+    """Write the SQL of a change of limits; it does nothing if the limits have changed by then.
+
+    Args:
+        tx: a writing transaction; all changes in it are rolled back.
+        place: the queue or handler.
+        edit: the change.
+        by: the author.
+
+    Raises:
+        NoSqlEquivalent: the SQL cannot be pasted safely.
+    """
+    registry, row = registry_of(tx, place), await read_entry(tx, place, locked=False)
+    _, statements = await dry_run(tx, partial(set_limits, place=place, edit=edit, by=by))
+    is_place = (registry.c.name == place.name, registry.c.limited_at.is_not_distinct_from(row["limited_at"]))
+    same = sa.select(registry.c.name).where(*is_place)
+    if not row["known"]:
+        same = sa.select(ONE).where(~sa.exists().where(registry.c.name == place.name))
+    guard = Guard(same, f"{place}, if its limits have not changed", f"the limits of {place} have changed since")
+    return pasteable(transaction(tx, guard, statements))
 
 
 async def command_script(tx: Transaction, runner_id: int, command: str, by: Actor) -> str:

@@ -28,8 +28,13 @@ class ClaimCondition:
     lasting: ClassVar[bool] = True
     """True if a task that does not meet it waits until an operator changes something."""
 
-    def of_lane(self, _lane: Any, _scope: ClaimScope) -> Sequence[Condition]:
-        """The SQL about a lane: a claim checks it once per lane, given by its columns queue and handler."""
+    def of_registry(self, _registry: sa.Table, _held: Condition | None) -> Sequence[Condition]:
+        """The SQL that a queue or a handler stops its lanes, given by its row in a registry.
+
+        Args:
+            _registry: the table of queues or of handlers.
+            _held: the SQL that this claim has locked the entry; None for a claim that locks none.
+        """
         return ()
 
     def of_task(self, _task: Any, _scope: ClaimScope) -> Sequence[Condition]:
@@ -187,14 +192,14 @@ class NotPaused(ClaimCondition):
         still = registry.c.paused_until.is_(None) | (registry.c.paused_until > db_now())
         return registry.c.paused_at.is_not(None) & still
 
+    def of_registry(self, registry: sa.Table, _held: Condition | None) -> Sequence[Condition]:
+        """The SQL that it is paused."""
+        return (self.is_paused(registry),)
+
     def pauses_of(self, lane: Any, tables: Tables) -> tuple[Condition, Condition]:
         """The SQL that the queue, and that the handler, of a task or a lane is paused."""
         queue = sa.exists().where(tables.queue.c.name == lane.queue, self.is_paused(tables.queue))
         return queue, sa.exists().where(tables.handler.c.name == lane.handler, self.is_paused(tables.handler))
-
-    def of_lane(self, lane: Any, scope: ClaimScope) -> Sequence[Condition]:
-        """The SQL that neither the queue nor the handler is paused."""
-        return [~pause for pause in self.pauses_of(lane, scope.tables)]
 
     def explain(self, facts: ClaimFacts, zone: tzinfo) -> Iterator[Explanation]:
         """Name each pause that lasts until the task is due, with its operator, reason and end."""

@@ -3,11 +3,14 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
 from runner.db.schema import Tables
+
+if TYPE_CHECKING:
+    from runner.policy.limits import LimitUsage
 
 
 class Explanation(NamedTuple):
@@ -31,7 +34,7 @@ class RemedyStep:
     """One change an operator can make.
 
     Args:
-        kind: a name for programs: unblock, attempts, due, resume, runner, slots, threads or priority.
+        kind: a name for programs: unblock, attempts, due, resume, limit, runner, slots, threads or priority.
         text: the condition, as the continuation of "if".
         command: the shell command that makes the change.
     """
@@ -60,6 +63,8 @@ class _Task(Protocol):
     def handler(self) -> str: ...
     @property
     def shown(self) -> str: ...
+    @property
+    def tenant(self) -> str | None: ...
 
 
 class _Pause(Protocol):
@@ -117,6 +122,10 @@ class ClaimFacts(Protocol):
         """The registry entry of its handler; None if there is none."""
 
     @property
+    def limits(self) -> "Sequence[LimitUsage]":
+        """The limits of its queue and of its handler."""
+
+    @property
     def candidates(self) -> Sequence[_Slots]:
         """The live runners that claim such tasks, each with its running tasks by handler."""
 
@@ -127,7 +136,10 @@ class ClaimScope(NamedTuple):
     Args:
         tables: the tables of the installation.
         runner_id: the claiming runner, as SQL; None outside of a claim, e.g. for a position in the queue.
+        holds: the names of the lane columns that are true if this claim has locked the limits of the lane's queue, and
+            of its handler; None for a claim that locks none.
     """
 
     tables: Tables
     runner_id: sa.ColumnElement[int] | None = None
+    holds: tuple[str, str] | None = None

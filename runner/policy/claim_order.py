@@ -23,6 +23,7 @@ from runner.policy.claim_conditions import (
     NotPaused,
 )
 from runner.policy.claim_facts import ClaimFacts, ClaimScope, Explanation, RemedyStep
+from runner.policy.limits import WithinLimits
 from runner.policy.ordering import InOrder
 
 
@@ -103,8 +104,17 @@ class ClaimPolicy:
     isolation: Isolation
 
     def of_lane(self, lane: Any, scope: ClaimScope) -> list[Condition]:
-        """The SQL that a lane's tasks may be claimed, given by the lane's columns."""
-        return [part for condition in self.conditions for part in condition.of_lane(lane, scope)]
+        """The SQL that a lane's tasks may be claimed, given by the lane's columns: a claim checks it once per lane."""
+        queue_held, handler_held = (None, None) if scope.holds is None else (lane[name] for name in scope.holds)
+        return [
+            ~self._stops(scope.tables.queue, lane.queue, queue_held),
+            ~self._stops(scope.tables.handler, lane.handler, handler_held),
+        ]
+
+    def _stops(self, registry: sa.Table, name: Any, held: Condition | None) -> Condition:
+        """The SQL that the queue or the handler of a lane stops its tasks."""
+        stops = [part for condition in self.conditions for part in condition.of_registry(registry, held)]
+        return sa.exists().where(registry.c.name == name, sa.or_(*stops))
 
     def of_task(self, task: Any, scope: ClaimScope) -> list[Condition]:
         """The SQL that a claim checks row by row, without the due time and isolation."""
@@ -172,10 +182,9 @@ class ClaimPolicy:
         return steps
 
 
-DUE, PAUSED, EXPIRY, ISOLATION = Due(), NotPaused(), NotExpired(), Isolation()
+DUE, PAUSED, LIMITED, EXPIRY, ISOLATION = Due(), NotPaused(), WithinLimits(), NotExpired(), Isolation()
 ORDERING = InOrder()
+CONDITIONS = (AttemptsLeft(), BelowBounds(), EXPIRY, ORDERING, DUE, PAUSED, LIMITED)
 
-CLAIM_POLICY = ClaimPolicy(
-    StrictOrder(), DUE, (AttemptsLeft(), BelowBounds(), EXPIRY, ORDERING, DUE, PAUSED), ISOLATION
-)
+CLAIM_POLICY = ClaimPolicy(StrictOrder(), DUE, CONDITIONS, ISOLATION)
 """The policy of this project; a new condition is registered here."""

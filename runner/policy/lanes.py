@@ -55,6 +55,7 @@ class Head(NamedTuple):
         wait: seconds until then by the database's clock; zero or less if it is due.
         paused: True if the queue or the handler is paused.
         refused: id of its first task if no claim ever takes that task, else None.
+        limited: True if the queue or the handler has a limit.
     """
 
     lane: Lane
@@ -62,6 +63,7 @@ class Head(NamedTuple):
     wait: float
     paused: bool
     refused: int | None = None
+    limited: bool = False
 
 
 class LanePosition(NamedTuple):
@@ -69,6 +71,87 @@ class LanePosition(NamedTuple):
 
     run_at: Any
     id: int
+
+
+FULL = 1.0
+"""Seconds until the next try of a full lane, in case that a task of another runner has ended."""
+
+
+SOONEST = 0.01
+"""The shortest wait in seconds, also for a lane whose time has come while no slot is free."""
+
+
+@dataclass
+class LaneSchedule:
+    """The due lanes with limits, and when to try each: one without room waits for the end of a task, or for a time."""
+
+    due: dict[Lane, None] = field(default_factory=dict)
+    """In the order of claims."""
+    cursors: dict[Lane, str] = field(default_factory=dict)
+    """The last tenant that had a turn."""
+    _until: dict[Lane, float] = field(default_factory=dict)
+    _known: frozenset[Lane] = frozenset()
+
+    def survey(self, lanes: Iterable[Lane], known: Iterable[Lane]) -> None:
+        """Start over with the result of a survey.
+
+        Args:
+            lanes: the due lanes with limits, in order.
+            known: all lanes with limits.
+        """
+        self.due, self._known = dict.fromkeys(lanes), frozenset(known)
+        self._until = {lane: until for lane, until in self._until.items() if lane in self.due}
+        self.cursors = {lane: tenant for lane, tenant in self.cursors.items() if lane in self.due}
+
+    def recall(self, lanes: Iterable[Lane]) -> list[Lane]:
+        """Treat the lanes with limits among these as due, and return the others."""
+        lanes = list(lanes)
+        self.due |= {lane: None for lane in lanes if lane in self._known}
+        return [lane for lane in lanes if lane not in self._known]
+
+    def ready(self, now: float) -> list[Lane]:
+        """The lanes to try, in order; `now` in monotonic seconds."""
+        return [lane for lane in self.due if self._until.get(lane, 0.0) <= now]
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until the first lane that waits is tried again; None if none waits. `now` in monotonic seconds."""
+        waits = [until - now for lane, until in self._until.items() if lane in self.due]
+        return max(SOONEST, min(waits)) if waits else None
+
+    def record(
+        self,
+        lanes: Iterable[Lane],
+        waits: Mapping[Lane, float],
+        empty: Iterable[Lane],
+        cursors: Mapping[Lane, str | None],
+        now: float,
+    ) -> None:
+        """Record the result of a claim.
+
+        Args:
+            lanes: lanes of the claim.
+            waits: seconds until a lane without room may have some; infinite until a task ends.
+            empty: lanes without due tasks.
+            cursors: the last tenants that had a turn; None after the last one of a round.
+            now: monotonic seconds.
+        """
+        for lane, tenant in cursors.items():
+            self.cursors.pop(lane, None)
+            if tenant is not None:
+                self.cursors[lane] = tenant
+        for lane in lanes:
+            self._until.pop(lane, None)
+            if lane in waits:
+                self._until[lane] = now + min(waits[lane], FULL)
+        for lane in empty:
+            self.due.pop(lane, None)
+
+    def ended(self, queue: str, handler: str) -> bool:
+        """Try the lanes of a queue and of a handler again because one of their tasks has ended; False if none waits."""
+        lanes = [lane for lane in self._until if lane.queue == queue or lane.handler == handler]
+        for lane in lanes:
+            del self._until[lane]
+        return bool(lanes)
 
 
 @dataclass
@@ -92,6 +175,8 @@ class Lanes:
     """Lanes that the last survey found due, each at its start."""
     lately: dict[Lane, None] = field(default_factory=dict)
     """Lanes that recently had due tasks, the most recent last; at most RECALLED."""
+    limited: LaneSchedule = field(default_factory=LaneSchedule)
+    """The due lanes with limits; they are not in `places`."""
     next_due: float | None = None
     """Seconds from the last survey until another accepted lane becomes due; None without one."""
 
@@ -102,7 +187,10 @@ class Lanes:
         due = [head for head in claimable if head.wait <= 0]
         due.sort(key=lambda head: (rank(head.lane.priority), head.run_at))
         self.known = {head.lane: self.start for head in due}
-        self.places = dict(self.known)
+        self.limited.survey(
+            (head.lane for head in due if head.limited), (head.lane for head in claimable if head.limited)
+        )
+        self.places = {lane: place for lane, place in self.known.items() if lane not in self.limited.due}
         for lane in reversed(list(islice(self.known, RECALLED))):
             self.lately.pop(lane, None)
             self.lately[lane] = None
@@ -113,7 +201,7 @@ class Lanes:
     def recall(self) -> None:
         """Treat the lanes that recently had due tasks as due: a new task is most likely in one of them."""
         lately = sorted(self.lately, key=lambda lane: CLAIM_POLICY.order.rank(lane.priority))
-        recalled = {lane: self.start for lane in lately if lane not in self.places}
+        recalled = {lane: self.start for lane in self.limited.recall(lately) if lane not in self.places}
         self.places = recalled | self.places
 
     @staticmethod
@@ -141,6 +229,10 @@ class Lanes:
         for task in claimed:
             lane, position = Lane(task.queue, task.handler, task.priority), LanePosition(task.run_at, task.id)
             self.places[lane] = max(self.places[lane], position)
+
+    def has_ready(self, now: float) -> bool:
+        """True if there are lanes to claim from; `now` in monotonic seconds."""
+        return bool(self.places or self.limited.ready(now))
 
     def __bool__(self) -> bool:
         return bool(self.places)

@@ -127,8 +127,17 @@ async def _claim(
         for number, (lane, place) in enumerate(lanes.items())
     ]
     parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS, rows))
-    parameters |= {"limit": limit, "runner_id": who.runner_id, "host": who.host, "starts": starts} | asked
-    parameters["payload_limit"] = who.payload_limit
+    return await claim_rows(tx, prepared, parameters | claim_values(who, limit, starts=starts) | asked)
+
+
+def claim_values(who: Claimant, limit: int, *, starts: bool) -> dict[str, Any]:
+    """The parameters of a claim besides its lanes; see `claim`."""
+    values = {"limit": limit, "runner_id": who.runner_id, "host": who.host, "starts": starts}
+    return values | {"payload_limit": who.payload_limit}
+
+
+async def claim_rows(tx: Transaction, prepared: Prepared, parameters: dict[str, Any]) -> list[Claimed]:
+    """Execute a claim, and return the tasks in the order in which to start them."""
     claimed = [Claimed._make(row) for row in await tx.run(prepared, parameters)]
     claimed.sort(key=CLAIM_POLICY.order.sort_key)
     return claimed
@@ -147,16 +156,27 @@ def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes") ->
         dialect: the dialect of the database.
         among: one lane, several lanes, or the suspects in them.
     """
-    task = tables.task
-    # MATERIALIZED by being used more than once: the lanes are unpacked once.
-    lane = _open_lanes(tables, dialect.rows("lane", LANE_COLUMNS))
+    lane = open_lanes(dialect.rows("lane", LANE_COLUMNS), _scope(tables))
     match among:
         case "lane":
             selection = _first_of_lane(tables, lane, dialect)
         case "lanes":
             selection = _first_in_need(tables, lane, dialect)
         case "suspects":
-            selection = _first_suspect(tables, lane, dialect)
+            selection = first_suspect(tables, lane, dialect)
+    return claim_update(tables, dialect, lane, selection)
+
+
+def claim_update(tables: Tables, dialect: Dialect, lane: sa.CTE, selection: sa.Select[Any]) -> sa.Update:
+    """Return the statement that claims the selected tasks of some lanes.
+
+    Args:
+        tables: the tables of the installation.
+        dialect: the dialect of the database.
+        lane: the lanes, with the defaults of their handlers.
+        selection: the ids of the tasks; their ctids on a database with row locks.
+    """
+    task = tables.task
     if dialect.isolates_rows:
         # An array is computed once under any plan: IN (SELECT ... LIMIT n) can run again and take more than n.
         is_selected = ctid(task) == sa.func.any(sa.func.array(selection.scalar_subquery()))
@@ -195,9 +215,10 @@ def _handed_out(task: sa.Table) -> list[sa.ColumnElement[Any]]:
     return [made[name] if name in made else task.c[name] for name in Claimed._fields]
 
 
-def _open_lanes(tables: Tables, lane: sa.FromClause) -> sa.CTE:
-    """The requested lanes, except lanes that were paused after the survey."""
-    return sa.select(lane).where(*CLAIM_POLICY.of_lane(lane.c, _scope(tables))).cte("lane")
+def open_lanes(lane: sa.FromClause, scope: ClaimScope) -> sa.CTE:
+    """The requested lanes, except lanes that were paused or limited after the survey."""
+    # MATERIALIZED by being used more than once: the lanes are unpacked once.
+    return sa.select(lane).where(*CLAIM_POLICY.of_lane(lane.c, scope)).cte("lane")
 
 
 def _scope(tables: Tables) -> ClaimScope:
@@ -217,7 +238,7 @@ def _first_of_lane(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[
 
 def _first_in_need(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The first `limit` tasks over all lanes."""
-    due = _due(tables, tables.task.alias("due"), lane).limit(LIMIT)
+    due = due_tasks(tables, tables.task.alias("due"), lane).limit(LIMIT)
     joined, row = dialect.for_each(lane, due, tables.task)
     head = sa.select(lane.c.number, row.id).select_from(joined).order_by(*CLAIM_POLICY.order_by(row)).limit(LIMIT)
     if not dialect.isolates_rows:
@@ -225,34 +246,38 @@ def _first_in_need(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[
     # The order over all lanes is computed without locks and gives only the number of tasks per lane. These are then
     # locked lane by lane with SKIP LOCKED: competing runners take the next tasks and never wait, and no more rows are
     # locked than claimed.
-    numbers = head.cte("head")
-    share = sa.select(numbers.c.number, sa.func.count().label("tasks")).group_by(numbers.c.number).cte("share")
-    parts = share.join(lane, lane.c.number == share.c.number)
-    return _taken(tables, lane, parts, share.c.tasks)
+    return taken(tables, lane, head.cte("head"))
+
+
+def taken(tables: Tables, lane: sa.CTE, head: sa.CTE) -> sa.Select[Any]:
+    """Lock as many tasks of each lane as the head has, and return their ctids."""
+    share = sa.select(head.c.number, sa.func.count().label("tasks")).group_by(head.c.number).cte("share")
+    return _taken(tables, lane, share.join(lane, lane.c.number == share.c.number), share.c.tasks)
 
 
 def _taken(tables: Tables, lane: sa.CTE, source: sa.FromClause, tasks: Any) -> sa.Select[Any]:
     """Lock the first tasks of each lane that no other transaction has locked, and return their ctids."""
     row = tables.task.alias("due")
-    first = _due(tables, row, lane).with_only_columns(ctid(row)).limit(tasks).with_for_update(skip_locked=True)
+    first = due_tasks(tables, row, lane).with_only_columns(ctid(row)).limit(tasks).with_for_update(skip_locked=True)
     locked = first.correlate(source, lane).lateral("locked")
     return sa.select(locked.c.ctid).select_from(source.join(locked, sa.true()))
 
 
-def _due(tables: Tables, row: sa.FromClause, lane: sa.CTE) -> sa.Select[Any]:
+def due_tasks(tables: Tables, row: sa.FromClause, lane: sa.CTE) -> sa.Select[Any]:
     """The due tasks of each lane after its position, in order."""
     return CLAIM_POLICY.walk(row, lane.c, _scope(tables)).correlate(lane)
 
 
-def _first_suspect(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
-    """The first due suspects in the lanes: a walk along the small index `rescued`."""
+def first_suspect(tables: Tables, lane: sa.CTE, dialect: Dialect, full: Any = None) -> sa.Select[Any]:
+    """The first due suspects in the lanes, except those of full tenants: a walk along the small index `rescued`."""
     row, isolation = tables.task.alias("due"), CLAIM_POLICY.isolation
     same_lane = sa.select(lane.c.number).where(lane.c.queue == row.c.queue, lane.c.handler == row.c.handler)
     # As a join it would walk every due task of the lanes instead.
     in_lanes = same_lane.offset(NO_JOIN).exists()
+    fits = () if full is None else (row.c.tenant.is_(None) | row.c.tenant.not_in(sa.select(full.c.tenant)),)
     return (
         sa.select(ctid(row) if dialect.isolates_rows else row.c.id)
-        .where(*CLAIM_POLICY.suspects(row.c, _scope(tables)), in_lanes)
+        .where(*CLAIM_POLICY.suspects(row.c, _scope(tables)), in_lanes, *fits)
         .where(isolation.width(row.c) >= sa.bindparam("width", type_=sa.Integer))
         .order_by(*isolation.order_by(row.c))
         .limit(LIMIT)

@@ -14,7 +14,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import Instant, db_now, seconds_until
 from runner.model.task import State
 from runner.policy.claim_facts import ClaimScope
-from runner.policy.claim_order import CLAIM_POLICY, PAUSED
+from runner.policy.claim_order import CLAIM_POLICY, LIMITED, PAUSED
 from runner.policy.lanes import Head, Lane
 
 MANY = 2_000
@@ -68,7 +68,7 @@ async def survey(tx: Transaction, scope: SurveyScope | None = None) -> list[Head
                 parameters |= tx.dialect.parameters(name, {"name": list(values)})
     prepared = _prepared(tx.tables, tx.driver, names, dense=bool(parameters.get("dense")))
     rows = await tx.run(prepared, parameters)
-    return [Head(Lane(*row[:3]), row[3], float(row[4]), bool(row[5]), row[6]) for row in rows]
+    return [Head(Lane(*row[:3]), row[3], float(row[4]), bool(row[5]), row[6], bool(row[7])) for row in rows]
 
 
 @lru_cache
@@ -91,7 +91,8 @@ def survey_statement(
     registries = ((head.c.queue, tables.queue), (head.c.handler, tables.handler))
     # As sets that are read once; joined, a planner that expects few lanes would look each of them up.
     paused = [name.in_(sa.select(entry.c.name).where(PAUSED.is_paused(entry))) for name, entry in registries]
-    chosen = sa.select(*head.c, sa.or_(*paused).label("paused"))
+    limited = [name.in_(sa.select(entry.c.name).where(LIMITED.is_limited(entry))) for name, entry in registries]
+    chosen = sa.select(*head.c, sa.or_(*paused).label("paused"), sa.or_(*limited).label("limited"))
     if names:
         column = {"handlers": head.c.handler, "queues": head.c.queue}
         accepted = [column[name].in_(sa.select(dialect.rows(name, {"name": sa.Text}).c.name)) for name in names]
@@ -99,7 +100,7 @@ def survey_statement(
         chosen = chosen.where(*accepted, ~sa.or_(*paused)).order_by(*_claim_order(head)).limit(limit).offset(skip)
     lane = chosen.subquery("chosen")
     columns = (*(lane.c[name] for name in LANE), lane.c.run_at, seconds_until(lane.c.run_at), lane.c.paused)
-    return sa.select(*columns, _refused(tables, lane))
+    return sa.select(*columns, _refused(tables, lane), lane.c.limited)
 
 
 def _claim_order(head: sa.FromClause) -> list[sa.ColumnElement[Any]]:

@@ -154,7 +154,7 @@ def decode(text: str | None, *, reveal: bool = False) -> Any:
 LEADING_FIELDS = ("state", "paused_until", "cancel_requested")
 """The fields of a change that are shown first."""
 
-MOMENTS = ("run_at", "paused_at", "paused_until")
+MOMENTS = ("run_at", "paused_at", "paused_until", "limited_at")
 
 
 def decode_audit(text: str | None, *, reveal: bool = False) -> dict[str, Any]:

@@ -16,7 +16,7 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 def task(**values: Any) -> Any:
     return SimpleNamespace(
         **{"id": 7, "handler": "work", "run_at": NOW, "attempt": 0, "max_attempts": 3, "rescues": 0, "error": None}
-        | {"expires_at": None, "shown": "ready"}
+        | {"tenant": None, "expires_at": None, "shown": "ready"}
         | values
     )
 
@@ -32,6 +32,7 @@ class KnownFacts:
     predecessor: Any = None
     queue: Any = None
     handler: Any = None
+    limits: tuple[Any, ...] = ()
     candidates: tuple[Any, ...] = ()
 
 

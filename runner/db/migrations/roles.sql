@@ -60,7 +60,10 @@ GRANT UPDATE (
 GRANT UPDATE (version) ON {task_history} TO {operator}; -- allows row locks
 GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- a retried task takes its unique key back
 GRANT INSERT ON {task_queue}, {task_handler} TO {operator};
-GRANT UPDATE (paused_at, paused_until, paused_by, paused_why) ON {task_queue}, {task_handler} TO {operator};
+GRANT UPDATE (
+    paused_at, paused_until, paused_by, paused_why,
+    max_running, max_per_tenant, rate_limit, rate_period, rate_spent, limited_at, limited_by, limited_why
+) ON {task_queue}, {task_handler} TO {operator};
 GRANT UPDATE (command) ON {task_runner} TO {operator};
 GRANT INSERT, DELETE ON {task_schedule} TO {operator};
 GRANT UPDATE (

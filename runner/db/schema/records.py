@@ -125,16 +125,19 @@ GONE = "gone"
 """`parent_state` of a parent that is neither in the live table nor in the history."""
 
 
-def queue() -> list[sa.Column[Any]]:
-    """Queues that were ever paused."""
-    return [sa.Column("name", Name, primary_key=True), *_pause()]
+def queue() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """Queues that were ever paused or limited."""
+    return [sa.Column("name", Name, primary_key=True), *_pause(), *_limits()]
 
 
-def handler() -> list[sa.Column[Any]]:
-    """Known handlers, with their pauses."""
+def handler() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """Known handlers, with their pauses and limits."""
     return [
         sa.Column("name", Name, primary_key=True),
         *_pause(),
+        *_limits(),
+        # The limits of the handler's code, as JSON; they apply unless an operator has set others.
+        sa.Column("declared_limits", JsonText),
         sa.Column("last_seen_at", Instant, nullable=False, server_default=db_now()),
     ]
 
@@ -248,4 +251,24 @@ def _pause() -> list[sa.Column[Any]]:
         sa.Column("paused_until", Instant),
         sa.Column("paused_by", sa.Text),
         sa.Column("paused_why", sa.Text),
+    ]
+
+
+def _limits() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    """Limits of a queue or a handler over all runners; null for no limit."""
+    numbers = ("max_running", "max_per_tenant", "rate_limit")
+    whole = " and ".join(f"typeof(coalesce({name}, 1)) = 'integer'" for name in numbers)
+    return [
+        *(sa.Column(name, sa.Integer) for name in numbers),
+        sa.Column("rate_period", sa.Float),
+        # Seconds from 1970 until the time when all used tokens are back; see runner.policy.limits.
+        sa.Column("rate_spent", sa.Float),
+        # Null if the limits are those of the handler's code.
+        sa.Column("limited_at", Instant),
+        sa.Column("limited_by", sa.Text),
+        sa.Column("limited_why", sa.Text),
+        *(sa.CheckConstraint(f"{name} >= 1", name=name) for name in numbers),
+        sa.CheckConstraint("rate_period > 0 and rate_period < 1e9", name="rate_period"),
+        sa.CheckConstraint("(rate_limit is null) = (rate_period is null)", name="rate"),
+        sa.CheckConstraint(whole, name="limits").ddl_if(dialect="sqlite"),
     ]

@@ -57,6 +57,9 @@ def _index_live(table: sa.Table) -> None:
     # A lane is a (queue, handler, priority). This index finds the lanes and reads each in order, so that a claim never
     # reads tasks of other handlers, of paused queues or of the future.
     _index(table, "ready", task.queue, task.handler, task.priority, task.run_at, task.id, where=waiting)
+    # The lanes again, tenant by tenant: only tasks with a tenant have an entry, so others do not pay for it.
+    lane = (task.queue, task.handler, task.priority)
+    _index(table, "tenant", *lane, task.tenant, task.run_at, task.id, where=waiting & task.tenant.is_not(None))
     # The few rescued tasks, which run apart from others.
     _index(table, "rescued", task.run_at, task.id, where=waiting & (task.rescues > sa.literal_column("0")))
     _index(table, "running", task.runner_id, where=running)

@@ -37,6 +37,8 @@ def _plan() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("retry", sa.Text),
         sa.Column("timeout", sa.Float),
         sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(BUCKETS)),
+        # The customer, account or host that it belongs to, for limits and shares per tenant.
+        sa.Column("tenant", Name),
         sa.Column("unique_key", sa.Text),
         sa.Column("order_key", sa.Text),
         sa.Column("tags", JsonText),
@@ -108,6 +110,7 @@ def _live_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("timeout > 0 and timeout < 1e9", name="timeout"),
         sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
         sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
+        sa.CheckConstraint("length(tenant) between 1 and 200", name="tenant"),
         *_on_postgresql(
             sa.CheckConstraint("run_at >= '1970-01-01Z' and run_at < '9999-01-01Z'", name="run_at"),
             sa.CheckConstraint("expires_at >= '1970-01-01Z' and expires_at < '9999-01-01Z'", name="expires_at"),
@@ -131,7 +134,8 @@ def _live_rules() -> list[sa.CheckConstraint]:
             sa.CheckConstraint(
                 "typeof(priority + bucket + attempt + fence + version + rescues + releases + interruptions) = 'integer'"
                 " and typeof(coalesce(max_attempts, 1)) = 'integer' and typeof(coalesce(timeout, 1.0)) = 'real'"
-                " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'",
+                " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'"
+                " and typeof(coalesce(tenant, '')) = 'text'",
                 name="types",
             ),
         ),

@@ -14,7 +14,7 @@ from runner.operations.lock import MISSING, LockedTask
 from runner.operations.results import Actor, Result
 from runner.operations.undo import conflicts
 from runner.operations.undo.entries import UndoableChange
-from runner.operations.undo.pauses import undo_command, undo_pause
+from runner.operations.undo.pauses import undo_command, undo_limit, undo_pause
 from runner.operations.undo.requeue import undo_requeue
 from runner.operations.undo.schedules import is_of_schedule, undo_schedule
 from runner.operations.undo.unblock import reblock
@@ -67,6 +67,7 @@ KINDS: tuple[UndoKind, ...] = (
     ),
     UndoKind(applies=lambda change: change.verb == "unblock", conflict=conflicts.of_unblock, undo_tasks=reblock),
     UndoKind(applies=lambda change: change.verb in ("pause", "resume"), undo_object=undo_pause),
+    UndoKind(applies=lambda change: change.verb == "limit", undo_object=undo_limit),
     UndoKind(applies=lambda change: change.verb == "command", undo_object=undo_command),
     # Edited, delayed and retried values of a live task.
     UndoKind(

@@ -4,12 +4,16 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction, clock
 from runner.operations.audit_log import AuditEntry, record
+from runner.operations.limit import COLUMNS as LIMIT_COLUMNS
+from runner.operations.limit import before_of, read_entry
+from runner.operations.limit import write as write_limits
 from runner.operations.pause import PAUSE, PauseKind, PauseTarget, pause_of, pause_set
 from runner.operations.results import Actor
 from runner.operations.undo.entries import UndoableChange
 from runner.queries.rows import moment
 
 CHANGED_SINCE = "it has been paused or resumed again since"
+LIMITED_SINCE = "its limits have been changed again since"
 EXPIRED = "that pause would have ended by now"
 UNKNOWN = "its target is unknown"
 NOT_PENDING = "its runner has received it, has another command, or no longer exists"
@@ -43,6 +47,31 @@ async def undo_pause(tx: Transaction, change: UndoableChange, by: Actor) -> str 
     await pause_set(tx, target, before)
     verb = "pause" if before else "resume"
     await record(tx, by, [AuditEntry(verb, current, before, target=change.target, undo_of=change.id)])
+    return None
+
+
+async def undo_limit(tx: Transaction, change: UndoableChange, by: Actor) -> str | None:
+    """Undo a change of limits.
+
+    Args:
+        tx: a writing transaction.
+        change: the change to undo.
+        by: the author.
+
+    Returns:
+        The reason if it cannot be undone; None if it was.
+    """
+    kind, _, name = (change.target or "").partition(" ")
+    if kind not in tuple(PauseKind):
+        return UNKNOWN
+    target = PauseTarget(PauseKind(kind), name)
+    current = before_of(await read_entry(tx, target, locked=True))
+    if current["limited_at"] != moment(change.after.get("limited_at")):
+        return LIMITED_SINCE
+    before = {name: change.before.get(name) for name in LIMIT_COLUMNS}
+    before["limited_at"] = moment(before["limited_at"])
+    await write_limits(tx, target, before)
+    await record(tx, by, [AuditEntry("limit", current, before, target=change.target, undo_of=change.id)])
     return None
 
 

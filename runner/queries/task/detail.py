@@ -199,6 +199,7 @@ def task_fields(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
 def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
     task, runner = detail.task, detail.runner
     yield "key", task.key
+    yield "tenant", task.tenant
     yield "unique key", detail.unique and detail.unique.key
     yield "key status", detail.unique and detail.unique.describe(task.id, detail.at)
     yield "parents", detail.dependencies.progress

@@ -29,6 +29,7 @@ class TaskRow:
         queue: its queue.
         handler: its handler's name.
         key: its business key.
+        tenant: the tenant that it belongs to.
         priority: 1 to 9.
         attempt: the attempts used.
         max_attempts: the attempts allowed; None for the handler's limit.
@@ -69,6 +70,7 @@ class TaskRow:
     blocked_by: int = 0
     interruptions: int = 0
     expires_at: datetime | None = None
+    tenant: str | None = None
 
     @property
     def remark(self) -> str | None:
@@ -116,8 +118,8 @@ async def task_rows(tx: Transaction, ids: Sequence[int]) -> list[TaskRow]:
 
 async def _read(tx: Transaction, table: sa.Table, ids: Sequence[int]) -> Sequence[sa.RowMapping]:
     columns = readable(tx, [column for column in table.c if column.name in TaskRow.__slots__])
-    short_columns = [sa.func.substr(table.c[name], 1, SHORT).label(name) for name in ("key", "error")]
-    full_columns = [column for column in columns if column.name not in ("key", "error")]
+    short_columns = [sa.func.substr(table.c[name], 1, SHORT).label(name) for name in ("key", "tenant", "error")]
+    full_columns = [column for column in columns if column.name not in ("key", "tenant", "error")]
     shown = displayed_state(tx.tables, table).label("shown")
     statement = sa.select(*full_columns, *short_columns, shown).where(tx.dialect.one_of(table.c.id, ids))
     return (await tx.execute(statement)).mappings().all()
@@ -155,6 +157,7 @@ def task_row(row: sa.RowMapping) -> TaskRow:
         queue=as_text(row["queue"]),
         handler=as_text(row["handler"]),
         key=text(row["key"]),
+        tenant=text(row["tenant"]),
         priority=as_int(row["priority"]),
         attempt=as_int(row["attempt"]),
         max_attempts=None if row["max_attempts"] is None else as_int(row["max_attempts"]),

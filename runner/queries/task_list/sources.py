@@ -17,6 +17,7 @@ TASK_COLUMNS = {
     "queue": "queue",
     "handler": "handler",
     "key": "key",
+    "tenant": "tenant",
     "unique": "unique_key",
     "bucket": "bucket",
     "error": "error",

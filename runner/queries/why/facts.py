@@ -16,9 +16,11 @@ from runner.model.task import Priority, State
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import CLAIM_POLICY, ORDERING
 from runner.policy.lanes import Lane
+from runner.policy.limits import LimitUsage
 from runner.policy.runner_command import RunnerCommand
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
+from runner.queries.limits import limit_usages
 from runner.queries.pauses import Pauses, RegistryEntry, entry, pauses
 from runner.queries.rows import as_text, moment, readable
 from runner.queries.runners import RunnerRow, runner_of, runners
@@ -88,6 +90,7 @@ class Facts:
         deadline_at: when its current attempt times out.
         queue: the registry entry of its queue; None if there is none.
         handler: the registry entry of its handler; None if no runner ever had it.
+        limits: the limits of its queue and of its handler, with their use.
         runners: all registered runners.
         candidates: the live runners that claim such tasks and are not draining.
         ahead: the due tasks that are claimed before it, assuming that nothing else blocks it.
@@ -106,6 +109,7 @@ class Facts:
     deadline_at: datetime | None = None
     queue: RegistryEntry | None = None
     handler: RegistryEntry | None = None
+    limits: tuple[LimitUsage, ...] = ()
     runners: tuple[RunnerRow, ...] = ()
     candidates: tuple[CandidateRunner, ...] = ()
     ahead: Count = NONE
@@ -136,7 +140,7 @@ async def read_facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
     """Read the data that decides whether and when a task runs.
 
     Args:
-        tx: an open transaction; about fifteen statements are executed, each along an index.
+        tx: an open transaction; about twenty statements are executed, each along an index.
         id: the task's id.
         cap: maximum number of tasks to count.
 
@@ -185,6 +189,7 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
         facts,
         queue=await entry(tx, tx.tables.queue, task.queue),
         handler=await entry(tx, tx.tables.handler, task.handler),
+        limits=tuple(await limit_usages(tx, {"queue": task.queue, "handler": task.handler})),
         runners=all_runners,
         candidates=await _candidates(tx, all_runners, task),
     )

@@ -55,6 +55,7 @@ def _task(op: Operations) -> None:
         sa.Column("retry", sa.Text),
         sa.Column("timeout", sa.Float),
         sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(1_000)),
+        sa.Column("tenant", Name),
         sa.Column("unique_key", sa.Text),
         sa.Column("order_key", sa.Text),
         sa.Column("tags", JsonText),
@@ -84,6 +85,12 @@ def _task(op: Operations) -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("task", "ready", "queue", "handler", "priority", "run_at", "id", where="state = 'waiting'")
+    op.create_index(
+        "task",
+        "tenant",
+        *("queue", "handler", "priority", "tenant", "run_at", "id"),
+        where="state = 'waiting' AND tenant IS NOT NULL",
+    )
     op.create_index("task", "rescued", "run_at", "id", where="state = 'waiting' AND rescues > 0")
     op.create_index("task", "running", "runner_id", where="state = 'running'")
     op.create_index("task", "blocked", "id", where="state = 'blocked'")
@@ -109,6 +116,7 @@ def _task_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("timeout > 0 and timeout < 1e9", name="timeout"),
         sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
         sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
+        sa.CheckConstraint("length(tenant) between 1 and 200", name="tenant"),
         _on("postgresql", "run_at", "run_at >= '1970-01-01Z' and run_at < '9999-01-01Z'"),
         _on("postgresql", "expires_at", "expires_at >= '1970-01-01Z' and expires_at < '9999-01-01Z'"),
         _on("postgresql", "payload", "json_typeof(payload) = 'object'"),
@@ -133,7 +141,8 @@ def _task_rules() -> list[sa.CheckConstraint]:
             "types",
             "typeof(priority + bucket + attempt + fence + version + rescues + releases + interruptions) = 'integer'"
             " and typeof(coalesce(max_attempts, 1)) = 'integer' and typeof(coalesce(timeout, 1.0)) = 'real'"
-            " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'",
+            " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'"
+            " and typeof(coalesce(tenant, '')) = 'text'",
         ),
     ]
 
@@ -159,6 +168,7 @@ def _task_history(op: Operations) -> None:
         sa.Column("retry", sa.Text),
         sa.Column("timeout", sa.Float),
         sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(1_000)),
+        sa.Column("tenant", Name),
         sa.Column("unique_key", sa.Text),
         sa.Column("order_key", sa.Text),
         sa.Column("tags", JsonText),
@@ -280,6 +290,7 @@ def _task_queue(op: Operations) -> None:
         "task_queue",
         sa.Column("name", Name, primary_key=True),
         *_pause(),
+        *_limits(),
     )
 
 
@@ -288,6 +299,8 @@ def _task_handler(op: Operations) -> None:
         "task_handler",
         sa.Column("name", Name, primary_key=True),
         *_pause(),
+        *_limits(),
+        sa.Column("declared_limits", JsonText),
         sa.Column("last_seen_at", Instant, nullable=False, server_default=db_now()),
     )
 
@@ -298,6 +311,30 @@ def _pause() -> list[sa.Column[object]]:
         sa.Column("paused_until", Instant),
         sa.Column("paused_by", sa.Text),
         sa.Column("paused_why", sa.Text),
+    ]
+
+
+def _limits() -> list[sa.Column[object] | sa.CheckConstraint]:
+    return [
+        sa.Column("max_running", sa.Integer),
+        sa.Column("max_per_tenant", sa.Integer),
+        sa.Column("rate_limit", sa.Integer),
+        sa.Column("rate_period", sa.Float),
+        sa.Column("rate_spent", sa.Float),
+        sa.Column("limited_at", Instant),
+        sa.Column("limited_by", sa.Text),
+        sa.Column("limited_why", sa.Text),
+        sa.CheckConstraint("max_running >= 1", name="max_running"),
+        sa.CheckConstraint("max_per_tenant >= 1", name="max_per_tenant"),
+        sa.CheckConstraint("rate_limit >= 1", name="rate_limit"),
+        sa.CheckConstraint("rate_period > 0 and rate_period < 1e9", name="rate_period"),
+        sa.CheckConstraint("(rate_limit is null) = (rate_period is null)", name="rate"),
+        _on(
+            "sqlite",
+            "limits",
+            "typeof(coalesce(max_running, 1)) = 'integer' and typeof(coalesce(max_per_tenant, 1)) = 'integer'"
+            " and typeof(coalesce(rate_limit, 1)) = 'integer'",
+        ),
     ]
 
 

@@ -25,8 +25,13 @@ WITH lane AS (
                 FROM task_queue
                 WHERE
                     task_queue.name = lane.queue
-                    AND task_queue.paused_at IS NOT NULL
-                    AND (task_queue.paused_until IS NULL OR task_queue.paused_until > statement_timestamp())
+                    AND (
+                        task_queue.paused_at IS NOT NULL
+                        AND (task_queue.paused_until IS NULL OR task_queue.paused_until > statement_timestamp())
+                        OR task_queue.max_running IS NOT NULL
+                        OR task_queue.max_per_tenant IS NOT NULL
+                        OR task_queue.rate_limit IS NOT NULL
+                    )
             )
         )
         AND NOT (
@@ -35,8 +40,13 @@ WITH lane AS (
                 FROM task_handler
                 WHERE
                     task_handler.name = lane.handler
-                    AND task_handler.paused_at IS NOT NULL
-                    AND (task_handler.paused_until IS NULL OR task_handler.paused_until > statement_timestamp())
+                    AND (
+                        task_handler.paused_at IS NOT NULL
+                        AND (task_handler.paused_until IS NULL OR task_handler.paused_until > statement_timestamp())
+                        OR task_handler.max_running IS NOT NULL
+                        OR task_handler.max_per_tenant IS NOT NULL
+                        OR task_handler.rate_limit IS NOT NULL
+                    )
             )
         )
 )

@@ -68,7 +68,8 @@ SELECT
             AND first.priority = chosen.priority
         ORDER BY first.run_at, first.id
         LIMIT 1
-    ) AS anon_2
+    ) AS anon_2,
+    chosen.limited
 FROM (
     SELECT
         walk.queue AS queue,
@@ -88,7 +89,23 @@ FROM (
             WHERE
                 task_handler.paused_at IS NOT NULL
                 AND (task_handler.paused_until IS NULL OR task_handler.paused_until > statement_timestamp())
-        ) AS paused
+        ) AS paused,
+        walk.queue IN (
+            SELECT task_queue.name
+            FROM task_queue
+            WHERE
+                task_queue.max_running IS NOT NULL
+                OR task_queue.max_per_tenant IS NOT NULL
+                OR task_queue.rate_limit IS NOT NULL
+        )
+        OR walk.handler IN (
+            SELECT task_handler.name
+            FROM task_handler
+            WHERE
+                task_handler.max_running IS NOT NULL
+                OR task_handler.max_per_tenant IS NOT NULL
+                OR task_handler.rate_limit IS NOT NULL
+        ) AS limited
     FROM walk
 ) AS chosen;
 WITH lane AS (

@@ -27,10 +27,15 @@ WITH lane AS (
                 FROM task_queue
                 WHERE
                     task_queue.name = lane.queue
-                    AND task_queue.paused_at IS NOT NULL
                     AND (
-                        task_queue.paused_until IS NULL
-                        OR task_queue.paused_until > strftime('%Y-%m-%d %H:%M:%f', 'now')
+                        task_queue.paused_at IS NOT NULL
+                        AND (
+                            task_queue.paused_until IS NULL
+                            OR task_queue.paused_until > strftime('%Y-%m-%d %H:%M:%f', 'now')
+                        )
+                        OR task_queue.max_running IS NOT NULL
+                        OR task_queue.max_per_tenant IS NOT NULL
+                        OR task_queue.rate_limit IS NOT NULL
                     )
             )
         )
@@ -40,10 +45,15 @@ WITH lane AS (
                 FROM task_handler
                 WHERE
                     task_handler.name = lane.handler
-                    AND task_handler.paused_at IS NOT NULL
                     AND (
-                        task_handler.paused_until IS NULL
-                        OR task_handler.paused_until > strftime('%Y-%m-%d %H:%M:%f', 'now')
+                        task_handler.paused_at IS NOT NULL
+                        AND (
+                            task_handler.paused_until IS NULL
+                            OR task_handler.paused_until > strftime('%Y-%m-%d %H:%M:%f', 'now')
+                        )
+                        OR task_handler.max_running IS NOT NULL
+                        OR task_handler.max_per_tenant IS NOT NULL
+                        OR task_handler.rate_limit IS NOT NULL
                     )
             )
         )

@@ -1,0 +1,177 @@
+"""limit: set and remove the limits of queues and handlers."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction, clock
+from runner.db.types import EARLIEST
+from runner.errors import InvalidEdit, InvalidInput
+from runner.filter.fields import suggestion
+from runner.model.text_limits import to_storable
+from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
+from runner.operations.pause import PauseKind, PauseTarget, name_warning, registry_of
+from runner.operations.results import Actor
+from runner.policy.limits import SharedLimits, checked
+from runner.policy.rate import Rate
+from runner.queries.pauses import registry_entries
+from runner.queries.rows import moment, readable, text
+from runner.store.lanes import survey
+
+NONE = "none"
+"""The value that removes a limit."""
+
+DEFAULT = "default"
+"""The value that returns to the limits of the handler's code."""
+
+OPTIONS = dict(zip(("concurrency", "per-tenant", "rate"), SharedLimits._fields, strict=True))
+"""The options of the command line, and their fields in SharedLimits."""
+
+COLUMNS = ("max_running", "max_per_tenant", "rate_limit", "rate_period", "limited_at", "limited_by", "limited_why")
+
+
+class LimitEdit(NamedTuple):
+    """A change of limits.
+
+    Args:
+        values: new limits as text by option; NONE removes one, and the others stay.
+        default: True to return to the limits of the handler's code; then `values` is empty.
+        new: True to accept a name that has never been used.
+    """
+
+    values: Mapping[str, str]
+    default: bool = False
+    new: bool = False
+
+
+class LimitResult(NamedTuple):
+    """The limits before and after a change."""
+
+    before: SharedLimits
+    after: SharedLimits
+
+
+def parse_edit(answer: str) -> LimitEdit:
+    """Parse a change such as `concurrency=5 rate=100/min`, or `default`.
+
+    Raises:
+        InvalidInput: it is empty, or an option is unknown.
+    """
+    if answer.strip() == DEFAULT:
+        return LimitEdit({}, default=True)
+    values: dict[str, str] = {}
+    for word in answer.split():
+        name, equals, value = word.partition("=")
+        if not equals or name not in OPTIONS:
+            choices = ", ".join(f"{option}=..." for option in OPTIONS)
+            why = f"{word[:40]!r} is not a limit{suggestion(name, tuple(OPTIONS))}; enter {choices} or {DEFAULT}"
+            raise InvalidInput(why=why)
+        values[name] = value
+    return LimitEdit(values)
+
+
+def edited(limits: SharedLimits, values: Mapping[str, str]) -> SharedLimits:
+    """Return limits with new values.
+
+    Args:
+        limits: the limits before.
+        values: new values as text by option.
+
+    Raises:
+        InvalidEdit: a value is not valid.
+    """
+    if not values:
+        raise InvalidInput(why=f"name a limit: {', '.join(f'--{option}' for option in OPTIONS)}, or --{DEFAULT}")
+    fields: dict[str, Any] = {}
+    for option, value in values.items():
+        fields[OPTIONS[option]] = None if value.strip().lower() == NONE else _parse(option, value)
+    return limits._replace(**fields)
+
+
+def _parse(option: str, value: str) -> Any:
+    if option == "rate":
+        return Rate.parse(value)
+    digits = value.strip().replace(",", "").replace("_", "")
+    if not digits.removeprefix("-").isdecimal():
+        raise InvalidEdit(field=option, value=value, why=f"expected a whole number, or {NONE} for no limit")
+    return checked(option, int(digits[:20]))
+
+
+async def set_limits(tx: Transaction, place: PauseTarget, edit: LimitEdit, by: Actor) -> LimitResult:
+    """Set the limits of a queue or a handler. Tasks that run already count, and none of them stops.
+
+    Args:
+        tx: a writing transaction.
+        place: the queue or handler.
+        edit: the change.
+        by: the author and the reason.
+
+    Raises:
+        InvalidInput: a value is not valid, or the name is unknown; nothing was changed.
+    """
+    row = await read_entry(tx, place, locked=True)
+    result = await _result(tx, place, edit, row)
+    author = {
+        "limited_at": await clock(tx),
+        "limited_by": to_storable(by.operator, NAME_LIMIT),
+        "limited_why": None if by.reason is None else to_storable(by.reason, REASON_LIMIT),
+    }
+    values = result.after.columns | (dict.fromkeys(author) if edit.default else author)
+    await write(tx, place, values)
+    await record(tx, by, [AuditEntry("limit", before_of(row), values, target=str(place))])
+    return result
+
+
+async def preview_limits(tx: Transaction, place: PauseTarget, edit: LimitEdit) -> LimitResult:
+    """Preview a change of limits; see `set_limits`."""
+    return await _result(tx, place, edit, await read_entry(tx, place, locked=False))
+
+
+async def _result(tx: Transaction, place: PauseTarget, edit: LimitEdit, row: Mapping[str, Any]) -> LimitResult:
+    before = SharedLimits.of_row(row)
+    after = declared(row) if edit.default else edited(before, edit.values)
+    if not (edit.new or row["known"]) and await name_warning(tx, place):
+        names = {getattr(head.lane, place.kind) for head in await survey(tx)}
+        known = {*names, *await registry_entries(tx, registry_of(tx, place))}
+        hint = suggestion(place.name, tuple(sorted(name for name in known if isinstance(name, str))))
+        raise InvalidInput(why=f"{place} has never been used{hint}; to limit it before its first task, use --new")
+    return LimitResult(before, after)
+
+
+def declared(row: Mapping[str, Any]) -> SharedLimits:
+    """The limits of a handler's code, from its registry row; none for a queue."""
+    try:
+        values = json.loads(row.get("declared_limits") or "{}")
+        return SharedLimits.of_row(dict.fromkeys(COLUMNS) | values)
+    except (TypeError, ValueError, KeyError):
+        return SharedLimits()
+
+
+def before_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a registry row for the audit."""
+    return {name: row[name] for name in COLUMNS}
+
+
+async def read_entry(tx: Transaction, place: PauseTarget, *, locked: bool) -> dict[str, Any]:
+    """Read the registry row of a queue or handler; empty values if there is none."""
+    registry = registry_of(tx, place)
+    names = [*COLUMNS, *(["declared_limits"] if place.kind is PauseKind.HANDLER else [])]
+    statement = sa.select(*readable(tx, [registry.c[name] for name in names])).where(registry.c.name == place.name)
+    row = (await tx.execute(statement.with_for_update() if locked else statement)).mappings().one_or_none()
+    if row is None:
+        return dict.fromkeys(names) | {"known": False}
+    texts = ("limited_by", "limited_why")
+    values = {name: text(row[name]) if name in texts else row[name] for name in names}
+    return values | {"limited_at": moment(row["limited_at"]), "known": True}
+
+
+async def write(tx: Transaction, place: PauseTarget, values: Mapping[str, Any]) -> None:
+    """Write the limits of a queue or handler, with a full token bucket."""
+    registry = registry_of(tx, place)
+    # No runner has ever had a handler whose entry was created by a limit.
+    unseen = {"last_seen_at": EARLIEST} if place.kind is PauseKind.HANDLER else {}
+    new = dict(values) | {"rate_spent": None}
+    insert = tx.dialect.insert(registry).values(name=place.name, **new, **unseen)
+    await tx.execute(insert.on_conflict_do_update(index_elements=registry.primary_key, set_=new))

@@ -1,0 +1,280 @@
+"""limits: how many tasks of a queue, a handler or a tenant run at the same time, and how many start per period.
+
+All runners share a limit. Its values are in the registry row of the queue or the handler. A claim from a limited lane
+locks that row, counts the running tasks, and takes no more than `room` allows; see runner.store.claim_limited. A new
+limit is one class here, its columns in the registries, and one entry in LIMITS.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import tzinfo
+from shlex import quote
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import sqlalchemy as sa
+
+from runner.db.schema.states import Condition
+from runner.errors import InvalidEdit
+from runner.policy.claim_conditions import ClaimCondition
+from runner.policy.claim_facts import ClaimFacts, Explanation, RemedyStep
+from runner.policy.rate import MOST, Rate
+from runner.text.formatting import age, sentence_of
+from runner.text.sanitize import count_noun, one_line
+
+
+class SharedLimits(NamedTuple):
+    """The limits of a queue or a handler, over all runners; None for no limit.
+
+    Args:
+        running: maximum number of tasks that run at the same time.
+        per_tenant: the same for each tenant.
+        rate: maximum rate of starts.
+    """
+
+    running: int | None = None
+    per_tenant: int | None = None
+    rate: Rate | None = None
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read the columns of a registry row."""
+        rate = Rate(row["rate_limit"], row["rate_period"]) if row["rate_limit"] and row["rate_period"] else None
+        return cls(row["max_running"], row["max_per_tenant"], rate)
+
+    @property
+    def counts_running(self) -> bool:
+        """True if one of them depends on the number of running tasks."""
+        return self.running is not None or self.per_tenant is not None
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The values for a registry row."""
+        return {
+            "max_running": self.running,
+            "max_per_tenant": self.per_tenant,
+            "rate_limit": self.rate and self.rate.tokens,
+            "rate_period": self.rate and self.rate.period,
+        }
+
+    def __str__(self) -> str:
+        parts = [limit.words(self) for limit in LIMITS if limit.value(self) is not None]
+        return ", ".join(parts) or "no limit"
+
+
+def checked(field: str, value: int | None) -> int | None:
+    """Return a limit on running tasks, if it is valid.
+
+    Raises:
+        InvalidEdit: it is not a whole number from 1 to MOST.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST):
+        why = f"it must be a whole number from 1 to {MOST:,}; `runner pause` stops all tasks"
+        raise InvalidEdit(field=field, value=str(value), why=why)
+    return value
+
+
+SHORTEST = 0.05
+"""The shortest wait for tokens in seconds, so that a fast rate does not cost a claim per task."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUsage:
+    """The limits of a queue or handler, and how far they are used.
+
+    Args:
+        kind: "queue" or "handler".
+        name: its name.
+        limits: its limits.
+        at: the database's time in seconds since 1970.
+        spent: state of the token bucket; see Rate.
+        running: its running tasks by tenant; "" for tasks without one.
+        holders: its running tasks by runner, described in words.
+        since: how long ago an operator set the limits, in words; empty for those of the handler's code.
+        by: the operator.
+        why: the reason.
+    """
+
+    kind: str
+    name: str
+    limits: SharedLimits
+    at: float = 0.0
+    spent: float | None = None
+    running: Mapping[str, int] = field(default_factory=dict)
+    holders: Mapping[str, int] = field(default_factory=dict)
+    since: str = ""
+    by: str | None = None
+    why: str | None = None
+
+    @property
+    def total(self) -> int:
+        """The number of running tasks."""
+        return sum(self.running.values())
+
+    @property
+    def words(self) -> str:
+        """The kind and the name."""
+        return f"{self.kind} {one_line(self.name)}"
+
+
+class Limit:
+    """One kind of limit."""
+
+    name: ClassVar[str]
+    option: ClassVar[str]
+    column: ClassVar[str]
+
+    def value(self, _limits: SharedLimits) -> Any:
+        """The limit; None if there is none."""
+        raise NotImplementedError
+
+    def words(self, limits: SharedLimits) -> str:
+        """The limit in words."""
+        raise NotImplementedError
+
+    def room(self, _usage: LimitUsage) -> int:
+        """The number of tasks that may start now; MOST if this limit does not count them."""
+        return MOST
+
+    def full(self, _usage: LimitUsage, _tenant: str | None) -> str:
+        """The reason why no task of a tenant starts now, as a sentence; empty if one may start."""
+        raise NotImplementedError
+
+
+class Concurrency(Limit):
+    """At most n tasks run at the same time."""
+
+    name, option, column = "concurrency", "--concurrency", "max_running"
+
+    def value(self, limits: SharedLimits) -> int | None:
+        """The maximum number of running tasks."""
+        return limits.running
+
+    def words(self, limits: SharedLimits) -> str:
+        """The maximum in words."""
+        return f"at most {limits.running:,} running"
+
+    def room(self, usage: LimitUsage) -> int:
+        """The maximum without the running tasks."""
+        return MOST if usage.limits.running is None else max(0, usage.limits.running - usage.total)
+
+    def full(self, usage: LimitUsage, _tenant: str | None) -> str:
+        """Name the running tasks and their runners."""
+        if self.room(usage):
+            return ""
+        most = count_noun(usage.limits.running or 0, "task")
+        return f"{usage.words.capitalize()} runs at most {most} at the same time; running are {_held(usage)}."
+
+
+class TenantConcurrency(Limit):
+    """At most n tasks of each tenant run at the same time."""
+
+    name, option, column = "per tenant", "--per-tenant", "max_per_tenant"
+
+    def value(self, limits: SharedLimits) -> int | None:
+        """The maximum number of running tasks of a tenant."""
+        return limits.per_tenant
+
+    def words(self, limits: SharedLimits) -> str:
+        """The maximum in words."""
+        return f"at most {limits.per_tenant:,} running per tenant"
+
+    def full(self, usage: LimitUsage, tenant: str | None) -> str:
+        """Name the tenant and its running tasks."""
+        most = usage.limits.per_tenant
+        if most is None or tenant is None or usage.running.get(tenant, 0) < most:
+            return ""
+        limit = f"{usage.words.capitalize()} runs at most {count_noun(most, 'task')} per tenant at the same time"
+        return f"{limit}; tenant {one_line(tenant)} has {usage.running[tenant]:,} running."
+
+
+class StartRate(Limit):
+    """At most n tasks start per period."""
+
+    name, option, column = "rate", "--rate", "rate_limit"
+
+    def value(self, limits: SharedLimits) -> Rate | None:
+        """The rate."""
+        return limits.rate
+
+    def words(self, limits: SharedLimits) -> str:
+        """The rate in words."""
+        return f"{limits.rate} started"
+
+    def room(self, usage: LimitUsage) -> int:
+        """The tokens in the bucket."""
+        rate = usage.limits.rate
+        return MOST if rate is None else rate.available(usage.spent, usage.at)
+
+    def full(self, usage: LimitUsage, _tenant: str | None) -> str:
+        """Name the time of the next start."""
+        rate = usage.limits.rate
+        if rate is None or self.room(usage):
+            return ""
+        wait = age(rate.wait(usage.spent, usage.at))
+        return f"{usage.words.capitalize()} starts at most {rate}; the next task may start in {wait}."
+
+
+LIMITS: tuple[Limit, ...] = (Concurrency(), TenantConcurrency(), StartRate())
+"""Every kind of limit."""
+
+
+def room(usage: LimitUsage) -> int:
+    """The number of tasks that may start now, without the limits per tenant."""
+    return min(limit.room(usage) for limit in LIMITS)
+
+
+def retry_in(usage: LimitUsage) -> float:
+    """Seconds until a full queue or handler may have room by itself; infinite if a running task must end first."""
+    if Concurrency().room(usage) == 0 or usage.limits.rate is None:
+        return math.inf
+    return max(SHORTEST, usage.limits.rate.wait(usage.spent, usage.at))
+
+
+def _held(usage: LimitUsage) -> str:
+    holders = ", ".join(f"{number:,} on {name}" for name, number in usage.holders.items())
+    return f"{usage.total:,}{f': {holders}' if holders else ''}"
+
+
+class WithinLimits(ClaimCondition):
+    """No claim exceeds the limits of a queue or a handler; a claim that does not hold them skips limited lanes."""
+
+    name = "limit"
+
+    @staticmethod
+    def is_limited(registry: sa.Table) -> Condition:
+        """The SQL that a queue or a handler has a limit."""
+        return sa.or_(*(registry.c[limit.column].is_not(None) for limit in LIMITS))
+
+    def of_registry(self, registry: sa.Table, held: Condition | None) -> Sequence[Condition]:
+        """The SQL that it has a limit, and that this claim does not hold it."""
+        limited = self.is_limited(registry)
+        return (limited if held is None else limited & ~held,)
+
+    def explain(self, facts: ClaimFacts, _zone: tzinfo) -> Iterator[Explanation]:
+        """Name each limit that is full, the tasks that use it, and its author."""
+        for usage, limit in self._full(facts):
+            text = limit.full(usage, facts.task.tenant)
+            author = f" Set by {one_line(usage.by or 'an unknown operator')} {usage.since} ago" if usage.since else ""
+            reason = f": {sentence_of(usage.why)}" if usage.why else "."
+            view: tuple[Literal["audit"], str] | None = ("audit", usage.words) if usage.since else None
+            advice = f"runner limit {usage.kind} {quote(one_line(usage.name))}"
+            yield Explanation(self.name, f"{text}{author and author + reason}", advice, view)
+
+    def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
+        """Remove each limit that is full."""
+        return [
+            RemedyStep(
+                self.name,
+                f"{usage.words} had no limit on {limit.name}",
+                f"runner limit {usage.kind} {quote(one_line(usage.name))} {limit.option} none",
+            )
+            for usage, limit in self._full(facts)
+        ]
+
+    @staticmethod
+    def _full(facts: ClaimFacts) -> Iterator[tuple[LimitUsage, Limit]]:
+        for usage in () if facts.later else facts.limits:
+            for limit in LIMITS:
+                if limit.full(usage, facts.task.tenant):
+                    yield usage, limit

@@ -1,0 +1,89 @@
+"""limits: the limits of queues and handlers, how far they are used, and by whom."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.schema import is_state
+from runner.db.transaction import Transaction, clock
+from runner.db.types import db_now, epoch_seconds
+from runner.model.task import State
+from runner.policy.claim_order import LIMITED
+from runner.policy.limits import LimitUsage, SharedLimits
+from runner.queries.pauses import MOST
+from runner.queries.rows import as_text, moment, number, readable, text
+from runner.text.formatting import since
+from runner.text.sanitize import one_line
+
+RUNNING_CAP = 10_000
+"""Maximum number of running tasks to read."""
+
+UNKNOWN = "an unknown runner"
+
+
+async def limit_usages(tx: Transaction, names: Mapping[str, str] | None = None) -> list[LimitUsage]:
+    """Read limits and their use.
+
+    Args:
+        tx: an open transaction; three to five statements are executed.
+        names: the name of one queue and of one handler, by kind; None for all that have a limit.
+
+    Returns:
+        One usage for each queue and handler with a limit, queues first, by name.
+    """
+    rows = [(kind, row) for kind in ("queue", "handler") for row in await _limited(tx, kind, names)]
+    if not rows:
+        return []
+    at, running = await clock(tx), await _running(tx)
+    usages = []
+    for kind, row in rows:
+        name = as_text(row["name"])
+        mine = [(task, count) for task, count in running.items() if task[kind == "handler"] == name]
+        by_tenant: Counter[str] = Counter()
+        by_runner: Counter[str] = Counter()
+        for (_, _, tenant, runner), count in mine:
+            by_tenant[tenant] += count
+            by_runner[runner] += count
+        set_at = moment(row["limited_at"])
+        usages.append(
+            LimitUsage(
+                kind=kind,
+                name=name,
+                limits=SharedLimits.of_row(row),
+                at=float(row["epoch"]),
+                spent=number(row["rate_spent"]),
+                running=dict(by_tenant),
+                holders=dict(by_runner.most_common()),
+                since=since(set_at, at) if set_at else "",
+                by=text(row["limited_by"]),
+                why=text(row["limited_why"]),
+            )
+        )
+    return usages
+
+
+async def _limited(tx: Transaction, kind: str, names: Mapping[str, str] | None) -> Sequence[Mapping[Any, Any]]:
+    registry = tx.tables.queue if kind == "queue" else tx.tables.handler
+    statement = sa.select(*readable(tx, registry.c), epoch_seconds().label("epoch"))
+    if names is not None:
+        statement = statement.where(registry.c.name == names[kind])
+    statement = statement.where(LIMITED.is_limited(registry)).order_by(registry.c.name).limit(MOST)
+    return (await tx.execute(statement)).mappings().all()
+
+
+async def _running(tx: Transaction) -> dict[tuple[str, str, str, str], int]:
+    """Count the running tasks by queue, handler, tenant, and their runner in words."""
+    task, runner = tx.tables.task, tx.tables.runner
+    names = (task.c.queue, task.c.handler, task.c.tenant, task.c.runner_id)
+    window = sa.select(*names).where(is_state(task.c.state, State.RUNNING)).limit(RUNNING_CAP).subquery()
+    groups = (*window.c, runner.c.host, runner.c.lease_until < db_now())
+    joined = window.outerjoin(runner, runner.c.id == window.c.runner_id)
+    rows = await tx.rows(sa.select(*groups, sa.func.count()).select_from(joined).group_by(*groups))
+    counts: Counter[tuple[str, str, str, str]] = Counter()
+    for queue, handler, tenant, runner_id, host, is_lost, count in rows:
+        lost = ", lost" if is_lost or host is None else ""
+        holder = UNKNOWN if runner_id is None else f"runner {runner_id} ({one_line(host) if host else 'gone'}{lost})"
+        counts[as_text(queue), as_text(handler), text(tenant) or "", holder] += count
+    return counts

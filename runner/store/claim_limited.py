@@ -1,0 +1,255 @@
+"""claim_limited: claim from lanes whose queue or handler has limits, in a transaction of their own.
+
+The claim locks the registry rows of the limits that it uses, and only then counts the running tasks, so that no two
+claims use the same room. It never waits for such a lock: the lanes of a locked row are busy, and the runner tries them
+again in a moment. Settles and rescues only make room, and take no lock. Claims from other lanes do not come here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import groupby
+from math import inf
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.dialects import DIALECTS, Dialect, by_column
+from runner.db.schema import Tables
+from runner.db.statement import Prepared
+from runner.db.transaction import Transaction
+from runner.model.task import Claimed
+from runner.policy.claim_facts import ClaimScope
+from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.lanes import Lane, LanePosition
+from runner.store.claim import (
+    LANE_COLUMNS,
+    LIMIT,
+    RUNNER_ID,
+    Claimant,
+    HandlerDefaults,
+    claim_rows,
+    claim_update,
+    claim_values,
+    due_tasks,
+    first_suspect,
+    open_lanes,
+    taken,
+)
+from runner.store.claim_tenants import (
+    MOST_VISITS,
+    SPARE_VISITS,
+    of_tenants,
+    share_parameters,
+    shares,
+    visit,
+    without_tenant,
+)
+from runner.store.limits import Ledger, charge, hold, keys
+
+BUSY = 0.01
+"""Seconds until the next try of a lane whose limits another claim holds."""
+
+FURTHER = 0.05
+"""Seconds until a claim goes on from tenant to tenant after one that met no due task."""
+
+HOLDS = ("queue_held", "handler_held")
+ROOMS = ("queue_room", "handler_room")
+LIMITED_COLUMNS = LANE_COLUMNS | dict.fromkeys(HOLDS, sa.Boolean) | dict.fromkeys(ROOMS, sa.Integer)
+
+
+class LimitedLanes(NamedTuple):
+    """The lanes of a limited claim.
+
+    Args:
+        lanes: the lanes, in the order of claims.
+        start: the position before every task.
+        cursors: the last tenant that had a turn, by lane; empty if only the tasks without a tenant had one.
+    """
+
+    lanes: Sequence[Lane]
+    start: LanePosition
+    cursors: Mapping[Lane, str] = {}
+
+
+@dataclass
+class LimitedClaim:
+    """The result of a limited claim.
+
+    Args:
+        claimed: the claimed tasks.
+        waits: seconds until a lane without room may have some; infinite until a running task ends.
+        empty: the lanes without due tasks.
+        cursors: the new cursors by lane; None for the start of the next round.
+    """
+
+    claimed: list[Claimed] = field(default_factory=list)
+    waits: dict[Lane, float] = field(default_factory=dict)
+    empty: set[Lane] = field(default_factory=set)
+    cursors: dict[Lane, str | None] = field(default_factory=dict)
+
+
+async def claim_limited(
+    tx: Transaction,
+    who: Claimant,
+    lanes: LimitedLanes,
+    terms: Mapping[str, HandlerDefaults],
+    limit: int,
+    starts: bool = True,
+) -> LimitedClaim:
+    """Claim due tasks from lanes with limits; no limit is exceeded.
+
+    Args:
+        tx: a writing transaction.
+        who: the runner.
+        lanes: the lanes.
+        terms: the defaults of every handler in `lanes`, by name.
+        limit: maximum number of tasks.
+        starts: True if each task has a slot; see `claim`.
+    """
+    claim = _Claim(tx, await hold(tx, lanes.lanes), lanes, terms, claim_values(who, limit, starts=starts))
+    result = claim.result
+    result.waits = {lane: BUSY for lane in lanes.lanes if claim.ledger.is_busy(lane)}
+    mine = (lane for lane in lanes.lanes if lane not in result.waits)
+    for limits_tenants, group in groupby(mine, claim.ledger.limits_tenants):
+        if limits_tenants:
+            for lane in group:
+                await claim.from_tenants(lane)
+        else:
+            await claim.from_lanes(list(group))
+    for lane in lanes.lanes:
+        if lane not in result.waits and (wait := claim.ledger.wait(lane)) is not None:
+            result.waits[lane] = wait
+    await charge(tx, claim.ledger)
+    return result
+
+
+async def claim_limited_suspect(
+    tx: Transaction, who: Claimant, lanes: LimitedLanes, terms: Mapping[str, HandlerDefaults], width: int
+) -> list[Claimed]:
+    """Claim at most one suspect from lanes with limits; see `claim_suspect`.
+
+    Args:
+        tx: a writing transaction.
+        who: the runner.
+        lanes: the lanes.
+        terms: the defaults of every handler in `lanes`, by name.
+        width: as in Ask.
+    """
+    ledger = await hold(tx, lanes.lanes)
+    part = [lane for lane in lanes.lanes if not ledger.is_busy(lane) and ledger.room(lane)]
+    if not part:
+        return []
+    full = sorted({tenant for lane in part for tenant in ledger.full_tenants(lane)})
+    values = claim_values(who, 1, starts=True) | tx.dialect.parameters("full", {"tenant": full}) | {"width": width}
+    prepared = _prepared(tx.tables, tx.driver, "suspects")
+    claimed = await claim_rows(tx, prepared, values | _Claim(tx, ledger, lanes, terms, {}).lane_parameters(part))
+    ledger.count(claimed)
+    await charge(tx, ledger)
+    return claimed
+
+
+class _Claim:
+    """A limited claim in progress."""
+
+    def __init__(
+        self,
+        tx: Transaction,
+        ledger: Ledger,
+        lanes: LimitedLanes,
+        terms: Mapping[str, HandlerDefaults],
+        values: dict[str, Any],
+    ) -> None:
+        self.tx, self.ledger, self.lanes, self.terms, self.values = tx, ledger, lanes, terms, values
+        self.left: int = values.get("limit", 0)
+        self.result = LimitedClaim()
+
+    async def from_lanes(self, lanes: Sequence[Lane]) -> None:
+        """Claim from lanes without a limit per tenant."""
+        part, wanted = [lane for lane in lanes if self.ledger.room(lane)], self.left
+        if part and wanted and len(await self._run("lanes", part, wanted)) < wanted:
+            self.result.empty |= {lane for lane in part if self.ledger.room(lane)}
+
+    async def from_tenants(self, lane: Lane) -> None:
+        """Claim from a lane with a limit per tenant."""
+        cursor = self.lanes.cursors.get(lane)
+        if cursor is None and (wanted := self._wanted(lane)):
+            await self._run("without tenant", [lane], (wanted + 1) // 2)
+            self.result.cursors[lane] = cursor = ""
+        if not (wanted := self._wanted(lane)):
+            return
+        full = self.ledger.full_tenants(lane)
+        seen = await visit(self.tx, lane, cursor or "", min(wanted + len(full) + SPARE_VISITS, MOST_VISITS))
+        due = [each.tenant for each in seen.visits if each.due]
+        parts = shares(due, lambda tenant: self.ledger.tenant_room(lane, tenant), wanted)
+        claimed = []
+        if parts:
+            claimed = await self._run("tenants", [lane], wanted, share_parameters(self.tx, parts))
+        if not claimed:
+            self._stop(lane, complete=seen.complete, is_full=not full.isdisjoint(due))
+        turns = list(parts) or [each.tenant for each in seen.visits]
+        self.result.cursors[lane] = None if seen.complete and len(parts) < wanted else turns[-1]
+
+    def _stop(self, lane: Lane, *, complete: bool, is_full: bool) -> None:
+        """Note why no tenant had a task to claim."""
+        if not complete:
+            self.result.waits[lane] = FURTHER
+        elif is_full:
+            self.result.waits[lane] = inf
+        else:
+            self.result.empty.add(lane)
+
+    def _wanted(self, lane: Lane) -> int:
+        return min(self.left, self.ledger.room(lane))
+
+    async def _run(self, among: str, lanes: Sequence[Lane], limit: int, more: dict[str, Any] | None = None) -> Any:
+        prepared = _prepared(self.tx.tables, self.tx.driver, among)
+        values = self.values | self.lane_parameters(lanes) | (more or {}) | {"limit": limit}
+        claimed = await claim_rows(self.tx, prepared, values)
+        self.ledger.count(claimed)
+        self.left -= len(claimed)
+        self.result.claimed += claimed
+        return claimed
+
+    def lane_parameters(self, lanes: Sequence[Lane]) -> dict[str, Any]:
+        """The lanes as parameters, with the limits that this claim holds and their rooms."""
+        start, rows = self.lanes.start, []
+        for number, lane in enumerate(lanes):
+            held = (key in self.ledger.held for key in keys(lane))
+            rooms = (self.ledger.room_of(key) for key in keys(lane))
+            rows.append((number, *lane, start.run_at, start.id, *self.terms[lane.handler], *held, *rooms))
+        return self.tx.dialect.parameters("lane", by_column(LIMITED_COLUMNS, rows))
+
+
+@lru_cache
+def _prepared(tables: Tables, driver: sa.Dialect, among: str) -> Prepared:
+    dialect = DIALECTS[driver.name]
+    lane = open_lanes(dialect.rows("lane", LIMITED_COLUMNS), ClaimScope(tables, RUNNER_ID, HOLDS))
+    match among:
+        case "lanes":
+            selection = _within_rooms(tables, lane, dialect)
+        case "tenants":
+            selection = of_tenants(tables, lane, dialect)
+        case "without tenant":
+            selection = without_tenant(tables, lane, dialect)
+        case _:
+            selection = first_suspect(tables, lane, dialect, dialect.rows("full", {"tenant": sa.Text}))
+    return Prepared(claim_update(tables, dialect, lane, selection), driver)
+
+
+def _within_rooms(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+    """The first `limit` tasks over all lanes, at most as many as each queue and each handler has room for."""
+    due = due_tasks(tables, tables.task.alias("due"), lane).limit(LIMIT)
+    joined, row = dialect.for_each(lane, due, tables.task)
+    order = CLAIM_POLICY.order_by(row)
+    ranks = {
+        name: sa.func.row_number().over(partition_by=lane.c[name], order_by=order).label(f"in_{name}")
+        for name in ("queue", "handler")
+    }
+    columns = (lane.c.number, lane.c.queue_room, lane.c.handler_room, row.id, row.priority, row.run_at)
+    ranked = sa.select(*columns, *ranks.values()).select_from(joined).cte("ranked")
+    fits = (ranked.c.in_queue <= ranked.c.queue_room, ranked.c.in_handler <= ranked.c.handler_room)
+    head = sa.select(ranked.c.number, ranked.c.id).where(*fits).order_by(*CLAIM_POLICY.order_by(ranked.c)).limit(LIMIT)
+    if not dialect.isolates_rows:
+        return head.with_only_columns(ranked.c.id)
+    return taken(tables, lane, head.cte("head"))

@@ -1,0 +1,158 @@
+"""claim_tenants: claim from a lane tenant by tenant, so that a tenant at its limit costs one step, not its tasks.
+
+A claim walks the index `tenant` from tenant to tenant, one look-up each, and begins after the last tenant that had a
+turn. It visits as many tenants as it has room for, and the full ones between them: its cost grows neither with the
+number of tenants nor with their tasks. Tasks without a tenant have a turn at the start of each round.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.dialects import DIALECTS, Dialect
+from runner.db.schema import Tables, is_state
+from runner.db.statement import Prepared
+from runner.db.transaction import Transaction
+from runner.db.types import ctid, db_now
+from runner.model.task import State
+from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.lanes import Lane
+from runner.store.claim import LIMIT, due_tasks
+
+MOST_VISITS = 2_000
+"""Maximum number of tenants that one claim visits."""
+
+SPARE_VISITS = 64
+"""Visits beyond the room, for tenants whose tasks are not due."""
+
+BEYOND = 100
+"""Tasks to read beyond the room when looking for tasks without a tenant."""
+
+
+class Visit(NamedTuple):
+    """A tenant with waiting tasks in a lane, and whether the first of them is due."""
+
+    tenant: str
+    due: bool
+
+
+class TenantRound(NamedTuple):
+    """The tenants that a claim visited.
+
+    Args:
+        visits: the tenants in the order of their turns.
+        complete: True if these are all tenants of the lane.
+    """
+
+    visits: Sequence[Visit]
+    complete: bool
+
+
+async def visit(tx: Transaction, lane: Lane, after: str, most: int) -> TenantRound:
+    """Walk from tenant to tenant, from the one after `after` to the last one, and on from the first one.
+
+    Args:
+        tx: an open transaction; one or two statements are executed.
+        lane: the lane.
+        after: the last tenant that had a turn; empty to begin with the first one.
+        most: maximum number of tenants to visit.
+    """
+    visits = await _walk(tx, lane, after, most)
+    if after and len(visits) < most:
+        wrapped = await _walk(tx, lane, "", most - len(visits))
+        visits += [each for each in wrapped if each.tenant <= after]
+    return TenantRound(visits, len(visits) < most)
+
+
+async def _walk(tx: Transaction, lane: Lane, after: str, most: int) -> list[Visit]:
+    parameters = {"queue": lane.queue, "handler": lane.handler, "priority": lane.priority}
+    rows = await tx.run(_visiting(tx.tables, tx.driver), parameters | {"after": after, "visits": most})
+    return [Visit(tenant, bool(due)) for tenant, due in rows]
+
+
+def shares(tenants: Sequence[str], room: Callable[[str], int], limit: int) -> dict[str, int]:
+    """Divide a number of tasks among tenants, one task each in turn.
+
+    Args:
+        tenants: the tenants in the order of their turns.
+        room: returns the number of tasks that a tenant may start.
+        limit: number of tasks to divide.
+    """
+    rooms = {tenant: free for tenant in tenants[:limit] if (free := room(tenant)) > 0}
+    result = dict.fromkeys(rooms, 0)
+    while limit > 0 and rooms:
+        for tenant in list(rooms)[:limit]:
+            result[tenant] += 1
+            limit -= 1
+            if result[tenant] == rooms[tenant]:
+                del rooms[tenant]
+    return {tenant: number for tenant, number in result.items() if number}
+
+
+def share_parameters(tx: Transaction, parts: Mapping[str, int]) -> dict[str, Any]:
+    """The parameters of a claim from tenants: the shares."""
+    return tx.dialect.parameters("share", {"tenant": list(parts), "tasks": list(parts.values())})
+
+
+@lru_cache
+def _visiting(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """The walk from tenant to tenant: one search of the index for each."""
+    dialect = DIALECTS[driver.name]
+    start = sa.select(sa.bindparam("after", type_=sa.Text).label("tenant")).subquery("start")
+    walk = _next_tenant(tables, dialect, start).cte("walk", recursive=True)
+    walk = walk.union_all(_next_tenant(tables, dialect, walk))
+    visits = sa.bindparam("visits", type_=sa.Integer)
+    return Prepared(sa.select(walk.c.tenant, walk.c.run_at <= db_now()).limit(visits), driver)
+
+
+def _next_tenant(tables: Tables, dialect: Dialect, last: sa.FromClause) -> sa.Select[Any]:
+    row = tables.task.alias("beyond")
+    task = row.c
+    names = ("queue", "handler", "priority")
+    lane = [task[name] == sa.bindparam(name, type_=task[name].type) for name in names]
+    # As an expression: SQLite would not use the index for a comparison of two columns.
+    beyond = task.tenant > sa.func.coalesce(last.c.tenant, "")
+    order = (task.tenant, task.run_at, task.id)
+    one = sa.select(*order).where(is_state(task.state, State.WAITING), *lane, task.tenant.is_not(None), beyond)
+    one = one.order_by(*(task[name] for name in names), *order).limit(sa.literal_column("1")).correlate(last)
+    source, found = dialect.first_of_each(last, one, tables.task)
+    return sa.select(found.tenant, found.run_at).select_from(source)
+
+
+def of_tenants(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+    """The first tasks of each tenant, as many as its share."""
+    share = dialect.rows("share", {"tenant": sa.Text, "tasks": sa.Integer})
+    row = tables.task.alias("due")
+    task = row.c
+    # A range and an order by the tenant: the index `ready` has neither, so that no plan uses it.
+    same = (task.tenant >= share.c.tenant, task.tenant <= share.c.tenant, task.tenant.is_not(None))
+    within = CLAIM_POLICY.order.within_lane(task)
+    due = due_tasks(tables, row, lane).where(*same).order_by(None).order_by(task.tenant, *within)
+    source = lane.join(share, sa.true())
+    if dialect.isolates_rows:
+        first = due.with_only_columns(ctid(row)).limit(share.c.tasks).with_for_update(skip_locked=True)
+        locked = first.correlate(lane, share).lateral("locked")
+        return sa.select(locked.c.ctid).select_from(source.join(locked, sa.true()))
+    joined, found = dialect.for_each(source, due.correlate(lane, share).limit(LIMIT), tables.task)
+    turn = sa.func.row_number().over(partition_by=share.c.tenant, order_by=CLAIM_POLICY.order.within_lane(found))
+    ranked = sa.select(found.id, share.c.tasks, turn.label("turn")).select_from(joined).subquery("ranked")
+    return sa.select(ranked.c.id).where(ranked.c.turn <= ranked.c.tasks)
+
+
+def without_tenant(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+    """The tasks without a tenant among the first ones of the lane."""
+    row = tables.task.alias("due")
+    address = ctid(row) if dialect.isolates_rows else row.c.id
+    bound = LIMIT + sa.literal_column(str(BEYOND))
+    first = due_tasks(tables, row, lane).with_only_columns(address.label("place"), row.c.tenant)
+    if not dialect.isolates_rows:
+        joined, found = dialect.for_each(lane, due_tasks(tables, row, lane).limit(bound), tables.task)
+        none = sa.select(found.id).select_from(joined).where(found.tenant.is_(None))
+        return none.order_by(*CLAIM_POLICY.order.within_lane(found)).limit(LIMIT)
+    each = first.limit(bound).lateral("first")
+    places = sa.select(each.c.place).select_from(lane.join(each, sa.true())).where(each.c.tenant.is_(None))
+    held = tables.task.alias("held")
+    among = ctid(held) == sa.func.any(sa.func.array(places.limit(LIMIT).scalar_subquery()))
+    return sa.select(ctid(held)).where(among).with_for_update(skip_locked=True, of=held)

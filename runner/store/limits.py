@@ -1,0 +1,164 @@
+"""limits: hold the limits of queues and handlers during a claim, and count the running tasks under them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import sqlalchemy as sa
+
+from runner.db.dialects import DIALECTS
+from runner.db.schema import Tables, is_state
+from runner.db.statement import Prepared
+from runner.db.transaction import Transaction
+from runner.db.types import epoch_seconds
+from runner.model.task import Claimed, State
+from runner.policy.claim_order import LIMITED
+from runner.policy.lanes import Lane
+from runner.policy.limits import LimitUsage, SharedLimits, retry_in, room
+from runner.policy.rate import MOST
+
+COLUMNS = ("max_running", "max_per_tenant", "rate_limit", "rate_period", "rate_spent")
+
+Key: TypeAlias = tuple[str, str]
+"""The kind and the name of a queue or a handler."""
+
+
+def keys(lane: Lane) -> tuple[Key, Key]:
+    """The queue and the handler of a lane."""
+    return ("queue", lane.queue), ("handler", lane.handler)
+
+
+class Ledger:
+    """The limits that a claim holds, and the tasks that it has claimed under them.
+
+    Args:
+        held: the limits that it holds, with their running tasks before the claim.
+        busy: the queues and handlers whose limits another claim holds.
+    """
+
+    def __init__(self, held: Mapping[Key, LimitUsage], busy: frozenset[Key]) -> None:
+        self.held = held
+        self._busy = busy
+        self.starts: Counter[Key] = Counter()
+
+    def is_busy(self, lane: Lane) -> bool:
+        """True if another claim holds a limit of a lane."""
+        return not self._busy.isdisjoint(keys(lane))
+
+    def room_of(self, key: Key) -> int:
+        """The number of tasks of a queue or a handler that may start now."""
+        return max(0, room(self.held[key]) - self.starts[key]) if key in self.held else MOST
+
+    def room(self, lane: Lane) -> int:
+        """The number of tasks of a lane that may start now."""
+        return min(self.room_of(key) for key in keys(lane))
+
+    def limits_tenants(self, lane: Lane) -> bool:
+        """True if a lane has a limit per tenant."""
+        return bool(self._per_tenant(lane))
+
+    def tenant_room(self, lane: Lane, tenant: str) -> int:
+        """The number of tasks of a tenant that may start now in a lane that limits tenants."""
+        return min(most - running.get(tenant, 0) for most, running in self._per_tenant(lane))
+
+    def full_tenants(self, lane: Lane) -> set[str]:
+        """The tenants of which no task may start now in a lane."""
+        per_tenant = self._per_tenant(lane)
+        return {tenant for most, running in per_tenant for tenant in running if tenant and running[tenant] >= most}
+
+    def _per_tenant(self, lane: Lane) -> list[tuple[int, Mapping[str, int]]]:
+        usages = [self.held[key] for key in keys(lane) if key in self.held]
+        return [(most, usage.running) for usage in usages if (most := usage.limits.per_tenant) is not None]
+
+    def count(self, claimed: Sequence[Claimed]) -> None:
+        """Count claimed tasks."""
+        for task in claimed:
+            self.starts.update((("queue", task.queue), ("handler", task.handler)))
+
+    def wait(self, lane: Lane) -> float | None:
+        """Seconds until a lane without room may have some; None if it has room."""
+        full = [key for key in keys(lane) if key in self.held and not self.room_of(key)]
+        return max((retry_in(_after(self.held[key], self.starts[key])) for key in full), default=None)
+
+
+def _after(usage: LimitUsage, starts: int) -> LimitUsage:
+    """The usage after some starts."""
+    rate, running = usage.limits.rate, {**usage.running, "": usage.running.get("", 0) + starts}
+    spent = rate.after(usage.spent, usage.at, starts) if rate else usage.spent
+    return replace(usage, running=running, spent=spent)
+
+
+async def hold(tx: Transaction, lanes: Sequence[Lane]) -> Ledger:
+    """Lock the limits of some lanes that no other claim holds, and count the running tasks under them.
+
+    Args:
+        tx: a writing transaction, which holds them until its end.
+        lanes: the lanes.
+    """
+    names = {"queue": sorted({lane.queue for lane in lanes}), "handler": sorted({lane.handler for lane in lanes})}
+    parameters: dict[str, Any] = {}
+    for kind, values in names.items():
+        parameters |= tx.dialect.parameters(f"{kind}s", {"name": values})
+    lock, count = _holding(tx.tables, tx.driver)
+    rows = await tx.run(lock, parameters)
+    held: dict[Key, LimitUsage] = {}
+    for kind, name, at, _, *columns in (row for row in rows if row[3]):
+        row: dict[str, Any] = dict(zip(COLUMNS, columns, strict=True))
+        held[kind, name] = LimitUsage(kind, name, SharedLimits.of_row(row), float(at), row["rate_spent"])
+    if any(usage.limits.counts_running for usage in held.values()):
+        # In a statement of its own: its snapshot begins after the lock, and has the tasks of every earlier claim.
+        counts = await tx.run(count, parameters)
+        held = {key: replace(usage, running=_running(key, counts)) for key, usage in held.items()}
+    return Ledger(held, frozenset((row[0], row[1]) for row in rows if not row[3]))
+
+
+def _running(key: Key, counts: Sequence[Any]) -> dict[str, int]:
+    """The running tasks of a queue or a handler by tenant."""
+    kind, name = key
+    running: Counter[str] = Counter()
+    for queue, handler, tenant, number in counts:
+        if name == (queue if kind == "queue" else handler):
+            running[tenant or ""] += number
+    return running
+
+
+async def charge(tx: Transaction, ledger: Ledger) -> None:
+    """Take the tokens of the claimed tasks."""
+    for (kind, name), usage in ledger.held.items():
+        rate, starts = usage.limits.rate, ledger.starts[kind, name]
+        if rate is None:
+            continue
+        spent = rate.after(usage.spent, usage.at, starts)
+        # A time beyond a full period is from before the clock was set back.
+        if starts or (usage.spent or 0.0) > spent:
+            await tx.run(_charging(tx.tables, tx.driver, kind), {"entry": name, "spent": spent})
+
+
+@lru_cache
+def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
+    """The statements that lock limits, and that count the running tasks under them."""
+    dialect, parts = DIALECTS[driver.name], []
+    names = {kind: sa.select(dialect.rows(f"{kind}s", {"name": sa.Text}).c.name) for kind in ("queue", "handler")}
+    for kind, registry in (("queue", tables.queue), ("handler", tables.handler)):
+        wanted = registry.c.name.in_(names[kind]) & LIMITED.is_limited(registry)
+        columns = [registry.c[name] for name in COLUMNS]
+        lock = sa.select(registry.c.name, *columns).where(wanted).order_by(registry.c.name)
+        held = lock.with_for_update(skip_locked=True, key_share=True).cte(f"held_{kind}")
+        same = registry.outerjoin(held, held.c.name == registry.c.name)
+        flag = held.c.name.is_not(None).label("held")
+        entry: list[Any] = [sa.literal_column(f"'{kind}'").label("kind"), registry.c.name, epoch_seconds().label("at")]
+        parts.append(sa.select(*entry, flag, *(held.c[name] for name in COLUMNS)).select_from(same).where(wanted))
+    task = tables.task.c
+    groups = (task.queue, task.handler, task.tenant)
+    mine = task.queue.in_(names["queue"]) | task.handler.in_(names["handler"])
+    count = sa.select(*groups, sa.func.count()).where(is_state(task.state, State.RUNNING), mine).group_by(*groups)
+    return Prepared(sa.union_all(*parts), driver), Prepared(count, driver)
+
+
+@lru_cache
+def _charging(tables: Tables, driver: sa.Dialect, kind: str) -> Prepared:
+    registry = tables.queue if kind == "queue" else tables.handler
+    charge = sa.update(registry).where(registry.c.name == sa.bindparam("entry", type_=sa.Text))
+    return Prepared(charge.values(rate_spent=sa.bindparam("spent", type_=sa.Float)), driver)

@@ -1,0 +1,247 @@
+"""Limits of queues, handlers and tenants hold for every claim, and cost nothing without them."""
+
+import asyncio
+from collections import Counter
+from math import inf
+
+import pytest
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.transaction import epoch
+from runner.errors import DatabaseRefused
+from runner.model.task import Claimed, NewTask
+from runner.operations.limit import LimitEdit, set_limits
+from runner.operations.pause import PauseKind, PauseTarget
+from runner.operations.results import Actor
+from runner.policy.lanes import Lane
+from runner.store.claim_limited import LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
+from runner.store.submit import submit_many
+from tests.conftest import on_postgresql
+from tests.store.runners import Runner
+from tests.store.table import change, edit, expire, put, put_many
+
+ANA = Actor("ana", "desk-1", "relay is back")
+
+
+async def limit(database: Database, kind: str, name: str, **values: str) -> None:
+    """Limit a queue or a handler, e.g. `concurrency="5"`."""
+    words = {option.replace("_", "-"): value for option, value in values.items()}
+    await database.write(set_limits, PauseTarget(PauseKind(kind), name), LimitEdit(words, new=True), ANA)
+
+
+async def take(runner: Runner, number: int = 100, **cursors: str) -> LimitedClaim:
+    """Claim from the limited lanes after a new survey."""
+    await runner.survey()
+    lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start, dict(runner.lanes.limited.cursors))
+    result = await runner.database.write(claim_limited, runner.who, lanes, runner.terms, number)
+    runner.lanes.limited.record(lanes.lanes, result.waits, result.empty, result.cursors, 0.0)
+    return result
+
+
+def tasks_of(result: LimitedClaim) -> list[int]:
+    return [task.id for task in result.claimed]
+
+
+class TestConcurrency:
+    """At most n tasks of a queue or of a handler run at the same time."""
+
+    async def test_a_queue_runs_no_more_tasks_than_its_limit(self, database: Database, runner: Runner) -> None:
+        first, *_ = await put_many(database, 10, queue="mail")
+        await limit(database, "queue", "mail", concurrency="3")
+        result = await take(runner)
+        assert tasks_of(result) == [first, first + 1, first + 2]
+        assert set(result.waits.values()) == {inf}
+        assert tasks_of(await take(runner)) == []
+        await runner.end(result.claimed[0])
+        assert tasks_of(await take(runner)) == [first + 3]
+
+    async def test_a_plain_claim_never_takes_from_a_limited_lane(self, database: Database, runner: Runner) -> None:
+        await put_many(database, 3, queue="mail")
+        await runner.survey()
+        await limit(database, "queue", "mail", concurrency="1")  # after the survey
+        assert await runner.claim_on() == []
+        await runner.survey()
+        assert not runner.lanes.places
+        assert len(runner.lanes.limited.due) == 1
+
+    async def test_both_limits_of_a_lane_hold(self, database: Database) -> None:
+        runner = await Runner.enter(database, "a", "b")
+        tasks = [NewTask(handler, queue=queue) for queue in ("q1", "q2") for handler in ("a", "b") for _ in range(6)]
+        await database.write(submit_many, tasks)
+        await limit(database, "queue", "q1", concurrency="5")
+        await limit(database, "handler", "a", concurrency="4")
+        taken: list[Claimed] = []
+        while result := (await take(runner)).claimed:
+            taken += result
+        assert Counter(task.queue for task in taken)["q1"] == 5
+        assert Counter(task.handler for task in taken)["a"] == 4
+
+    async def test_tasks_are_claimed_in_the_order_of_their_lanes(self, database: Database) -> None:
+        runner = await Runner.enter(database, "a", "b")
+        order = [("a", 1), ("b", 9), ("b", 1), ("a", 1), ("b", 1)]
+        ids = await database.write(submit_many, [NewTask(name, queue="q", priority=high) for name, high in order])
+        await limit(database, "queue", "q", concurrency="4")
+        assert tasks_of(await take(runner)) == [ids[1], ids[0], ids[2], ids[3]]
+
+    async def test_a_rescued_task_makes_room(self, database: Database, runner: Runner) -> None:
+        await put_many(database, 4, queue="mail")
+        await limit(database, "queue", "mail", concurrency="2")
+        lost = await Runner.enter(database, host="lost")
+        assert len((await take(lost)).claimed) == 2
+        assert tasks_of(await take(runner)) == []
+        await expire(database, lost.id)
+        await runner.rescue()
+        assert len((await take(runner)).claimed) == 2
+
+    async def test_concurrent_claims_share_one_limit(self, database: Database, rival: Database) -> None:
+        await put_many(database, 60, queue="mail")
+        await limit(database, "queue", "mail", concurrency="7")
+        runners = [await Runner.enter(base, host=str(number)) for base in (database, rival) for number in range(3)]
+        claims = await asyncio.gather(*(take(runner, 5) for runner in runners for _ in range(3)))
+        assert 5 <= sum(len(result.claimed) for result in claims) <= 7
+        assert len((await take(runners[0])).claimed) <= 2
+
+    @on_postgresql
+    async def test_a_claim_does_not_wait_for_another_one(self, database: Database, rival: Database) -> None:
+        await put_many(database, 4, queue="mail")
+        await limit(database, "queue", "mail", concurrency="2")
+        runner = await Runner.enter(database)
+        async with rival.writing() as tx:
+            queue = tx.tables.queue
+            await tx.rows(sa.select(queue.c.name).with_for_update())
+            result = await take(runner)
+        assert (tasks_of(result), set(result.waits.values())) == ([], {0.01})
+        assert len((await take(runner)).claimed) == 2
+
+    async def test_a_suspect_counts_too(self, database: Database, runner: Runner) -> None:
+        suspect, _ = await put_many(database, 2, queue="mail")
+        await edit(database, suspect, rescues=2)
+        await limit(database, "queue", "mail", concurrency="1")
+        assert await runner.claim_suspect() == []
+        lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start)
+        claimed = await database.write(claim_limited_suspect, runner.who, lanes, runner.terms, 1)
+        assert [task.id for task in claimed] == [suspect]
+        assert tasks_of(await take(runner)) == []
+
+    async def test_removing_a_limit_returns_its_lanes_to_plain_claims(self, database: Database, runner: Runner) -> None:
+        await put_many(database, 3, queue="mail")
+        await limit(database, "queue", "mail", concurrency="1")
+        await limit(database, "queue", "mail", concurrency="none")
+        assert len(await runner.claim()) == 3
+
+
+class TestTenants:
+    """At most n tasks of each tenant run at the same time; the others of the lane go on."""
+
+    @staticmethod
+    async def put(database: Database, *tenants: str | None, tasks: int = 5) -> dict[int, str | None]:
+        new = [NewTask("work", queue="mail", tenant=tenant) for tenant in tenants for _ in range(tasks)]
+        ids = await database.write(submit_many, new)
+        return {id: task.tenant for id, task in zip(ids, new, strict=True)}
+
+    async def test_a_full_tenant_does_not_stop_the_others(self, database: Database, runner: Runner) -> None:
+        tenants = await self.put(database, "acme", "bolt", "cube")
+        await limit(database, "queue", "mail", per_tenant="2")
+        result = await take(runner)
+        assert Counter(tenants[id] for id in tasks_of(result)) == {"acme": 2, "bolt": 2, "cube": 2}
+        assert tasks_of(await take(runner)) == []
+        await runner.end(next(task for task in result.claimed if tenants[task.id] == "bolt"))
+        assert [tenants[id] for id in tasks_of(await take(runner))] == ["bolt"]
+
+    async def test_tenants_take_turns(self, database: Database, runner: Runner) -> None:
+        tenants = await self.put(database, "acme", "bolt", "cube")
+        await limit(database, "queue", "mail", per_tenant="5")
+        turns = [[tenants[id] for id in tasks_of(await take(runner, 2))] for _ in range(4)]
+        assert Counter(tenant for turn in turns for tenant in turn) in (
+            {"acme": 3, "bolt": 3, "cube": 2},
+            {"acme": 3, "bolt": 2, "cube": 3},
+            {"acme": 2, "bolt": 3, "cube": 3},
+        )
+
+    async def test_tasks_of_a_tenant_run_in_order(self, database: Database, runner: Runner) -> None:
+        tenants = await self.put(database, "acme", "bolt")
+        await limit(database, "queue", "mail", per_tenant="3")
+        taken = tasks_of(await take(runner))
+        for tenant in ("acme", "bolt"):
+            ids = sorted(id for id, name in tenants.items() if name == tenant)
+            assert [id for id in taken if tenants[id] == tenant] == ids[:3]
+
+    async def test_tasks_without_a_tenant_are_not_limited_by_tenant(self, database: Database, runner: Runner) -> None:
+        tenants = await self.put(database, "acme", None)
+        await limit(database, "queue", "mail", per_tenant="1")
+        taken: Counter[str | None] = Counter()
+        for _ in range(8):
+            taken.update(tenants[id] for id in tasks_of(await take(runner, 4)))
+        assert taken == {"acme": 1, None: 5}
+
+    async def test_the_limits_of_queue_and_handler_hold_too(self, database: Database, runner: Runner) -> None:
+        tenants = await self.put(database, "acme", "bolt", "cube", "dash")
+        await limit(database, "queue", "mail", per_tenant="3", concurrency="5")
+        await limit(database, "handler", "work", per_tenant="2")
+        taken: Counter[str | None] = Counter()
+        for _ in range(5):
+            taken.update(tenants[id] for id in tasks_of(await take(runner)))
+        assert sum(taken.values()) == 5
+        assert max(taken.values()) <= 2
+
+
+class TestRates:
+    """At most n tasks start per period, over all runners."""
+
+    async def test_a_bucket_empties_and_fills_again(self, database: Database, runner: Runner) -> None:
+        await put_many(database, 20, queue="mail")
+        await limit(database, "queue", "mail", rate="5/h")
+        first = await take(runner)
+        assert len(first.claimed) == 5
+        assert 600 < max(first.waits.values()) <= 720
+        await runner.settle(*(()))
+        assert tasks_of(await take(runner)) == []
+        await pass_time(database, 1_500)
+        assert len((await take(runner)).claimed) == 2
+        await pass_time(database, 360_000)
+        assert len((await take(runner)).claimed) == 5
+
+    async def test_all_runners_take_from_one_bucket(self, database: Database, runner: Runner, other: Runner) -> None:
+        await put_many(database, 20, queue="mail")
+        await limit(database, "handler", "work", rate="5/h")
+        assert len((await take(runner, 3)).claimed) == 3
+        assert len((await take(other)).claimed) == 2
+
+    async def test_a_clock_that_was_set_back_stops_a_queue_for_one_period(
+        self, database: Database, runner: Runner
+    ) -> None:
+        await put_many(database, 5, queue="mail")
+        await limit(database, "queue", "mail", rate="5/min")
+        await pass_time(database, -86_400)
+        assert tasks_of(await take(runner)) == []
+        await pass_time(database, 60)
+        assert len((await take(runner)).claimed) == 5
+
+
+async def pass_time(database: Database, seconds: float) -> None:
+    """Move the state of every bucket, as time does."""
+    queue = database.tables.queue
+    start = sa.func.coalesce(queue.c.rate_spent, sa.literal(0.0))
+    now = await database.read(epoch)
+    await change(
+        database, sa.update(queue).values(rate_spent=sa.case((start > 0, start - seconds), else_=now - seconds))
+    )
+
+
+async def test_a_lane_is_limited_by_its_queue_or_its_handler(database: Database, runner: Runner) -> None:
+    await put(database, queue="free")
+    await put(database, queue="mail")
+    await limit(database, "queue", "mail", concurrency="1")
+    await runner.survey()
+    assert list(runner.lanes.places) == [Lane("free", "work", 1)]
+    assert list(runner.lanes.limited.due) == [Lane("mail", "work", 1)]
+    await limit(database, "handler", "work", rate="1/s")
+    await runner.survey()
+    assert not runner.lanes.places
+
+
+@pytest.mark.parametrize("column", ["max_running", "max_per_tenant", "rate_limit"])
+async def test_the_table_refuses_a_limit_of_zero(database: Database, column: str) -> None:
+    with pytest.raises(DatabaseRefused):
+        await change(database, sa.insert(database.tables.queue).values(name="mail", rate_period=1.0, **{column: 0}))
