@@ -1,0 +1,68 @@
+"""The application of docs/fastapi.md works on each database, with its own tests, and with a runner inside of it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import on_sqlite
+from tests.test_readme import DOCS, blocks
+
+PROGRAM = """
+import asyncio, httpx, shop
+
+async def main():
+    async with shop.engine.begin() as connection:
+        await connection.run_sync(shop.Base.metadata.create_all)
+    transport = httpx.ASGITransport(shop.app)
+    async with (
+        shop.app.router.lifespan_context(shop.app),
+        httpx.AsyncClient(transport=transport, base_url="http://shop") as client,
+    ):
+        orders = [await client.post("/orders", params={"cents": cents}) for cents in (500, -1, 700)]
+        assert [order.status_code for order in orders] == [201, 422, 201], [order.text for order in orders]
+        tasks = [order.json()["task"] for order in orders if order.status_code == 201]
+        results = [await client.get(f"/tasks/{task}", params={"wait": 20}, timeout=60) for task in tasks]
+        assert [result.json()["result"]["points"] for result in results] == [5, 7], [result.text for result in results]
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The modules of the page."""
+    for block in blocks(DOCS / "fastapi.md", "python"):
+        (tmp_path / block.first.removeprefix("# ")).write_text(block.text)
+    return tmp_path
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> str:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "PG"))}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@on_sqlite
+def test_the_documented_tests_pass(folder: Path, databases: object) -> None:
+    assert "3 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider")
+
+
+@pytest.mark.parametrize(
+    ("databases", "driver"),
+    [("sqlite", "sqlite+aiosqlite"), ("postgresql", "postgresql+asyncpg")],
+    indirect=["databases"],
+)
+def test_the_embedded_runner_executes_tasks_of_requests(folder: Path, migrated_url: str, driver: str) -> None:
+    url = driver + migrated_url[migrated_url.index(":") :]
+    run(folder, "-W", "error", "-c", PROGRAM, APP_URL=url, RUNNER_URL=migrated_url, EMBED_RUNNER="1")
