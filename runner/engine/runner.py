@@ -35,6 +35,7 @@ from runner.settings import Settings
 from runner.store.claim import Claimant
 from runner.store.heartbeat import HeartbeatReply
 from runner.store.lanes import pending
+from runner.text.formatting import outcome_counts
 from runner.text.sanitize import count_noun
 
 log = logging.getLogger("runner")
@@ -341,7 +342,5 @@ class Engine:
             await self.lease.deregister()
         except StoreError as error:
             log.warning("could not deregister, the lease will expire: %s", error)
-        log.info(
-            "stopped: %s", ", ".join(f"{verb} {count}" for verb, count in self.metrics.verbs.items()) or "no tasks"
-        )
+        log.info("stopped: %s", outcome_counts(self.metrics.verbs))
         return True

@@ -28,6 +28,7 @@ from runner.settings import Settings
 from runner.store.dependencies import FinishedParent
 from runner.store.rescue import Rescued
 from runner.store.settle import Settled, Settlement
+from runner.text import formatting
 from runner.text.sanitize import count_noun
 
 log = logging.getLogger("runner")
@@ -331,5 +332,5 @@ def _log_failure(running: Running, settlement: Settlement, verb: str) -> None:
         "max_attempts": task.max_attempts,
         "error_type": failure.type if failure else None,
     }
-    arguments = (task.id, task.handler, attempt, verb, " ".join(why[:300].split()))
-    outcome_log.log(level, "task %d (%s) %s: %s: %s", *arguments, exc_info=exc_info, extra=extra)
+    arguments = (task.id, task.handler, attempt, formatting.ended_as(verb), " ".join(why[:300].split()))
+    outcome_log.log(level, "task %d (%s) %s %s: %s", *arguments, exc_info=exc_info, extra=extra)

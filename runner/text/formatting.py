@@ -1,8 +1,9 @@
 """Format values for table cells, on the command line and in the console; short enough for eighty columns."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta, tzinfo
 
-from runner.model.task import Shown
+from runner.model.task import Shown, State
 from runner.text.redact import mask
 from runner.text.sanitize import one_line, state_text
 from runner.text.times import format_age, format_moment
@@ -75,6 +76,31 @@ def share(part: float | None) -> str:
 def verb(stored: str) -> str:
     """The displayed name of an operation: `retry` for `retry_now`."""
     return stored.removesuffix("_now")
+
+
+_ENDS = {
+    "succeed": State.SUCCEEDED,
+    "retry": "failed, retrying",
+    "die": "failed, task dead",
+    "snooze": "snoozed",
+    "release": "released",
+    "interrupt": "interrupted",
+    "rescue": "lost its runner, retrying",
+    "cancel": State.CANCELLED,
+}
+
+_COUNTED = {"retry": "retried", "die": State.DEAD, "rescue": "rescued", "fenced": "fenced out"}
+
+
+def ended_as(verb: str) -> str:
+    """The end of an attempt by the verb of its move: `failed, retrying` for `retry`."""
+    return _ENDS.get(verb, verb)
+
+
+def outcome_counts(verbs: Mapping[str, int]) -> str:
+    """Numbers of outcomes by the verbs of their moves: `12 succeeded, 3 retried`."""
+    counts = (f"{count:,} {_COUNTED.get(verb) or _ENDS.get(verb, verb)}" for verb, count in verbs.items())
+    return ", ".join(counts) or "no tasks"
 
 
 def since(moment: datetime | None, at: datetime) -> str:

@@ -63,8 +63,8 @@ async def test_every_event_is_one_line_of_json_without_payloads(harness: Harness
     records = [json.loads(line) for line in lines]
     assert all({"at", "level", "logger", "message"} <= set(record) for record in records)
     messages = " ".join(record["message"] for record in records)
-    assert "(broken) attempt 1/2: retry: ValueError: two lines" in messages
-    assert "(broken) attempt 2/2: die: ValueError: two lines" in messages
+    assert "(broken) attempt 1/2 failed, retrying: ValueError: two lines" in messages
+    assert "(broken) attempt 2/2 failed, task dead: ValueError: two lines" in messages
     assert "InvalidPayload" in messages
     assert "password" not in messages
     assert SECRET not in stream.getvalue()
@@ -97,7 +97,7 @@ async def test_the_first_line_names_the_runner_and_the_last_its_results(harness:
     messages = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
     assert messages[0].startswith("runner ")
     assert "with 1 handler" in messages[0]
-    assert messages[-1] == "stopped: succeed 1"
+    assert messages[-1] == "stopped: 1 succeeded"
 
 
 def configured(root: logging.Logger, level: int) -> io.StringIO:

@@ -76,10 +76,10 @@ def _attempts(detail: TaskDetail, *, reveal: bool) -> Iterator[Event]:
 
 
 def _attempt(attempt: Attempt) -> str:
-    next_in = f", next in {format_age(attempt.delay)}" if attempt.delay is not None else ""
+    next_in = f" in {format_age(attempt.delay)}" if attempt.delay is not None else ""
     where = f"runner {formatting.text(attempt.runner_id)} on {formatting.text(attempt.host)}"
     duration = formatting.duration(attempt.duration)  # from claim to settle: longer than the handler ran
-    return f"attempt {attempt.attempt} ended after {duration} on {where}: {attempt.verb}{next_in}"
+    return f"attempt {attempt.attempt} ended after {duration} on {where}: {formatting.ended_as(attempt.verb)}{next_in}"
 
 
 def _changes(detail: TaskDetail, *, reveal: bool, zone: tzinfo) -> Iterator[Event]:
