@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.handle import TaskHandle
 from runner.client.submission import Call, Submission, task_handle, task_handles
-from runner.errors import InvalidHandler
+from runner.errors import InvalidEdit, InvalidHandler
 from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent
 from runner.handlers.derived import Bucket, Tenant
@@ -22,6 +22,7 @@ from runner.handlers.unique import Duplicate, UniqueKey
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
 from runner.model.task import NewTask, OnFailure
+from runner.policy.limits import checked, read_limits
 from runner.policy.retry import parse_plan
 
 P = ParamSpec("P")
@@ -225,6 +226,10 @@ def handler(  # noqa: PLR0913 - one argument per task option
     on_duplicate: Duplicate | None = None,
     order_key: OrderKey | None = None,
     order_on_failure: OnFailure | None = None,
+    limit: int | None = None,
+    limit_per_tenant: int | None = None,
+    limit_per_runner: int | None = None,
+    rate: str | None = None,
 ) -> _Decorator:
     """Register a function as a handler.
 
@@ -246,6 +251,10 @@ def handler(  # noqa: PLR0913 - one argument per task option
         on_duplicate: as in `options`.
         order_key: as in `options`.
         order_on_failure: as in `options`.
+        limit: maximum number of its tasks that run at the same time, over all runners; an operator can change it.
+        limit_per_tenant: the same for each tenant.
+        limit_per_runner: maximum number of its tasks in one runner, which leaves the other slots to other handlers.
+        rate: maximum rate of starts over all runners, such as 5/s or 100/min; an operator can change it.
 
     Returns:
         A decorator for an async function, or for a plain function, which runs in a thread.
@@ -253,7 +262,7 @@ def handler(  # noqa: PLR0913 - one argument per task option
     Raises:
         InvalidRetryPlan: `retry` is not a retry plan.
         InvalidTask: `unique` or `on_duplicate` is not valid.
-        InvalidHandler: the name is missing.
+        InvalidHandler: the name is missing, or a limit is not valid.
         DuplicateHandler: another handler has this name.
 
     Example:
@@ -265,8 +274,13 @@ def handler(  # noqa: PLR0913 - one argument per task option
         raise InvalidHandler(name=getattr(name, "__name__", ""), why=why)
     plan = str(parse_plan(retry)) if retry is not None else None
     rules = Rules.read(unique_key, unique, on_duplicate, bucket, tenant, order_key, order_on_failure)
-    limits = (_seconds(timeout), max_attempts, priority, _seconds(expires))
-    return _Decorator(name, Options(queue, plan, *limits, on_error, rules))
+    values = (_seconds(timeout), max_attempts, priority, _seconds(expires))
+    try:
+        checked("limit_per_runner", limit_per_runner)
+        limits = read_limits(limit, limit_per_tenant, rate)
+    except InvalidEdit as error:
+        raise InvalidHandler(name=name, why=str(error)) from None
+    return _Decorator(name, Options(queue, plan, *values, on_error, rules, limits, limit_per_runner))
 
 
 NO_TIMEOUT = "none"

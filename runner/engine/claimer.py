@@ -11,7 +11,7 @@ from math import inf
 
 from runner.db.database import Database
 from runner.db.types import EARLIEST
-from runner.engine.limited_claims import LimitedClaims
+from runner.engine.limited_claims import LimitedClaims, Turn
 from runner.engine.slots import InFlight, Slots, width_of
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
@@ -78,7 +78,7 @@ class Claimer:
         self._on_start = on_start
         self._on_duplicate = on_duplicate
         self.lanes = Lanes(self._accepts, LanePosition(database.dialect.instant(EARLIEST), 0))
-        self._limited = LimitedClaims(database, self.lanes, defaults, self._slots)
+        self._limited = LimitedClaims(database, self.lanes, defaults, self._slots, self._room_of)
         self._pace = Pace()
         self._back_off = BackOff()
         self._retry_at = 0.0
@@ -247,37 +247,25 @@ class Claimer:
         self._reported = frozenset(refused)
 
     async def _claim_round(self) -> int | None:
-        """Claim once per pool of slots and return the number of tasks; None if no due lane has a free slot."""
+        """Claim once per turn and return the number of tasks; None if no due lane has a free slot."""
         counts: list[int | None] = []
         for slots in (self._in_flight.on_loop, self._in_flight.in_threads):
-            turns = self._limited.turns(slots)
-            counts.append(await self._claim_limited(slots, turns.first))
-            counts.append(await self._claim_places(slots))
-            counts.append(await self._claim_limited(slots, turns.last))
+            counts += [await self._claim_turn(slots, turn) for turn in self._limited.turns(slots)]
         claimed = [count for count in counts if count is not None]
         return sum(claimed) if claimed else None
 
-    async def _claim_places(self, slots: Slots) -> int | None:
-        """Claim from the lanes of a pool without limits."""
-        lanes = self.lanes.first(self.lanes.places, lambda lane: self._slots(lane) is slots)
-        limit = min(slots.room(), self._batch)
-        if not lanes or limit <= 0:
+    async def _claim_turn(self, slots: Slots, turn: Turn) -> int | None:
+        limit = min(slots.room(), self._batch, turn.most)
+        if limit <= 0:
             return None
         starts = limit <= slots.free_count
         with self._claim_pending():
-            claimed = await self._database.write_single(claim, self.claimant, lanes, self._defaults, limit, starts)
-            self.lanes.advance(lanes, claimed, limit)
-            self._take(claimed, slots, prefetched=not starts)
-        return len(claimed)
-
-    async def _claim_limited(self, slots: Slots, lanes: list[Lane]) -> int | None:
-        """Claim from lanes of a pool with limits."""
-        limit = min(slots.room(), self._batch)
-        if not lanes or limit <= 0:
-            return None
-        starts = limit <= slots.free_count
-        with self._claim_pending():
-            claimed = await self._limited.claim(self.claimant, lanes, limit, starts)
+            if turn.limited:
+                claimed = await self._limited.claim(self.claimant, turn.lanes, limit, starts)
+            else:
+                lanes = {lane: self.lanes.places[lane] for lane in turn.lanes}
+                claimed = await self._database.write_single(claim, self.claimant, lanes, self._defaults, limit, starts)
+                self.lanes.advance(lanes, claimed, limit)
             self._take(claimed, slots, prefetched=not starts)
         return len(claimed)
 
@@ -327,6 +315,10 @@ class Claimer:
 
     def _slots(self, lane: Lane) -> Slots:
         return self._in_flight.slots_of(self._handlers[lane.handler])
+
+    def _room_of(self, handler: str) -> int | None:
+        most = self._handlers[handler].defaults.limit_per_runner
+        return None if most is None else most - self._in_flight.capped[handler]
 
     def _accepts(self, lane: Lane) -> bool:
         return lane.handler in self._handlers and serves(lane.queue, self._queues, self._own_queue)

@@ -198,9 +198,9 @@ def identity(handlers: Mapping[str, Handler], queues: Iterable[str], in_flight: 
     """Return the identity of a runner in this process."""
     threaded = [name for name, handler in handlers.items() if not handler.is_async]
     names, queue_names, threads = sorted(handlers), sorted(queues), in_flight.in_threads.size
-    return Identity(
-        socket.gethostname(), os.getpid(), release(), names, in_flight.capacity, queue_names, threads, sorted(threaded)
-    )
+    limits = {name: handler.defaults.limits for name, handler in handlers.items() if handler.defaults.limits}
+    made = Identity(socket.gethostname(), os.getpid(), release(), names, in_flight.capacity, queue_names, threads)
+    return made._replace(threaded=sorted(threaded), limits=limits)
 
 
 def release() -> str:

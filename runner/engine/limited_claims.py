@@ -1,4 +1,7 @@
-"""Limited claims: when a runner claims from lanes with limits, beside its claims from the others."""
+"""Limited claims: when a runner claims from lanes with limits, beside its claims from the others.
+
+A handler with a limit per runner has claims of its own, so that its tasks never take the slots of others.
+"""
 
 import asyncio
 import contextvars
@@ -11,20 +14,23 @@ from runner.engine.slots import Slots
 from runner.model.task import Claimed
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.policy.lanes import Lane, Lanes
+from runner.policy.rate import MOST
 from runner.store.claim import Claimant, HandlerDefaults
 from runner.store.claim_limited import LimitedLanes, claim_limited, claim_limited_suspect
 
 
-class Turns(NamedTuple):
-    """The limited lanes of a pool, in order.
+class Turn(NamedTuple):
+    """Lanes to claim from with one claim.
 
     Args:
-        first: the lanes to claim from before the lanes without limits: their priority is at least as high.
-        last: the lanes to claim from after them.
+        lanes: the lanes, in order.
+        limited: True if they have limits over all runners.
+        most: maximum number of tasks, from the limit per runner of their handler.
     """
 
-    first: list[Lane]
-    last: list[Lane]
+    lanes: list[Lane]
+    limited: bool = False
+    most: int = MOST
 
 
 class LimitedClaims:
@@ -35,6 +41,7 @@ class LimitedClaims:
         lanes: the lanes of the runner.
         defaults: max_attempts and timeout for tasks without their own, by handler name.
         slots_of: returns the pool of a lane's tasks.
+        room_of: returns the number of tasks that a handler's limit per runner still allows; None without one.
     """
 
     def __init__(
@@ -43,21 +50,36 @@ class LimitedClaims:
         lanes: Lanes,
         defaults: Mapping[str, HandlerDefaults],
         slots_of: Callable[[Lane], Slots],
+        room_of: Callable[[str], int | None],
     ) -> None:
         self._database = database
         self._lanes = lanes
         self._defaults = defaults
         self._slots_of = slots_of
+        self._room_of = room_of
         self._timer: asyncio.TimerHandle | None = None
 
-    def turns(self, slots: Slots) -> Turns:
-        """Return the lanes of a pool that may have room."""
+    def turns(self, slots: Slots) -> list[Turn]:
+        """Return the claims of a pool in order: limited lanes first, unless others have a higher priority."""
+        places = list(Lanes.first(self._lanes.places, lambda lane: self._slots_of(lane) is slots))
         ready = [lane for lane in self._lanes.limited.ready(time.monotonic()) if self._slots_of(lane) is slots]
+        if not ready:
+            return self._divided(places)
         rank = CLAIM_POLICY.order.rank
-        others = (rank(lane.priority) for lane in self._lanes.places if self._slots_of(lane) is slots)
-        best = min(others, default=None) if ready else None
+        best = min((rank(lane.priority) for lane in places), default=None)
         first = [lane for lane in ready if best is None or rank(lane.priority) <= best]
-        return Turns(first, ready[len(first) :])
+        last = ready[len(first) :]
+        return [*self._divided(first, limited=True), *self._divided(places), *self._divided(last, limited=True)]
+
+    def _divided(self, lanes: list[Lane], limited: bool = False) -> list[Turn]:
+        """One turn for each handler with a limit per runner that has room, and one for all others."""
+        rooms = {lane.handler: self._room_of(lane.handler) for lane in lanes}
+        others = [lane for lane in lanes if rooms[lane.handler] is None]
+        turns = [Turn(others, limited)] if others else []
+        for handler, room in rooms.items():
+            if room is not None and room > 0:
+                turns.append(Turn([lane for lane in lanes if lane.handler == handler], limited, room))
+        return turns
 
     def schedule(self, scan: Callable[[], None], context: contextvars.Context) -> None:
         """Call `scan` when the first lane without room may have some, in place of an earlier call."""

@@ -2,7 +2,7 @@
 
 import time
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
@@ -159,6 +159,8 @@ class InFlight:
         self.tasks: dict[int, Running] = {}
         self.claims: set[Claim] = set()
         """The unsettled claims, including snoozed duplicates, which are not in `tasks`."""
+        self.capped: Counter[str] = Counter()
+        """The tasks of each handler with a limit per runner."""
         self._watched: set[Claim] | None = None
 
     def slots_of(self, handler: Handler) -> Slots:
@@ -172,6 +174,8 @@ class InFlight:
             return None
         running = Running(task, handler, self.slots_of(handler), prefetched)
         self.add_claim(task)
+        if earlier is None and handler.defaults.limit_per_runner is not None:
+            self.capped[handler.name] += 1
         self.tasks[task.id] = running
         running.slots.waiting.append(running)
         return running
@@ -209,6 +213,8 @@ class InFlight:
         self.claims.discard((running.task.id, running.task.fence))
         if self.tasks.get(running.task.id) is running:
             del self.tasks[running.task.id]
+            if running.handler.defaults.limit_per_runner is not None:
+                self.capped[running.handler.name] -= 1
 
     def unstarted(self, before: float = inf) -> list[Running]:
         """Remove and return the tasks that have waited for a slot since before a time in monotonic seconds."""

@@ -4,7 +4,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from math import inf
 from typing import Any, Literal, TypeAlias
@@ -48,6 +48,8 @@ class Options:
         expires: seconds from the due time after which no attempt starts; None for no limit.
         on_error: how to treat exceptions.
         rules: values derived from a call's arguments, such as its unique key and bucket.
+        limits: its limits over all runners, by column of the registry of handlers.
+        limit_per_runner: maximum number of its tasks in one runner; None for its slots.
     """
 
     queue: str | None = None
@@ -58,6 +60,8 @@ class Options:
     expires: float | None = None
     on_error: OnError = "retry"
     rules: Rules = NO_RULES
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    limit_per_runner: int | None = None
 
     def at_submit(self) -> dict[str, Any]:
         """The defaults that a submit writes into the row; a claim takes the others."""

@@ -78,6 +78,20 @@ SHORTEST = 0.05
 """The shortest wait for tokens in seconds, so that a fast rate does not cost a claim per task."""
 
 
+def read_limits(limit: int | None, per_tenant: int | None, rate: str | None) -> dict[str, Any]:
+    """Read the limits of a handler's code.
+
+    Returns:
+        The values for its registry row; empty without limits.
+
+    Raises:
+        InvalidEdit: a value is not valid.
+    """
+    numbers = checked("limit", limit), checked("limit_per_tenant", per_tenant)
+    limits = SharedLimits(*numbers, None if rate is None else Rate.parse(str(rate)))
+    return limits.columns if any(limits) else {}
+
+
 @dataclass(frozen=True, slots=True)
 class LimitUsage:
     """The limits of a queue or handler, and how far they are used.

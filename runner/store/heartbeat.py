@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -63,6 +63,7 @@ class Identity(NamedTuple):
         threads: number of thread slots.
         threaded: handlers that run in threads.
         schedules: fingerprints of the definitions of its schedules by id.
+        limits: limits of its handlers over all runners by handler; the values are those of their registry rows.
     """
 
     host: str
@@ -74,6 +75,7 @@ class Identity(NamedTuple):
     threads: int = 0
     threaded: Sequence[str] = ()
     schedules: Mapping[str, str] = {}
+    limits: Mapping[str, Mapping[str, Any]] = {}
 
 
 class HeartbeatReply(NamedTuple):
@@ -109,6 +111,7 @@ async def register(tx: Transaction, identity: Identity, lease: float) -> int:
         The runner's id. Each registration gets a new one.
     """
     await _enter_handlers(tx, identity.handlers)
+    await _declare_limits(tx, identity)
     runner = tx.tables.runner
     entered = sa.insert(runner).values(
         host=identity.host,
@@ -132,6 +135,29 @@ async def _enter_handlers(tx: Transaction, names: Sequence[str]) -> None:
         insert = tx.dialect.insert(handler)
         seen = insert.on_conflict_do_update(index_elements=handler.primary_key, set_={"last_seen_at": db_now()})
         await tx.execute(seen, [{"name": name} for name in sorted(names)])
+
+
+async def _declare_limits(tx: Transaction, identity: Identity) -> None:
+    """Write the limits of the handlers' code that have changed; those of an operator stay in force."""
+    handler = tx.tables.handler
+    known = sa.select(handler.c.name, handler.c.declared_limits, handler.c.limited_at)
+    rows = await tx.rows(known.where(handler.c.declared_limits.is_not(None)))
+    declared = {row.name: row.declared_limits for row in rows if row.name in identity.handlers}
+    for name in sorted(identity.limits.keys() | declared.keys()):
+        limits = identity.limits.get(name, {})
+        text = json.dumps(limits, sort_keys=True) if limits else None
+        if text == _as_text(declared.get(name)):
+            continue
+        columns = dict.fromkeys(("max_running", "max_per_tenant", "rate_limit", "rate_period")) | dict(limits)
+        is_handler = handler.c.name == name
+        await tx.execute(sa.update(handler).where(is_handler).values(declared_limits=text))
+        unedited = handler.c.limited_at.is_(None)
+        await tx.execute(sa.update(handler).where(is_handler, unedited).values(rate_spent=None, **columns))
+
+
+def _as_text(value: Any) -> str | None:
+    """A JSON column as the text that was written; psycopg decodes it."""
+    return value if value is None or isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 async def heartbeat(

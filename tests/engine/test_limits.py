@@ -4,10 +4,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from typing import Any
 
+import pytest
+import sqlalchemy as sa
+
+from runner import handler
+from runner.errors import InvalidHandler
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
+from runner.policy.limits import read_limits
 from tests.engine.harness import Harness, at_work, until
 
 ANA = Actor("ana", "desk-1", "relay is back")
@@ -118,3 +125,59 @@ async def test_work_until_idle_includes_limited_tasks(harness: Harness) -> None:
     await limit(harness, "handler", "work", concurrency="1")
     await harness.work()
     assert (len(meter.done), meter.most["work"]) == (20, 1)
+
+
+async def test_a_slow_handler_leaves_slots_to_quick_ones(harness: Harness) -> None:
+    meter, gate = Meter(), asyncio.Event()
+
+    @harness.handler("slow", limit_per_runner=3)
+    async def slow() -> None:
+        with meter.counting("slow"):
+            await gate.wait()
+
+    @harness.handler("quick")
+    async def quick() -> None:
+        with meter.counting("quick"):
+            pass
+
+    for _ in range(8):
+        await harness.submit("slow", priority=9)
+    async with harness.running(concurrency=4):
+        await until(lambda: meter.running["slow"] == 3)
+        await harness.ended(*[await harness.submit("quick") for _ in range(5)])
+        assert meter.most["slow"] == 3
+        gate.set()
+        await until(lambda: meter.done.count("slow") == 8)
+    assert meter.most["slow"] == 3
+
+
+async def limits_of(harness: Harness, name: str) -> tuple[int | None, int | None]:
+    handler = harness.database.tables.handler
+    (row,) = await harness.rows(sa.select(handler).where(handler.c.name == name))
+    return row.max_running, row.rate_limit
+
+
+async def test_the_limits_of_the_code_apply_until_an_operator_sets_others(harness: Harness) -> None:
+    @harness.handler("work", limits=read_limits(2, None, "5/s"))
+    async def work() -> None: ...
+
+    await harness.work()
+    assert await limits_of(harness, "work") == (2, 5)
+    await limit(harness, "handler", "work", concurrency="7")
+    await harness.work()
+    assert await limits_of(harness, "work") == (7, 5)
+    place, default = PauseTarget(PauseKind.HANDLER, "work"), LimitEdit({}, default=True)
+    await harness.database.write(set_limits, place, default, ANA)
+    assert await limits_of(harness, "work") == (2, 5)
+    harness.handler("work")(work)
+    await harness.work()
+    assert await limits_of(harness, "work") == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"limit": 0}, "limit"), ({"limit_per_runner": -1}, "limit_per_runner"), ({"rate": "5/day"}, "rate")],
+)
+def test_a_limit_that_is_not_valid_is_refused_at_the_definition(options: Any, name: str) -> None:
+    with pytest.raises(InvalidHandler, match=f"'h'.*{name}"):
+        handler("h", **options)
