@@ -15,10 +15,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.db.schema import MINUTE_COUNTS, TOOK_MS, UNKNOWN_MS
 from runner.db.transaction import Transaction
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
-from runner.policy.histogram import PLACES, add
+from runner.policy.histogram import add
 
 NOW = datetime.now(UTC)
 MINUTE = timedelta(minutes=1)
@@ -142,20 +143,25 @@ async def _minutes(tx: Transaction, runners: list[int]) -> None:
                 for _ in range(min(number, 12)):
                     seconds = 30.0 if failing else min(usual, 0.9) * random.lognormvariate(-1, 0.8)
                     add(histogram, seconds)
-                histogram.extend([0] * (PLACES - len(histogram)))
+                place = {"minute": at, "queue": queue, "handler": handler, "runner_id": runners[ago % 3]}
+                bins = dict.fromkeys(MINUTE_COUNTS, 0)
+                # The durations of a sample of the successes are known.
+                rows += [
+                    place | bins | {"took_ms": took_ms, "succeeded": runs}
+                    for took_ms, runs in zip(TOOK_MS, histogram, strict=False)
+                    if runs
+                ]
                 rows.append(
-                    {
-                        "minute": at,
-                        "queue": queue,
-                        "handler": handler,
-                        "runner_id": runners[ago % 3],
+                    place
+                    | bins
+                    | {
+                        "took_ms": UNKNOWN_MS,
                         "submitted": 71 if failing else int(number * 0.985),
-                        "succeeded": number,
+                        "succeeded": number - sum(histogram),
                         "first_try": int(number * 0.97),
                         "second_try": int(number * 0.02),
                         "retried": failed,
                         "died": 2 if failing and ago % 2 == 0 and handler == "payments.charge" else 0,
-                        "durations": json.dumps(histogram),
                     }
                 )
     await tx.execute(sa.insert(tx.tables.minute), rows)

@@ -158,14 +158,14 @@ class Database:
         Raises:
             TransactionUnavailable: none became available before the end of `wait`.
         """
-        async with self._handlers.opened(wait) as connection:
-            yield self._transaction(connection)
+        async with self._handlers.opened(wait) as (connection, number):
+            yield Transaction(connection, self.tables, self.dialect, number=number)
 
     @contextmanager
     def for_handler_in_thread(self, wait: Wait) -> Iterator[BlockingTransaction]:
         """The blocking form of `for_handler`, for threads."""
-        with self._handlers.opened_in_thread(wait) as connection:
-            yield BlockingTransaction(connection, self.tables, self.dialect)
+        with self._handlers.opened_in_thread(wait) as (connection, number):
+            yield BlockingTransaction(connection, self.tables, self.dialect, number)
 
     @property
     def limit_reason(self) -> str:

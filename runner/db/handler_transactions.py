@@ -101,6 +101,7 @@ class HandlerTransactions:
         self._synchronous = synchronous
         self._writer_lock = writer_lock
         self._semaphore = FairSemaphore(limit if writer_lock is None else 1)
+        self._numbers = list(range(self._semaphore.size, 0, -1))
         self._creation = threading.Lock()
         self._async_engine: AsyncCoreEngine | None = None
         self._sync_engine: sa.Engine | None = None
@@ -114,8 +115,11 @@ class HandlerTransactions:
         return f"all {self._semaphore.size} connections for transactions of handlers are in use ({SETTING})"
 
     @asynccontextmanager
-    async def opened(self, wait: Wait) -> AsyncIterator[AsyncCoreConnection]:
+    async def opened(self, wait: Wait) -> AsyncIterator[tuple[AsyncCoreConnection, int]]:
         """Open a transaction; it commits unless the block raises.
+
+        Yields:
+            Its connection, and a number from 1 that no other open transaction of this process has.
 
         Raises:
             TransactionUnavailable: none became available before the end of `wait`.
@@ -125,21 +129,30 @@ class HandlerTransactions:
             while not await granted(request, wait.until_log):
                 self._check_wait(wait)
             async with AsyncExitStack() as stack:
-                yield await self._begin(stack, wait)
+                yield await self._begin(stack, wait), stack.enter_context(self._number())
         finally:
             self._semaphore.release(request)
 
     @contextmanager
-    def opened_in_thread(self, wait: Wait) -> Iterator[sa.Connection]:
+    def opened_in_thread(self, wait: Wait) -> Iterator[tuple[sa.Connection, int]]:
         """The blocking form of `opened`."""
         request = self._semaphore.request()
         try:
             while not granted_in_thread(request, min(wait.until_log, STOP_CHECK_INTERVAL)):
                 self._check_wait(wait)
             with ExitStack() as stack:
-                yield self._begin_in_thread(stack, wait)
+                yield self._begin_in_thread(stack, wait), stack.enter_context(self._number())
         finally:
             self._semaphore.release(request)
+
+    @contextmanager
+    def _number(self) -> Iterator[int]:
+        """Take a number during a transaction; appending and removing are safe in threads."""
+        number = self._numbers.pop()
+        try:
+            yield number
+        finally:
+            self._numbers.append(number)
 
     async def dispose(self) -> None:
         """Close all idle connections."""

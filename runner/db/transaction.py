@@ -22,9 +22,11 @@ class BlockingTransaction:
         connection: a connection with an open transaction, which the caller ends.
         tables: the tables of the installation.
         dialect: the dialect of the database.
+        number: number among the open transactions of handlers in this process, from 1; 0 for other transactions.
     """
 
-    def __init__(self, connection: sa.Connection, tables: Tables, dialect: Dialect) -> None:
+    def __init__(self, connection: sa.Connection, tables: Tables, dialect: Dialect, number: int = 0) -> None:
+        self.number = number
         self.connection = connection
         self.tables = tables
         self.dialect = dialect
@@ -55,11 +57,15 @@ class Transaction:
         tables: the tables of the installation.
         dialect: the dialect of the database.
         driver: the driver's own connection, if known.
+        number: number among the open transactions of handlers in this process, from 1; 0 for other transactions.
     """
 
-    __slots__ = ("_driver", "connection", "dialect", "tables")
+    __slots__ = ("_driver", "connection", "dialect", "number", "tables")
 
-    def __init__(self, connection: AsyncCoreConnection, tables: Tables, dialect: Dialect, driver: Any = None) -> None:
+    def __init__(
+        self, connection: AsyncCoreConnection, tables: Tables, dialect: Dialect, driver: Any = None, number: int = 0
+    ) -> None:
+        self.number = number
         self.connection = connection
         self.tables = tables
         self.dialect = dialect

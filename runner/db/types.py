@@ -115,6 +115,20 @@ class MinuteNumber(sa.sql.functions.FunctionElement[float]):
     inherit_cache = True
 
 
+class MinuteAt(sa.sql.functions.FunctionElement[datetime]):
+    """The start of the minute with a number since 1970: `MinuteAt(number)`, the inverse of MinuteNumber."""
+
+    type = Instant()
+    inherit_cache = True
+
+
+class MinuteStart(sa.sql.functions.FunctionElement[datetime]):
+    """The start of the minute of a time: `MinuteStart(time)`."""
+
+    type = Instant()
+    inherit_cache = True
+
+
 class RandomBelow(sa.sql.functions.FunctionElement[int]):
     """A random whole number from 0 to one less than another: `RandomBelow(literal)`."""
 
@@ -191,6 +205,26 @@ def _minute_sqlite(element: MinuteNumber, compiler: SQLCompiler, **kw: Any) -> s
     return f"(cast(strftime('%s', {compiler.process(element.clauses, **kw)}) as integer) / 60)"
 
 
+@compiles(MinuteStart, "postgresql")
+def _minute_start_postgresql(element: MinuteStart, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"date_trunc('minute', {compiler.process(element.clauses, **kw)})"
+
+
+@compiles(MinuteStart, "sqlite")
+def _minute_start_sqlite(element: MinuteStart, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"strftime('%Y-%m-%d %H:%M:00.000', {compiler.process(element.clauses, **kw)})"
+
+
+@compiles(MinuteAt, "postgresql")
+def _minute_at_postgresql(element: MinuteAt, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"to_timestamp({compiler.process(element.clauses, **kw)} * 60)"
+
+
+@compiles(MinuteAt, "sqlite")
+def _minute_at_sqlite(element: MinuteAt, compiler: SQLCompiler, **kw: Any) -> str:
+    return f"strftime('{SQLITE_FORMAT}', {compiler.process(element.clauses, **kw)} * 60, 'unixepoch')"
+
+
 @compiles(RandomBelow, "postgresql")
 def _random_postgresql(element: RandomBelow, compiler: SQLCompiler, **kw: Any) -> str:
     return f"floor(random() * {compiler.process(element.clauses, **kw)})::smallint"
@@ -236,6 +270,11 @@ def epoch_seconds() -> sa.ColumnElement[float]:
 def minute_number(moment: Any) -> MinuteNumber:
     """Minutes from 1970 to a time. Unlike the time itself, it is readable for infinity too."""
     return MinuteNumber(moment)
+
+
+def minute_start(moment: Any) -> MinuteStart:
+    """The start of the minute of a time."""
+    return MinuteStart(moment)
 
 
 def next_version(version: Any) -> sa.ColumnElement[int]:

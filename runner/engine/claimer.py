@@ -42,7 +42,6 @@ class Claimer:
         in_flight: claimed tasks of this runner, and its slots.
         batch: maximum number of tasks per claim.
         proof: time that a suspect runs before the next one may start.
-        on_claimed: called with the tasks of each claim.
         may_claim: returns True while this runner may claim.
         may_claim_suspects: returns True unless this runner must rescue the tasks of lost runners first.
         on_start: called with the slots for which tasks were claimed.
@@ -59,7 +58,6 @@ class Claimer:
         batch: int,
         proof: Proof,
         *,
-        on_claimed: Callable[[list[Claimed]], None],
         may_claim: Callable[[], bool],
         may_claim_suspects: Callable[[], bool],
         on_start: Callable[[Slots], None],
@@ -72,7 +70,6 @@ class Claimer:
         self._in_flight = in_flight
         self._batch = batch
         self._proof = proof
-        self._on_claimed = on_claimed
         self._may_claim = may_claim
         self._may_claim_suspects = may_claim_suspects
         self._on_start = on_start
@@ -305,7 +302,6 @@ class Claimer:
             self._claim_done.set()
 
     def _take(self, claimed: list[Claimed], slots: Slots, prefetched: bool = False) -> None:
-        self._on_claimed(claimed)
         for task in claimed:
             if self._in_flight.add(task, self._handlers[task.handler], prefetched) is None:
                 log.warning("task %d was claimed again while in flight: its lease must have expired", task.id)

@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from runner.db.database import Database
-from runner.engine.metrics import Metrics
 from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError
 from runner.policy.polling import Pace
 from runner.store.dependencies import FinishedParent, any_open, close_moot, find_strays, open_dependencies, resolve
@@ -41,14 +41,16 @@ class DependencyResolver:
     Args:
         database: the database with the dependencies.
         notify: wake other runners for unblocked tasks (PostgreSQL).
-        metrics: counts the cancelled tasks.
+        verbs: counts the cancelled tasks as "cancel".
         on_unblocked: called when tasks were unblocked that may be due.
     """
 
-    def __init__(self, database: Database, notify: bool, metrics: Metrics, on_unblocked: Callable[[], object]) -> None:
+    def __init__(
+        self, database: Database, notify: bool, verbs: Counter[str], on_unblocked: Callable[[], object]
+    ) -> None:
         self._database = database
         self._notify = notify
-        self._metrics = metrics
+        self._verbs = verbs
         self._on_unblocked = on_unblocked
         self._parents: list[FinishedParent] = []
         self._not_empty = asyncio.Event()
@@ -139,7 +141,7 @@ class DependencyResolver:
         except DatabaseRefused as error:
             return await self._bisect(dependencies, error)
         for child in result.cancelled:
-            self._metrics.add("cancel", child.queue, child.handler, child.attempt, None)
+            self._verbs["cancel"] += 1
             self.add(child.ended)
         if result.unblocked:
             self._on_unblocked()

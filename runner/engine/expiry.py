@@ -57,7 +57,7 @@ class Expiry:
     async def _expire(self) -> int:
         tasks = await self._database.write(expire)
         for task in tasks:
-            self._metrics.add("cancel", task.queue, task.handler, task.attempt, None)
+            self._metrics.verbs["cancel"] += 1
             self._on_final(task.ended)
         for handler, number in Counter(task.handler for task in tasks).items():
             log.warning("%s of %s expired before they started", count_noun(number, "task"), one_line(handler))

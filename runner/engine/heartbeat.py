@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from runner.db import connect
 from runner.db.database import Database
-from runner.db.transaction import BlockingTransaction, Transaction, epoch
+from runner.db.transaction import BlockingTransaction
 from runner.engine.slots import InFlight
 from runner.errors import StoreError
 from runner.handlers.registry import Handler
@@ -58,8 +58,6 @@ class Lease:
         self.id = 0
         self._renewed = 0.0
         self._trusts_from = 0.0
-        self._clock_offset: float | None = None
-        """Seconds by which the database's time since 1970 is ahead of `elapsed`."""
         self.declared_lost = False
         """True after a rescue declared this runner lost; it must register again."""
 
@@ -87,25 +85,13 @@ class Lease:
         """Give all other runners one lease to renew before any of them counts as lost."""
         self._trusts_from = elapsed() + self._seconds
 
-    def database_time(self) -> float:
-        """The database's time in seconds since 1970, by its last answer; this host's time before the first one."""
-        return time.time() if self._clock_offset is None else elapsed() + self._clock_offset
-
     async def register(self) -> None:
         """Register as a new runner."""
         started = elapsed()
-        self.id, at = await self._database.write(self._register)
-        self._set_clock(at, started)
+        self.id = await self._database.write(register, self.identity, self._seconds)
         self._renewed = started
         self.distrust()
         self.declared_lost = False
-
-    async def _register(self, tx: Transaction) -> tuple[int, float]:
-        return await register(tx, self.identity, self._seconds), await epoch(tx)
-
-    def _set_clock(self, at: float, started: float) -> None:
-        """Adopt the database's time, read between `started` and now."""
-        self._clock_offset = at - (started + elapsed()) / 2
 
     async def renew(self, running: int, on_reply: Callable[[HeartbeatReply], None]) -> None:
         """Send a heartbeat.
@@ -122,8 +108,6 @@ class Lease:
             return
         if self.id != own:
             return  # deregistered while the statement ran
-        if reply.at is not None:
-            self._set_clock(reply.at, started)
         if reply.alive:
             if reply.late or not self.is_valid:
                 self.distrust()

@@ -10,6 +10,8 @@ from sqlalchemy import Connection, event
 
 from runner.db.database import Database
 from runner.db.handler_transactions import Wait
+from runner.db.statement import Steps
+from runner.db.transaction import BlockingTransaction, Transaction
 from runner.engine.slots import Running
 from runner.errors import AlreadyDone, FencedOut, TransactionEnded, TransactionOpen
 from runner.model.outcome import Done
@@ -71,7 +73,7 @@ class HandlerTransaction:
                 self._running.waits_for = ""
                 with self._forbid_commit(tx.connection.sync_connection):
                     yield tx.connection.for_application()
-                self._require_accepted(await tx.follow(complete_steps(tx, self._runner_id, self._finished_task())))
+                self._require_accepted(await tx.follow(self._complete(tx)))
             self._running.done_in_tx = True
 
     @contextmanager
@@ -81,7 +83,7 @@ class HandlerTransaction:
                 self._running.waits_for = ""
                 with self._forbid_commit(tx.connection):
                     yield tx.connection
-                self._require_accepted(tx.follow(complete_steps(tx, self._runner_id, self._finished_task())))
+                self._require_accepted(tx.follow(self._complete(tx)))
             self._running.done_in_tx = True
 
     def _wait(self) -> Wait:
@@ -117,6 +119,10 @@ class HandlerTransaction:
             event.remove(connection, "commit", refuse)
         if connection is None or not connection.in_transaction():
             raise error
+
+    def _complete(self, tx: Transaction | BlockingTransaction) -> Steps[bool]:
+        # Two transactions that end at the same time must not wait for each other's row of the statistics.
+        return complete_steps(tx, self._runner_id, self._finished_task(), part=tx.number)
 
     def _finished_task(self) -> FinishedTask:
         task = self._running.task

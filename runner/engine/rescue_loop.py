@@ -70,7 +70,7 @@ class RescueLoop:
             rescued = await self._database.write(rescue, self._lease.rescuer, self._grace) if lost else {}
             self.done = True
             for task_id, task in rescued.items():
-                self._metrics.add(task.verb, task.queue, task.handler, task.attempt, None)
+                self._metrics.verbs[task.verb] += 1
                 if MOVES[task.verb].target.final:
                     self._resolver.add(FinishedParent(task_id, task.handler, task.key))
                 log_rescued(task_id, task)

@@ -42,7 +42,6 @@ log = logging.getLogger("runner")
 
 RESCUE_EVERY = 1.0
 SWEEP_EVERY = EXPIRE_EVERY = 2.0
-STATISTICS_EVERY = 2.0
 PRUNE_EVERY = 60.0
 SCHEMA_EVERY = 30.0
 IDLE_EVERY = 0.1
@@ -80,14 +79,15 @@ class Engine:
         self.worker = Worker(
             settings,
             self.database,
-            now=lambda: self.lease.database_time(),  # noqa: PLW0108 - created below
             may_start=lambda: self.lease.is_valid,
             on_room=lambda: self.claimer.rescan(),  # noqa: PLW0108 - created below
             on_release=lambda: self.claimer.expect_release(),  # noqa: PLW0108 - created below
             on_final=lambda task: self.dependency_resolver.add(task),  # noqa: PLW0108 - created below
             readiness=self.readiness,
         )
-        self.dependency_resolver = DependencyResolver(self.database, settings.notify, self.metrics, self._on_submit)
+        self.dependency_resolver = DependencyResolver(
+            self.database, settings.notify, self.metrics.verbs, self._on_submit
+        )
         in_flight = self.worker.in_flight
         self.scheduler = Scheduler(self.database, handlers, settings, self._on_submit)
         own_identity = identity(handlers, settings.queues, in_flight)._replace(schedules=self.scheduler.fingerprints)
@@ -136,7 +136,6 @@ class Engine:
             Proof(group=beat, alone=lease),
             may_claim_suspects=lambda: self.rescue_loop.done,
             may_claim=lambda: self.lease.is_valid and not self.worker.buffer.stalled and not self.worker.buffer.full,
-            on_claimed=self.metrics.count_arrivals,
             on_start=self.worker.start,
             on_duplicate=lambda task: self.worker.snooze_duplicate(task, handlers[task.handler]),
         )
@@ -218,7 +217,6 @@ class Engine:
         interval = settings.heartbeat_interval.total_seconds()
         # At a fixed rate, a scan that takes longer than the interval must not delay the next tick.
         scan = self._scan_soon if settings.poll_mode == "fixed-rate" else self._scan
-        statistics = partial(self.metrics.write, self.database, self.lease)
         table = [
             Tick("heartbeat", self._heartbeat, interval, "fixed-rate", interval),
             # At a fixed rate these are due at the same moment; wakeups are most of the cost of an idle runner.
@@ -226,7 +224,6 @@ class Engine:
             Tick("dependencies", self.dependency_resolver.sweep, SWEEP_EVERY, "fixed-rate"),
             Tick("schedules", self.scheduler.look, LOOK_EVERY, "fixed-rate"),
             Tick("expire", self._expiry.run, EXPIRE_EVERY, "fixed-rate"),
-            Tick("statistics", statistics, STATISTICS_EVERY, "fixed-rate", STATISTICS_EVERY),
             Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
             Tick("schema", SchemaWatch(self.database).check_schema, SCHEMA_EVERY, first=SCHEMA_EVERY),
         ]
@@ -260,7 +257,6 @@ class Engine:
         await self.lease.register()
         await self.scheduler.register(self.lease.id)
         self.watchdog.ping_keeper()
-        self.metrics.forget_minutes()
         self.worker.buffer.runner_id = self.lease.id
         self.claimer.claimant = Claimant(self.lease.id, self.lease.identity.host, int(self.settings.payload_limit))
         handlers = count_noun(len(self.handlers), "handler")
@@ -338,7 +334,6 @@ class Engine:
         try:
             await self._renew()  # reconciles tasks whose claim result was lost; a rescue would count an attempt
             await self.reconciler.close(LAST_WRITES)
-            await self.metrics.write(self.database, self.lease)
             await self.lease.deregister()
         except StoreError as error:
             log.warning("could not deregister, the lease will expire: %s", error)

@@ -48,7 +48,6 @@ class Worker:
     Args:
         settings: the settings of the runner.
         database: the database that receives the outcomes.
-        now: returns the database's time in seconds since 1970.
         may_start: True while the lease is valid; otherwise other runners may have the tasks.
         on_room: called when a slot is free and no task waits for it.
         on_release: called when released tasks wait in the table again.
@@ -60,7 +59,6 @@ class Worker:
         self,
         settings: Settings,
         database: Database,
-        now: Callable[[], float],
         may_start: Callable[[], bool],
         on_room: Callable[[], None],
         on_release: Callable[[], None],
@@ -79,7 +77,7 @@ class Worker:
         self._starting = False
         self._context = contextvars.copy_context()
         """The context of the runner: a task that starts when another ends must not inherit the context of that task."""
-        self.metrics = Metrics(now)
+        self.metrics = Metrics()
         self.in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch)
         limits = AttemptLimits.of(settings)
         self._done = partial(done, limit=limits.result)
@@ -228,7 +226,7 @@ class Worker:
         running.settled = True
         self.in_flight.remove(running)
         self.on_settled(task)
-        self.metrics.add("succeed", task.queue, task.handler, task.attempt, took)
+        self.metrics.verbs["succeed"] += 1
         self._on_final(FinishedParent(task.id, task.handler, task.key))
         self._publish(running, "succeed", outcome, took)
         failure = getattr(outcome, "failure", None)
@@ -264,7 +262,7 @@ class Worker:
                 log.info(
                     "task %d (%s): %s was written before: its commit was not answered", task.id, task.handler, verb
                 )
-            self.metrics.add(verb, task.queue, task.handler, task.attempt, settlement.duration)
+            self.metrics.verbs[verb] += 1
             if MOVES[verb].target.final:
                 self._on_final(FinishedParent(task.id, task.handler, task.key))
             if verb != "succeed":

@@ -144,8 +144,6 @@ class Claimed(NamedTuple):
     timeout: float | None
     """Seconds; None for the handler's timeout."""
     rescues: int
-    submitted: float | None = None
-    """Minutes from 1970 to its submission; None if the row has no time."""
     parents: str | None = None
     """Outcomes of the tasks that it depended on, as JSON text; None without dependencies."""
     oversize: int | None = None

@@ -14,6 +14,7 @@ from runner.operations.lock import LockedTask, change, lock_targets, reschedule
 from runner.operations.results import Actor, Result, Target
 from runner.operations.unique_keys import assign_keys, lock_keys
 from runner.store import history
+from runner.store.minute_statistics import NO_RUNNER
 
 RESTARTS = HIGHEST_FENCE // 10, HIGHEST_FENCE // 2
 """The range of the next fence of a task whose fence is at its bound. Claims do not count as far as that."""
@@ -103,7 +104,7 @@ async def _shelve(tx: Transaction, tasks: Sequence[LockedTask]) -> None:
     # A foreign client may have left a runner's id in a row that is not running.
     await change(tx, ids, **history.UNASSIGNED)
     await history.delete_stale_history(tx, ids)
-    await history.finish(tx, "cancel", history.NO_RUNNER, [history.FinishedTask(task.id, task.fence) for task in tasks])
+    await history.finish(tx, "cancel", NO_RUNNER, [history.FinishedTask(task.id, task.fence) for task in tasks])
 
 
 def _entry(

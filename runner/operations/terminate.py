@@ -11,8 +11,8 @@ from runner.model.text_limits import to_storable
 from runner.operations.audit_log import REASON_LIMIT, AuditEntry, record
 from runner.operations.lock import LockedTask, change, lock_targets
 from runner.operations.results import Actor, Result, Target
-from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, finish
-from runner.store.minute_statistics import count_unclaimed
+from runner.store.history import UNASSIGNED, FinishedTask, finish
+from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
 
 
 async def terminate(tx: Transaction, targets: Iterable[Target], by: Actor) -> Result:

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.schema import is_state
 from runner.db.transaction import Transaction, clock
+from runner.model.task import State
 from runner.policy.lanes import Head, Lane
 from runner.queries import counting
 from runner.queries.counting import Count, RunningCounts, WaitingCounts
@@ -21,8 +23,8 @@ STEPS = (1_000, 10_000)
 """The number of newest tasks to read; the second step runs only if all tasks of the first are newer than the period."""
 
 
-class Unclaimed(NamedTuple):
-    """Tasks that no runner has claimed yet.
+class Uncounted(NamedTuple):
+    """Tasks that the minute statistics do not count as submitted yet, because their first run has not ended.
 
     Args:
         places: their number by (queue, handler).
@@ -37,8 +39,8 @@ class Unclaimed(NamedTuple):
         return sum(number for place, number in self.places.items() if place[0] == queue)
 
 
-async def unclaimed(tx: Transaction, since: datetime, until: datetime, steps: tuple[int, ...] = STEPS) -> Unclaimed:
-    """Count the unclaimed tasks that were submitted in a period.
+async def uncounted(tx: Transaction, since: datetime, until: datetime, steps: tuple[int, ...] = STEPS) -> Uncounted:
+    """Count the tasks of a period that the minute statistics do not count as submitted yet.
 
     Ids grow with the time of the submit, so a walk backwards along the ids finds the tasks and stops at the first one
     that is older than the period.
@@ -54,15 +56,16 @@ async def unclaimed(tx: Transaction, since: datetime, until: datetime, steps: tu
         more = sum(row[3] for row in rows) >= limit and not any(row[4] for row in rows)
         if not more:
             break
-    return Unclaimed({(as_text(row[0]), as_text(row[1])): int(row[2]) for row in rows if row[2]}, more)
+    return Uncounted({(as_text(row[0]), as_text(row[1])): int(row[2]) for row in rows if row[2]}, more)
 
 
 def _newest(tx: Transaction, since: datetime, until: datetime, limit: int) -> sa.Select[Any]:
-    """By queue and handler: unclaimed tasks of the period, all tasks, and whether one is older than the period."""
+    """By queue and handler: uncounted tasks of the period, all tasks, and whether one is older than the period."""
     task = tx.tables.task.c
-    columns = (task.queue, task.handler, task.fence, task.submitted_at)
+    is_uncounted = (task.fence == 0) | ((task.fence == 1) & is_state(task.state, State.RUNNING))
+    columns = (task.queue, task.handler, task.submitted_at, is_uncounted.label("is_uncounted"))
     window = sa.select(*columns).order_by(task.id.desc()).limit(limit).subquery()
-    inside = (window.c.submitted_at >= since) & (window.c.submitted_at < until) & (window.c.fence == 0)
+    inside = (window.c.submitted_at >= since) & (window.c.submitted_at < until) & window.c.is_uncounted
     count, older = sa.case((inside, 1), else_=0), sa.case((window.c.submitted_at < since, 1), else_=0)
     groups = (window.c.queue, window.c.handler)
     return sa.select(*groups, sa.func.sum(count), sa.func.count(), sa.func.max(older)).group_by(*groups)
@@ -171,7 +174,7 @@ async def counts(tx: Transaction, cap: int = CAP, depth: int | None = None) -> l
     dead = await counting.dead(tx, cap)
     minute, hour = await flows(tx)
     this_minute = (await clock(tx)).replace(second=0, microsecond=0)
-    unclaimed_counts = await unclaimed(tx, this_minute - ONE_MINUTE, this_minute)
+    uncounted_tasks = await uncounted(tx, this_minute - ONE_MINUTE, this_minute)
     registry = await registry_entries(tx, tx.tables.queue)
     queues = []
     for name in sorted({*waiting_counts, *in_hand, *blocked, *dead, *hour, *registry}):
@@ -189,7 +192,7 @@ async def counts(tx: Transaction, cap: int = CAP, depth: int | None = None) -> l
                 lost=lost,
                 dead=dead.get(name, Count()),
                 oldest=oldest.get(name),
-                arrived=Count(flow.submitted + unclaimed_counts.of(name), unclaimed_counts.more),
+                arrived=Count(flow.submitted + uncounted_tasks.of(name), uncounted_tasks.more),
                 minute=flow,
                 hour=hour.get(name, Flow()),
                 paused=entry.pause if entry else None,

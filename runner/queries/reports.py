@@ -1,6 +1,5 @@
-"""reports: task counts and durations, from the statistics that runners write per minute."""
+"""reports: task counts and durations, from the minute statistics."""
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +8,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.schema import MINUTE_COUNTS
+from runner.db.schema import MINUTE_COUNTS, TOOK_MS
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, minute_number
-from runner.policy.histogram import merged, percentile
+from runner.policy.histogram import percentile
 from runner.queries.rows import as_text, moment
+from runner.store.minute_statistics import COUNTED
 
-MOST_ROWS = 200_000
-"""Maximum number of rows of statistics whose durations one report reads: a day of a hundred handlers on one runner."""
+RUNS = tuple(COUNTED[verb] for verb in ("succeed", "retry", "die", "cancel"))
+"""The counts of runs with a duration."""
+
+_ZERO: sa.ColumnElement[int] = sa.literal_column("0", sa.Integer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Total:
         queue: the name of the queue.
         handler: the name of the handler.
         flow: the counts.
-        durations: a histogram, see runner.policy.histogram; empty if the period has too many rows.
+        durations: a histogram, see runner.policy.histogram.
         p50: the median duration of attempts in seconds; None if unknown.
         p95: the 95th percentile in seconds; None if unknown.
     """
@@ -150,7 +152,7 @@ async def totals(
     groups = (minute.queue, minute.handler)
     rows = await tx.rows(sa.select(*groups, *_sums(tx)).where(*conditions).group_by(*groups))
     durations = await _durations(tx, conditions)
-    result = [_total(row, durations.get((row[0], row[1]), [])) for row in rows]
+    result = [_total(row, durations[as_text(row[0]), as_text(row[1])]) for row in rows]
     return sorted(result, key=lambda total: (-total.flow.succeeded, total.queue, total.handler))
 
 
@@ -201,25 +203,23 @@ def _flow(sums: Sequence[Any]) -> Flow:
 
 
 async def _durations(tx: Transaction, conditions: list[sa.ColumnElement[bool]]) -> dict[tuple[str, str], list[int]]:
-    """Histograms by queue and handler; none beyond MOST_ROWS, because a partial one would mislead."""
+    """Histograms by queue and handler."""
     minute = tx.tables.minute.c
-    columns = (minute.queue, minute.handler, sa.cast(minute.durations, sa.Text), sa.func.count())
-    # Equal histograms, most of them of a single task, are read only once.
-    statement = sa.select(*columns).where(*conditions).group_by(*columns[:3]).limit(MOST_ROWS + 1)
-    rows = await tx.rows(statement)
-    by_place: dict[tuple[str, str], list[list[int]]] = defaultdict(list)
-    for queue, handler, histogram, repeats in rows if len(rows) <= MOST_ROWS else ():
-        by_place[queue, handler].append([count * repeats for count in _histogram(histogram)])
-    return {place: merged(histograms) for place, histograms in by_place.items()}
+    columns = (minute.queue, minute.handler, minute.took_ms)
+    statement = sa.select(*columns, _runs(tx)).where(*conditions, minute.took_ms.in_(TOOK_MS)).group_by(*columns)
+    histograms: dict[tuple[str, str], list[int]] = defaultdict(_histogram)
+    for queue, handler, took_ms, number in await tx.rows(statement):
+        histograms[as_text(queue), as_text(handler)][TOOK_MS.index(took_ms)] += int(number)
+    return histograms
 
 
-def _histogram(text: Any) -> list[int]:
-    try:
-        counts = json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        return []
-    valid = isinstance(counts, list) and all(isinstance(count, int) and count >= 0 for count in counts)
-    return counts if valid else []
+def _runs(tx: Transaction) -> sa.ColumnElement[int]:
+    """The number of runs that ended, as a sum over rows."""
+    return sum((sa.func.sum(tx.tables.minute.c[name]) for name in RUNS), start=_ZERO)
+
+
+def _histogram() -> list[int]:
+    return [0] * len(TOOK_MS)
 
 
 def _total(row: Sequence[Any], durations: list[int]) -> Total:
@@ -235,17 +235,16 @@ async def run_times(tx: Transaction, since: datetime) -> dict[datetime, list[int
         since: the first minute, aware.
 
     Returns:
-        One histogram per minute; empty beyond MOST_ROWS, because a partial one would mislead.
+        One histogram per minute with runs.
     """
     minute = tx.tables.minute.c
-    columns = (minute.minute, sa.cast(minute.durations, sa.Text), sa.func.count())
-    statement = sa.select(*columns).where(minute.minute >= since).group_by(*columns[:2]).limit(MOST_ROWS + 1)
-    rows = await tx.rows(statement)
-    by_minute: dict[datetime, list[list[int]]] = defaultdict(list)
-    for beginning, text, repeats in rows if len(rows) <= MOST_ROWS else ():
-        if at := moment(beginning):
-            by_minute[at].append([count * repeats for count in _histogram(text)])
-    return {at: merged(histograms) for at, histograms in by_minute.items()}
+    columns = (minute.minute, minute.took_ms)
+    statement = sa.select(*columns, _runs(tx)).where(minute.minute >= since, minute.took_ms.in_(TOOK_MS))
+    histograms: dict[datetime, list[int]] = defaultdict(_histogram)
+    for beginning, took_ms, number in await tx.rows(statement.group_by(*columns)):
+        if number and (at := moment(beginning)):
+            histograms[at][TOOK_MS.index(took_ms)] += int(number)
+    return dict(histograms)
 
 
 async def results_by_runner(tx: Transaction, since: datetime) -> dict[int, Flow]:

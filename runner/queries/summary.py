@@ -9,7 +9,7 @@ from enum import StrEnum
 from runner.db.transaction import Transaction, clock
 from runner.policy.histogram import merged, percentile
 from runner.queries.counting import Count
-from runner.queries.queues import unclaimed
+from runner.queries.queues import uncounted
 from runner.queries.reports import Flow, Total, totals
 from runner.text.csv import csv_text
 
@@ -88,19 +88,19 @@ async def summary(
     at = await clock(tx)
     first, last = since.replace(second=0, microsecond=0), until or at
     all_totals = await totals(tx, first, last)
-    unclaimed_tasks = await unclaimed(tx, first, last)
+    uncounted_tasks = await uncounted(tx, first, last)
     position = 1 if by is GroupBy.HANDLER else 0
     groups: dict[str, list[Total]] = defaultdict(list)
     waiting: dict[str, int] = defaultdict(int)
     for total in all_totals:
         groups[(total.queue, total.handler)[position]].append(total)
-    for key, number in unclaimed_tasks.places.items():
+    for key, number in uncounted_tasks.places.items():
         waiting[key[position]] += number
     names = sorted({*groups, *waiting})
-    lines = [_line(name, groups[name], waiting[name], unclaimed_tasks.more) for name in names]
+    lines = [_line(name, groups[name], waiting[name], uncounted_tasks.more) for name in names]
     lines.sort(key=lambda line: -line.flow.ended)
     return Summary(
-        at, first, last, by, _line(ALL, all_totals, sum(waiting.values()), unclaimed_tasks.more), tuple(lines)
+        at, first, last, by, _line(ALL, all_totals, sum(waiting.values()), uncounted_tasks.more), tuple(lines)
     )
 
 

@@ -18,7 +18,6 @@ from runner.db.types import (
     ctid,
     db_later,
     db_now,
-    minute_number,
     next_version,
     seconds_until,
 )
@@ -206,7 +205,6 @@ def _handed_out(task: sa.Table) -> list[sa.ColumnElement[Any]]:
     """The columns of a claimed task."""
     size: sa.ColumnElement[int] = ByteCount(task.c.payload)
     made: dict[str, sa.ColumnElement[Any]] = {
-        "submitted": minute_number(task.c.submitted_at),
         # A few large payloads of plain inserts must not fill the memory of the runner.
         "payload": sa.case((size <= PAYLOAD_LIMIT, task.c.payload)),
         "oversize": sa.case((size > PAYLOAD_LIMIT, size)),

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from runner.db.schema import Tables, is_state
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
-from runner.db.types import db_later, db_now, epoch_seconds
+from runner.db.types import db_later, db_now
 from runner.model.task import State
 
 
@@ -88,7 +88,6 @@ class HeartbeatReply(NamedTuple):
         late: True if the last heartbeat was too long ago: the database may have been unavailable, and the leases of
             other runners may have expired.
         running: id and fence of each task that is running on this runner according to the table.
-        at: the database's time in seconds since 1970.
     """
 
     alive: bool
@@ -96,7 +95,6 @@ class HeartbeatReply(NamedTuple):
     cancelled: frozenset[int]
     late: bool = False
     running: frozenset[tuple[int, int]] = frozenset()
-    at: float | None = None
 
 
 async def register(tx: Transaction, identity: Identity, lease: float) -> int:
@@ -181,12 +179,11 @@ async def heartbeat(
     renewal = {"runner": runner_id, "lease": lease, "in_hand": running}
     if not await tx.run(_renew_statement(tx.tables, tx.driver), renewal):
         return HeartbeatReply(False, None, frozenset())
-    late, command, at = rows[0][:3]
-    tasks = [row[3:] for row in rows if row[3] is not None]
+    late, command = rows[0][:2]
+    tasks = [row[2:] for row in rows if row[2] is not None]
     cancelled = frozenset(task_id for task_id, _, requested in tasks if requested)
-    return HeartbeatReply(
-        True, command, cancelled, bool(late), frozenset((task_id, fence) for task_id, fence, _ in tasks), float(at)
-    )
+    claims = frozenset((task_id, fence) for task_id, fence, _ in tasks)
+    return HeartbeatReply(True, command, cancelled, bool(late), claims)
 
 
 @lru_cache
@@ -196,7 +193,7 @@ def _reply_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     own_tasks = (task.c.runner_id == runner.c.id) & is_state(task.c.state, State.RUNNING)
     gap = runner.c.heartbeat_at < db_later(db_now(), sa.bindparam("gap", type_=sa.Float))
     late = (runner.c.lease_until < db_now()) | gap
-    columns = (late, runner.c.command, epoch_seconds(), task.c.id, task.c.fence, task.c.cancel_requested)
+    columns = (late, runner.c.command, task.c.id, task.c.fence, task.c.cancel_requested)
     return Prepared(sa.select(*columns).select_from(runner.outerjoin(task, own_tasks)).where(_is_it(tables)), driver)
 
 

@@ -12,6 +12,7 @@ from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import JsonText, db_now, next_version
 from runner.model.task import HIGHEST_FENCE, MOVES, State
+from runner.store.minute_statistics import NO_RUNNER, count_successes, took_ms
 
 ENDING_COLUMNS: dict[str, Any] = {
     "id": sa.BigInteger,
@@ -21,8 +22,7 @@ ENDING_COLUMNS: dict[str, Any] = {
     "error": sa.Text,
 }
 
-NO_RUNNER = 0
-"""The holder id for tasks that no runner has."""
+SUCCESS_COLUMNS: dict[str, Any] = ENDING_COLUMNS | {"took_ms": sa.Integer}
 
 UNASSIGNED: dict[str, Any] = {"runner_id": None, "deadline_at": None, "claimed_at": None, "started_at": None}
 """The columns to reset when a task no longer has a runner."""
@@ -46,6 +46,10 @@ class FinishedTask(NamedTuple):
     error: str | None = None
 
 
+RUNNER = sa.bindparam("holder", type_=sa.BigInteger)
+PART = sa.bindparam("part", type_=sa.SmallInteger)
+
+
 async def finish(tx: Transaction, verb: str, holder: int, endings: list[FinishedTask]) -> set[int]:
     """Move tasks to the history, each only if `holder` still has it under the given fence.
 
@@ -65,8 +69,27 @@ async def finish(tx: Transaction, verb: str, holder: int, endings: list[Finished
 def finish_steps(frame: Frame, verb: str, holder: int, endings: list[FinishedTask]) -> Steps[set[int]]:
     """The statements of `finish` for any kind of connection."""
     parameters = frame.dialect.parameters("ending", by_column(ENDING_COLUMNS, endings)) | {"holder": holder}
+    return (yield from _steps(_prepared(frame.tables, frame.driver, verb), parameters))
+
+
+def succeed_steps(frame: Frame, holder: int, endings: list[FinishedTask], part: int = 0) -> Steps[set[int]]:
+    """Move succeeded tasks to the history as `finish` does, and count them in the minute statistics.
+
+    Args:
+        frame: tables, driver and dialect of the statements; on PostgreSQL one is executed, on SQLite three.
+        holder: id of the runner that has the tasks.
+        endings: one item per task.
+        part: number of the row of the statistics that the transaction writes, see runner.store.minute_statistics.
+    """
+    rows = [(*ending, took_ms(ending.duration)) for ending in endings]
+    parameters = frame.dialect.parameters("ending", by_column(SUCCESS_COLUMNS, rows))
+    parameters |= {"holder": holder, "part": part}
+    return (yield from _steps(_prepared_success(frame.tables, frame.driver), parameters))
+
+
+def _steps(statements: list[Prepared], parameters: dict[str, Any]) -> Steps[set[int]]:
     moved: list[Any] = []
-    for prepared in _prepared(frame.tables, frame.driver, verb):
+    for prepared in statements:
         moved = yield Step(prepared, parameters)
     return {row[0] for row in moved}
 
@@ -88,29 +111,57 @@ def _prepared(tables: Tables, driver: sa.Dialect, verb: str) -> list[Prepared]:
     return [Prepared(statement, driver) for statement in statements]
 
 
-def finish_statements(tables: Tables, dialect: Dialect, target: State) -> list[sa.UpdateBase]:
-    """Copy to the history and delete: one statement where a delete can feed an insert, otherwise two."""
-    ending = dialect.rows("ending", ENDING_COLUMNS)
-    return _in_one(tables, dialect, ending, target) if dialect.isolates_rows else _in_two(tables, ending, target)
+@lru_cache
+def _prepared_success(tables: Tables, driver: sa.Dialect) -> list[Prepared]:
+    statements = finish_statements(tables, DIALECTS[driver.name], MOVES["succeed"].target, counts=True)
+    return [Prepared(statement, driver) for statement in statements]
 
 
-def _in_two(tables: Tables, ending: sa.FromClause, target: State) -> list[sa.UpdateBase]:
+def finish_statements(tables: Tables, dialect: Dialect, target: State, counts: bool = False) -> list[sa.UpdateBase]:
+    """Copy to the history and delete: one statement where a delete can feed an insert, otherwise two.
+
+    Args:
+        tables: the tables of the installation.
+        dialect: the dialect of the database.
+        target: the final state.
+        counts: count the tasks as successes in the minute statistics too.
+    """
+    ending = dialect.rows("ending", SUCCESS_COLUMNS if counts else ENDING_COLUMNS)
+    if dialect.isolates_rows:
+        return _in_one(tables, dialect, ending, target, counts)
     task = tables.task
     joined = ending.join(task, _held(task, ending))
+    statements = _in_two(tables, ending, joined, target)
+    if counts:
+        run = sa.select(*(task.c[name] for name in RUN_COLUMNS), ending.c.took_ms).select_from(joined).subquery("run")
+        statements.insert(0, count_successes(tables, dialect, run, RUNNER, PART))
+    return statements
+
+
+RUN_COLUMNS = ("queue", "handler", "attempt", "fence", "submitted_at")
+
+
+def _in_two(tables: Tables, ending: sa.FromClause, joined: sa.FromClause, target: State) -> list[sa.UpdateBase]:
+    task = tables.task
     result_values = {name: ending.c[name] for name in RESULT_COLUMNS}
     copy = sa.insert(tables.history).from_select(*_copied(tables, task.c, result_values, target, joined))
     gone = sa.select(task.c.id).select_from(joined).scalar_subquery()
     return [copy, sa.delete(task).where(task.c.id.in_(gone)).returning(task.c.id)]
 
 
-def _in_one(tables: Tables, dialect: Dialect, ending: sa.FromClause, target: State) -> list[sa.UpdateBase]:
+def _in_one(
+    tables: Tables, dialect: Dialect, ending: sa.FromClause, target: State, counts: bool
+) -> list[sa.UpdateBase]:
     task = tables.task
     ending_row, match = dialect.one_by_one(ending, task, _held)
     carried = [*(task.c[name] for name in shared(tables)), task.c.error]
     result_values = [ending_row.c[name].label(f"new_{name}") for name in RESULT_COLUMNS]
-    gone = sa.delete(task).where(match).returning(*carried, *result_values).cte("gone")
+    took = [ending_row.c.took_ms] if counts else []
+    gone = sa.delete(task).where(match).returning(*carried, *result_values, *took).cte("gone")
     renamed = {name: gone.c[f"new_{name}"] for name in RESULT_COLUMNS}
     copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
+    if counts:
+        copy = copy.add_cte(count_successes(tables, dialect, gone, RUNNER, PART).cte("counted"))
     return [copy.returning(tables.history.c.id)]
 
 
@@ -145,8 +196,7 @@ def _held(task: sa.FromClause, ending: sa.FromClause) -> sa.ColumnElement[bool]:
     which consists of dead entries of finished tasks.
     """
     holder = sa.func.coalesce(task.c.runner_id, sa.literal_column(str(NO_RUNNER)))
-    bound_holder = sa.bindparam("holder", type_=sa.BigInteger)
-    return (task.c.id == ending.c.id) & (task.c.fence == ending.c.fence) & (holder == bound_holder)
+    return (task.c.id == ending.c.id) & (task.c.fence == ending.c.fence) & (holder == RUNNER)
 
 
 async def requeue(tx: Transaction, ids: list[int], restart: int) -> set[int]:

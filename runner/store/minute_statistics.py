@@ -1,111 +1,219 @@
-"""Minute statistics of runners for reports and plots."""
+"""Minute statistics for reports and plots: counts of outcomes and submits, written in the transaction of the outcome.
 
-import json
-from collections import Counter
+Each runner has its own rows. A settle therefore waits for no other runner, and the counts are exact whatever ends a
+process.
+"""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.db.schema import SETTLED_COUNTS
-from runner.db.transaction import Transaction, epoch
-from runner.db.types import minute_number
-from runner.store.history import NO_RUNNER
+from runner.db.dialects import Dialect
+from runner.db.schema import MINUTE_COUNTS, TOOK_MS, UNKNOWN_MS, Tables
+from runner.db.transaction import Transaction
+from runner.db.types import MinuteAt, db_now, minute_number, minute_start
+from runner.model.task import State
+from runner.policy.histogram import BOUNDS
+
+COUNTED: dict[str, str] = {
+    "succeed": State.SUCCEEDED,
+    "retry": "retried",
+    "die": "died",
+    "cancel": State.CANCELLED,
+    "rescue": "rescued",
+}
+"""The column for each move."""
+
+EARLY = {1: "first_try", 2: "second_try"}
+"""The additional column for a success on an early attempt."""
+
+FIRST = 1
+"""The fence of the first claim of a task."""
+
+NO_RUNNER = 0
+"""The id in place of a runner's, for tasks that no runner has."""
 
 MAX_AHEAD = 60
 """Minutes that a submit time may be ahead of the database's clock."""
 
+PLACE = ("minute", "queue", "handler", "took_ms")
 
-@dataclass
-class Minute:
-    """The counts of one runner for one queue and handler in one minute.
-
-    Args:
-        minute: start of the minute.
-        queue: queue of the tasks.
-        handler: handler of the tasks.
-        counts: counts by name, see SETTLED_COUNTS.
-        durations: histogram of the durations, see runner.policy.histogram.
-    """
-
-    minute: datetime
-    queue: str
-    handler: str
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SETTLED_COUNTS, 0))
-    durations: list[int] = field(default_factory=list)
+Place: TypeAlias = tuple[datetime, str, str, int]
+"""Minute, queue, handler and the upper bound of the durations in milliseconds."""
 
 
-Arrival: TypeAlias = tuple[float | None, str, str]
-"""Submit minute (since 1970; None if unknown), queue and handler of tasks."""
-
-
-async def write_statistics(
-    tx: Transaction, runner_id: int, minutes: Iterable[Minute], arrivals: Mapping[Arrival, int]
-) -> None:
-    """Write the counts of a runner.
+class Run(NamedTuple):
+    """A run that ended.
 
     Args:
-        tx: an open transaction.
-        runner_id: id of the runner.
-        minutes: totals that replace earlier values of the same minutes, so that a repeated write changes nothing.
-        arrivals: tasks claimed for the first time since the last call. They are added to the stored values, because
-            they may belong to minutes that the runner no longer has in memory.
+        row: the task's row with queue, handler, attempt, fence of the run, and `minute_columns`.
+        verb: the resulting move.
+        duration: seconds; None if unknown.
     """
-    await _replace(tx, runner_id, minutes)
-    await _add(tx, runner_id, arrivals)
+
+    row: Any
+    verb: str
+    duration: float | None = None
+
+
+def took_ms(duration: float | None) -> int:
+    """The upper bound in milliseconds of the bin of a duration in seconds, see runner.policy.histogram."""
+    return UNKNOWN_MS if duration is None else TOOK_MS[bisect_left(BOUNDS, duration)]
+
+
+def minute_columns(task: Any) -> list[sa.ColumnElement[Any]]:
+    """Return the columns `minute`, the current one, and `submitted_minute` for the row of a Run.
+
+    Args:
+        task: the columns of the task.
+    """
+    return [minute_start(db_now()).label("minute"), _submitted_minute(task).label("submitted_minute")]
+
+
+async def count_runs(tx: Transaction, runner_id: int, runs: Iterable[Run]) -> None:
+    """Count runs that ended, and their tasks as submitted after the first run.
+
+    Args:
+        tx: the transaction that moves the tasks.
+        runner_id: id of the runner that moves them.
+        runs: the runs.
+    """
+    totals: dict[Place, Counter[str]] = defaultdict(Counter)
+    for row, verb, duration in runs:
+        bound = took_ms(duration)
+        if verb in COUNTED:
+            total = totals[row.minute, row.queue, row.handler, bound]
+            total[COUNTED[verb]] += 1
+            if verb == "succeed" and row.attempt in EARLY:
+                total[EARLY[row.attempt]] += 1
+        if row.fence == FIRST:
+            totals[row.submitted_minute, row.queue, row.handler, bound]["submitted"] += 1
+    await add_counts(tx, runner_id, totals)
+
+
+async def count_cancelled(tx: Transaction, ids: Sequence[int]) -> None:
+    """Count tasks that are cancelled because of a parent, and those of them as submitted that never ran.
+
+    Args:
+        tx: the transaction that then cancels the tasks.
+        ids: ids of locked tasks.
+    """
+    minute = minute_start(db_now())
+    cancelled = await _places(tx, minute, tx.dialect.one_of(tx.tables.task.c.id, ids))
+    totals = {place: {State.CANCELLED.value: number} for place, number in cancelled.items()}
+    for place, number in (await _unclaimed(tx, ids)).items():
+        totals.setdefault(place, {})["submitted"] = number
+    await add_counts(tx, NO_RUNNER, totals)
 
 
 async def count_unclaimed(tx: Transaction, ids: Sequence[int], times: int = 1) -> None:
-    """Count tasks as submitted that finish without ever being claimed: no claim counts them.
+    """Count tasks as submitted that finish without ever being claimed: no run counts them.
 
     Args:
         tx: the transaction that then finishes the tasks.
         ids: ids of locked tasks.
-        times: -1 reverts the count for tasks that return to the queue, where a claim counts them.
+        times: -1 reverts the count for tasks that return to the queue, where a run counts them.
     """
+    unclaimed = await _unclaimed(tx, ids)
+    await add_counts(tx, NO_RUNNER, {place: {"submitted": times * number} for place, number in unclaimed.items()})
+
+
+async def _unclaimed(tx: Transaction, ids: Sequence[int]) -> dict[Place, int]:
     task = tx.tables.task.c
-    columns = (minute_number(task.submitted_at), task.queue, task.handler)
-    never = tx.dialect.one_of(task.id, ids) & (task.fence == 0)
-    rows = await tx.rows(sa.select(*columns, sa.func.count()).where(never).group_by(*columns))
-    await _add(tx, NO_RUNNER, {(row[0], row[1], row[2]): times * row[3] for row in rows})
+    return await _places(tx, _submitted_minute(task), tx.dialect.one_of(task.id, ids) & (task.fence == 0))
 
 
-async def _replace(tx: Transaction, runner_id: int, minutes: Iterable[Minute]) -> None:
+async def _places(tx: Transaction, minute: Any, condition: sa.ColumnElement[bool]) -> dict[Place, int]:
+    task = tx.tables.task.c
+    columns = (minute, task.queue, task.handler)
+    rows = await tx.rows(sa.select(*columns, sa.func.count()).where(condition).group_by(*columns))
+    return {(row[0], row[1], row[2], UNKNOWN_MS): row[3] for row in rows}
+
+
+async def add_counts(tx: Transaction, runner_id: int, totals: Mapping[Place, Mapping[str, int]]) -> None:
+    """Add counts to the rows of a runner. Call it once per transaction, so that two transactions never deadlock.
+
+    Args:
+        tx: an open transaction.
+        runner_id: id of the runner.
+        totals: counts by column, for each place.
+    """
+    names = [name for name in MINUTE_COUNTS if any(name in counts for counts in totals.values())]
     rows = [
-        _key(runner_id, minute.minute, minute.queue, minute.handler)
-        | minute.counts
-        | {"durations": json.dumps(minute.durations)}
-        for minute in minutes
+        dict(zip(PLACE, place, strict=True))
+        | {"runner_id": runner_id, "part": 0}
+        | {name: counts.get(name, 0) for name in names}
+        for place, counts in sorted(totals.items())
     ]
-    if rows:
-        insert = tx.dialect.insert(tx.tables.minute)
-        new = {name: insert.excluded[name] for name in (*SETTLED_COUNTS, "durations")}
-        await tx.execute(insert.on_conflict_do_update(index_elements=tx.tables.minute.primary_key, set_=new), rows)
+    if names:
+        await tx.execute(_adding(tx.tables, tx.dialect.insert(tx.tables.minute), names), rows)
 
 
-async def _add(tx: Transaction, runner_id: int, arrivals: Mapping[Arrival, int]) -> None:
-    present = int(await epoch(tx) // 60) if arrivals else 0
-    totals: Counter[tuple[int, str, str]] = Counter()
-    for (minute, queue, handler), number in arrivals.items():
-        totals[_valid_minute(minute, present), queue, handler] += number
-    rows = [
-        _key(runner_id, datetime.fromtimestamp(minute * 60, UTC), queue, handler) | {"submitted": number}
-        # Sorted, so that two transactions on the same rows never deadlock.
-        for (minute, queue, handler), number in sorted(totals.items())
-    ]
-    if rows:
-        table = tx.tables.minute
-        insert = tx.dialect.insert(table)
-        more = {"submitted": table.c.submitted + insert.excluded.submitted}
-        await tx.execute(insert.on_conflict_do_update(index_elements=table.primary_key, set_=more), rows)
+def count_successes(tables: Tables, dialect: Dialect, run: sa.FromClause, holder: Any, part: Any) -> Any:
+    """Return the insert that counts the successes of one settle.
+
+    Args:
+        tables: the tables of the installation.
+        dialect: the dialect of the database.
+        run: the tasks with queue, handler, attempt, fence, submitted_at and took_ms.
+        holder: id of the runner.
+        part: number of the row among those of the runner.
+    """
+    column, zero = run.c, _number(0)
+    keys = {
+        "queue": column.queue,
+        "handler": column.handler,
+        "took_ms": column.took_ms,
+        "early": sa.case((column.attempt <= _number(max(EARLY)), column.attempt)),
+        "submitted": sa.case((column.fence == _number(FIRST), _submitted_number(column))),
+    }
+    columns = [key.label(name) for name, key in keys.items()]
+    # Each task is touched once; the rest works on the few groups.
+    groups = sa.select(*columns, sa.cast(sa.func.count(), sa.Integer).label("runs"))
+    group = groups.group_by(*(sa.text(name) for name in keys)).cte("run_group")
+    place = (group.c.queue, group.c.handler, group.c.took_ms)
+    early = [sa.case((group.c.early == _number(n), group.c.runs), else_=zero).label(EARLY[n]) for n in EARLY]
+    success = sa.select(
+        minute_start(db_now()).label("minute"),
+        *place,
+        zero.label("submitted"),
+        group.c.runs.label(COUNTED["succeed"]),
+        *early,
+    )
+    submit = sa.select(_minute(group.c.submitted), *place, group.c.runs, zero, *(zero for _ in EARLY))
+    each = sa.union_all(success, submit.where(group.c.submitted.is_not(None))).subquery("each")
+    names, key = ("submitted", COUNTED["succeed"], *EARLY.values()), [each.c[name] for name in PLACE]
+    counts = sa.select(*key, holder, part, *(sa.func.sum(each.c[name]) for name in names)).group_by(*key).order_by(*key)
+    insert = dialect.insert(tables.minute).from_select([*PLACE, "runner_id", "part", *names], counts)
+    return _adding(tables, insert, names)
 
 
-def _valid_minute(minute: float | None, present: int) -> int:
-    """Return a minute that can be stored: the current one if the given one is missing or in the future."""
-    return int(minute) if minute is not None and 0 <= minute <= present + MAX_AHEAD else present
+def _number(value: int) -> sa.ColumnElement[int]:
+    return sa.literal_column(str(value), sa.Integer)
 
 
-def _key(runner_id: int, minute: datetime, queue: str, handler: str) -> dict[str, Any]:
-    return {"minute": minute, "queue": queue, "handler": handler, "runner_id": runner_id}
+def _adding(tables: Tables, insert: Any, names: Sequence[str]) -> Any:
+    """Let an insert add the counts to existing rows."""
+    minute = tables.minute
+    sums = {name: minute.c[name] + insert.excluded[name] for name in names}
+    return insert.on_conflict_do_update(index_elements=minute.primary_key, set_=sums)
+
+
+def _submitted_minute(task: Any) -> sa.ColumnElement[datetime]:
+    """The minute of the submit, or the current one if the row has no plausible time."""
+    return _minute(_submitted_number(task))
+
+
+def _submitted_number(task: Any) -> sa.ColumnElement[float]:
+    """The minutes from 1970 to the submit; -1 if the row has no readable time."""
+    return sa.func.coalesce(minute_number(task.submitted_at), _number(-1))
+
+
+def _minute(number: Any) -> sa.ColumnElement[datetime]:
+    """The minute with a number since 1970, or the current one if it is not plausible."""
+    latest = minute_number(db_now()) + _number(MAX_AHEAD)
+    return sa.case((number.between(_number(0), latest), MinuteAt(number)), else_=minute_start(db_now()))

@@ -13,7 +13,8 @@ from runner.model.outcome import Failure
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, MOVES, State
 from runner.policy.claim_conditions import used_up
 from runner.store.attempts import FailedAttempt, record, started_at_column
-from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, delete_stale_history, finish
+from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish
+from runner.store.minute_statistics import NO_RUNNER, Run, count_runs, minute_columns
 
 UNSTARTED = "runner lost: its lease expired before this task was known to have started"
 LOST = Failure("runner lost", "the lease of its runner expired while the task was running")
@@ -140,6 +141,7 @@ async def rescue(tx: Transaction, rescuer: Rescuer, grace: float) -> dict[int, R
         if ended:
             await delete_stale_history(tx, [ending.id for ending in ended])
             await finish(tx, verb, NO_RUNNER, ended)
+    await count_runs(tx, rescuer.runner_id, [Run(row, verbs[row.id]) for row in lost])
     return {row.id: _rescued(row, verbs[row.id]) for row in lost}
 
 
@@ -155,6 +157,7 @@ async def _lock_lost(tx: Transaction, grace: float) -> list[Any]:
         *(task[name] for name in (*names, "runner_id", "host")),
         started_at_column(task),
         _began(task).label("began"),
+        *minute_columns(task),
     ]
     statement = (
         sa.select(*columns, alive.label("alive"))

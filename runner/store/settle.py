@@ -18,7 +18,8 @@ from runner.model.task import MOST_ATTEMPTS, MOVES, State
 from runner.model.text_limits import to_storable
 from runner.policy.verdict import AttemptState, Verdict, judge
 from runner.store.attempts import FailedAttempt, record, started_at_column
-from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, finish_steps
+from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, succeed_steps
+from runner.store.minute_statistics import Run, count_runs, minute_columns
 from runner.store.rescue import LOST
 
 ERROR_LIMIT = 16 * 1024
@@ -90,6 +91,7 @@ async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> S
             await delete_stale_history(tx, [ending.id for ending in ended])
             await finish(tx, verb, holder, ended)
     await _requeue(tx, [(item, row, verdict) for item, row, verdict in verdicts if verdict.delay is not None])
+    await count_runs(tx, holder, [Run(row, verdict.verb, item.duration) for item, row, verdict in verdicts])
     if settled.fenced:
         settled.written = await _written(tx, holder, [item for item in batch if item.id in settled.fenced])
         settled.fenced -= settled.written.keys()
@@ -145,7 +147,7 @@ async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement])
         DatabaseRefused: a history row with the same id exists; nothing was written. `settle` removes such rows.
     """
     endings = [FinishedTask(item.id, item.fence, item.duration, *_kept(item.outcome)) for item in batch]
-    return await finish(tx, "succeed", holder, endings) if endings else set()
+    return await tx.follow(succeed_steps(tx, holder, endings)) if endings else set()
 
 
 def _kept(outcome: Outcome) -> tuple[str | None, str | None]:
@@ -157,7 +159,7 @@ async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:
     task = tx.tables.task.c
     names = ("id", "queue", "handler", "attempt", "max_attempts", "retry", "releases", "interruptions")
     more = ("cancel_requested", "fence", "state", "runner_id", "host")
-    columns = [*(task[name] for name in (*names, *more)), started_at_column(task)]
+    columns = [*(task[name] for name in (*names, *more)), started_at_column(task), *minute_columns(task)]
     is_held = task.id.in_(ids) & (task.runner_id == holder)
     rows = await tx.rows(sa.select(*columns).where(is_held).order_by(task.id).with_for_update())
     return {row.id: row for row in rows}
@@ -220,7 +222,7 @@ async def _requeue(tx: Transaction, items: list[tuple[Settlement, Any, Verdict]]
     await tx.execute(statement, tx.dialect.parameters("back", by_column(columns, rows)))
 
 
-def complete_steps(frame: Frame, holder: int, ending: FinishedTask) -> Steps[bool]:
+def complete_steps(frame: Frame, holder: int, ending: FinishedTask, part: int = 0) -> Steps[bool]:
     """Move a task to the history as succeeded, if its fence still matches.
 
     The row is locked first: a rescue that has begun finishes before, and a later one finds the task gone. The writes of
@@ -230,6 +232,7 @@ def complete_steps(frame: Frame, holder: int, ending: FinishedTask) -> Steps[boo
         frame: tables, driver and dialect of the statements.
         holder: id of the runner.
         ending: final result of the task.
+        part: number of the row of the minute statistics that this transaction writes.
 
     Returns:
         False if the task no longer belongs to this runner; the transaction must not commit then.
@@ -238,7 +241,7 @@ def complete_steps(frame: Frame, holder: int, ending: FinishedTask) -> Steps[boo
     if not (yield Step(lock, {"task_id": ending.id, "given_fence": ending.fence, "holder": holder})):
         return False
     yield Step(delete_stale_history, {"task_id": ending.id})
-    moved = yield from finish_steps(frame, "succeed", holder, [ending])
+    moved = yield from succeed_steps(frame, holder, [ending], part)
     return bool(moved)
 
 

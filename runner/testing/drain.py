@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +20,6 @@ from runner.engine.executor import AttemptLimits, Executor
 from runner.engine.handler_result import done
 from runner.engine.heartbeat import release
 from runner.engine.hooks import Hooks, attempt_end
-from runner.engine.metrics import Metrics
 from runner.engine.middleware import Middleware
 from runner.engine.open_resources import OpenResources
 from runner.engine.own_transaction import HandlerTransaction
@@ -109,7 +109,7 @@ class Drain:
         """
         identity = Identity("test", 0, release(), sorted(self.handlers), 1)
         runner_id = await self.database.write(register, identity, LEASE)
-        resolver = DependencyResolver(self.database, False, Metrics(time.time), lambda: None)
+        resolver = DependencyResolver(self.database, False, Counter(), lambda: None)
         ran: list[Ran] = []
         try:
             while len(ran) < MOST:

@@ -25,7 +25,7 @@ PROMISES = {
     15: "fidelity",
     16: "terminate",
     18: "effect exactly once in one's own transaction",
-    19: "reports count no outcome twice",
+    19: "reports count every outcome once",
 }
 """The invariants by number. Progress (17) is checked with 2: at rest every due task has ended."""
 

@@ -125,8 +125,6 @@ def _figures(evidence: Evidence, seconds: float) -> dict[str, Any]:
     planned = {event.data["task"] for event in evidence.submits.values() if event.data.get("run_at")}
     starts = first_starts(evidence)
     waits = [max(0.0, at - answered[task]) for task, at in starts.items() if task in answered and task not in planned]
-    settled = outcomes(evidence)
-    missing = {name: count - dump.reported.get(name, 0) for name, count in settled.items()}
     return {
         "duration, s": round(seconds),
         "tasks ended": len(dump.ended),
@@ -149,7 +147,6 @@ def _figures(evidence: Evidence, seconds: float) -> dict[str, Any]:
             row.state == State.DEAD and row.handler == KILLER for row in dump.ended
         ),
         BYSTANDERS: sum(row.state == State.DEAD and row.handler != KILLER for row in dump.ended),
-        "outcomes missing in reports": f"{sum(missing.values()):,} of {sum(settled.values()):,}",
     }
 
 

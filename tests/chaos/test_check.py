@@ -100,6 +100,7 @@ DUMP = Dump(
         attempt(3, 1, "die", 1.0, 1.5),
     ),
     paid=(1,),
+    reported={"submitted": 4, "succeeded": 3, "died": 1, "retried": 1},
 )
 
 
@@ -125,8 +126,12 @@ def test_duplicates_are_bodies_that_ended_again() -> None:
 
 
 def test_a_violation_names_its_promise_and_task() -> None:
-    (violation,) = check(HISTORY, without(DUMP, 1))
+    (violation, *_) = check(HISTORY, without(DUMP, 1))
     assert str(violation) == "promise 1 (no loss), task 1: was acknowledged and is there as []"
+
+
+def reporting(**counts: int) -> Dump:
+    return replace(DUMP, reported={**DUMP.reported, **counts})
 
 
 def without(dump: Dump, task_id: int) -> Dump:
@@ -217,7 +222,10 @@ DOCTORED: dict[str, tuple[int, Callable[[], tuple[list[Event], Dump]]]] = {
         16,
         lambda: ([*HISTORY, operated("terminate", 3, UNKNOWN)], ended(DUMP, 3, state="cancelled")),
     ),
-    "reports count a success twice": (19, lambda: (HISTORY, replace(DUMP, reported={"succeeded": 4}))),
+    "reports count a success twice": (19, lambda: (HISTORY, reporting(succeeded=4))),
+    "reports miss a success": (19, lambda: (HISTORY, reporting(succeeded=2))),
+    "reports miss a failed attempt": (19, lambda: (HISTORY, reporting(retried=0))),
+    "reports miss a submit": (19, lambda: (HISTORY, reporting(submitted=3))),
     "a duplicate is there": (1, lambda: ([*HISTORY, submit(1, "a", DUPLICATE)], DUMP)),
     "an acknowledged task is gone": (1, lambda: (HISTORY, without(DUMP, 3))),
     "an acknowledged task is there twice": (1, lambda: (HISTORY, living(DUMP, row(9, "a", "waiting", run_at=1e9)))),

@@ -13,8 +13,8 @@ from runner.cli.exit_codes import Exit
 from runner.db.transaction import Transaction, clock
 from runner.model.outcome import Done, Failure, Retry
 from runner.model.task import NewTask, Shown, State
-from runner.store.minute_statistics import Minute, write_statistics
 from tests.cli.conftest import Call, Store, program
+from tests.store.minutes import Minute, write_statistics
 
 EVIL = "\x1b[31mred\x9b0m\u202e\u200b[bold]x[/bold][/nothing]\r\n"
 FORBIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u200b]")
@@ -275,8 +275,8 @@ def test_why_of_a_missing_task_is_not_found(cli: Call) -> None:
 def test_reports_contain_rates_and_counts(cli: Call, store: Store) -> None:
     async def worked(tx: Transaction) -> None:
         minute = Minute(await clock(tx), "mail", "a.b")
-        minute.counts |= {"succeeded": 3, "first_try": 2, "second_try": 1, "died": 1}
-        await write_statistics(tx, 1, [minute], {(None, "mail", "a.b"): 4})
+        minute.counts |= {"succeeded": 3, "first_try": 2, "second_try": 1, "died": 1, "submitted": 4}
+        await write_statistics(tx, 1, [minute], {})
 
     store.write(worked)
     lines = cli("reports", "--since", "10m").out.splitlines()

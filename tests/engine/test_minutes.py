@@ -31,12 +31,3 @@ async def test_a_runner_with_a_wrong_clock_counts_in_the_right_minutes(
     assert (sum(row.submitted for row in rows), sum(row.succeeded for row in rows)) == (1, 1)
     at: datetime = await harness.database.read(clock)
     assert all(abs(row.minute - at) < NEAR for row in rows), (at, rows)
-
-
-async def test_the_time_of_a_lease_follows_the_database(harness: Harness) -> None:
-    async with harness.running() as runner:
-        await until(lambda: runner.lease.id != 0)
-        runner.lease._clock_offset = 0.0
-        await runner._heartbeat()
-        at = await harness.database.read(clock)
-        assert abs(runner.lease.database_time() - at.timestamp()) < NEAR.total_seconds()

@@ -28,8 +28,8 @@ from runner.store import settle as settling
 from runner.store.claim import Claimant, HandlerDefaults, claim
 from runner.store.heartbeat import Identity, register
 from runner.store.lanes import survey
-from runner.store.minute_statistics import Minute, write_statistics
 from runner.store.submit import submit, submit_many
+from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, filtered
 
 HOSTILE = "\x1b]0;owned\x07[red]bold[/red] \u202eevil\u200b [@click=app.quit]x[/] ' \" % _ \\ \U0001f4a3"
@@ -430,14 +430,6 @@ class TestReports:
     async def test_minutes_come_in_order(self, noted: Database) -> None:
         found = await noted.read(per_minute, self.NOON, self.NOON + timedelta(hours=1))
         assert [(flow.minute.minute, flow.flow.succeeded) for flow in found] == [(0, 6), (1, 12)]
-
-    async def test_invalid_histograms_are_left_out(self, noted: Database) -> None:
-        for runner_id, odd in enumerate(('{"a": 1}', '["x"]', "[-5]", "7", "[[1]]"), 10):
-            values = {"minute": self.NOON, "queue": "mail", "handler": "send", "runner_id": runner_id, "durations": odd}
-            async with noted.writing() as tx:
-                await tx.execute(sa.insert(tx.tables.minute).values(**values))
-        send, _ = await noted.read(totals, self.NOON, self.NOON + timedelta(hours=1))
-        assert sum(send.durations) == 4
 
     async def test_nothing_done_has_no_success_rate(self) -> None:
         assert Flow().success_rate is None

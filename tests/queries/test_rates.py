@@ -12,9 +12,9 @@ from runner.db.transaction import clock
 from runner.db.types import db_now
 from runner.model.task import State
 from runner.queries.counting import Count
-from runner.queries.queues import counts, time_until_empty, unclaimed
+from runner.queries.queues import counts, time_until_empty, uncounted
 from runner.queries.reports import pulses
-from runner.store.minute_statistics import Arrival, Minute, write_statistics
+from tests.store.minutes import Arrival, Minute, write_statistics
 from tests.store.rows import add_live, ahead
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -44,19 +44,20 @@ def test_the_time_to_empty_a_backlog_follows_from_the_rates(
     assert time_until_empty(ready, arrived, ended) == (None if seconds is None else pytest.approx(seconds))
 
 
-async def test_arrivals_are_claimed_and_unclaimed_tasks(database: Database) -> None:
+async def test_arrivals_are_counted_tasks_and_tasks_whose_first_run_has_not_ended(database: Database) -> None:
     then = await last_minute(database)
     for moment in (then, then, then + timedelta(seconds=31), then - timedelta(seconds=31)):
         await add_live(database, queue="mail", submitted_at=moment, run_at=ahead(-90))
     await add_live(database, queue="mail", submitted_at=then, fence=1, attempt=1)
     await add_live(database, queue="mail", submitted_at=then, state=State.BLOCKED.value)
+    await add_live(database, queue="mail", submitted_at=then, state=State.RUNNING.value, fence=1, attempt=1)
     minute = then.replace(second=0)
     ended = Minute(minute, "mail", "h")
     ended.counts["succeeded"] = 2
     arrivals: dict[Arrival, int] = {((minute - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() / 60, "mail", "h"): 7}
     await database.write(write_statistics, 1, [ended], arrivals)
     (mail,) = await database.read(counts)
-    assert (mail.arrived, mail.minute.ended) == (Count(10), 2)
+    assert (mail.arrived, mail.minute.ended) == (Count(11), 2)
     assert mail.empty_in == inf
     assert mail.falls_behind
 
@@ -66,10 +67,10 @@ async def test_an_incomplete_count_is_marked(database: Database) -> None:
     for _ in range(6):
         await add_live(database, submitted_at=then)
     since, until = then - timedelta(seconds=30), then + timedelta(seconds=30)
-    assert await database.read(unclaimed, since, until, (2, 4)) == ({("default", "h"): 4}, True)
-    assert await database.read(unclaimed, since, until, (2, 7)) == ({("default", "h"): 6}, False)
+    assert await database.read(uncounted, since, until, (2, 4)) == ({("default", "h"): 4}, True)
+    assert await database.read(uncounted, since, until, (2, 7)) == ({("default", "h"): 6}, False)
     await add_live(database, id=-1, submitted_at=NOON)
-    assert await database.read(unclaimed, since, until, (7,)) == ({("default", "h"): 6}, False)
+    assert await database.read(uncounted, since, until, (7,)) == ({("default", "h"): 6}, False)
 
 
 async def test_unreadable_times_are_skipped(database: Database) -> None:
@@ -78,7 +79,7 @@ async def test_unreadable_times_are_skipped(database: Database) -> None:
         odd = "'infinity'" if database.dialect.isolates_rows else "'soon'"
         await tx.execute(sa.text(f"update task set submitted_at = {odd}"))
     now = await database.read(clock)
-    assert await database.read(unclaimed, now - timedelta(days=1), now + timedelta(days=1)) == ({}, False)
+    assert await database.read(uncounted, now - timedelta(days=1), now + timedelta(days=1)) == ({}, False)
 
 
 async def test_pulses_are_of_each_queue_minute_by_minute(database: Database) -> None:

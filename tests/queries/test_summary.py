@@ -11,7 +11,7 @@ from runner.policy.histogram import add
 from runner.queries.counting import Count
 from runner.queries.reports import per_minute
 from runner.queries.summary import GroupBy, as_csv, as_document, summary
-from runner.store.minute_statistics import Arrival, Minute, write_statistics
+from tests.store.minutes import Arrival, Minute, write_statistics
 from tests.store.rows import add_live
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

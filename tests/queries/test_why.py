@@ -21,7 +21,7 @@ from runner.queries.why.cause import Cause
 from runner.queries.why.facts import read_facts
 from runner.queries.why.why import Why, causes, why
 from runner.store.heartbeat import Identity, register
-from runner.store.minute_statistics import Minute, write_statistics
+from tests.store.minutes import Minute, write_statistics
 from tests.store.plans import watch
 from tests.store.rows import add_live, add_past, add_runner, ahead
 from tests.store.runners import Runner

@@ -3,7 +3,6 @@ import json
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.db.transaction import clock
 from runner.db.types import seconds_until
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
@@ -44,9 +43,7 @@ async def test_an_incarnations_number_is_never_used_again(database: Database) ->
 
 async def test_a_heartbeat_renews_the_lease(database: Database, runner: Runner) -> None:
     reply = await database.write_single(heartbeat, runner.id, 500, 7)
-    assert reply._replace(at=None) == HeartbeatReply(True, None, frozenset())
-    assert reply.at is not None
-    assert abs(reply.at - (await database.read(clock)).timestamp()) < 60
+    assert reply == HeartbeatReply(True, None, frozenset())
     assert 490 < await lease_left(database, runner.id) <= 500
     assert (await entry(database, runner.id))["running"] == 7
 

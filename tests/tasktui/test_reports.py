@@ -12,9 +12,9 @@ from runner.errors import InvalidInput
 from runner.queries.counting import Count
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.summary import GroupBy, Summary, SummaryLine
-from runner.store.minute_statistics import Minute, write_statistics
 from tasktui.data.export import export, usual_name
 from tasktui.screens.reports import plot_values
+from tests.store.minutes import Minute, write_statistics
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from runner.db.schema import records
 from runner.db.schema import task as tasks
-from runner.db.schema.records import GONE, MINUTE_COUNTS, SETTLED_COUNTS
+from runner.db.schema.records import GONE, MINUTE_COUNTS, TOOK_MS, UNKNOWN_MS
 from runner.db.schema.states import is_state, state_literal
 
 NAMING = {
@@ -52,4 +52,13 @@ def tables(prefix: str = "", schema: str | None = None) -> Tables:
     return Tables(prefix, schema)
 
 
-__all__ = ["GONE", "MINUTE_COUNTS", "SETTLED_COUNTS", "Tables", "is_state", "state_literal", "tables"]
+__all__ = [
+    "GONE",
+    "MINUTE_COUNTS",
+    "TOOK_MS",
+    "UNKNOWN_MS",
+    "Tables",
+    "is_state",
+    "state_literal",
+    "tables",
+]

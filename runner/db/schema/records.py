@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from runner.db.types import BigId, Instant, JsonText, Name, db_now, login
 from runner.model.schedule import Overlap, TickOutcome
 from runner.model.task import OnFailure, Scope
+from runner.policy.histogram import BOUNDS
 
 
 def attempt() -> list[sa.Column[Any]]:
@@ -38,19 +39,26 @@ def minute() -> list[sa.Column[Any]]:
         sa.Column("handler", Name, primary_key=True),
         # Each runner writes its own rows, and readers add them up, so that writers never wait for each other.
         sa.Column("runner_id", BigId, primary_key=True, autoincrement=False),
+        # 0 for the runner itself. Transactions of handlers that end at the same time have different numbers.
+        sa.Column("part", sa.SmallInteger, primary_key=True, autoincrement=False, server_default="0"),
+        # The bin of the durations, as its upper bound: a histogram of all runs adds up over rows.
+        sa.Column("took_ms", sa.Integer, primary_key=True, autoincrement=False, server_default="0"),
         *(sa.Column(name, sa.Integer, nullable=False, server_default="0") for name in MINUTE_COUNTS),
-        sa.Column("durations", JsonText, nullable=False, server_default="[]"),
     ]
 
 
-SETTLED_COUNTS = ("succeeded", "first_try", "second_try", "retried", "died", "cancelled", "rescued")
-"""Counts of events, in the minute in which they happen; each runner has its own row per minute."""
+MINUTE_COUNTS = ("submitted", "succeeded", "first_try", "second_try", "retried", "died", "cancelled", "rescued")
+"""The counts of outcomes belong to the minute of the settle.
 
-MINUTE_COUNTS = ("submitted", *SETTLED_COUNTS)
-"""`submitted` is counted at the first claim, or at a cancel before it, in the minute of the task's submitted_at.
+`submitted` is counted when the first run ends, or at a cancel before it, in the minute of the task's submitted_at.
 
-Counting at the submit would make all producers wait for one row, and would miss plain INSERTs. Tasks that were never
-claimed are in the live table with fence 0."""
+Counting at the submit would make all producers wait for one row, and would miss plain INSERTs. Other tasks are in the
+live table with fence 0, or running with fence 1."""
+
+UNKNOWN_MS, LONGER_MS = 0, 2**31 - 1
+
+TOOK_MS = (*(round(1_000 * bound) for bound in BOUNDS), LONGER_MS)
+"""The values of `took_ms` for the bins of runner.policy.histogram; UNKNOWN_MS for runs without a known duration."""
 
 
 def audit() -> list[sa.Column[Any]]:

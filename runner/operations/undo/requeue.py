@@ -13,7 +13,8 @@ from runner.operations.edit_values import Changes, check_values
 from runner.operations.lock import LockedTask, change
 from runner.operations.results import Actor, Result
 from runner.operations.undo.entries import UndoableChange, edited_columns
-from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, delete_stale_history, finish
+from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish
+from runner.store.minute_statistics import NO_RUNNER
 
 TRAIL = ("attempt", "rescues", "interruptions")
 TRAIL_COLUMNS: dict[str, Any] = {"id": sa.BigInteger} | dict.fromkeys(TRAIL, sa.Integer)

@@ -15,8 +15,8 @@ from runner.db.transaction import Transaction
 from runner.db.types import NO_JOIN, JsonText, ctid, db_now, next_version
 from runner.model.task import MOVES, State
 from runner.store.dependencies.parents import DEPENDENCY_COLUMNS, changed_parents, is_blocked, is_open, summary
-from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, delete_stale_history, finish
-from runner.store.minute_statistics import count_unclaimed
+from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish
+from runner.store.minute_statistics import NO_RUNNER, count_cancelled
 
 CHUNK = 2_000
 """Maximum number of dependencies per transaction."""
@@ -211,7 +211,7 @@ async def cancel(tx: Transaction, doomed: Mapping[Dependent, str]) -> list[Depen
     task, dependency = tx.tables.task, tx.tables.dependency
     # A foreign client may have left a runner id in a row without a runner.
     await tx.execute(sa.update(task).where(tx.dialect.one_of(task.c.id, ids)).values(UNASSIGNED))
-    await count_unclaimed(tx, ids)
+    await count_cancelled(tx, ids)
     await delete_stale_history(tx, ids)
     moved = await finish(
         tx, "cancel", NO_RUNNER, [FinishedTask(child.id, child.fence, error=why) for child, why in doomed.items()]

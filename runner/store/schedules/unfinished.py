@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction
 from runner.db.types import next_version
 from runner.model.task import State
-from runner.store.history import NO_RUNNER, UNASSIGNED, FinishedTask, finish
-from runner.store.minute_statistics import count_unclaimed
+from runner.store.history import UNASSIGNED, FinishedTask, finish
+from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
 
 
 class LastRuns(NamedTuple):

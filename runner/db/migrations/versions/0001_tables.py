@@ -367,6 +367,8 @@ def _task_minute(op: Operations) -> None:
         sa.Column("queue", Name, primary_key=True),
         sa.Column("handler", Name, primary_key=True),
         sa.Column("runner_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("part", sa.SmallInteger, primary_key=True, autoincrement=False, server_default="0"),
+        sa.Column("took_ms", sa.Integer, primary_key=True, autoincrement=False, server_default="0"),
         sa.Column("submitted", sa.Integer, nullable=False, server_default="0"),
         sa.Column("succeeded", sa.Integer, nullable=False, server_default="0"),
         sa.Column("first_try", sa.Integer, nullable=False, server_default="0"),
@@ -375,7 +377,6 @@ def _task_minute(op: Operations) -> None:
         sa.Column("died", sa.Integer, nullable=False, server_default="0"),
         sa.Column("cancelled", sa.Integer, nullable=False, server_default="0"),
         sa.Column("rescued", sa.Integer, nullable=False, server_default="0"),
-        sa.Column("durations", JsonText, nullable=False, server_default="[]"),
     )
 
 

@@ -155,7 +155,6 @@ RETURNING
     task.fence,
     task.timeout,
     task.rescues,
-    floor(date_part('epoch', task.submitted_at) / 60) AS anon_2,
     task.parents,
-    CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_3,
-    extract(epoch from task.expires_at - statement_timestamp())::float AS anon_4;
+    CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_2,
+    extract(epoch from task.expires_at - statement_timestamp())::float AS anon_3;

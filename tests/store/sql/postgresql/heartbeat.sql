@@ -2,7 +2,6 @@ SELECT
     task_runner.lease_until < statement_timestamp()
     OR task_runner.heartbeat_at < (statement_timestamp() + (CAST(:gap AS FLOAT)) * interval '1 second') AS anon_1,
     task_runner.command,
-    -extract(epoch from '1970-01-01 00:00:00Z' - statement_timestamp())::float AS anon_2,
     task.id,
     task.fence,
     task.cancel_requested

@@ -24,6 +24,12 @@ SELECT
     ) THEN task.claimed_at END AS claimed_at,
     task.started_at IS NOT NULL
     OR task.attempt = :attempt_1::INTEGER AS began,
+    date_trunc('minute', statement_timestamp()) AS minute,
+    CASE WHEN (
+        coalesce(floor(date_part('epoch', task.submitted_at) / 60), -1) BETWEEN 0 AND floor(date_part('epoch', statement_timestamp()) / 60) + 60
+    ) THEN to_timestamp(
+        coalesce(floor(date_part('epoch', task.submitted_at) / 60), -1) * 60
+    ) ELSE date_trunc('minute', statement_timestamp()) END AS submitted_minute,
     EXISTS (
         SELECT *
         FROM task_runner
@@ -116,3 +122,17 @@ VALUES (
     :fingerprint::VARCHAR,
     :delay
 );
+INSERT INTO task_minute(minute, queue, handler, runner_id, part, took_ms, submitted, rescued)
+VALUES (
+    :minute::TIMESTAMP WITH TIME ZONE,
+    :queue::VARCHAR COLLATE "C",
+    :handler::VARCHAR COLLATE "C",
+    :runner_id::BIGINT,
+    :part::SMALLINT,
+    :took_ms::INTEGER,
+    :submitted::INTEGER,
+    :rescued::INTEGER
+)
+ON CONFLICT (minute, queue, handler, runner_id, part, took_ms) DO
+UPDATE
+SET submitted = (task_minute.submitted + excluded.submitted), rescued = (task_minute.rescued + excluded.rescued);

@@ -102,22 +102,43 @@ SET
     runner_id = :runner_id::BIGINT,
     claimed_at = :claimed_at::TIMESTAMP WITH TIME ZONE
 WHERE task.id = ANY (:param_1::BIGINT[]);
-SELECT floor(date_part('epoch', task.submitted_at) / 60) AS anon_1, task.queue, task.handler, count(*) AS count_1
+SELECT date_trunc('minute', statement_timestamp()) AS anon_1, task.queue, task.handler, count(*) AS count_1
+FROM task
+WHERE task.id = ANY (:param_1::BIGINT[])
+GROUP BY date_trunc('minute', statement_timestamp()), task.queue, task.handler;
+SELECT
+    CASE WHEN (
+        coalesce(floor(date_part('epoch', task.submitted_at) / 60), -1) BETWEEN 0 AND floor(date_part('epoch', statement_timestamp()) / 60) + 60
+    ) THEN to_timestamp(
+        coalesce(floor(date_part('epoch', task.submitted_at) / 60), -1) * 60
+    ) ELSE date_trunc('minute', statement_timestamp()) END AS anon_1,
+    task.queue,
+    task.handler,
+    count(*) AS count_1
 FROM task
 WHERE task.id = ANY (:param_1::BIGINT[]) AND task.fence = :fence_1::BIGINT
-GROUP BY floor(date_part('epoch', task.submitted_at) / 60), task.queue, task.handler;
-SELECT -extract(epoch from '1970-01-01 00:00:00Z' - statement_timestamp())::float AS anon_1;
-INSERT INTO task_minute(minute, queue, handler, runner_id, submitted)
+GROUP BY
+    CASE WHEN (
+        coalesce(floor(date_part('epoch', task.submitted_at) / 60), -1) BETWEEN 0 AND floor(date_part('epoch', statement_timestamp()) / 60) + 60
+    ) THEN to_timestamp(
+        coalesce(floor(date_part('epoch', task.submitted_at) / 60), -1) * 60
+    ) ELSE date_trunc('minute', statement_timestamp()) END,
+    task.queue,
+    task.handler;
+INSERT INTO task_minute(minute, queue, handler, runner_id, part, took_ms, submitted, cancelled)
 VALUES (
     :minute::TIMESTAMP WITH TIME ZONE,
     :queue::VARCHAR COLLATE "C",
     :handler::VARCHAR COLLATE "C",
     :runner_id::BIGINT,
-    :submitted::INTEGER
+    :part::SMALLINT,
+    :took_ms::INTEGER,
+    :submitted::INTEGER,
+    :cancelled::INTEGER
 )
-ON CONFLICT (minute, queue, handler, runner_id) DO
+ON CONFLICT (minute, queue, handler, runner_id, part, took_ms) DO
 UPDATE
-SET submitted = (task_minute.submitted + excluded.submitted);
+SET submitted = (task_minute.submitted + excluded.submitted), cancelled = (task_minute.cancelled + excluded.cancelled);
 DELETE FROM task_history
 WHERE task_history.id = ANY (:param_1::BIGINT[]);
 WITH gone AS (

@@ -14,7 +14,13 @@ SELECT
     task.host,
     CASE WHEN (
         task.claimed_at BETWEEN :claimed_at_1::TIMESTAMP WITH TIME ZONE AND :claimed_at_2::TIMESTAMP WITH TIME ZONE
-    ) THEN task.claimed_at END AS claimed_at
+    ) THEN task.claimed_at END AS claimed_at,
+    date_trunc('minute', statement_timestamp()) AS minute,
+    CASE WHEN (
+        coalesce(floor(date_part('epoch', task.submitted_at) / 60), -1) BETWEEN 0 AND floor(date_part('epoch', statement_timestamp()) / 60) + 60
+    ) THEN to_timestamp(
+        coalesce(floor(date_part('epoch', task.submitted_at) / 60), -1) * 60
+    ) ELSE date_trunc('minute', statement_timestamp()) END AS submitted_minute
 FROM task
 WHERE task.id IN (:id_1_1::BIGINT, :id_1_2::BIGINT, :id_1_3::BIGINT) AND task.runner_id = :runner_id_1::BIGINT
 ORDER BY task.id
@@ -228,3 +234,21 @@ FROM (
     ) AS place ON true
 ) AS found
 WHERE task.ctid = found.ctid;
+INSERT INTO task_minute(minute, queue, handler, runner_id, part, took_ms, submitted, retried, died)
+VALUES (
+    :minute::TIMESTAMP WITH TIME ZONE,
+    :queue::VARCHAR COLLATE "C",
+    :handler::VARCHAR COLLATE "C",
+    :runner_id::BIGINT,
+    :part::SMALLINT,
+    :took_ms::INTEGER,
+    :submitted::INTEGER,
+    :retried::INTEGER,
+    :died::INTEGER
+)
+ON CONFLICT (minute, queue, handler, runner_id, part, took_ms) DO
+UPDATE
+SET
+    submitted = (task_minute.submitted + excluded.submitted),
+    retried = (task_minute.retried + excluded.retried),
+    died = (task_minute.died + excluded.died);

@@ -170,7 +170,6 @@ RETURNING
     fence,
     timeout,
     rescues,
-    (cast(strftime('%s', submitted_at) as integer) / 60) AS anon_2,
     parents,
-    CASE WHEN (length(cast(payload as blob)) > :payload_limit) THEN length(cast(payload as blob)) END AS anon_3,
-    ((julianday(expires_at) - julianday('now')) * 86400.0) AS anon_4;
+    CASE WHEN (length(cast(payload as blob)) > :payload_limit) THEN length(cast(payload as blob)) END AS anon_2,
+    ((julianday(expires_at) - julianday('now')) * 86400.0) AS anon_3;

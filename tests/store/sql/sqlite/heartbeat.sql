@@ -6,7 +6,6 @@ SELECT
         round(CAST(:gap AS FLOAT), 3) || ' seconds'
     ) AS anon_1,
     task_runner.command,
-    - ((julianday('1970-01-01 00:00:00Z') - julianday('now')) * 86400.0) AS anon_2,
     task.id,
     task.fence,
     task.cancel_requested

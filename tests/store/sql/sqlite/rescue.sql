@@ -26,6 +26,16 @@ SELECT
     CASE WHEN (task.claimed_at BETWEEN :claimed_at_1 AND :claimed_at_2) THEN task.claimed_at END AS claimed_at,
     task.started_at IS NOT NULL
     OR task.attempt = :attempt_1 AS began,
+    strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')) AS minute,
+    CASE WHEN (
+        coalesce((cast(strftime('%s', task.submitted_at) as integer) / 60), -1) BETWEEN 0 AND (
+            cast(strftime('%s', strftime('%Y-%m-%d %H:%M:%f', 'now')) as integer) / 60
+        ) + 60
+    ) THEN strftime(
+        '%Y-%m-%d %H:%M:%f',
+        coalesce((cast(strftime('%s', task.submitted_at) as integer) / 60), -1) * 60,
+        'unixepoch'
+    ) ELSE strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')) END AS submitted_minute,
     EXISTS (
         SELECT *
         FROM task_runner
@@ -134,3 +144,8 @@ VALUES (
     :fingerprint,
     :delay
 );
+INSERT INTO task_minute(minute, queue, handler, runner_id, part, took_ms, submitted, rescued)
+VALUES (:minute, :queue, :handler, :runner_id, :part, :took_ms, :submitted, :rescued)
+ON CONFLICT (minute, queue, handler, runner_id, part, took_ms) DO
+UPDATE
+SET submitted = (task_minute.submitted + excluded.submitted), rescued = (task_minute.rescued + excluded.rescued);

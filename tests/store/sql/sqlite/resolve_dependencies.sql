@@ -111,7 +111,26 @@ WHERE task.id IN (
     FROM json_each(:param_1) AS anon_1
 );
 SELECT
-    (cast(strftime('%s', task.submitted_at) as integer) / 60) AS anon_1,
+    strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')) AS anon_1,
+    task.queue,
+    task.handler,
+    count(*) AS count_1
+FROM task
+WHERE task.id IN (
+    SELECT anon_2.value
+    FROM json_each(:param_1) AS anon_2
+)
+GROUP BY strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')), task.queue, task.handler;
+SELECT
+    CASE WHEN (
+        coalesce((cast(strftime('%s', task.submitted_at) as integer) / 60), -1) BETWEEN 0 AND (
+            cast(strftime('%s', strftime('%Y-%m-%d %H:%M:%f', 'now')) as integer) / 60
+        ) + 60
+    ) THEN strftime(
+        '%Y-%m-%d %H:%M:%f',
+        coalesce((cast(strftime('%s', task.submitted_at) as integer) / 60), -1) * 60,
+        'unixepoch'
+    ) ELSE strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')) END AS anon_1,
     task.queue,
     task.handler,
     count(*) AS count_1
@@ -122,13 +141,23 @@ WHERE
         FROM json_each(:param_1) AS anon_2
     )
     AND task.fence = :fence_1
-GROUP BY (cast(strftime('%s', task.submitted_at) as integer) / 60), task.queue, task.handler;
-SELECT - ((julianday('1970-01-01 00:00:00Z') - julianday('now')) * 86400.0) AS anon_1;
-INSERT INTO task_minute(minute, queue, handler, runner_id, submitted)
-VALUES (:minute, :queue, :handler, :runner_id, :submitted)
-ON CONFLICT (minute, queue, handler, runner_id) DO
+GROUP BY
+    CASE WHEN (
+        coalesce((cast(strftime('%s', task.submitted_at) as integer) / 60), -1) BETWEEN 0 AND (
+            cast(strftime('%s', strftime('%Y-%m-%d %H:%M:%f', 'now')) as integer) / 60
+        ) + 60
+    ) THEN strftime(
+        '%Y-%m-%d %H:%M:%f',
+        coalesce((cast(strftime('%s', task.submitted_at) as integer) / 60), -1) * 60,
+        'unixepoch'
+    ) ELSE strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')) END,
+    task.queue,
+    task.handler;
+INSERT INTO task_minute(minute, queue, handler, runner_id, part, took_ms, submitted, cancelled)
+VALUES (:minute, :queue, :handler, :runner_id, :part, :took_ms, :submitted, :cancelled)
+ON CONFLICT (minute, queue, handler, runner_id, part, took_ms) DO
 UPDATE
-SET submitted = (task_minute.submitted + excluded.submitted);
+SET submitted = (task_minute.submitted + excluded.submitted), cancelled = (task_minute.cancelled + excluded.cancelled);
 DELETE FROM task_history
 WHERE task_history.id IN (
     SELECT anon_1.value

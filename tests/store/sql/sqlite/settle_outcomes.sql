@@ -12,7 +12,17 @@ SELECT
     task.state,
     task.runner_id,
     task.host,
-    CASE WHEN (task.claimed_at BETWEEN :claimed_at_1 AND :claimed_at_2) THEN task.claimed_at END AS claimed_at
+    CASE WHEN (task.claimed_at BETWEEN :claimed_at_1 AND :claimed_at_2) THEN task.claimed_at END AS claimed_at,
+    strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')) AS minute,
+    CASE WHEN (
+        coalesce((cast(strftime('%s', task.submitted_at) as integer) / 60), -1) BETWEEN 0 AND (
+            cast(strftime('%s', strftime('%Y-%m-%d %H:%M:%f', 'now')) as integer) / 60
+        ) + 60
+    ) THEN strftime(
+        '%Y-%m-%d %H:%M:%f',
+        coalesce((cast(strftime('%s', task.submitted_at) as integer) / 60), -1) * 60,
+        'unixepoch'
+    ) ELSE strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')) END AS submitted_minute
 FROM task
 WHERE task.id IN (:id_1_1, :id_1_2, :id_1_3) AND task.runner_id = :runner_id_1
 ORDER BY task.id;
@@ -178,3 +188,11 @@ FROM (
     FROM json_each(:back) AS back_row
 ) AS back
 WHERE task.id = back.id;
+INSERT INTO task_minute(minute, queue, handler, runner_id, part, took_ms, submitted, retried, died)
+VALUES (:minute, :queue, :handler, :runner_id, :part, :took_ms, :submitted, :retried, :died)
+ON CONFLICT (minute, queue, handler, runner_id, part, took_ms) DO
+UPDATE
+SET
+    submitted = (task_minute.submitted + excluded.submitted),
+    retried = (task_minute.retried + excluded.retried),
+    died = (task_minute.died + excluded.died);

@@ -3,6 +3,91 @@ FROM task
 WHERE task.id = :task_id AND task.fence = :given_fence AND task.runner_id = :holder;
 DELETE FROM task_history
 WHERE task_history.id = :task_id;
+WITH run_group AS (
+    SELECT
+        run.queue AS queue,
+        run.handler AS handler,
+        run.took_ms AS took_ms,
+        CASE WHEN (run.attempt <= 2) THEN run.attempt END AS early,
+        CASE WHEN (run.fence = 1) THEN coalesce(
+            (cast(strftime('%s', run.submitted_at) as integer) / 60),
+            -1
+        ) END AS submitted,
+        CAST(count(*) AS INTEGER) AS runs
+    FROM (
+        SELECT
+            task.queue AS queue,
+            task.handler AS handler,
+            task.attempt AS attempt,
+            task.fence AS fence,
+            task.submitted_at AS submitted_at,
+            ending.took_ms AS took_ms
+        FROM (
+            SELECT
+                json_extract(ending_row.value, :json_extract_1) AS id,
+                json_extract(ending_row.value, :json_extract_2) AS fence,
+                json_extract(ending_row.value, :json_extract_3) AS duration,
+                json_extract(ending_row.value, :json_extract_4) AS result,
+                json_extract(ending_row.value, :json_extract_5) AS error,
+                json_extract(ending_row.value, :json_extract_6) AS took_ms
+            FROM json_each(:ending) AS ending_row
+        ) AS ending
+        JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder
+    ) AS run
+    GROUP BY queue, handler, took_ms, early, submitted
+)
+INSERT INTO task_minute(minute, queue, handler, took_ms, runner_id, part, submitted, succeeded, first_try, second_try)
+SELECT
+    "each".minute,
+    "each".queue,
+    "each".handler,
+    "each".took_ms,
+    :holder AS anon_1,
+    :part AS anon_2,
+    sum("each".submitted) AS sum_1,
+    sum("each".succeeded) AS sum_2,
+    sum("each".first_try) AS sum_3,
+    sum("each".second_try) AS sum_4
+FROM (
+    SELECT
+        strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')) AS minute,
+        run_group.queue AS queue,
+        run_group.handler AS handler,
+        run_group.took_ms AS took_ms,
+        0 AS submitted,
+        run_group.runs AS succeeded,
+        CASE WHEN (run_group.early = 1) THEN run_group.runs ELSE 0 END AS first_try,
+        CASE WHEN (run_group.early = 2) THEN run_group.runs ELSE 0 END AS second_try
+    FROM run_group
+    UNION ALL
+    SELECT
+        CASE WHEN (
+            run_group.submitted BETWEEN 0 AND (
+                cast(strftime('%s', strftime('%Y-%m-%d %H:%M:%f', 'now')) as integer) / 60
+            ) + 60
+        ) THEN strftime('%Y-%m-%d %H:%M:%f', run_group.submitted * 60, 'unixepoch') ELSE strftime(
+            '%Y-%m-%d %H:%M:00.000',
+            strftime('%Y-%m-%d %H:%M:%f', 'now')
+        ) END AS anon_3,
+        run_group.queue AS queue,
+        run_group.handler AS handler,
+        run_group.took_ms AS took_ms,
+        run_group.runs AS runs,
+        0,
+        0,
+        0
+    FROM run_group
+    WHERE run_group.submitted IS NOT NULL
+) AS "each"
+GROUP BY "each".minute, "each".queue, "each".handler, "each".took_ms
+ORDER BY "each".minute, "each".queue, "each".handler, "each".took_ms
+ON CONFLICT (minute, queue, handler, runner_id, part, took_ms) DO
+UPDATE
+SET
+    submitted = (task_minute.submitted + excluded.submitted),
+    succeeded = (task_minute.succeeded + excluded.succeeded),
+    first_try = (task_minute.first_try + excluded.first_try),
+    second_try = (task_minute.second_try + excluded.second_try);
 INSERT INTO task_history(
     id,
     queue,
@@ -80,7 +165,8 @@ FROM (
         json_extract(ending_row.value, :json_extract_2) AS fence,
         json_extract(ending_row.value, :json_extract_3) AS duration,
         json_extract(ending_row.value, :json_extract_4) AS result,
-        json_extract(ending_row.value, :json_extract_5) AS error
+        json_extract(ending_row.value, :json_extract_5) AS error,
+        json_extract(ending_row.value, :json_extract_6) AS took_ms
     FROM json_each(:ending) AS ending_row
 ) AS ending
 JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder;
@@ -93,7 +179,8 @@ WHERE task.id IN (
             json_extract(ending_row.value, :json_extract_2) AS fence,
             json_extract(ending_row.value, :json_extract_3) AS duration,
             json_extract(ending_row.value, :json_extract_4) AS result,
-            json_extract(ending_row.value, :json_extract_5) AS error
+            json_extract(ending_row.value, :json_extract_5) AS error,
+            json_extract(ending_row.value, :json_extract_6) AS took_ms
         FROM json_each(:ending) AS ending_row
     ) AS ending
     JOIN task ON task.id = ending.id AND task.fence = ending.fence AND coalesce(task.runner_id, 0) = :holder
