@@ -7,6 +7,7 @@ number of tenants nor with their tasks. Tasks without a tenant have a turn at th
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -80,7 +81,8 @@ def shares(tenants: Sequence[str], room: Callable[[str], int], limit: int) -> di
         room: returns the number of tasks that a tenant may start.
         limit: number of tasks to divide.
     """
-    rooms = {tenant: free for tenant in tenants[:limit] if (free := room(tenant)) > 0}
+    open_tenants = ((tenant, free) for tenant in tenants if (free := room(tenant)) > 0)
+    rooms = dict(islice(open_tenants, limit))
     result = dict.fromkeys(rooms, 0)
     while limit > 0 and rooms:
         for tenant in list(rooms)[:limit]:

@@ -113,6 +113,7 @@ def test_tasks_are_divided_in_turns() -> None:
     rooms = {"a": 1, "b": 5, "c": 0, "d": 5}
     assert shares(list(rooms), rooms.__getitem__, 6) == {"a": 1, "b": 3, "d": 2}
     assert shares(list(rooms), rooms.__getitem__, 1) == {"a": 1}
+    assert shares(["c", "d"], rooms.__getitem__, 1) == {"d": 1}
     assert shares(list(rooms), rooms.__getitem__, 100) == {"a": 1, "b": 5, "d": 5}
 
 

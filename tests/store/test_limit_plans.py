@@ -1,0 +1,72 @@
+"""A claim under limits costs the same with any number of tenants and of waiting tasks, without fresh statistics."""
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.types import db_later, db_now
+from runner.policy.lanes import Lane
+from runner.store.claim_limited import LimitedClaim, LimitedLanes, claim_limited
+from tests.store.plans import Seen, watch
+from tests.store.runners import Runner
+from tests.store.table import change
+from tests.store.test_limits import limit
+
+FEW, SOME, MANY = (100, 3_000), (3_000, 30_000), (100_000, 1_000_000)
+"""Tenants with one task each, and tasks of the tenant before them, which is at its limit."""
+
+LANE = Lane("default", "work", 1)
+
+
+async def fill(database: Database, tenants: int, tasks: int) -> None:
+    """Add the tasks of a tenant that comes first in time and in order, and one task of each other tenant."""
+    task = database.tables.task
+    for number, tenant, ago in ((tasks, sa.literal("a"), -7_200), (tenants, None, -3_600)):
+        n = sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
+        n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < number))
+        name: Any = sa.literal("b") + sa.cast(n.c.i + 10_000_000, sa.Text) if tenant is None else tenant
+        rows = sa.select(sa.literal("work"), name, db_later(db_now(), ago)).select_from(n)
+        await change(database, sa.insert(task).from_select(["handler", "tenant", "run_at"], rows))
+
+
+async def claim(runner: Runner, number: int = 20, after: str = "") -> LimitedClaim:
+    lanes = LimitedLanes([LANE], runner.start, {LANE: after})
+    return await runner.database.write(claim_limited, runner.who, lanes, runner.terms, number)
+
+
+async def costs(url: str, size: tuple[int, int]) -> tuple[Seen, Seen]:
+    """Record a claim that meets the full tenant first, and one from the middle of the round."""
+    database = Database.open(url)
+    looking = watch(database)
+    runner = await Runner.enter(database, lease=3_600)
+    await fill(database, *size)
+    await limit(database, "handler", "work", per_tenant="1", concurrency="500")
+    assert len((await claim(runner, 1)).claimed) == 1
+    async with looking.seeing() as first:
+        claimed = (await claim(runner)).claimed
+    assert len(claimed) == 20
+    async with looking.seeing() as middle:
+        assert len((await claim(runner, after="b10000050")).claimed) == 20
+    await change(database, sa.delete(database.tables.task))
+    await database.dispose()
+    return first, middle
+
+
+async def check(url: str, few: tuple[int, int], many: tuple[int, int]) -> None:
+    for before, after in zip(await costs(url, few), await costs(url, many), strict=True):
+        report = f"{before}\n    -> {after}"
+        assert not after.whole & {"task", "due", "beyond", "found"}, report
+        assert "task_tenant" in after.indexes, report
+        assert after.rows <= 1.5 * before.rows + 500, report
+        assert after.pages <= 2 * before.pages + 200, report
+
+
+async def test_a_claim_does_not_grow_with_tenants_or_with_their_tasks(new_database: None, migrated_url: str) -> None:
+    await check(migrated_url, FEW, SOME)
+
+
+@pytest.mark.slow
+async def test_a_claim_costs_the_same_with_a_hundred_thousand_tenants(new_database: None, migrated_url: str) -> None:
+    await check(migrated_url, FEW, MANY)
