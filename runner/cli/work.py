@@ -37,6 +37,7 @@ class RunnerOptions:
     concurrency: Annotated[int | None, _described("concurrency")] = None
     threads: Annotated[int | None, _described("threads")] = None
     prefetch: Annotated[int | None, _described("prefetch")] = None
+    claim_order: Annotated[str | None, _described("claim_order", "--order")] = None
     lease_timeout: Annotated[str | None, _described("lease_timeout")] = None
     drain_timeout: Annotated[str | None, _described("drain_timeout")] = None
     log_format: Annotated[Literal["auto", "human", "json"] | None, _described("log_format")] = None

@@ -16,6 +16,7 @@ from runner.engine.slots import InFlight, Slots, width_of
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed
+from runner.policy.claim_order import ClaimOrder
 from runner.policy.lanes import Head, Lane, LanePosition, Lanes, runner_queue, serves
 from runner.policy.polling import BackOff, Pace
 from runner.policy.retry import parse_plan
@@ -41,6 +42,7 @@ class Claimer:
         queues: queues to claim from; empty for all.
         in_flight: claimed tasks of this runner, and its slots.
         batch: maximum number of tasks per claim.
+        order: order in which this runner claims.
         proof: time that a suspect runs before the next one may start.
         may_claim: returns True while this runner may claim.
         may_claim_suspects: returns True unless this runner must rescue the tasks of lost runners first.
@@ -56,6 +58,7 @@ class Claimer:
         queues: frozenset[str],
         in_flight: InFlight,
         batch: int,
+        order: ClaimOrder,
         proof: Proof,
         *,
         may_claim: Callable[[], bool],
@@ -74,7 +77,7 @@ class Claimer:
         self._may_claim_suspects = may_claim_suspects
         self._on_start = on_start
         self._on_duplicate = on_duplicate
-        self.lanes = Lanes(self._accepts, LanePosition(database.dialect.instant(EARLIEST), 0))
+        self.lanes = Lanes(self._accepts, LanePosition(database.dialect.instant(EARLIEST), 0), order)
         self._limited = LimitedClaims(database, self.lanes, defaults, self._slots, self._room_of)
         self._pace = Pace()
         self._back_off = BackOff()
@@ -105,6 +108,10 @@ class Claimer:
         self.open = False
         """False before the runner is registered and while it drains."""
         self.claimant = Claimant(0, "")
+
+    def register(self, runner_id: int, host: str, payload_limit: int) -> None:
+        """Claim as this runner from now on."""
+        self.claimant = Claimant(runner_id, host, payload_limit, self.lanes.order)
 
     async def scan(self, submitted: bool = False) -> None:
         """Claim due tasks until none are due or no slot is free.

@@ -29,10 +29,10 @@ from runner.engine.watchdog import Watchdog
 from runner.engine.worker import Worker
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
+from runner.policy.fairness import parse_order
 from runner.policy.polling import BackOff
 from runner.policy.suspicion import Proof
 from runner.settings import Settings
-from runner.store.claim import Claimant
 from runner.store.heartbeat import HeartbeatReply
 from runner.store.lanes import pending
 from runner.text.formatting import outcome_counts
@@ -90,7 +90,9 @@ class Engine:
         )
         in_flight = self.worker.in_flight
         self.scheduler = Scheduler(self.database, handlers, settings, self._on_submit)
-        own_identity = identity(handlers, settings.queues, in_flight)._replace(schedules=self.scheduler.fingerprints)
+        own_identity = identity(handlers, settings.queues, in_flight)
+        order = parse_order(settings.claim_order)
+        own_identity = own_identity._replace(schedules=self.scheduler.fingerprints, claim_order=str(order))
         lease, beat = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         self.lease = Lease(self.database, lease, own_identity, beat)
         self.rescue_loop = RescueLoop(
@@ -133,6 +135,7 @@ class Engine:
             frozenset(settings.queues),
             self.worker.in_flight,
             settings.claim_batch_size,
+            parse_order(settings.claim_order),
             Proof(group=beat, alone=lease),
             may_claim_suspects=lambda: self.rescue_loop.done,
             may_claim=lambda: self.lease.is_valid and not self.worker.buffer.stalled and not self.worker.buffer.full,
@@ -258,7 +261,7 @@ class Engine:
         await self.scheduler.register(self.lease.id)
         self.watchdog.ping_keeper()
         self.worker.buffer.runner_id = self.lease.id
-        self.claimer.claimant = Claimant(self.lease.id, self.lease.identity.host, int(self.settings.payload_limit))
+        self.claimer.register(self.lease.id, self.lease.identity.host, int(self.settings.payload_limit))
         handlers = count_noun(len(self.handlers), "handler")
         log.info("runner %d started on %s with %s", self.lease.id, self.database.url, handlers)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias
 from runner.errors import InvalidDuration, InvalidPayload, InvalidTask
 from runner.handlers.derived import derive, require_names
 from runner.handlers.signature import Signature
-from runner.model.duration import LONGEST_SECONDS, parse_duration
+from runner.model.duration import LONGEST_SECONDS, format_duration, parse_duration
 from runner.model.task import OnDuplicate, Scope, UniqueSpec
 from runner.model.text_limits import LONGEST_KEY, require_storable, require_text
 
@@ -153,7 +153,8 @@ def _debounced(window: timedelta, longest: timedelta | None) -> UniqueFor:
     if not window:
         raise InvalidTask(field="unique", value="debounce 0s", why="the window must be more than 0")
     if longest is not None and longest < window:
-        raise InvalidTask(field="unique", value=str(longest), why=f"it must not be below the window, {window}")
+        why = f"it must not be below the window, {format_duration(window)}"
+        raise InvalidTask(field="unique", value=format_duration(longest), why=why)
     limit = None if longest is None else longest.total_seconds()
     return UniqueFor(Scope.UNTIL_STARTED, None, window.total_seconds(), limit)
 

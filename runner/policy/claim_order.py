@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from runner.db.schema import is_state
 from runner.db.schema.states import Condition
+from runner.db.types import db_now
 from runner.model.task import State
 from runner.policy.claim_conditions import (
     AttemptsLeft,
@@ -28,7 +29,17 @@ from runner.policy.ordering import InOrder
 
 
 class ClaimOrder(Protocol):
-    """The order of tasks within a lane, and over lanes; the index `ready` has the order within a lane."""
+    """The order of tasks within a lane, and over lanes; the index `ready` has the order within a lane.
+
+    Equal orders must be equal and hashable: statements are prepared once per order.
+    """
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def note(self) -> str:
+        """The effect of the order on a task that waits, for people; empty if the priority says it all."""
+        ...
 
     def within_lane(self, task: Any, forward: bool = True) -> Sequence[Any]:
         """The ORDER BY columns within a lane; reversed unless `forward`."""
@@ -42,12 +53,27 @@ class ClaimOrder(Protocol):
         """The SQL of a task's position in its lane; the next one is greater."""
         ...
 
-    def before(self, task: Any, id: int, run_at: Any) -> Sequence[Condition]:
-        """The waiting tasks of a lane before a position, as conditions of one index walk each."""
+    def level(self, priority: int, own: int) -> int:
+        """The relation of a lane's priority to that of a task; lanes of the same level are compared alike."""
+        ...
+
+    def ahead_of(self, task: Any, level: int, id: int, run_at: Any) -> Sequence[Condition]:
+        """The due tasks in lanes of a level that are claimed before a task, as conditions of one index walk each.
+
+        Args:
+            task: the columns of the other tasks.
+            level: from `level`.
+            id: the task's id.
+            run_at: its due time, as SQL; None for a task that becomes due now, after all due tasks.
+        """
         ...
 
     def rank(self, priority: int) -> int:
-        """The place of a lane; lower ones are claimed first, and equal ones together."""
+        """The place of a priority in a list in this order; lower ones come first, and equal ones together."""
+        ...
+
+    def lane_key(self, priority: int, wait: float) -> Any:
+        """The sort key of a lane, from its priority and the seconds until its first task is due."""
         ...
 
     def sort_key(self, task: Any) -> Any:
@@ -55,8 +81,17 @@ class ClaimOrder(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class StrictOrder:
     """Higher priority first, then the earlier time, then the lower id."""
+
+    def __str__(self) -> str:
+        return "strict"
+
+    @property
+    def note(self) -> str:
+        """Empty: the priority says it all."""
+        return ""
 
     def within_lane(self, task: Any, forward: bool = True) -> Sequence[Any]:
         """By time and id."""
@@ -70,17 +105,30 @@ class StrictOrder:
         """The time and the id."""
         return sa.tuple_(task.run_at, task.id)
 
-    def before(self, task: Any, id: int, run_at: Any) -> Sequence[Condition]:
-        """The tasks of an earlier time, and those of the same time with a lower id.
+    def level(self, priority: int, own: int) -> int:
+        """1 for a higher priority, 0 for the same, -1 for a lower one."""
+        return (priority > own) - (priority < own)
+
+    def ahead_of(self, task: Any, level: int, id: int, run_at: Any) -> Sequence[Condition]:
+        """All due tasks of a higher priority; of the same one those of an earlier time, or the same and a lower id.
 
         As one comparison of (run_at, id), SQLite would search by the time alone, which a bulk submit shares.
         """
         waiting = is_state(task.state, State.WAITING)
+        if level < 0:
+            return ()
+        if level > 0 or run_at is None:
+            return (waiting & (task.run_at <= db_now()),)
+        # The tasks before a due task are due too.
         return waiting & (task.run_at < run_at), waiting & (task.run_at == run_at) & (task.id < id)
 
     def rank(self, priority: int) -> int:
         """The negative priority."""
         return -priority
+
+    def lane_key(self, priority: int, wait: float) -> Any:
+        """By priority and time."""
+        return self.rank(priority), wait
 
     def sort_key(self, task: Any) -> Any:
         """By priority, time and id."""
@@ -184,7 +232,8 @@ class ClaimPolicy:
 
 DUE, PAUSED, LIMITED, EXPIRY, ISOLATION = Due(), NotPaused(), WithinLimits(), NotExpired(), Isolation()
 ORDERING = InOrder()
+STRICT = StrictOrder()
 CONDITIONS = (AttemptsLeft(), BelowBounds(), EXPIRY, ORDERING, DUE, PAUSED, LIMITED)
 
-CLAIM_POLICY = ClaimPolicy(StrictOrder(), DUE, CONDITIONS, ISOLATION)
+CLAIM_POLICY = ClaimPolicy(STRICT, DUE, CONDITIONS, ISOLATION)
 """The policy of this project; a new condition is registered here."""

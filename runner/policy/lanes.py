@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from runner.model.task import Claimed
-from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.claim_order import STRICT, ClaimOrder
 
 RUNNER_QUEUE = "@"
 """The first character of the queues of single runners, where the tasks of a broadcast are."""
@@ -165,10 +165,12 @@ class Lanes:
     Args:
         accepts: returns whether this runner claims from a lane.
         start: position before every task, in the database's own form.
+        order: order in which the runner claims.
     """
 
     accepts: Callable[[Lane], bool]
     start: LanePosition
+    order: ClaimOrder = STRICT
     places: dict[Lane, LanePosition] = field(default_factory=dict)
     """Positions in the lanes that are believed to have due tasks."""
     known: dict[Lane, LanePosition] = field(default_factory=dict)
@@ -182,10 +184,9 @@ class Lanes:
 
     def survey(self, heads: Iterable[Head]) -> None:
         """Start over with the result of a survey."""
-        rank = CLAIM_POLICY.order.rank
         claimable = [head for head in heads if not head.paused and self.accepts(head.lane)]
         due = [head for head in claimable if head.wait <= 0]
-        due.sort(key=lambda head: (rank(head.lane.priority), head.run_at))
+        due.sort(key=lambda head: self.order.lane_key(head.lane.priority, head.wait))
         self.known = {head.lane: self.start for head in due}
         self.limited.survey(
             (head.lane for head in due if head.limited), (head.lane for head in claimable if head.limited)
@@ -200,7 +201,7 @@ class Lanes:
 
     def recall(self) -> None:
         """Treat the lanes that recently had due tasks as due: a new task is most likely in one of them."""
-        lately = sorted(self.lately, key=lambda lane: CLAIM_POLICY.order.rank(lane.priority))
+        lately = sorted(self.lately, key=lambda lane: self.order.rank(lane.priority))
         recalled = {lane: self.start for lane in self.limited.recall(lately) if lane not in self.places}
         self.places = recalled | self.places
 

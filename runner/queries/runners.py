@@ -39,6 +39,7 @@ class RunnerRow:
         running: the tasks that it reported with its last heartbeat.
         running_tasks: the running tasks of this runner in the task table.
         command: the runner command that an operator stored for it.
+        claim_order: the order in which it claims.
     """
 
     id: int
@@ -56,6 +57,7 @@ class RunnerRow:
     running: int
     running_tasks: int
     command: str | None
+    claim_order: str = "strict"
 
     @property
     def alive(self) -> bool:
@@ -127,6 +129,7 @@ def _runner(row: sa.RowMapping) -> RunnerRow:
         running=as_int(row["running"]),
         running_tasks=row["running_tasks"],
         command=text(row["command"]),
+        claim_order=as_text(row["claim_order"]),
     )
 
 

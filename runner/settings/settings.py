@@ -169,6 +169,11 @@ class Settings(BaseModel):
         default=2_000,
         description="maximum number of tasks claimed beyond the free slots, while tasks finish quickly; 0 turns it off",
     )
+    claim_order: Name = Field(
+        default="strict",
+        description="order of claims: strict (by priority), aged or aged:10s (a waiting task rises by one priority per "
+        "minute or 10 s), or a class as package.module:Class",
+    )
     lease_timeout: Period = Field(
         default=timedelta(seconds=15),
         description="time without a heartbeat after which a runner is lost and others take over its tasks",

@@ -23,7 +23,7 @@ from runner.db.types import (
 )
 from runner.model.task import MOVES, Claimed
 from runner.policy.claim_facts import ClaimScope
-from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.claim_order import CLAIM_POLICY, STRICT, ClaimOrder
 from runner.policy.lanes import Lane, LanePosition
 from runner.policy.suspicion import Ask
 
@@ -63,6 +63,8 @@ class Claimant(NamedTuple):
     host: str
     payload_limit: int = NO_LIMIT
     """Maximum size in bytes of a payload that the runner loads."""
+    order: ClaimOrder = STRICT
+    """Order in which it claims."""
 
 
 async def claim(
@@ -73,7 +75,7 @@ async def claim(
     limit: int,
     starts: bool = True,
 ) -> list[Claimed]:
-    """Claim due tasks: higher priority first, then the earlier time, then the lower id.
+    """Claim due tasks, in the order of the runner.
 
     Args:
         tx: an open transaction; one statement is executed.
@@ -88,7 +90,7 @@ async def claim(
         The claimed tasks in the order in which to start them.
     """
     among: Among = "lane" if len(lanes) == 1 else "lanes"
-    return await _claim(tx, _prepared(tx.tables, tx.driver, among), who, lanes, terms, limit, starts=starts)
+    return await _claim(tx, _prepared(tx.tables, tx.driver, among, who.order), who, lanes, terms, limit, starts=starts)
 
 
 async def claim_suspect(
@@ -106,7 +108,7 @@ async def claim_suspect(
         terms: the defaults of every handler in `lanes`, by name.
         ask: number and width of the suspects.
     """
-    prepared = _prepared(tx.tables, tx.driver, "suspects")
+    prepared = _prepared(tx.tables, tx.driver, "suspects", who.order)
     return await _claim(tx, prepared, who, lanes, terms, ask.limit, starts=True, width=ask.width)
 
 
@@ -138,29 +140,30 @@ def claim_values(who: Claimant, limit: int, *, starts: bool) -> dict[str, Any]:
 async def claim_rows(tx: Transaction, prepared: Prepared, parameters: dict[str, Any]) -> list[Claimed]:
     """Execute a claim, and return the tasks in the order in which to start them."""
     claimed = [Claimed._make(row) for row in await tx.run(prepared, parameters)]
-    claimed.sort(key=CLAIM_POLICY.order.sort_key)
+    claimed.sort(key=who.order.sort_key)
     return claimed
 
 
 @lru_cache
-def _prepared(tables: Tables, driver: sa.Dialect, among: Among) -> Prepared:
-    return Prepared(claim_statement(tables, DIALECTS[driver.name], among), driver)
+def _prepared(tables: Tables, driver: sa.Dialect, among: Among, order: ClaimOrder) -> Prepared:
+    return Prepared(claim_statement(tables, DIALECTS[driver.name], among, order), driver)
 
 
-def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes") -> sa.Update:
+def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes", order: ClaimOrder = STRICT) -> sa.Update:
     """Return the claim statement.
 
     Args:
         tables: the tables of the installation.
         dialect: the dialect of the database.
         among: one lane, several lanes, or the suspects in them.
+        order: the order over several lanes.
     """
     lane = open_lanes(dialect.rows("lane", LANE_COLUMNS), _scope(tables))
     match among:
         case "lane":
             selection = _first_of_lane(tables, lane, dialect)
         case "lanes":
-            selection = _first_in_need(tables, lane, dialect)
+            selection = _first_in_need(tables, lane, dialect, order)
         case "suspects":
             selection = first_suspect(tables, lane, dialect)
     return claim_update(tables, dialect, lane, selection)
@@ -234,11 +237,12 @@ def _first_of_lane(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[
     return walk.with_only_columns(row.c.id).limit(LIMIT)
 
 
-def _first_in_need(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+def _first_in_need(tables: Tables, lane: sa.CTE, dialect: Dialect, order: ClaimOrder) -> sa.Select[Any]:
     """The first `limit` tasks over all lanes."""
     due = due_tasks(tables, tables.task.alias("due"), lane).limit(LIMIT)
     joined, row = dialect.for_each(lane, due, tables.task)
-    head = sa.select(lane.c.number, row.id).select_from(joined).order_by(*CLAIM_POLICY.order_by(row)).limit(LIMIT)
+    merged = (*order.of_lanes(row), *order.within_lane(row))
+    head = sa.select(lane.c.number, row.id).select_from(joined).order_by(*merged).limit(LIMIT)
     if not dialect.isolates_rows:
         return head.with_only_columns(row.id)
     # The order over all lanes is computed without locks and gives only the number of tasks per lane. These are then

@@ -64,6 +64,7 @@ class Identity(NamedTuple):
         threaded: handlers that run in threads.
         schedules: fingerprints of the definitions of its schedules by id.
         limits: limits of its handlers over all runners by handler; the values are those of their registry rows.
+        claim_order: order in which it claims, as text.
     """
 
     host: str
@@ -76,6 +77,7 @@ class Identity(NamedTuple):
     threaded: Sequence[str] = ()
     schedules: Mapping[str, str] = {}
     limits: Mapping[str, Mapping[str, Any]] = {}
+    claim_order: str = "strict"
 
 
 class HeartbeatReply(NamedTuple):
@@ -120,6 +122,7 @@ async def register(tx: Transaction, identity: Identity, lease: float) -> int:
         threaded=json.dumps(sorted(identity.threaded)),
         capacity=identity.capacity,
         threads=identity.threads,
+        claim_order=identity.claim_order,
         schedules=json.dumps(dict(identity.schedules), sort_keys=True),
         lease_until=db_later(db_now(), lease),
     )

@@ -172,7 +172,7 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-async def take(database: Database, **limits: int) -> tuple[int, list[Claimed]]:
+async def take(database: Database, **limits: Any) -> tuple[int, list[Claimed]]:
     """Claim everything due for a runner with one handler."""
     me = await database.write(register, Identity("here", 1, "1", sorted(KNOWN), 9), 60.0)
     heads = await database.read(survey)

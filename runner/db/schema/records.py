@@ -165,6 +165,7 @@ def runner() -> list[sa.Column[Any]]:
         sa.Column("threaded", JsonText, nullable=False, server_default="[]"),
         sa.Column("capacity", sa.Integer, nullable=False, server_default="0"),
         sa.Column("threads", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("claim_order", sa.Text, nullable=False, server_default="strict"),
         sa.Column("running", sa.Integer, nullable=False, server_default="0"),
         sa.Column("command", sa.Text),
         # The schedules of its code: fingerprints of their definitions, by id.

@@ -217,4 +217,4 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
     yield "tags", ", ".join(detail.tags)
     yield "bucket", detail.bucket
     yield "trace", detail.trace
-    yield from detail.options.items()
+    yield from ((name.replace("_", " "), value) for name, value in detail.options.items())

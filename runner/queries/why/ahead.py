@@ -1,5 +1,6 @@
 """ahead: the tasks that are claimed before a given one, and the rate at which such tasks end."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from runner.db.schema import Tables
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, seconds_until
 from runner.policy.claim_facts import ClaimScope
-from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.claim_order import CLAIM_POLICY, STRICT, ClaimOrder
 from runner.policy.lanes import Lane
 from runner.queries.counting import LANE_COLUMNS, Count, capped
 
@@ -20,7 +21,9 @@ WINDOW = 600.0
 MINUTE = 60.0
 
 
-async def ahead(tx: Transaction, id: int, run_at: Any, priority: int, lanes: Sequence[Lane], cap: int) -> Count:
+async def ahead(
+    tx: Transaction, id: int, run_at: Any, priority: int, lanes: Sequence[Lane], cap: int, order: ClaimOrder = STRICT
+) -> Count:
     """Count the due tasks that a claim takes before this one.
 
     Args:
@@ -30,17 +33,16 @@ async def ahead(tx: Transaction, id: int, run_at: Any, priority: int, lanes: Seq
         priority: its priority, or another one to try.
         lanes: the lanes that the same slots serve.
         cap: maximum number of tasks to count.
+        order: the order in which the runners claim.
     """
     row = tx.tables.task.alias("before")
-    rank, due = CLAIM_POLICY.order.rank, CLAIM_POLICY.is_due(row.c, ClaimScope(tx.tables))
-    groups = [([lane for lane in lanes if rank(lane.priority) < rank(priority)], due)]
-    same = [lane for lane in lanes if rank(lane.priority) == rank(priority)]
-    # The tasks before a due task of the same rank are due too.
-    earlier = [due] if run_at is None else CLAIM_POLICY.order.before(row.c, id, _literal(run_at))
-    groups += [(same, condition) for condition in earlier]
-    total = 0
-    for group_lanes, condition in groups:
-        total += await _walked(tx, row, group_lanes, condition, cap + 1 - total)
+    levels: dict[int, list[Lane]] = defaultdict(list)
+    for lane in lanes:
+        levels[order.level(lane.priority, priority)].append(lane)
+    total, position = 0, None if run_at is None else _literal(run_at)
+    for level in sorted(levels, reverse=True):
+        for condition in order.ahead_of(row.c, level, id, position):
+            total += await _walked(tx, row, levels[level], condition, cap + 1 - total)
     return capped(total, cap)
 
 

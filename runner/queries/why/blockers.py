@@ -89,7 +89,8 @@ def _behind(facts: Facts) -> Iterator[Cause]:
     if facts.pace:
         about = "more than" if facts.ahead.more else "about"
         outlook = f": {about} {age(facts.ahead.number / facts.pace)} at the rate of the last 10 minutes"
-    yield Cause("behind", f"{_count(facts)} ahead of it{outlook}.", f"runner edit {facts.task.id} --priority 9")
+    note = f" ({facts.order.note})" if facts.order.note else ""
+    yield Cause("behind", f"{_count(facts)} ahead of it{note}{outlook}.", f"runner edit {facts.task.id} --priority 9")
 
 
 def _count(facts: Facts) -> str:

@@ -11,10 +11,11 @@ import sqlalchemy as sa
 from runner.db.schema import is_state
 from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now
-from runner.errors import TaskNotFound
+from runner.errors import InvalidSettings, TaskNotFound
 from runner.model.task import Priority, State
 from runner.policy.claim_facts import ClaimScope
-from runner.policy.claim_order import CLAIM_POLICY, ORDERING
+from runner.policy.claim_order import CLAIM_POLICY, ORDERING, STRICT, ClaimOrder
+from runner.policy.fairness import known_order
 from runner.policy.lanes import Lane
 from runner.policy.limits import LimitUsage
 from runner.policy.runner_command import RunnerCommand
@@ -100,6 +101,7 @@ class Facts:
         runner: the runner that executes it; None if none does, or if it is no longer registered.
         terminated: the audit entry of its termination; None if there is none.
         predecessor: the task whose turn it is, of those with its order key; None if it is its own turn.
+        order: the order in which the runners of such tasks claim.
     """
 
     task: TaskRow
@@ -119,6 +121,7 @@ class Facts:
     runner: RunnerRow | None = None
     terminated: AuditRecord | None = None
     predecessor: TaskRow | None = None
+    order: ClaimOrder = STRICT
 
     @property
     def due(self) -> bool:
@@ -198,8 +201,9 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
     if facts.suspect:
         return replace(facts, ahead=await suspects_ahead(tx, task.id, cap))
     lanes = await _rivals(tx, facts)
-    tasks_ahead = await ahead(tx, task.id, run_at, task.priority, lanes, cap)
-    raised = await _raised(tx, task, run_at, lanes) if tasks_ahead.number else {}
+    facts = replace(facts, order=_order_of(facts.candidates))
+    tasks_ahead = await ahead(tx, task.id, run_at, task.priority, lanes, cap, facts.order)
+    raised = await _raised(tx, facts, run_at, lanes) if tasks_ahead.number else {}
     return replace(facts, ahead=tasks_ahead, raised=raised, pace=await pace(tx, lanes))
 
 
@@ -234,10 +238,19 @@ def _is_rival(lane: Lane, facts: Facts, current_pauses: Pauses) -> bool:
     return (queue, handler) == (task.queue, task.handler)
 
 
-async def _raised(tx: Transaction, task: TaskRow, run_at: Any, lanes: Sequence[Lane]) -> dict[int, Count]:
+def _order_of(candidates: Sequence[CandidateRunner]) -> ClaimOrder:
+    """The order of the first runner. A class of its own is unknown here, and counts as strict."""
+    try:
+        return (known_order(candidates[0].runner.claim_order) if candidates else None) or STRICT
+    except InvalidSettings:
+        return STRICT
+
+
+async def _raised(tx: Transaction, facts: Facts, run_at: Any, lanes: Sequence[Lane]) -> dict[int, Count]:
     counts: dict[int, Count] = {}
+    task = facts.task
     for priority in range(task.priority + 1, Priority.HIGHEST + 1):
-        counts[priority] = await ahead(tx, task.id, run_at, priority, lanes, OVERTAKING_CAP)
+        counts[priority] = await ahead(tx, task.id, run_at, priority, lanes, OVERTAKING_CAP, facts.order)
         if not counts[priority].number:
             break
     return counts

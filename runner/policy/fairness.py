@@ -1,0 +1,150 @@
+"""fairness: claim orders in which no task waits without a bound, and the parser of the setting `claim_order`.
+
+strict                 higher priority first; a priority-1 task waits as long as there are others
+aged                   a waiting task rises by one priority per minute
+aged:10s               by one priority every 10 seconds
+package.module:Class   an order of your own
+"""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, NoReturn
+
+import sqlalchemy as sa
+
+from runner.db.schema import is_state
+from runner.db.schema.states import Condition
+from runner.db.types import db_later, db_now
+from runner.errors import InvalidDuration, InvalidSettings
+from runner.model.duration import format_duration, parse_duration
+from runner.model.task import Priority, State
+from runner.policy.claim_order import ClaimOrder, StrictOrder
+
+STEP = timedelta(minutes=1)
+"""The default time in which a waiting task rises by one priority."""
+
+EQUALS = StrictOrder()
+"""The order of tasks of one priority, in every claim order."""
+
+CHOICES = "strict, aged, aged:10s, or a class of your own as package.module:Class"
+
+METHODS = ("within_lane", "of_lanes", "position", "level", "ahead_of", "rank", "lane_key", "sort_key")
+"""The methods of a ClaimOrder."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgedOrder(StrictOrder):
+    """Each task is ordered as if every priority above 1 had made it due one step earlier.
+
+    So a task that has waited for a step is level with a new one of the next priority. A task of priority 1 comes before
+    every task of priority 9 that becomes due more than 8 steps after it: it waits for at most those that were due
+    earlier, and those of 8 steps. The order of two tasks never changes while they wait, which keeps the walk along the
+    index: only the merge of the lanes differs from the strict order.
+
+    Source: priority aging as in Tanenbaum, Modern Operating Systems; as a fixed key, because all tasks age alike.
+
+    Args:
+        step: time in which a waiting task rises by one priority.
+    """
+
+    step: timedelta = STEP
+
+    def __str__(self) -> str:
+        return "aged" if self.step == STEP else f"aged:{format_duration(self.step)}"
+
+    @property
+    def note(self) -> str:
+        """The effect of the order on a task that waits."""
+        return f"tasks rise by one priority every {format_duration(self.step)}"
+
+    def of_lanes(self, task: Any, forward: bool = True) -> Sequence[Any]:
+        """By the virtual due time."""
+        virtual = db_later(task.run_at, -task.priority * sa.literal_column(str(self.step.total_seconds())))
+        return (virtual if forward else virtual.desc(),)
+
+    def level(self, priority: int, own: int) -> int:
+        """The difference of the priorities."""
+        return priority - own
+
+    def ahead_of(self, task: Any, level: int, id: int, run_at: Any) -> Sequence[Condition]:
+        """The tasks with an earlier virtual due time."""
+        if level == 0:
+            return EQUALS.ahead_of(task, level, id, run_at)
+        end = db_later(db_now() if run_at is None else run_at, level * self.step.total_seconds())
+        return (is_state(task.state, State.WAITING) & (task.run_at < end) & (task.run_at <= db_now()),)
+
+    def lane_key(self, priority: int, wait: float) -> Any:
+        """By the virtual due time of the first task."""
+        return wait - priority * self.step.total_seconds()
+
+    def sort_key(self, task: Any) -> Any:
+        """By virtual due time and id."""
+        run_at = datetime.fromisoformat(task.run_at) if isinstance(task.run_at, str) else task.run_at
+        return run_at - task.priority * self.step, task.id
+
+
+def longest_wait(step: timedelta) -> timedelta:
+    """The time after which no new task overtakes one of the lowest priority: (9 - 1) steps."""
+    return (Priority.HIGHEST - Priority.LOWEST) * step
+
+
+def parse_order(text: str) -> ClaimOrder:
+    """Parse a claim order; see the top of this module.
+
+    Args:
+        text: the setting `claim_order`.
+
+    Raises:
+        InvalidSettings: the text is not an order, or the class cannot be loaded; the message names the choices.
+    """
+    order = known_order(text)
+    if order is not None:
+        return order
+    module, colon, name = text.strip().partition(":")
+    if not colon:
+        _refuse(text, "it is not known")
+    return _load(text, module, name)
+
+
+def known_order(text: str) -> ClaimOrder | None:
+    """Parse an order of this module without loading any code; None for another one.
+
+    Raises:
+        InvalidSettings: the step of an aged order is not valid.
+    """
+    match text.strip().partition(":"):
+        case "strict", "", "":
+            return StrictOrder()
+        case "aged", "", "":
+            return AgedOrder()
+        case "aged", ":", step:
+            return AgedOrder(_step(text, step))
+    return None
+
+
+def _step(text: str, argument: str) -> timedelta:
+    try:
+        step = parse_duration(argument)
+    except InvalidDuration:
+        _refuse(text, f"{argument!r} is not a duration")
+    if not step:
+        _refuse(text, "the step must be more than 0")
+    return step
+
+
+def _load(text: str, module: str, name: str) -> ClaimOrder:
+    try:
+        order = getattr(importlib.import_module(module), name)()
+    except Exception as error:  # the module may raise anything
+        _refuse(text, f"the class cannot be loaded: {type(error).__name__}: {error}")
+    missing = [method for method in METHODS if not callable(getattr(order, method, None))]
+    if missing:
+        _refuse(text, f"the class lacks {', '.join(missing)}; derive it from runner.policy.claim_order.StrictOrder")
+    loaded: ClaimOrder = order
+    return loaded
+
+
+def _refuse(text: str, why: str) -> NoReturn:
+    raise InvalidSettings(where="claim_order", why=f"{text!r}: {why}; use {CHOICES}")
