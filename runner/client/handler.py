@@ -134,8 +134,7 @@ class TaskHandler(Handler, Generic[P, F, R]):
         Args:
             run_at: earliest time of execution, with a time zone.
             delay: shortest time from now to the execution: text ("10m"), seconds or timedelta.
-            expires: longest time from the due time to the start of an attempt: text ("10m"), seconds or timedelta. A
-                task that has not started by then is cancelled.
+            expires: longest time from the due time to the start of an attempt: text ("10m"), seconds or timedelta.
             expires_at: time after which no attempt starts, with a time zone; replaces `expires`.
             priority: 1 to 9; 9 runs first.
             key: business key to search by.
@@ -145,12 +144,9 @@ class TaskHandler(Handler, Generic[P, F, R]):
             timeout: time allowed for one attempt: text ("30s"), seconds or timedelta.
             tags: words to search by.
             bucket: 0 to 999, which spreads tasks over runners, or a function of the call's arguments; default: random.
-            tenant: customer, account or host that the task belongs to, for limits per tenant, or a function of the
-                call's arguments.
+            tenant: customer, account or host of the task, for limits, or a function of the call's arguments.
             unique_key: key that no other task of the handler may hold, or a function of the call's arguments.
-            unique: how long the task holds the key: "until finished", "until started", "forever", or for example "for
-                1h". "debounce 5s" holds it until the task starts, and each duplicate replaces the waiting task and
-                delays it to 5 seconds later; "debounce 5s up to 1m" delays it to at most a minute after its submit.
+            unique: how long it holds the key: "until finished", "until started", "forever", "for 1h", "debounce 5s".
             on_duplicate: what to do if another task holds the key: "skip" returns that task's id; "replace" also
                 gives it the new values if it is waiting; "error" raises DuplicateTask.
             order_key: key, or a function of the call's arguments, whose tasks run one at a time in the order of submit.

@@ -128,7 +128,7 @@ async def _claim(
         for number, (lane, place) in enumerate(lanes.items())
     ]
     parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS, rows))
-    return await claim_rows(tx, prepared, parameters | claim_values(who, limit, starts=starts) | asked)
+    return await claim_rows(tx, prepared, parameters | claim_values(who, limit, starts=starts) | asked, who.order)
 
 
 def claim_values(who: Claimant, limit: int, *, starts: bool) -> dict[str, Any]:
@@ -137,10 +137,12 @@ def claim_values(who: Claimant, limit: int, *, starts: bool) -> dict[str, Any]:
     return values | {"payload_limit": who.payload_limit}
 
 
-async def claim_rows(tx: Transaction, prepared: Prepared, parameters: dict[str, Any]) -> list[Claimed]:
+async def claim_rows(
+    tx: Transaction, prepared: Prepared, parameters: dict[str, Any], order: ClaimOrder = STRICT
+) -> list[Claimed]:
     """Execute a claim, and return the tasks in the order in which to start them."""
     claimed = [Claimed._make(row) for row in await tx.run(prepared, parameters)]
-    claimed.sort(key=who.order.sort_key)
+    claimed.sort(key=order.sort_key)
     return claimed
 
 
