@@ -12,6 +12,7 @@ from pathlib import Path
 import runner
 from runner.engine import lease_keeper
 from runner.settings import Settings
+from runner.text.sanitize import one_line
 
 log = logging.getLogger("runner.watchdog")
 
@@ -26,6 +27,7 @@ END_TIMEOUT = 2.0
 
 MESSAGES = {
     lease_keeper.RENEWED: "the lease keeper renewed the lease while this process did not respond",
+    lease_keeper.FAILED: "the lease keeper could not renew the lease while this process did not respond",
     lease_keeper.EXPIRED: "the lease keeper renewed the lease while this process did not respond, up to the limit",
 }
 
@@ -70,9 +72,9 @@ class KeeperProcess:
 
     def _start(self) -> None:
         command = [sys.executable, "-I", "-S", lease_keeper.__file__, str(os.getpid()), *self._limits]
-        discard = subprocess.DEVNULL
+        pipe = subprocess.PIPE
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=discard, stderr=discard, bufsize=0)  # noqa: S603
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, bufsize=0)  # noqa: S603
         except OSError as error:
             self._start_at = time.monotonic() + RESTART
             log.warning("could not start the lease keeper: %s", error.strerror)
@@ -87,12 +89,20 @@ class KeeperProcess:
                 self._process.stdin.write(data)
 
     def _reap(self, code: int) -> None:
+        failure = self._failure()
         self.stop()
         if message := MESSAGES.get(code):
-            log.warning("%s", message)
+            log.warning("%s%s", message, failure)
         else:
             self._start_at = time.monotonic() + RESTART
-            log.warning("the lease keeper ended with code %d: starting it again in %.0f s", code, RESTART)
+            log.warning("the lease keeper ended with code %d%s: starting it again in %.0f s", code, failure, RESTART)
+
+    def _failure(self) -> str:
+        """Return the last failure that an ended keeper wrote, as the end of a message."""
+        if self._process is None or self._process.stderr is None:
+            return ""
+        text = self._process.stderr.read().decode(errors="replace").strip()
+        return f": {one_line(text[-lease_keeper.LONGEST_ERROR :])}" if text else ""
 
     def stop(self) -> None:
         """End the process."""
@@ -101,6 +111,8 @@ class KeeperProcess:
             return
         if process.stdin is not None:
             process.stdin.close()
+        if process.stderr is not None:
+            process.stderr.close()
         try:
             process.wait(END_TIMEOUT)
         except subprocess.TimeoutExpired:

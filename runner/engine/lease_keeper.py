@@ -20,8 +20,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # without importing typing
     from runner.engine.heartbeat import BlockingRenewal
 
-RENEWED, EXPIRED = 3, 4
-"""Exit codes after a silence: the lease was renewed; it was renewed, and then expired because of the limit."""
+RENEWED, EXPIRED, FAILED = 3, 4, 5
+"""Exit codes after a silence: the lease was renewed; it was renewed, and then expired because of the limit; no renewal
+succeeded. Standard error has the last failure."""
+
+LONGEST_ERROR = 1_000
+"""Maximum length of the text of a failure, which fits into a pipe that is read at the end."""
 
 TICK = 0.5
 """Seconds between two looks at the runner."""
@@ -109,12 +113,14 @@ def keep(runner_pid: int, limits: Limits) -> int:
     """Renew the lease during one silence of the runner.
 
     Returns:
-        RENEWED or EXPIRED after a silence, as soon as the runner sends a ping again; 0 when the runner has ended.
+        RENEWED, EXPIRED or FAILED after a silence, as soon as the runner sends a ping again; 0 when the runner has
+        ended.
     """
     pings = Pings()
-    renewal, renewed_at, lost, code = None, 0.0, 0, 0
+    renewal, renewed_at, lost, code, failure = None, 0.0, 0, 0, ""
     while True:
         if pings.wait() and code:
+            sys.stderr.write(failure[:LONGEST_ERROR])
             return code
         if os.getppid() != runner_pid:  # another child may keep the pipe open
             return 0
@@ -122,7 +128,7 @@ def keep(runner_pid: int, limits: Limits) -> int:
         if not is_due or pings.runner_id in (0, lost) or is_stopped(runner_pid):
             continue
         if pings.blocked > limits.longest:
-            code = code and EXPIRED
+            code = EXPIRED if code == RENEWED else code
             continue
         renewed_at = time.monotonic()
         try:
@@ -131,8 +137,17 @@ def keep(runner_pid: int, limits: Limits) -> int:
                 code = RENEWED
             else:
                 lost = pings.runner_id
-        except Exception:  # noqa: S112 - the database is unavailable; the next interval tries again
-            continue
+        except Exception as error:  # the next interval tries again
+            code, failure = code or FAILED, _text(error)
+
+
+def _text(error: Exception) -> str:
+    """Describe a failure without the values that a driver may show."""
+    if "runner.db.errors" not in sys.modules:
+        return repr(error)
+    from runner.db.errors import translate
+
+    return str(translate(error, "the database") or repr(error))
 
 
 def _renewal(pings: Pings) -> "BlockingRenewal":

@@ -138,7 +138,14 @@ class SettleBuffer:
             else:
                 self.stalled = False
                 self._back_off.reset()
-                return self._on_settled(batch, settled)
+                return self._report(batch, settled)
+
+    def _report(self, batch: list[Settling], settled: Settled) -> None:
+        """Report a written batch; a failure must not stop all settling."""
+        try:
+            self._on_settled(batch, settled)
+        except Exception:
+            log.exception("outcomes of %s were written, but could not be processed", count_noun(len(batch), "task"))
 
     async def _write_individually(self, batch: list[Settling]) -> None:
         """Write the items of a rejected batch one by one, so that one bad item does not block the others."""

@@ -249,28 +249,34 @@ class Worker:
         running.settled = True  # it may be claimed again before the result of the settle arrives
 
     def _settled(self, batch: list[Settling], settled: Settled) -> None:
-        for running, settlement in batch:
-            task = running.task
+        for running, _ in batch:
             self.in_flight.remove(running)
-            self.on_settled(task)
-            verb = settled.verbs.get(task.id) or settled.written.get(task.id)
-            if verb is None:
-                self.metrics.verbs["fenced"] += 1
-                log.warning("task %d (%s) was fenced out: its outcome is discarded", task.id, task.handler)
-                continue
-            if task.id in settled.written:
-                log.info(
-                    "task %d (%s): %s was written before: its commit was not answered", task.id, task.handler, verb
-                )
-            self.metrics.verbs[verb] += 1
-            if MOVES[verb].target.final:
-                self._on_final(FinishedParent(task.id, task.handler, task.key))
-            if verb != "succeed":
-                _log_failure(running, settlement, verb)
-            self._publish(running, verb, settlement.outcome, settlement.duration)
+        for running, settlement in batch:
+            try:
+                self._report(running, settlement, settled)
+            except Exception:  # one task must not keep the others from their dependents and hooks
+                task = running.task
+                log.exception("outcome of task %d (%s) was written, but not reported", task.id, task.handler)
         if "release" in settled.verbs.values() or "release" in settled.written.values():
             self._on_release()
         self._on_room()
+
+    def _report(self, running: Running, settlement: Settlement, settled: Settled) -> None:
+        task = running.task
+        self.on_settled(task)
+        verb = settled.verbs.get(task.id) or settled.written.get(task.id)
+        if verb is None:
+            self.metrics.verbs["fenced"] += 1
+            log.warning("task %d (%s) was fenced out: its outcome is discarded", task.id, task.handler)
+            return
+        if task.id in settled.written:
+            log.info("task %d (%s): %s was written before: its commit was not answered", task.id, task.handler, verb)
+        self.metrics.verbs[verb] += 1
+        if MOVES[verb].target.final:
+            self._on_final(FinishedParent(task.id, task.handler, task.key))
+        if verb != "succeed":
+            _log_failure(running, settlement, verb)
+        self._publish(running, verb, settlement.outcome, settlement.duration)
 
     def _publish(self, running: Running, verb: str, outcome: Outcome, duration: float | None) -> None:
         """Call the hooks for the end of an attempt."""

@@ -9,7 +9,7 @@ import pytest
 from runner import Dead, Retry, Snooze
 from runner.errors import InvalidHandler, InvalidRetryPlan
 from runner.handlers.registry import Handler, Options
-from tests.engine.harness import Harness
+from tests.engine.harness import Harness, until
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
 
@@ -159,3 +159,27 @@ async def test_a_result_that_exits_while_it_is_read_is_not_kept(harness: Harness
         await harness.ended(task)
     row = await harness.row(task)
     assert (row.state, row.result) == ("succeeded", None)
+
+
+@pytest.mark.parametrize("part", ["task", "batch"])
+async def test_an_outcome_that_cannot_be_reported_stops_no_settling(
+    harness: Harness, part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    async with harness.running() as runner:
+        with monkeypatch.context() as patch:
+            if part == "task":
+                patch.setattr(runner.worker, "on_settled", fail)
+            else:
+                patch.setattr(runner.worker.buffer, "_on_settled", fail)
+            await harness.ended(await harness.submit("work"))
+            await until(lambda: "a bug" in caplog.text)
+        await harness.ended(await harness.submit("work"))
+        await until(lambda: runner.metrics.verbs["succeed"] == 1)
+        assert not runner.stopping
+        assert part == "batch" or not runner.worker.in_flight.claims

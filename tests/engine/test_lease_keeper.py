@@ -1,5 +1,6 @@
 """The lease of a runner outlasts C code that holds the interpreter lock, but no stopped or dead process."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -138,7 +139,10 @@ async def test_the_keeper_ends_with_a_killed_runner(harness: Harness, migrated_u
         await until(lambda: not Path(f"/proc/{keeper}").exists())
 
 
-def test_a_stopped_process_is_not_busy() -> None:
+@pytest.mark.parametrize("has_proc", [True, False], ids=["proc", "ps"])
+def test_a_stopped_process_is_not_busy(has_proc: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_proc:  # as on macOS
+        monkeypatch.setattr("builtins.open", no_proc)
     with subprocess.Popen(["sleep", "60"]) as child:
         try:
             assert not lease_keeper.is_stopped(child.pid)
@@ -151,6 +155,33 @@ def test_a_stopped_process_is_not_busy() -> None:
         finally:
             child.kill()
     assert lease_keeper.is_stopped(child.pid)
+
+
+def no_proc(path: str, *args: Any) -> Any:
+    raise FileNotFoundError(path)
+
+
+@on_sqlite
+async def test_a_keeper_that_cannot_renew_reports_why(
+    harness: Harness, migrated_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(
+        url=parse_url(migrated_url + "-gone/file.db"),
+        lease_timeout=timedelta(seconds=0.9),
+        heartbeat_interval=timedelta(seconds=0.1),
+    )
+    keeper = KeeperProcess(settings, 0.1, 300.0)
+    try:
+
+        async def reported() -> bool:
+            keeper.ping(1, 0.0)
+            await asyncio.sleep(0.5)  # a silence, after which the keeper renews
+            return "lease keeper could not renew" in caplog.text
+
+        await until(reported)
+    finally:
+        keeper.stop()
+    assert "unable to open database file" in caplog.text
 
 
 @on_sqlite
