@@ -16,6 +16,7 @@ from runner.operations.audit_log import reveal as record_reveal
 from runner.operations.results import local_actor
 from runner.queries.task.detail import TaskDetail, task_fields
 from runner.queries.task.detail import task_detail as read_detail
+from runner.queries.task.notes import checkpoint_lines, log_line
 from runner.queries.task.timeline import timeline
 from runner.settings import Settings
 from runner.text import formatting
@@ -90,10 +91,22 @@ def _print(detail: TaskDetail, reveal: bool) -> None:
         if value is not None:
             print_title(name)
             print_block(jsons.dumps(value, indent=2, ensure_ascii=False))
+    _print_notes(detail, reveal)
     _print_failures(detail, reveal)
     if detail.next_runs:
         print_title("next runs, if every attempt fails immediately")
         print_block("\n".join(_time_line(run, detail.at, local_zone()) for run in detail.next_runs))
+
+
+def _print_notes(detail: TaskDetail, reveal: bool) -> None:
+    lines = {
+        "checkpoints": checkpoint_lines(detail.checkpoints, detail.at, reveal=reveal),
+        "last log lines": [log_line(row, local_zone(), reveal=reveal) for row in detail.log],
+    }
+    for title, rows in lines.items():
+        if rows:
+            print_title(title)
+            print_block("\n".join(rows))
 
 
 def _print_pauses(detail: TaskDetail) -> None:

@@ -16,14 +16,16 @@ from math import inf
 from typing import Any, Self
 
 from runner.engine.attempt_failure import failed, failure_of, timed_out
+from runner.engine.attempt_notes import NotesWriter
 from runner.engine.handler_result import done, redact_error, redact_outcome
 from runner.engine.middleware import Middleware
 from runner.engine.slots import Running
-from runner.errors import InvalidPayload
+from runner.errors import InvalidPayload, StoreError
 from runner.handlers.batch import BatchResult, ParentResults
 from runner.handlers.context import Context, OwnTransaction
+from runner.handlers.notes import AttemptLogger, MemoryNotes
 from runner.logs import CURRENT_TASK, TaskFields
-from runner.model.outcome import Cancelled, Dead, Failure, Interrupted, Outcome, Release, Retry, Snooze
+from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outcome, Release, Retry, Snooze
 from runner.settings import Settings
 
 log = logging.getLogger("runner.task")
@@ -69,6 +71,7 @@ class Executor:
         parents: returns the reader of `ctx.batch.results()`; None without a database.
         resources: the open resources by name.
         middleware: runs around each handler.
+        notes: writes checkpoints, progress and logs; None without a database.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Executor:
         parents: Callable[[int], ParentResults] | None = None,
         resources: Mapping[str, Any] = NO_RESOURCES,
         middleware: Middleware = NO_MIDDLEWARE,
+        notes: NotesWriter | None = None,
     ) -> None:
         self._pool = _threads(threads)
         self._limits = limits
@@ -86,6 +90,7 @@ class Executor:
         self._parents = parents
         self._resources = resources
         self._middleware = middleware
+        self._notes = notes
         self.stuck = 0
         """Threads that still run the function of an abandoned task."""
 
@@ -104,6 +109,8 @@ class Executor:
         CURRENT_TASK.set(TaskFields(task.id, task.handler, task.attempt))
         try:
             outcome = await self._outcome(running, release_slot)
+            if running.notes is not None and running.notes.unsaved is not None and type(outcome) is not Done:
+                await running.notes.save_kept()
             redacted = redact_outcome(outcome, task.payload or "{}")
             if redacted != outcome and running.error is not None:
                 running.error = redact_error(running.error, redacted)
@@ -116,6 +123,14 @@ class Executor:
         if (payload := task.payload) is None:
             release_slot()
             return Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize)))
+        if self._notes is not None and (handler.context or self._middleware):
+            running.notes = self._notes.begin(running)
+            try:
+                if task.fence > 1:
+                    await running.notes.load()
+            except (StoreError, ValueError) as error:
+                release_slot()
+                return Release(f"its checkpoint could not be read: {error}")
         try:
             arguments = handler.bind(payload, lambda: self._context(running), self._resources)
         except InvalidPayload as error:
@@ -268,7 +283,8 @@ class Executor:
         task, limit = running.task, self._limit(running)
         running.stop = threading.Event()
         deadline = None if limit is None else datetime.now(UTC) + timedelta(seconds=limit)
-        logger = logging.LoggerAdapter(log, {"task": task.id, "handler": task.handler, "attempt": task.attempt})
+        notes = running.notes or MemoryNotes()
+        extra = {"task": task.id, "handler": task.handler, "attempt": task.attempt}
         open_tx = None if self._open_tx is None else partial(self._open_tx, running)
         return Context(
             task.id,
@@ -277,12 +293,13 @@ class Executor:
             task.max_attempts,
             task.fence,
             deadline,
-            logger,
+            AttemptLogger(log, extra, notes),
             running.stop,
             open_tx,
             BatchResult.read(task.parents, self._parents(task.id) if task.parents and self._parents else None),
             task.handler,
             task.queue,
+            notes,
         )
 
     def resize(self, threads: int) -> None:

@@ -43,19 +43,36 @@ def done(result: Any, limit: int) -> Done:
     if result is None:
         return Done()
     try:
-        text = to_json(result, inf_nan_mode="constants").decode()
+        return Done(json_text(result, limit, "result_limit"))
+    except ValueError as error:
+        return _not_kept(str(error))
+
+
+def json_text(value: Any, limit: int, setting: str) -> str:
+    """Write a value as JSON text that both databases accept.
+
+    Args:
+        value: the value.
+        limit: maximum size of the text in bytes.
+        setting: the setting with this limit.
+
+    Raises:
+        ValueError: the value cannot be stored; the message is the reason, without the value.
+    """
+    try:
+        text = to_json(value, inf_nan_mode="constants").decode()
         if "NaN" in text or "Infinity" in text:
             json.loads(text, parse_constant=_reject_constant)
-        hidden = HIDDEN in text and _hides(result)
-    except BaseException:  # methods of the result may raise anything, even SystemExit
-        return _not_kept("it cannot be serialized as JSON")
+        hidden = HIDDEN in text and _hides(value)
+    except BaseException:  # methods of the value may raise anything, even SystemExit
+        raise ValueError("it cannot be serialized as JSON") from None
     if hidden:
-        return _not_kept("it contains a secret, of which JSON would hold asterisks")
+        raise ValueError("it contains a secret, of which JSON would hold asterisks")
     if "\\u0000" in text and _NUL.search(text):
-        return _not_kept("it contains the character NUL, which PostgreSQL cannot store")
+        raise ValueError("it contains the character NUL, which PostgreSQL cannot store")
     if len(text) * 4 > limit and (size := len(text.encode())) > limit:
-        return _not_kept(f"{size:,} bytes exceed the result_limit of {limit:,}")
-    return Done(text)
+        raise ValueError(f"{size:,} bytes exceed the {setting} of {limit:,}")
+    return text
 
 
 def _hides(result: Any) -> bool:

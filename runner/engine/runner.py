@@ -227,6 +227,7 @@ class Engine:
             Tick("dependencies", self.dependency_resolver.sweep, SWEEP_EVERY, "fixed-rate"),
             Tick("schedules", self.scheduler.look, LOOK_EVERY, "fixed-rate"),
             Tick("expire", self._expiry.run, EXPIRE_EVERY, "fixed-rate"),
+            Tick("notes", self.worker.notes.flush, self.worker.notes.every, "fixed-rate"),
             Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
             Tick("schema", SchemaWatch(self.database).check_schema, SCHEMA_EVERY, first=SCHEMA_EVERY),
         ]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import asyncio
     import threading
 
+    from runner.engine.attempt_notes import AttemptNotes
+
 
 Claim = tuple[int, int]
 """Task id and fence."""
@@ -41,6 +43,7 @@ class Running:
         "handler",
         "in_tx",
         "job",
+        "notes",
         "prefetched",
         "received_at",
         "settled",
@@ -73,6 +76,8 @@ class Running:
         self.body: asyncio.Future[Any] | None = None
         """A plain function in its thread; the slot is released when it ends."""
         self.job: asyncio.Task[None] | None = None
+        self.notes: AttemptNotes | None = None
+        """Checkpoints, progress and log, if the handler has a Context."""
         self.stop: threading.Event | None = None
         self.thread = 0
         """Ident of the thread that runs a plain function."""

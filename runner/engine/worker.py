@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.db.database import Database
 from runner.engine.attempt_failure import failure_of
+from runner.engine.attempt_notes import NotesWriter
 from runner.engine.executor import AttemptLimits, Executor
 from runner.engine.handler_result import done, handler_frames
 from runner.engine.hooks import attempt_end
@@ -81,6 +82,7 @@ class Worker:
         self.in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch)
         limits = AttemptLimits.of(settings)
         self._done = partial(done, limit=limits.result)
+        self.notes = NotesWriter(database, settings, lambda: self.buffer.runner_id)
         self.executor = Executor(
             settings.threads,
             limits,
@@ -88,6 +90,7 @@ class Worker:
             self._parent_results,
             readiness.resources.values,
             readiness.middleware,
+            self.notes,
         )
         linger = settings.settle_interval.total_seconds()
         self._starts = Starts(database, lambda: self.buffer.runner_id)
@@ -157,6 +160,7 @@ class Worker:
         finally:
             self.settle_abandoned()
             await self._starts.close(INTERRUPT)
+            await self.notes.flush()
 
     async def _finished(self, limit: float) -> bool:
         jobs = {running.job: running for running in self.in_flight.started() if running.job is not None}

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.errors import NoTransaction
 from runner.handlers.batch import BatchResult
+from runner.handlers.notes import MemoryNotes, Notes, checkpoint
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -55,6 +56,7 @@ class Context:
         open_transaction: opens the transaction that `transaction` returns; None outside a runner.
         handler: name of the handler.
         queue: name of the queue.
+        notes: receives checkpoints, progress and log lines.
     """
 
     id: int
@@ -69,6 +71,7 @@ class Context:
     batch: BatchResult | None = None
     handler: str = ""
     queue: str = ""
+    notes: Notes = field(default_factory=MemoryNotes, repr=False, compare=False)
 
     def transaction(self) -> OwnTransaction:
         """Open a transaction on the task database whose commit completes this task.
@@ -94,6 +97,53 @@ class Context:
         if self.open_transaction is None:
             raise NoTransaction(id=self.id)
         return self.open_transaction()
+
+    @property
+    def state(self) -> Any:
+        """The state of the last checkpoint, as plain JSON: in this attempt or an earlier one; None without one."""
+        return self.notes.state
+
+    def checkpoint(self, state: Any) -> Awaitable[None]:
+        """Store the state of the work, from which the next attempt continues: `await ctx.checkpoint({"line": 400})`.
+
+        When it returns, the state is durable. A plain function calls it without `await`.
+
+        Args:
+            state: anything that JSON can hold, at most `checkpoint_limit` bytes.
+
+        Raises:
+            InvalidCheckpoint: the state is not JSON or too large; the last checkpoint stays.
+            FencedOut: the runner no longer holds the task.
+            DatabaseUnavailable: the database cannot be reached.
+        """
+        return checkpoint(self.notes, state)
+
+    def keep(self, state: Any) -> None:
+        """Set the state of the work without waiting. The runner stores it every `checkpoint_interval`.
+
+        It also stores it when the attempt is interrupted, fails or times out. After a crash, the next attempt continues
+        from the last stored state.
+
+        Args:
+            state: as for `checkpoint`.
+
+        Raises:
+            InvalidCheckpoint: the state is not JSON or too large.
+        """
+        self.notes.keep(state)
+
+    def progress(self, done: float, total: float | None = None, unit: str = "") -> None:
+        """Show how far the work is: `ctx.progress(42, 105, "files")`. It costs no statement; call it often.
+
+        Args:
+            done: finished units, not negative.
+            total: all units; None if unknown.
+            unit: name of the units, at most 40 characters.
+
+        Raises:
+            InvalidProgress: a number is negative or not finite.
+        """
+        self.notes.progress(done, total, unit)
 
     @property
     def cancelled(self) -> bool:

@@ -14,6 +14,7 @@ ACCEPTED_STATES: dict[str, tuple[State, ...]] = {
     "delay": (State.WAITING,),
     "terminate": CANCELLED,
     "edit": LIVE,
+    "rewind": (State.WAITING, State.BLOCKED, *REQUEUED),
     "unblock": tuple(state for state in MOVES["unblock"].sources if state),
 }
 """The task states that each operation accepts."""

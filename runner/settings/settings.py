@@ -211,17 +211,17 @@ class Settings(BaseModel):
     result_limit: Size = Field(
         default=ByteSize(64 * 1024), description="maximum size of a result; a larger one is not kept"
     )
-
+    checkpoint_limit: Size = Field(default=ByteSize(256 * 1024), description="maximum size of a checkpoint")
+    checkpoint_interval: Period = Field(
+        default=timedelta(seconds=30), description="how often a runner stores the state that a handler keeps"
+    )
     max_attempts: Count = Field(default=5, description="attempts, unless the task or the handler sets it")
     retry: Name = Field(default="1m,5m,20m", description="retry plan, unless the task or the handler sets it")
     timeout: Limit = Field(
-        default=timedelta(minutes=15),
-        description="time limit of an attempt, unless the task or the handler sets it; none for no limit",
+        default=timedelta(minutes=15), description="time limit of an attempt, unless the task or the handler sets it"
     )
     max_interruptions: Maximum = Field(
-        default=20,
-        description="how often a task may be interrupted by a runner that stops, without a new checkpoint; none for no "
-        "limit",
+        default=20, description="how often stopping runners may interrupt a task without a new checkpoint; or none"
     )
 
     sqlite_synchronous: Durability = Field(

@@ -153,7 +153,7 @@ def _outside(tx: Transaction, part: Range) -> Condition:
 
 
 async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int, passed: Sequence[Condition]) -> int:
-    history, attempt, audit, dependency = tx.tables.history, tx.tables.attempt, tx.tables.audit, tx.tables.dependency
+    history, dependency = tx.tables.history, tx.tables.dependency
     old = history.c.finished_at < db_later(db_now(), -age.total_seconds())
     # A parent with open dependents may be retried and succeed.
     waited_for = sa.exists().where(dependency.c.parent_id == history.c.id, is_open(dependency.c))
@@ -165,7 +165,7 @@ async def _prune_tasks(tx: Transaction, state: State, age: timedelta, limit: int
     ids = [row.id for row in rows]
     if ids:
         await forget_finished(tx, [((row.handler, row.unique_key), row.id) for row in rows if row.unique_key])
-        for column in (attempt.c.task_id, audit.c.task_id, dependency.c.task_id):
+        for column in (table.c.task_id for table in tx.tables.of_tasks):
             await tx.execute(sa.delete(column.table).where(tx.dialect.one_of(column, ids)))
         gone = tx.dialect.one_of(history.c.id, ids) & is_state(history.c.state, state)
         await tx.execute(sa.delete(history).where(gone))

@@ -14,6 +14,7 @@ from runner.db.database import Database
 from runner.db.schema import Tables
 from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST, Instant, db_later
+from runner.engine.attempt_notes import NotesWriter
 from runner.engine.claimer import handler_defaults
 from runner.engine.dependency_resolver import DependencyResolver
 from runner.engine.executor import AttemptLimits, Executor
@@ -175,6 +176,7 @@ class Drain:
 
     async def _outcome(self, running: Running, runner_id: int) -> Outcome:
         limits = AttemptLimits.of(self.settings)
+        notes = NotesWriter(self.database, self.settings, lambda: runner_id)
         executor = Executor(
             1,
             limits,
@@ -182,8 +184,10 @@ class Drain:
             lambda task_id: StoredParentResults(self.database, task_id, asyncio.get_running_loop()),
             self._resources.values,
             Middleware(self._around, self._resources.values),
+            notes,
         )
         try:
             return await executor.execute(running, lambda: None)
         finally:
+            await notes.flush()
             executor.close()

@@ -9,6 +9,7 @@ from textual.content import Content
 
 from runner.queries.audit import AuditRecord
 from runner.queries.task.detail import TaskDetail, task_fields
+from runner.queries.task.notes import checkpoint_lines, log_line
 from runner.queries.task.timeline import format_entry, timeline
 from runner.text import formatting
 from runner.text.redact import decode, differences, mask
@@ -39,6 +40,10 @@ def detail_lines(detail: TaskDetail, zone: tzinfo, *, reveal: bool = False, unfo
     if detail.error:
         yield from _section("error", block(mask(detail.error, reveal=reveal)))
     yield from _timeline(detail, zone, reveal=reveal)
+    if detail.checkpoints:
+        yield from _section("checkpoints", "\n".join(checkpoint_lines(detail.checkpoints, detail.at, reveal=reveal)))
+    if detail.log:
+        yield from _section("last log lines", "\n".join(log_line(row, zone, reveal=reveal) for row in detail.log))
     for name in ("payload", "result"):
         value = decode(getattr(detail, name), reveal=reveal)
         if value is not None:

@@ -22,6 +22,7 @@ from runner.operations.pause import Paused, PauseKind, PauseTarget, name_warning
 from runner.operations.preview import bounded, preview
 from runner.operations.results import Actor, Conflict, Result, Skipped, Target
 from runner.operations.retry import requeue, retry_now
+from runner.operations.rewind import rewind
 from runner.operations.runner_command import send_command
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
@@ -671,10 +672,24 @@ class TestPreview:
             "terminate": partial(terminate, by=ANA),
             "edit": _edit_each,
             "unblock": partial(unblock, by=ANA),
+            "rewind": partial(rewind, number=1, by=ANA),
         }
+        await add_checkpoints(database, 2)
         result = await to_all(database, acts[verb], Filter())
         assert (len(result.changed), len(result.skipped)) == (seen.eligible, sum(seen.skipped.values()))
         assert {refused.why for refused in result.skipped} == set(seen.skipped)
+
+
+async def add_checkpoints(database: Database, number: int) -> None:
+    """Give every task checkpoints."""
+    async with database.writing() as tx:
+        for table in (tx.tables.task, tx.tables.history):
+            for task_id, fence in await tx.rows(sa.select(table.c.id, table.c.fence)):
+                rows = [
+                    {"task_id": task_id, "number": n, "fence": fence, "attempt": 1, "state": "{}"}
+                    for n in range(1, number + 1)
+                ]
+                await tx.execute(sa.insert(tx.tables.checkpoint), rows)
 
 
 async def _edit_each(tx: Any, targets: Any) -> Result:

@@ -44,7 +44,7 @@ ON {task_unique} TO {producer};
 GRANT SELECT ON {every_table} TO {runner};
 GRANT INSERT, UPDATE, DELETE ON
     {task}, {task_history}, {task_attempt}, {task_unique}, {task_dependency}, {task_queue}, {task_handler},
-    {task_runner}, {task_minute}, {task_schedule}, {task_tick}
+    {task_runner}, {task_minute}, {task_schedule}, {task_tick}, {task_checkpoint}, {task_progress}, {task_log}
 TO {runner};
 GRANT DELETE ON {task_audit} TO {runner};
 
@@ -55,11 +55,11 @@ GRANT INSERT, DELETE ON {task}, {task_history} TO {operator};
 GRANT INSERT, UPDATE (satisfied_at, satisfied_by) ON {task_dependency} TO {operator};
 GRANT UPDATE (
     run_at, expires_at, max_attempts, priority, retry, timeout, payload, key, cancel_requested, runner_id, claimed_at,
-    deadline_at, started_at, state, blocked_by, parents, attempt, rescues, version -- the last ones also for undo
+    deadline_at, started_at, state, blocked_by, parents, attempt, rescues, interruptions, version -- the last ones also for undo
 ) ON {task} TO {operator};
 GRANT UPDATE (version) ON {task_history} TO {operator}; -- allows row locks
 GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- a retried task takes its unique key back
-GRANT INSERT ON {task_queue}, {task_handler} TO {operator};
+GRANT INSERT ON {task_queue}, {task_handler}, {task_checkpoint} TO {operator};
 GRANT UPDATE (
     paused_at, paused_until, paused_by, paused_why,
     max_running, max_per_tenant, rate_limit, rate_period, rate_spent, limited_at, limited_by, limited_why

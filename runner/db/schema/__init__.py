@@ -34,6 +34,9 @@ class Tables:
         self.attempt = self._table("task_attempt", *records.attempt())
         self.unique = self._table("task_unique", *records.unique())
         self.dependency = self._table("task_dependency", *records.dependency())
+        self.checkpoint = self._table("task_checkpoint", *records.checkpoint())
+        self.progress = self._table("task_progress", *records.progress())
+        self.log = self._table("task_log", *records.log())
         self.queue = self._table("task_queue", *records.queue())
         self.handler = self._table("task_handler", *records.handler())
         self.runner = self._table("task_runner", *records.runner())
@@ -41,6 +44,11 @@ class Tables:
         self.schedule = self._table("task_schedule", *records.schedule())
         self.tick = self._table("task_tick", *records.tick())
         self.audit = self._table("task_audit", *records.audit())
+
+    @property
+    def of_tasks(self) -> tuple[sa.Table, ...]:
+        """The tables whose rows belong to a task by `task_id` and are deleted with it."""
+        return (self.attempt, self.audit, self.dependency, self.checkpoint, self.progress, self.log)
 
     def _table(self, name: str, *items: Any) -> sa.Table:
         return sa.Table(f"{self.prefix}{name}", self.metadata, *items)

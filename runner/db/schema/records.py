@@ -133,6 +133,45 @@ GONE = "gone"
 """`parent_state` of a parent that is neither in the live table nor in the history."""
 
 
+def checkpoint() -> list[sa.Column[Any]]:
+    """States of tasks that continue in their next attempt; the highest number counts."""
+    return [
+        sa.Column("task_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("fence", sa.BigInteger, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("state", JsonText, nullable=False),
+    ]
+
+
+def progress() -> list[sa.Column[Any]]:
+    """The progress of the current or last attempt of a task."""
+    return [
+        sa.Column("task_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("fence", sa.BigInteger, nullable=False),
+        sa.Column("done", sa.Float, nullable=False),
+        sa.Column("total", sa.Float),
+        sa.Column("unit", sa.Text),
+        # Units per second in this attempt.
+        sa.Column("rate", sa.Float),
+        sa.Column("at", Instant, nullable=False, server_default=db_now()),
+    ]
+
+
+def log() -> list[sa.Column[Any]]:
+    """Lines that handlers wrote with `ctx.logger`."""
+    return [
+        sa.Column("task_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("fence", BigId, primary_key=True, autoincrement=False),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("at", Instant, nullable=False),
+        sa.Column("level", sa.Text, nullable=False),
+        sa.Column("line", sa.Text, nullable=False),
+    ]
+
+
 def queue() -> list[sa.Column[Any] | sa.CheckConstraint]:
     """Queues that were ever paused or limited."""
     return [sa.Column("name", Name, primary_key=True), *_pause(), *_limits()]

@@ -19,6 +19,15 @@ from runner.queries.rows import as_int, as_text, moment, number, readable, text,
 from runner.queries.runners import RunnerRow, runner_of
 from runner.queries.task.attempts import MOST_ATTEMPTS, Attempt, attempts_of
 from runner.queries.task.dependency_tree import DependencyTree, dependency_tree
+from runner.queries.task.notes import (
+    LAST_LINES,
+    CheckpointRow,
+    LogRow,
+    TaskProgress,
+    checkpoints_of,
+    log_of,
+    progress_of,
+)
 from runner.queries.task.unique_key import UniqueKey, unique_key
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row
 from runner.text import formatting
@@ -55,6 +64,9 @@ class TaskDetail:
         handler_pause: the pause of its handler; None if the handler is not paused.
         at: the database's time.
         dependencies: its dependencies and dependents.
+        progress: its progress; None without one.
+        checkpoints: its checkpoints, oldest first.
+        log: its last log lines.
         options: the task options without a field here or in `task`, by column.
     """
 
@@ -80,6 +92,9 @@ class TaskDetail:
     dependencies: DependencyTree = ALONE
     started_at: datetime | None = None
     audit_seen: bool = True
+    progress: TaskProgress | None = None
+    checkpoints: tuple[CheckpointRow, ...] = ()
+    log: tuple[LogRow, ...] = ()
     options: Mapping[str, str | None] = field(default_factory=dict)
 
 
@@ -127,6 +142,9 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         handler_pause=all_pauses.handlers.get(task.handler),
         dependencies=await dependency_tree(tx, task),
         audit_seen=reads_log,
+        progress=await progress_of(tx, id),
+        checkpoints=tuple(await checkpoints_of(tx, id)),
+        log=tuple(await log_of(tx, id, limit=LAST_LINES)),
         options={name: text(row[name]) for name in OTHER_OPTIONS},
     )
 
@@ -189,6 +207,8 @@ def task_fields(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
     rescued = f"   rescued {count_noun(task.rescues, 'time')}" if task.rescues else ""
     stops = f"   interrupted {count_noun(task.interruptions, 'time')}" if task.interruptions else ""
     yield "attempts", f"{formatting.attempts(task.attempt, task.max_attempts)}{rescued}{stops}"
+    if detail.progress is not None:
+        yield "progress", detail.progress.describe(detail.at, running=task.state is State.RUNNING)
     times = {"run at": task.run_at, "submitted": task.submitted_at, "claimed": task.claimed_at}
     times |= {"started": detail.started_at, "deadline": detail.deadline_at, "finished": task.finished_at}
     times |= {"expires": task.expires_at}

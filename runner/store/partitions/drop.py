@@ -71,7 +71,7 @@ async def _drop(tx: Transaction, part: Range, before: datetime) -> int:
 
 
 async def strip(tx: Transaction, part: Range, before: datetime, limit: int = 1_000) -> Range | None:
-    """Delete attempts, audit entries and dependencies of the old tasks of a range, in small steps.
+    """Delete attempts, audit entries, dependencies and notes of the old tasks of a range, in small steps.
 
     Rows of other tasks with ids in the range stay: these are dead, live, or not old yet.
 
@@ -84,7 +84,7 @@ async def strip(tx: Transaction, part: Range, before: datetime, limit: int = 1_0
     Returns:
         The rest of the range for another transaction; None at the end.
     """
-    columns = [table.c.task_id for table in (tx.tables.attempt, tx.tables.audit, tx.tables.dependency)]
+    columns = [table.c.task_id for table in tx.tables.of_tasks]
     first = min([await _strip(tx, column, part, before, limit) for column in columns])
     return Range(first, part.end) if first < part.end else None
 

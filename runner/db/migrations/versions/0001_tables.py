@@ -30,6 +30,7 @@ def upgrade(op: Operations) -> None:
     _task_attempt(op)
     _task_unique(op)
     _task_dependency(op)
+    _task_notes(op)
     _task_queue(op)
     _task_handler(op)
     _task_runner(op)
@@ -282,6 +283,38 @@ def _task_dependency(op: Operations) -> None:
         "parent_key",
         "parent_handler",
         where="satisfied_at IS NULL AND parent_key IS NOT NULL",
+    )
+
+
+def _task_notes(op: Operations) -> None:
+    op.create_table(
+        "task_checkpoint",
+        sa.Column("task_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("fence", sa.BigInteger, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("state", JsonText, nullable=False),
+    )
+    op.create_table(
+        "task_progress",
+        sa.Column("task_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("fence", sa.BigInteger, nullable=False),
+        sa.Column("done", sa.Float, nullable=False),
+        sa.Column("total", sa.Float),
+        sa.Column("unit", sa.Text),
+        sa.Column("rate", sa.Float),
+        sa.Column("at", Instant, nullable=False, server_default=db_now()),
+    )
+    op.create_table(
+        "task_log",
+        sa.Column("task_id", BigId, primary_key=True, autoincrement=False),
+        sa.Column("fence", BigId, primary_key=True, autoincrement=False),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("at", Instant, nullable=False),
+        sa.Column("level", sa.Text, nullable=False),
+        sa.Column("line", sa.Text, nullable=False),
     )
 
 

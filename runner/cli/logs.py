@@ -1,0 +1,120 @@
+"""`runner logs` and `runner rewind`: the log lines and the checkpoints of a task."""
+
+import asyncio
+from collections.abc import Sequence
+
+from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.exit_codes import Exit
+from runner.cli.operation_output import print_result
+from runner.cli.output import plain, print_json, print_line
+from runner.cli.task_filter import TaskId
+from runner.db.database import Database
+from runner.db.transaction import clock
+from runner.errors import InvalidInput
+from runner.operations.results import Target, local_actor
+from runner.operations.rewind import rewind as apply_rewind
+from runner.queries.task.notes import LogRow, checkpoint_lines, checkpoints_of, is_finished, log_line, log_of
+from runner.text.operator import local_zone
+from runner.text.redact import decode
+
+FOLLOW_EVERY = 0.5
+"""Seconds between two looks for new lines."""
+
+
+async def logs(
+    id: TaskId,
+    /,
+    *,
+    follow: bool = False,
+    attempt: int | None = None,
+    limit: int = 1_000,
+    json: bool = False,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Print the lines that a handler wrote with ctx.logger.
+
+    A runner writes them every second. An attempt keeps at most 1,000 lines. Likely
+    secrets are masked.
+
+    Args:
+        id: The id of the task.
+        follow: Wait for more lines until the task has finished.
+        attempt: Only the lines of this attempt.
+        limit: Only the last lines.
+        json: Print one JSON object per line.
+        connection: The database.
+    """
+    if limit < 1:
+        raise InvalidInput(why=f"--limit is {limit}; it must be at least 1")
+    if follow and json:
+        raise InvalidInput(why="--follow prints lines; use it without --json")
+    async with open_database(connection.settings()) as database:
+        finished = await database.read(is_finished, id)
+        rows = await database.read(log_of, id, attempt=attempt, limit=limit)
+        if json:
+            print_json({"task": id, "lines": plain(rows)})
+            return Exit.OK
+        if not rows and not follow:
+            print_line(f"Task {id} has no log lines. Handlers write them with ctx.logger.")
+        _print(rows)
+        if follow and not finished:
+            await _follow(database, id, rows, attempt)
+    return Exit.OK
+
+
+async def _follow(database: Database, id: int, rows: Sequence[LogRow], attempt: int | None) -> None:
+    """Print further lines until the task has finished."""
+    place, finished = _end(rows, (0, 0)), False
+    while not finished:
+        await asyncio.sleep(FOLLOW_EVERY)
+        finished = await database.read(is_finished, id)  # read before the lines, so that none is missed
+        rows = await database.read(log_of, id, place, attempt)
+        _print(rows)
+        place = _end(rows, place)
+
+
+def _end(rows: Sequence[LogRow], before: tuple[int, int]) -> tuple[int, int]:
+    return (rows[-1].fence, rows[-1].number) if rows else before
+
+
+def _print(rows: Sequence[LogRow]) -> None:
+    zone = local_zone()
+    for row in rows:
+        print_line(log_line(row, zone))
+
+
+async def rewind(
+    id: TaskId,
+    /,
+    *,
+    to: int | None = None,
+    reason: str | None = None,
+    json: bool = False,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Make a task continue from an earlier checkpoint.
+
+    Without --to, lists the checkpoints. The copy of the earlier one becomes the last
+    one, so that no checkpoint is lost. A running task cannot be changed.
+
+    Args:
+        id: The id of the task.
+        to: The number of the checkpoint.
+        reason: The reason; recorded with the change.
+        json: Print one JSON document.
+        connection: The database.
+    """
+    async with open_database(connection.settings()) as database:
+        if to is not None:
+            result = await database.write(apply_rewind, [Target(id)], to, local_actor(reason))
+            return print_result("rewind", result, json=json)
+        await database.read(is_finished, id)
+        rows = await database.read(checkpoints_of, id)
+        at = await database.read(clock)
+    if json:
+        print_json({"task": id, "checkpoints": [plain(row) | {"state": decode(row.state)} for row in rows]})
+    elif not rows:
+        print_line(f"Task {id} has no checkpoints. Handlers store them with ctx.checkpoint.")
+    for line in [] if json else checkpoint_lines(rows, at):
+        print_line(line)
+    return Exit.OK

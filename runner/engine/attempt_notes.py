@@ -1,0 +1,201 @@
+"""Attempt notes: collect the checkpoints, the progress and the log of attempts, and write them in batches."""
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any
+
+from runner.db.database import Database
+from runner.engine.handler_result import json_text
+from runner.engine.slots import Running
+from runner.errors import FencedOut, StoreError
+from runner.handlers.notes import InvalidCheckpoint, InvalidProgress
+from runner.settings import Settings
+from runner.store.notes import Checkpoint, LogLine, Progress, last_checkpoint, save_checkpoint, write_notes
+from runner.text.redact import MASK, secrets
+
+log = logging.getLogger("runner")
+
+MOST_LINES = 1_000
+"""Maximum number of log lines per attempt."""
+
+LONGEST_UNIT = 40
+"""Maximum number of characters of a unit."""
+
+RATE_AFTER = 0.5
+"""Seconds after the first progress of an attempt from which a rate is computed."""
+
+
+class AttemptNotes:
+    """The notes of one attempt.
+
+    Args:
+        running: the task.
+        writer: writes them.
+    """
+
+    def __init__(self, running: Running, writer: "NotesWriter") -> None:
+        self.running = running
+        self.state: Any = None
+        self.number = 0
+        """Number of the last checkpoint."""
+        self.unsaved: str | None = None
+        """The state that is kept and not stored, as JSON text."""
+        self.saved_at = time.monotonic()
+        self.report: Progress | None = None
+        """The progress, if it has changed since the last write."""
+        self.lines: list[LogLine] = []
+        self._line_count = 0
+        self._first: tuple[float, float] | None = None
+        self._writer = writer
+        self._saving = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Read the last checkpoint."""
+        last = await self._writer.database.read(last_checkpoint, self.running.task.id)
+        if last is not None:
+            self.number, self.state = last[0], json.loads(last[1])
+
+    async def save(self, state: Any) -> None:
+        """Store a checkpoint."""
+        text = self._text(state)
+        self.state, self.unsaved = json.loads(text), None
+        await self._store(text)
+
+    def keep(self, state: Any) -> None:
+        """Set the state that the runner stores later."""
+        self.unsaved = self._text(state)
+        self.state = json.loads(self.unsaved)
+        self._writer.changed.add(self)
+
+    async def save_kept(self) -> None:
+        """Store the kept state; a failure is logged."""
+        text, self.unsaved = self.unsaved, None
+        if text is None:
+            return
+        try:
+            await self._store(text)
+        except FencedOut:
+            return
+        except StoreError as error:
+            self.unsaved = self.unsaved or text
+            log.warning("could not store a checkpoint of task %d: %s", self.running.task.id, error)
+
+    def progress(self, done: float, total: float | None, unit: str) -> None:
+        """Set the progress."""
+        for value in (done, total or 0):
+            if not math.isfinite(value) or value < 0:
+                raise InvalidProgress(done=done, total=total, why="numbers must be finite and not negative")
+        now, task = time.monotonic(), self.running.task
+        began, start = self._first = self._first or (now, float(done))
+        rate = (done - start) / (now - began) if now - began > RATE_AFTER and done > start else None
+        total_ = None if total is None else float(total)
+        self.report = Progress(task.id, task.fence, float(done), total_, unit[:LONGEST_UNIT] or None, rate)
+        self._writer.changed.add(self)
+
+    def line(self, level: int, text: str) -> None:
+        """Add a line to the log, without the values of secret fields."""
+        self._line_count += 1
+        if self._line_count > MOST_LINES + 1:
+            return
+        if self._line_count == MOST_LINES + 1:
+            text = f"further lines are not kept: an attempt has at most {MOST_LINES:,}"
+        task = self.running.task
+        for secret in secrets(task.payload or "{}"):
+            text = text.replace(secret, MASK)
+        name = logging.getLevelName(level).lower()
+        line = LogLine(task.id, task.fence, self._line_count, task.attempt, datetime.now(UTC), name, text)
+        self.lines.append(line)
+        self._writer.changed.add(self)
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Future[None]:
+        """Run a coroutine function on the runner's loop, from a thread."""
+        return asyncio.run_coroutine_threadsafe(work(), self._writer.loop)
+
+    def _text(self, state: Any) -> str:
+        try:
+            return json_text(state, self._writer.limit, "checkpoint_limit")
+        except ValueError as error:
+            kind = type(state).__qualname__
+            raise InvalidCheckpoint(id=self.running.task.id, type=kind, why=str(error)) from None
+
+    async def _store(self, text: str) -> None:
+        task = self.running.task
+        async with self._saving:  # an autosave and a checkpoint must not take the same number
+            number = self.number + 1
+            checkpoint = Checkpoint(task.id, task.fence, task.attempt, number, text)
+            if not await self._writer.database.write(save_checkpoint, self._writer.runner_id(), checkpoint):
+                raise FencedOut(id=task.id, fence=task.fence)
+            self.number, self.saved_at = number, time.monotonic()
+
+
+class NotesWriter:
+    """Writes the notes of all attempts of a runner.
+
+    Args:
+        database: the database of the tasks.
+        settings: the limit and the interval of checkpoints.
+        runner_id: returns the id of the runner.
+    """
+
+    every = 1.0
+    """Seconds between two writes."""
+
+    def __init__(self, database: Database, settings: Settings, runner_id: Callable[[], int]) -> None:
+        self.database = database
+        self.runner_id = runner_id
+        self.limit = int(settings.checkpoint_limit)
+        self.changed: set[AttemptNotes] = set()
+        """Notes with something to write."""
+        self._interval = settings.checkpoint_interval.total_seconds()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the runner."""
+        assert self._loop is not None  # noqa: S101 - set by the first attempt
+        return self._loop
+
+    def begin(self, running: Running) -> AttemptNotes:
+        """Begin the notes of an attempt. Call it on the event loop."""
+        self._loop = asyncio.get_running_loop()
+        return AttemptNotes(running, self)
+
+    async def flush(self) -> None:
+        """Write progress and log lines, and the kept states whose interval has passed."""
+        if not self.changed:
+            return
+        notes, self.changed = self.changed, set()
+        now = time.monotonic()
+        for item in notes:
+            if item.unsaved is None or item.running.settled:
+                continue
+            if now - item.saved_at >= self._interval:
+                await item.save_kept()
+            if item.unsaved is not None:
+                self.changed.add(item)
+        await self._write(notes)
+
+    async def _write(self, notes: set[AttemptNotes]) -> None:
+        reports = [(item, item.report) for item in notes if item.report is not None]
+        lines = [(item, item.lines) for item in notes if item.lines]
+        for item in notes:
+            item.report, item.lines = None, []
+        if not reports and not lines:
+            return
+        progress = [report for item, report in reports if not item.running.settled]
+        try:
+            written = [line for _, batch in lines for line in batch]
+            await self.database.write(write_notes, self.runner_id(), progress, written)
+        except StoreError as error:
+            log.warning("could not write progress and logs of attempts: %s", error)
+            for item, report in reports:
+                item.report = item.report or report
+            for item, batch in lines:
+                item.lines = batch + item.lines
+            self.changed |= notes

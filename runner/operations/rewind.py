@@ -1,0 +1,49 @@
+"""rewind: make a task continue from an earlier checkpoint."""
+
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction
+from runner.operations.audit_log import AuditEntry, record
+from runner.operations.lock import LockedTask, change, lock_targets
+from runner.operations.results import Actor, Result, Skipped, Target
+
+
+async def rewind(tx: Transaction, targets: Iterable[Target], number: int, by: Actor) -> Result:
+    """Store copies of earlier checkpoints as the last ones: the next attempts continue from them.
+
+    No checkpoint is deleted, so that a second rewind returns to the present one.
+
+    Args:
+        tx: a writing transaction.
+        targets: the tasks, with the versions that the operator saw. A running task is skipped, because its handler
+            continues from memory.
+        number: the number of the checkpoint.
+        by: the author.
+    """
+    tasks, result = await lock_targets(tx, "rewind", targets)
+    entries = [await _rewind(tx, task, number, result) for task in tasks]
+    await record(tx, by, [entry for entry in entries if entry is not None])
+    return result
+
+
+async def _rewind(tx: Transaction, task: LockedTask, number: int, result: Result) -> AuditEntry | None:
+    table = tx.tables.checkpoint
+    statement = sa.select(table.c.number).where(table.c.task_id == task.id).order_by(table.c.number)
+    numbers = [row.number for row in await tx.rows(statement)]
+    if number not in numbers:
+        known = ", ".join(map(str, numbers)) or "none"
+        result.skipped.append(Skipped(task.id, f"it has no checkpoint {number}; its checkpoints: {known}"))
+        return None
+    last = numbers[-1]
+    if number == last:
+        result.skipped.append(Skipped(task.id, f"checkpoint {number} is its last one already"))
+        return None
+    copied = sa.select(table.c.task_id, sa.literal(last + 1), table.c.fence, table.c.attempt, table.c.state)
+    copied = copied.where(table.c.task_id == task.id, table.c.number == number)
+    await tx.execute(sa.insert(table).from_select(["task_id", "number", "fence", "attempt", "state"], copied))
+    if not task.state.final:
+        await change(tx, [task.id])
+    result.changed.append(task.id)
+    return AuditEntry("rewind", {"checkpoint": last}, {"checkpoint": last + 1, "copy_of": number}, task.id)

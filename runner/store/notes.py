@@ -1,0 +1,168 @@
+"""Notes: store the checkpoints, the progress and the log lines of attempts."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.dialects import DIALECTS
+from runner.db.schema import Tables
+from runner.db.statement import Prepared
+from runner.db.transaction import Transaction
+from runner.db.types import Instant, JsonText, db_now
+from runner.model.text_limits import to_storable
+
+KEPT_CHECKPOINTS = 10
+"""Checkpoints that a task keeps: the last ones."""
+
+LINE_LIMIT = 2 * 1024
+"""Maximum size of a log line in bytes."""
+
+
+class Checkpoint(NamedTuple):
+    """A state to store.
+
+    Args:
+        task_id: task id.
+        fence: fence of the claim.
+        attempt: number of the attempt.
+        number: number of the checkpoint, from 1.
+        state: JSON text.
+    """
+
+    task_id: int
+    fence: int
+    attempt: int
+    number: int
+    state: str
+
+
+class Progress(NamedTuple):
+    """The progress of an attempt.
+
+    Args:
+        task_id: task id.
+        fence: fence of the claim.
+        done: finished units.
+        total: all units; None if unknown.
+        unit: name of the units.
+        rate: units per second; None if unknown.
+    """
+
+    task_id: int
+    fence: int
+    done: float
+    total: float | None
+    unit: str | None
+    rate: float | None
+
+
+class LogLine(NamedTuple):
+    """A line of the log of an attempt.
+
+    Args:
+        task_id: task id.
+        fence: fence of the claim.
+        number: number of the line, from 1.
+        attempt: number of the attempt.
+        at: time by the clock of the runner.
+        level: name of the level, in lower case.
+        line: text, without the values of secret fields.
+    """
+
+    task_id: int
+    fence: int
+    number: int
+    attempt: int
+    at: datetime
+    level: str
+    line: str
+
+
+async def save_checkpoint(tx: Transaction, holder: int, checkpoint: Checkpoint) -> bool:
+    """Store a checkpoint if the runner still holds the task.
+
+    Args:
+        tx: a writing transaction; one statement is executed, and more for the first of an attempt and for those that
+            replace an old one.
+        holder: id of the runner.
+        checkpoint: the checkpoint.
+
+    Returns:
+        False if the task no longer belongs to this runner.
+    """
+    parameters = checkpoint._asdict() | {"holder": holder}
+    if not await tx.run(_insertion(tx.tables, tx.driver), parameters):
+        return False
+    task, table = tx.tables.task, tx.tables.checkpoint
+    if checkpoint.number > KEPT_CHECKPOINTS:
+        old = table.c.number <= checkpoint.number - KEPT_CHECKPOINTS
+        await tx.execute(sa.delete(table).where(table.c.task_id == checkpoint.task_id, old))
+    if checkpoint.fence > 1:
+        interrupted = (task.c.id == checkpoint.task_id) & (task.c.interruptions > 0)
+        await tx.execute(sa.update(task).where(interrupted).values(interruptions=0))
+    return True
+
+
+@lru_cache
+def _insertion(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """Insert from the locked row of the task: a rescue that has begun finishes before, and a later one waits."""
+    table = tables.checkpoint
+    types: dict[str, Any] = {"number": sa.Integer, "attempt": sa.Integer, "state": sa.Text}
+    given: dict[str, Any] = {name: sa.bindparam(name, type_=kind) for name, kind in types.items()}
+    row = sa.select(
+        tables.task.c.id, tables.task.c.fence, given["number"], given["attempt"], sa.cast(given["state"], JsonText)
+    )
+    locked = row.where(_is_held(tables)).with_for_update()
+    names = ["task_id", "fence", "number", "attempt", "state"]
+    return Prepared(sa.insert(table).from_select(names, locked).returning(table.c.number), driver)
+
+
+def _is_held(tables: Tables) -> sa.ColumnElement[bool]:
+    task = tables.task.c
+    condition: sa.ColumnElement[bool] = (
+        (task.id == sa.bindparam("task_id", type_=sa.BigInteger))
+        & (task.fence == sa.bindparam("fence", type_=sa.BigInteger))
+        & (task.runner_id == sa.bindparam("holder", type_=sa.BigInteger))
+    )
+    return condition
+
+
+async def last_checkpoint(tx: Transaction, task_id: int) -> tuple[int, str] | None:
+    """Read the number and the JSON text of the last checkpoint of a task; None without one."""
+    table = tx.tables.checkpoint
+    statement = sa.select(table.c.number, table.c.state).where(table.c.task_id == task_id)
+    rows = await tx.rows(statement.order_by(table.c.number.desc()).limit(1))
+    return (rows[0].number, rows[0].state) if rows else None
+
+
+async def write_notes(tx: Transaction, holder: int, progress: Sequence[Progress], lines: Sequence[LogLine]) -> None:
+    """Write the progress of tasks that the runner still holds, and log lines.
+
+    Args:
+        tx: a writing transaction.
+        holder: id of the runner.
+        progress: at most one per task.
+        lines: log lines; existing rows stay unchanged, so that a repeated write changes nothing.
+    """
+    for item in sorted(progress):
+        await tx.run(_progress(tx.tables, tx.driver), item._asdict() | {"holder": holder})
+    if lines:
+        table = tx.tables.log
+        insert = tx.dialect.insert(table).on_conflict_do_nothing(index_elements=table.primary_key)
+        await tx.execute(insert, [line._replace(line=to_storable(line.line, LINE_LIMIT))._asdict() for line in lines])
+
+
+@lru_cache
+def _progress(tables: Tables, driver: sa.Dialect) -> Prepared:
+    table = tables.progress
+    types: dict[str, Any] = {"done": sa.Float, "total": sa.Float, "unit": sa.Text, "rate": sa.Float}
+    given = [sa.cast(sa.bindparam(name, type_=kind), kind) for name, kind in types.items()]
+    now = sa.type_coerce(db_now(), Instant)
+    row = sa.select(tables.task.c.id, tables.task.c.fence, *given, now).where(_is_held(tables))
+    insert = DIALECTS[driver.name].insert(table).from_select(["task_id", "fence", *types, "at"], row)
+    new = {name: insert.excluded[name] for name in ("fence", *types, "at")}
+    statement = insert.on_conflict_do_update(index_elements=table.primary_key, set_=new)
+    return Prepared(statement.returning(table.c.task_id), driver)

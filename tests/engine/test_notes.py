@@ -1,0 +1,247 @@
+"""Checkpoints, progress and logs of attempts."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner import Context
+from runner.engine import attempt_notes
+from runner.errors import FencedOut
+from runner.handlers.notes import InvalidCheckpoint, InvalidProgress
+from runner.operations.results import Actor, Target
+from runner.operations.rewind import rewind
+from runner.queries.task.detail import task_detail
+from runner.store.notes import KEPT_CHECKPOINTS
+from tests.conftest import on_sqlite
+from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
+from tests.programs import Program
+
+ANA = Actor("ana", "desk", "line 3 is wrong")
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_the_next_attempt_continues_from_the_last_checkpoint(harness: Harness, kind: str) -> None:
+    seen: list[Any] = []
+
+    def step(ctx: Context) -> dict[str, int]:
+        seen.append(ctx.state)
+        return {"line": (ctx.state or {"line": 0})["line"] + 100}
+
+    @harness.handler("async")
+    async def coroutine(ctx: Context) -> None:
+        await ctx.checkpoint(step(ctx))
+        if ctx.attempt < 3:
+            raise ConnectionError
+
+    @harness.handler("plain")
+    def plain(ctx: Context) -> None:
+        ctx.checkpoint(step(ctx))
+        if ctx.attempt < 3:
+            raise ConnectionError
+
+    task = await harness.submit(kind)
+    await harness.work()
+    assert seen == [None, {"line": 100}, {"line": 200}]
+    detail = await harness.database.read(task_detail, task)
+    assert [(row.number, row.attempt, row.state) for row in detail.checkpoints] == [
+        (n, n, f'{{"line":{100 * n}}}') for n in (1, 2, 3)
+    ]
+
+
+async def test_a_fenced_attempt_stores_no_checkpoint(harness: Harness) -> None:
+    begun, go_on, errors = asyncio.Event(), asyncio.Event(), list[BaseException]()
+
+    @harness.handler("work", max_attempts=1)
+    async def work(ctx: Context) -> None:
+        await ctx.checkpoint(1)
+        begun.set()
+        await go_on.wait()
+        try:
+            await ctx.checkpoint(2)
+        except FencedOut as error:
+            errors.append(error)
+            raise
+
+    task = await harness.submit("work")
+    table = harness.database.tables.task
+    async with harness.running(heartbeat_interval="2s"):
+        await wait_for_event(begun)
+        await harness.change(sa.update(table).where(table.c.id == task).values(fence=table.c.fence + 1))
+        go_on.set()
+        await until(lambda: bool(errors))
+    rows = await harness.rows(sa.select(harness.database.tables.checkpoint.c.state))
+    assert [str(row.state) for row in rows] == ["1"]
+
+
+async def test_a_kept_state_is_stored_on_interruption_and_resets_the_count(harness: Harness) -> None:
+    begun = asyncio.Event()
+
+    @harness.handler("endless")
+    async def endless(ctx: Context) -> None:
+        ctx.keep((ctx.state or 0) + 1)
+        begun.set()
+        await asyncio.Event().wait()
+
+    task = await harness.submit("endless")
+    for number in range(1, 4):
+        begun.clear()
+        async with harness.running(drain_timeout="10ms", max_interruptions=1):
+            await wait_for_event(begun)
+        row = await harness.row(task)
+        assert (row.state, row.attempt, row.interruptions) == ("waiting", 0, 1)
+        detail = await harness.database.read(task_detail, task)
+        assert [row.state for row in detail.checkpoints] == [str(n) for n in range(1, number + 1)]
+
+
+@on_sqlite
+async def test_a_kept_state_is_stored_at_the_interval(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_notes.NotesWriter, "every", 0.02)
+    go_on = asyncio.Event()
+
+    @harness.handler("work")
+    async def work(ctx: Context) -> None:
+        ctx.keep("a")
+        await go_on.wait()
+
+    await harness.submit("work")
+    table = harness.database.tables.checkpoint
+    async with harness.running(checkpoint_interval="10ms"):
+        await until(lambda: _has_rows(harness, table))
+        go_on.set()
+
+
+async def _has_rows(harness: Harness, table: sa.Table) -> bool:
+    return bool(await harness.count(table))
+
+
+@on_sqlite
+async def test_a_state_that_cannot_be_stored_is_refused_and_the_last_one_stays(harness: Harness) -> None:
+    refusals: list[str] = []
+
+    @harness.handler("work")
+    async def work(ctx: Context) -> None:
+        await ctx.checkpoint({"page": 7})
+        for state in (object(), "x" * 200, float("nan"), "\0"):
+            with pytest.raises(InvalidCheckpoint) as refusal:
+                await ctx.checkpoint(state)
+            refusals.append(str(refusal.value))
+            with pytest.raises(InvalidCheckpoint):
+                ctx.keep(state)
+        assert ctx.state == {"page": 7}
+
+    task = await harness.submit("work")
+    await harness.work(checkpoint_limit="100")
+    assert await harness.state(task) == "succeeded"
+    assert len(refusals) == 4
+    assert refusals[0] == f"Task {task} cannot store a checkpoint of type object: it cannot be serialized as JSON."
+    assert "202 bytes exceed the checkpoint_limit of 100" in refusals[1]
+
+
+@on_sqlite
+async def test_a_task_keeps_its_last_checkpoints(harness: Harness) -> None:
+    @harness.handler("work")
+    async def work(ctx: Context) -> None:
+        for n in range(KEPT_CHECKPOINTS + 5):
+            await ctx.checkpoint(n)
+
+    task = await harness.submit("work")
+    await harness.work()
+    detail = await harness.database.read(task_detail, task)
+    assert [row.number for row in detail.checkpoints] == list(range(6, KEPT_CHECKPOINTS + 6))
+
+
+async def test_progress_and_log_lines_are_written_while_it_runs(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_notes.NotesWriter, "every", 0.02)
+    monkeypatch.setattr(attempt_notes, "RATE_AFTER", -1.0)
+    monkeypatch.setattr(attempt_notes, "MOST_LINES", 3)
+    go_on = asyncio.Event()
+
+    @harness.handler("work")
+    async def work(ctx: Context, password: str) -> None:
+        ctx.progress(0, 105, "files")
+        ctx.progress(42, 105, "files")
+        ctx.logger.info("login with %s", password)
+        for n in range(5):
+            ctx.logger.warning("file %d\x1b[31m", n)
+        with pytest.raises(InvalidProgress, match="finite and not negative"):
+            ctx.progress(-1)
+        await go_on.wait()
+
+    task = await harness.submit("work", {"password": "hunter2-secret"})
+    async with harness.running():
+        await until(lambda: _has_rows(harness, harness.database.tables.progress))
+        await until(lambda: _has_rows(harness, harness.database.tables.log))
+        detail = await harness.database.read(task_detail, task)
+        go_on.set()
+        await harness.ended(task)
+    assert detail.progress is not None
+    assert detail.progress.describe(detail.at).startswith("42 of 105 files (40%), ")
+    assert (detail.progress.rate or 0) > 0
+    assert detail.progress.left is not None
+    lines = [(row.number, row.attempt, row.level, row.line) for row in detail.log]
+    assert lines[0] == (1, 1, "info", "login with ***")
+    assert [line[2] for line in lines] == ["info", "warning", "warning", "warning"]
+    assert lines[-1][3] == "further lines are not kept: an attempt has at most 3"
+
+
+async def test_an_operator_goes_back_to_an_earlier_checkpoint(harness: Harness) -> None:
+    seen: list[Any] = []
+
+    @harness.handler("work", retry="1h")
+    async def work(ctx: Context) -> None:
+        seen.append(ctx.state)
+        if ctx.state is None:
+            for line in (1, 2, 3):
+                await ctx.checkpoint(line)
+            raise ValueError("line 3 is wrong")
+
+    task = await harness.submit("work")
+    async with harness.running() as runner:
+        await until(lambda: runner.metrics.verbs["retry"] == 1)
+    missing = await harness.database.write(rewind, [Target(task)], 9, ANA)
+    assert [item.why for item in missing.skipped] == ["it has no checkpoint 9; its checkpoints: 1, 2, 3"]
+    assert (await harness.database.write(rewind, [Target(task)], 1, ANA)).changed == [task]
+    detail = await harness.database.read(task_detail, task)
+    assert [row.state for row in detail.checkpoints] == ["1", "2", "3", "1"]
+    assert [(entry.verb, entry.operator, entry.reason) for entry in detail.audit] == [
+        ("rewind", "ana", "line 3 is wrong")
+    ]
+    await harness.change(sa.update(harness.database.tables.task).values(run_at=sa.text("'2020-01-01 00:00:00.000'")))
+    await harness.work()
+    assert seen == [None, 1]
+
+
+async def test_after_kill_9_the_next_runner_is_never_behind_an_acknowledged_checkpoint(
+    harness: Harness, tmp_path: Path
+) -> None:
+    acknowledged = tmp_path / "acknowledged"
+    environment = os.environ | {
+        "RUNNER_URL": harness.url,
+        "RUNNER_LEASE_TIMEOUT": "1s",
+        "PYTHONPATH": str(Path(__file__).parent.parent.parent),
+        "ACKNOWLEDGED": str(acknowledged),
+    }
+    task = await harness.submit("killed.count")
+    log = tmp_path / "log"
+    program = Program("tests.engine.killed", log=log, directory=tmp_path, environment=environment)
+    try:
+        await until(lambda: acknowledged.exists() and acknowledged.stat().st_size > 40)
+    finally:
+        program.kill()
+        await asyncio.to_thread(program.wait, WAIT_SECONDS)
+    last = int(acknowledged.read_text().split("\n")[-2])
+    seen: list[int] = []
+
+    @harness.handler("killed.count")
+    async def count(ctx: Context) -> None:
+        seen.append(ctx.state)
+
+    async with harness.running(lease_timeout="1s"):
+        await harness.ended(task)
+    assert last <= seen[0] <= last + 1
