@@ -14,8 +14,6 @@ PROGRAM = """
 import asyncio, httpx, shop
 
 async def main():
-    async with shop.engine.begin() as connection:
-        await connection.run_sync(shop.Base.metadata.create_all)
     transport = httpx.ASGITransport(shop.app)
     async with (
         shop.app.router.lifespan_context(shop.app),

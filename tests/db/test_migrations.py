@@ -19,11 +19,18 @@ from alembic.script import ScriptDirectory
 
 from runner.db.database import Database
 from runner.db.migrations import revisions
-from runner.db.migrations.apply import ensure, sql, upgrade
+from runner.db.migrations.apply import ensure, sql, statements, upgrade
 from runner.db.migrations.context import steps
 from runner.db.migrations.revisions import HEAD, REVISIONS, StoredRevision, check, current_revision
 from runner.db.schema.storage import storage_metadata
-from runner.errors import DatabaseRefused, SchemaMissing, SchemaTooNew, SchemaTooOld, SchemaVersionMissing
+from runner.errors import (
+    ConfigurationError,
+    DatabaseRefused,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    SchemaVersionMissing,
+)
 from tests.conftest import on_postgresql, on_sqlite
 from tests.releases import NEXT, OUT_OF_DATE, install_next
 
@@ -181,6 +188,29 @@ def test_writing_the_sql_script_needs_no_connection() -> None:
     assert script.startswith("BEGIN;")
     assert script.rstrip().endswith("COMMIT;")
     assert "CREATE TABLE work.jobs_task_schema" in script
+
+
+@on_sqlite
+async def test_a_missing_alembic_is_named_with_the_remedy(open_database: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "runner.db.migrations.context")
+    monkeypatch.setitem(sys.modules, "alembic.runtime", None)
+    monkeypatch.delitem(sys.modules, "alembic.runtime.migration")
+    with pytest.raises(ConfigurationError, match=r"package alembic is not installed.*runner migrate"):
+        await upgrade(open_database())
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_the_statements_of_an_upgrade_begin_at_the_revision_of_the_database(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_next(tmp_path, monkeypatch)
+    upgrading = statements(kind, [NEXT], "jobs_", start=HEAD)
+    assert [statement.split()[:3] for statement in upgrading] == [
+        ["ALTER", "TABLE", "jobs_task"],
+        ["UPDATE", "jobs_task_schema", "SET"],
+        ["UPDATE", "jobs_task_schema", "SET"],
+    ]
+    assert f"'{NEXT}'" in upgrading[1]
 
 
 async def test_a_second_upgrade_does_nothing(open_database: Open) -> None:

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from runner.db.migrations.installation import Installation, MigrationTransaction, version_table
 from runner.db.migrations.revisions import REVISIONS, check, current_revision, pending, revision_in
+from runner.errors import ConfigurationError
 from runner.urls import DatabaseUrl, sync_url
 
 if TYPE_CHECKING:
@@ -80,7 +81,11 @@ async def _make_schema(tx: MigrationTransaction) -> None:
 
 
 def _apply(connection: sa.Connection, prefix: str, schema: str | None, revisions: Sequence[str]) -> None:
-    from runner.db.migrations.context import context_for
+    try:
+        from runner.db.migrations.context import context_for
+    except ModuleNotFoundError as error:  # an installation that only submits may lack Alembic
+        why = f"the package {(error.name or '').partition('.')[0]} is not installed, which creates the task tables"
+        raise ConfigurationError(why=f"{why}: install it, or run `runner migrate` where tasktui is complete") from None
 
     _run(context_for(revisions, prefix, schema, connection=connection), revisions, prefix, schema)
 
