@@ -1,13 +1,15 @@
 """Hooks of MkDocs: pages from files outside docs/, and the generated tables of the reference."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+import runner
+from runner import errors
 from runner.cli.app import CLI_COMMANDS, build
 from runner.cli.exit_codes import MEANINGS
 from runner.settings import DESCRIPTIONS, Settings
@@ -36,7 +38,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill in the tables that are generated from the code."""
     text = _relink(markdown, "../")
-    for name, lines in (("settings", _settings), ("commands", _commands), ("exit codes", _exit_codes)):
+    for name, lines in _TABLES.items():
         text = text.replace(f"<!-- {name} -->", "\n".join(lines()))
     return text
 
@@ -52,6 +54,17 @@ def _relink(text: str, prefix: str) -> str:
     for name, page in ROOT_PAGES.items():
         text = re.sub(rf"\]\({re.escape(name)}(?=[)#])", f"]({page}", text)
     return text
+
+
+def _python() -> Iterator[str]:
+    for name in sorted(runner.__all__, key=str.lower):
+        yield f"::: runner.{name}\n"
+
+
+def _errors() -> Iterator[str]:
+    public = [error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, Exception)]
+    for error in sorted(public, key=lambda error: error.__name__):
+        yield f"::: {error.__module__}.{error.__name__}\n"
 
 
 def _settings() -> Iterator[str]:
@@ -76,3 +89,13 @@ def _exit_codes() -> Iterator[str]:
     yield "|---|---|"
     for code, meaning in MEANINGS.items():
         yield f"| {code.value} | {meaning} |"
+
+
+_TABLES: dict[str, Callable[[], Iterator[str]]] = {
+    "python": _python,
+    "errors": _errors,
+    "settings": _settings,
+    "commands": _commands,
+    "exit codes": _exit_codes,
+}
+"""The generated parts, by the comment that they replace."""

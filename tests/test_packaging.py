@@ -10,6 +10,7 @@ import pytest
 from runner.cli.app import CLI_COMMANDS
 from runner.cli.exit_codes import Exit
 from tests.cli.conftest import Call, _alone, call
+from tests.test_readme import DOCS, blocks
 
 __all__ = ["_alone", "call"]
 
@@ -50,3 +51,13 @@ def test_a_shell_completes_every_command(
     assert call("--install-completion", "--shell", shell).code == Exit.OK
     text = "".join(file.read_text() for file in tmp_path.rglob("*") if file.is_file())
     assert not {verb.name for verb in CLI_COMMANDS if verb.name not in text}
+
+
+def test_the_example_of_the_page_for_new_projects_works(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    for block in blocks(DOCS / "add-to-your-project.md", "python"):
+        (tmp_path / block.first.removeprefix("# ")).write_text(block.text)
+    command = [sys.executable, "-W", "error", "-c", "from shop.app import buy; print(buy(7))"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "1\n"
+    command = [sys.executable, "-m", "runner", "work", "-H", "shop.tasks", "--until-idle"]
+    assert "confirm order 7" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
