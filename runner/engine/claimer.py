@@ -17,9 +17,11 @@ from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed
 from runner.policy.claim_order import ClaimOrder
+from runner.policy.fairness import WeightedOrder
 from runner.policy.lanes import Head, Lane, LanePosition, Lanes, runner_queue, serves
 from runner.policy.polling import BackOff, Pace
 from runner.policy.retry import parse_plan
+from runner.policy.shares import QueueShares
 from runner.policy.suspicion import Ask, Proof, Suspect, first, more
 from runner.settings import Settings
 from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect
@@ -27,6 +29,8 @@ from runner.store.lanes import DENSE, MANY, SurveyScope, survey
 from runner.text.sanitize import one_line
 
 log = logging.getLogger("runner.claim")
+
+NEVER_CLAIMED = "task %d (%s) in queue %s is never claimed: `runner why %d` names the reason and the remedy"
 
 LINGER = 0.005
 """Seconds to wait for more free slots before a claim when only a few are free."""
@@ -79,6 +83,7 @@ class Claimer:
         self._on_duplicate = on_duplicate
         self.lanes = Lanes(self._accepts, LanePosition(database.dialect.instant(EARLIEST), 0), order)
         self._limited = LimitedClaims(database, self.lanes, defaults, self._slots, self._room_of)
+        self._shares = QueueShares(order.weight) if isinstance(order, WeightedOrder) else None
         self._pace = Pace()
         self._back_off = BackOff()
         self._retry_at = 0.0
@@ -241,20 +246,16 @@ class Claimer:
         refused = {head.refused: head.lane for head in heads if head.refused is not None}
         for task_id in refused.keys() - self._reported:
             name, queue = one_line(refused[task_id].handler), one_line(refused[task_id].queue)
-            log.warning(
-                "task %d (%s) in queue %s is never claimed: `runner why %d` names the reason and the remedy",
-                task_id,
-                name,
-                queue,
-                task_id,
-            )
+            log.warning(NEVER_CLAIMED, task_id, name, queue, task_id)
         self._reported = frozenset(refused)
 
     async def _claim_round(self) -> int | None:
         """Claim once per turn and return the number of tasks; None if no due lane has a free slot."""
         counts: list[int | None] = []
         for slots in (self._in_flight.on_loop, self._in_flight.in_threads):
-            counts += [await self._claim_turn(slots, turn) for turn in self._limited.turns(slots)]
+            room = min(slots.room(), self._batch)
+            turns = [part for turn in self._limited.turns(slots) for part in turn.divided(self._shares, room)]
+            counts += [await self._claim_turn(slots, turn) for turn in turns]
         claimed = [count for count in counts if count is not None]
         return sum(claimed) if claimed else None
 
@@ -271,6 +272,8 @@ class Claimer:
                 claimed = await self._database.write_single(claim, self.claimant, lanes, self._defaults, limit, starts)
                 self.lanes.advance(lanes, claimed, limit)
             self._take(claimed, slots, prefetched=not starts)
+        if self._shares is not None:
+            self._shares.record(task.queue for task in claimed)
         return len(claimed)
 
     async def _claim_suspects(self) -> None:

@@ -15,6 +15,7 @@ from runner.model.task import Claimed
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.policy.lanes import Lane, Lanes
 from runner.policy.rate import MOST
+from runner.policy.shares import QueueShares
 from runner.store.claim import Claimant, HandlerDefaults
 from runner.store.claim_limited import LimitedLanes, claim_limited, claim_limited_suspect
 
@@ -31,6 +32,18 @@ class Turn(NamedTuple):
     lanes: list[Lane]
     limited: bool = False
     most: int = MOST
+
+    def divided(self, shares: QueueShares | None, room: int) -> list["Turn"]:
+        """Divide a turn of lanes without limits between their queues.
+
+        Args:
+            shares: the shares of the queues; None if the order has no weights.
+            room: number of tasks to claim.
+        """
+        room = min(room, self.most)
+        if shares is None or self.limited or room <= 0:
+            return [self]
+        return [self._replace(lanes=lanes, most=tasks) for lanes, tasks in shares.divide(self.lanes, room)]
 
 
 class LimitedClaims:

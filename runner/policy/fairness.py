@@ -3,10 +3,12 @@
 strict                 higher priority first; a priority-1 task waits as long as there are others
 aged                   a waiting task rises by one priority per minute
 aged:10s               by one priority every 10 seconds
+weighted:mail=3,sms=1  strict within a queue; the queues divide the slots of a runner by their weights
 package.module:Class   an order of your own
 """
 
 import importlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,7 +30,7 @@ STEP = timedelta(minutes=1)
 EQUALS = StrictOrder()
 """The order of tasks of one priority, in every claim order."""
 
-CHOICES = "strict, aged, aged:10s, or a class of your own as package.module:Class"
+CHOICES = "strict, aged, aged:10s, weighted:mail=3,sms=1, or a class of your own as package.module:Class"
 
 METHODS = ("within_lane", "of_lanes", "position", "level", "ahead_of", "rank", "lane_key", "sort_key")
 """The methods of a ClaimOrder."""
@@ -85,6 +87,33 @@ class AgedOrder(StrictOrder):
         return run_at - task.priority * self.step, task.id
 
 
+OTHERS = 1.0
+"""The weight of a queue that is not named."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedOrder(StrictOrder):
+    """Strict within a queue; the due queues divide the slots of a runner in proportion to their weights.
+
+    Args:
+        weights: pairs of a queue and its weight, more than 0; other queues have the weight OTHERS.
+    """
+
+    weights: tuple[tuple[str, float], ...] = ()
+
+    def __str__(self) -> str:
+        return "weighted:" + ",".join(f"{queue}={weight:g}" for queue, weight in self.weights)
+
+    @property
+    def note(self) -> str:
+        """The effect of the order on a task that waits."""
+        return "queues divide the slots by weight"
+
+    def weight(self, queue: str) -> float:
+        """The weight of a queue."""
+        return dict(self.weights).get(queue, OTHERS)
+
+
 def longest_wait(step: timedelta) -> timedelta:
     """The time after which no new task overtakes one of the lowest priority: (9 - 1) steps."""
     return (Priority.HIGHEST - Priority.LOWEST) * step
@@ -112,7 +141,7 @@ def known_order(text: str) -> ClaimOrder | None:
     """Parse an order of this module without loading any code; None for another one.
 
     Raises:
-        InvalidSettings: the step of an aged order is not valid.
+        InvalidSettings: the step of an aged order, or a weight, is not valid.
     """
     match text.strip().partition(":"):
         case "strict", "", "":
@@ -121,6 +150,8 @@ def known_order(text: str) -> ClaimOrder | None:
             return AgedOrder()
         case "aged", ":", step:
             return AgedOrder(_step(text, step))
+        case "weighted", _, weights:
+            return WeightedOrder(tuple(_weight(text, part) for part in weights.split(",")))
     return None
 
 
@@ -132,6 +163,17 @@ def _step(text: str, argument: str) -> timedelta:
     if not step:
         _refuse(text, "the step must be more than 0")
     return step
+
+
+def _weight(text: str, part: str) -> tuple[str, float]:
+    queue, _, number = part.strip().rpartition("=")
+    try:
+        weight = float(number)
+    except ValueError:
+        _refuse(text, f"{part!r} is not a queue and its weight, such as mail=3")
+    if not queue or not 0 < weight < math.inf:
+        _refuse(text, f"{part!r} needs a queue and a weight above 0, such as mail=3")
+    return queue, weight
 
 
 def _load(text: str, module: str, name: str) -> ClaimOrder:

@@ -172,7 +172,7 @@ class Settings(BaseModel):
     claim_order: Name = Field(
         default="strict",
         description="order of claims: strict (by priority), aged or aged:10s (a waiting task rises by one priority per "
-        "minute or 10 s), or a class as package.module:Class",
+        "minute or 10 s), weighted:mail=3,sms=1 (queues divide the slots), or a class as package.module:Class",
     )
     lease_timeout: Period = Field(
         default=timedelta(seconds=15),
