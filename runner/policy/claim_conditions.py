@@ -230,7 +230,7 @@ def _pauses(facts: ClaimFacts) -> Iterator[tuple[str, Any, Any, str]]:
 
 
 class Isolation(ClaimCondition):
-    """A suspect is claimed by a statement of its own, the least suspicious first; see runner.policy.suspicion."""
+    """A suspect is claimed by a statement of its own, the oldest first; see runner.policy.suspicion."""
 
     name = "apart"
 
@@ -269,13 +269,13 @@ class Isolation(ClaimCondition):
         return task.rescues > sa.literal_column("0"), self.is_suspect(task)
 
     def order_by(self, task: Any) -> Sequence[Any]:
-        """The order in which suspects are claimed."""
-        return self.width(task).desc(), task.run_at, task.id
+        """The order in which suspects are claimed, which is that of the index `rescued`."""
+        return task.run_at, task.id
 
-    def before(self, task: Any, width: Any, position: Any) -> Condition:
-        """The SQL that a suspect is claimed before one of a given width and (run_at, id)."""
-        same = (self.width(task) == width) & (sa.tuple_(task.run_at, task.id) < position)
-        return sa.or_(self.width(task) > width, same)
+    def before(self, task: Any, position: Any) -> Condition:
+        """The SQL that a suspect is claimed before one with a given (run_at, id)."""
+        earlier: Condition = sa.tuple_(task.run_at, task.id) < position
+        return earlier
 
     def explain(self, facts: ClaimFacts, _zone: tzinfo) -> Iterator[Explanation]:
         """Name the runners that it lost, and how many suspects run together."""

@@ -6,6 +6,10 @@ runners, or one before its last attempt. Suspects run in groups of a width that 
 A suspect that has run for the proof time makes room for the next one, and a suspect that a living runner settles is
 cleared.
 
+The order. The suspect that has been due for the longest time starts next, as soon as its group allows it. Suspects that
+have been due for less time start beside it, and never before it, so that each suspect waits only for the older ones: a
+steady flow of new suspects delays none.
+
 The bound. n innocents and c killers become suspects of one runner with k slots. A killer takes at most 15 innocents
 along in a group of 16, at most 3 in a group of 4, and none alone. So there are at most
 
@@ -79,10 +83,12 @@ class Ask(NamedTuple):
     Args:
         limit: maximum number of tasks.
         width: the least width that they must have.
+        among: of the suspects of at least this width, the oldest `limit` are considered.
     """
 
     limit: int
     width: int
+    among: int = ALONE
 
 
 class Proof(NamedTuple):
@@ -106,7 +112,7 @@ class Proof(NamedTuple):
 
 
 def first(unproven: Iterable[Suspect], room: int) -> Ask:
-    """The next suspect to claim: one that may run beside the unproven ones.
+    """The next suspect to claim: the oldest one, if it may run beside the unproven ones; otherwise none.
 
     Args:
         unproven: suspects that keep their place.
@@ -125,11 +131,11 @@ def more(unproven: Iterable[Suspect], width: int, room: int) -> Ask:
 
     Args:
         unproven: suspects that keep their place, with that one.
-        width: of that one; there are none of a greater width.
+        width: of that one.
         room: free slots.
     """
     widths = [suspect.width for suspect in unproven]
-    return Ask(max(0, min(room, min([width, *widths]) - len(widths))), width)
+    return Ask(max(0, min(room, min([width, *widths]) - len(widths))), width, width)
 
 
 def rounds(innocents: int, killers: int = 0, slots: int = WIDTHS[0], attempts: int = 5) -> int:

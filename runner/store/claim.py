@@ -96,7 +96,7 @@ async def claim(
 async def claim_suspect(
     tx: Transaction, who: Claimant, lanes: Mapping[Lane, LanePosition], terms: Mapping[str, HandlerDefaults], ask: Ask
 ) -> list[Claimed]:
-    """Claim due tasks that may have killed their runners, the least suspicious first.
+    """Claim due tasks that may have killed their runners, the oldest first.
 
     Tasks that run beside one that kills its runner are rescued along with it each time. In narrow groups, most of them
     keep their attempts; see runner.policy.suspicion.
@@ -106,10 +106,10 @@ async def claim_suspect(
         who: the runner.
         lanes: the lanes to claim from.
         terms: the defaults of every handler in `lanes`, by name.
-        ask: number and width of the suspects.
+        ask: which suspects.
     """
     prepared = _prepared(tx.tables, tx.driver, "suspects", who.order)
-    return await _claim(tx, prepared, who, lanes, terms, ask.limit, starts=True, width=ask.width)
+    return await _claim(tx, prepared, who, lanes, terms, ask.limit, starts=True, width=ask.width, among=ask.among)
 
 
 async def _claim(
@@ -279,14 +279,17 @@ def first_suspect(tables: Tables, lane: sa.CTE, dialect: Dialect, full: Any = No
     # As a join it would walk every due task of the lanes instead.
     in_lanes = same_lane.offset(NO_JOIN).exists()
     fits = () if full is None else (row.c.tenant.is_(None) | row.c.tenant.not_in(sa.select(full.c.tenant)),)
-    return (
-        sa.select(ctid(row) if dialect.isolates_rows else row.c.id)
+    place, width = ctid(row) if dialect.isolates_rows else row.c.id, isolation.width(row.c)
+    oldest = (
+        sa.select(place.label("place"), width.label("width"))
         .where(*CLAIM_POLICY.suspects(row.c, _scope(tables)), in_lanes, *fits)
-        .where(isolation.width(row.c) >= sa.bindparam("width", type_=sa.Integer))
+        .where(width >= sa.bindparam("among", type_=sa.Integer))
         .order_by(*isolation.order_by(row.c))
         .limit(LIMIT)
         .with_for_update(skip_locked=True, of=row)
+        .subquery("oldest")
     )
+    return sa.select(oldest.c.place).where(oldest.c.width >= sa.bindparam("width", type_=sa.Integer))
 
 
 def _alive(runner: sa.Table) -> sa.ColumnElement[bool]:

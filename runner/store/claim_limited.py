@@ -22,6 +22,7 @@ from runner.model.task import Claimed
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.policy.lanes import Lane, LanePosition
+from runner.policy.suspicion import ALONE
 from runner.store.claim import (
     LANE_COLUMNS,
     LIMIT,
@@ -127,7 +128,7 @@ async def claim_limited(
 async def claim_limited_suspect(
     tx: Transaction, who: Claimant, lanes: LimitedLanes, terms: Mapping[str, HandlerDefaults], width: int
 ) -> list[Claimed]:
-    """Claim at most one suspect from lanes with limits; see `claim_suspect`.
+    """Claim the oldest suspect from lanes with limits, if it has the width; see `claim_suspect`.
 
     Args:
         tx: a writing transaction.
@@ -141,7 +142,11 @@ async def claim_limited_suspect(
     if not part:
         return []
     full = sorted({tenant for lane in part for tenant in ledger.full_tenants(lane)})
-    values = claim_values(who, 1, starts=True) | tx.dialect.parameters("full", {"tenant": full}) | {"width": width}
+    values = (
+        claim_values(who, 1, starts=True)
+        | tx.dialect.parameters("full", {"tenant": full})
+        | {"width": width, "among": ALONE}
+    )
     prepared = _prepared(tx.tables, tx.driver, "suspects")
     claimed = await claim_rows(tx, prepared, values | _Claim(tx, ledger, lanes, terms, {}).lane_parameters(part))
     ledger.count(claimed)

@@ -64,7 +64,7 @@ class Trial:
         self.lost = dict.fromkeys(range(innocents + killers), 2)
         self.ended: dict[int, int] = {}
         self.rounds = self.widest = 0
-        self._draw = random.Random(seed)
+        self._age = dict(zip(self.lost, random.Random(seed).sample(range(len(self.lost)), len(self.lost)), strict=True))
 
     def run(self) -> None:
         while self.lost:
@@ -82,7 +82,7 @@ class Trial:
                     self.ended[task] = self.lost.pop(task)
 
     def _group(self) -> list[int]:
-        queue = sorted(self.lost, key=lambda task: (-self._width(task), self._draw.random()))
+        queue = sorted(self.lost, key=self._age.__getitem__)
         unproven: list[Suspect] = []
         group: list[int] = []
         while queue and (ask := first(unproven, self.slots - len(group))).limit and self._width(queue[0]) >= ask.width:
@@ -90,9 +90,9 @@ class Trial:
             taken = [head]
             unproven.append(Suspect(self._width(head), 0.0))
             beside = more(unproven, self._width(head), self.slots - len(group) - 1)
-            while queue and len(taken) <= beside.limit and self._width(queue[0]) >= beside.width:
-                taken.append(queue.pop(0))
-                unproven.append(Suspect(self._width(taken[-1]), 0.0))
+            taken += [task for task in queue if self._width(task) >= beside.width][: beside.limit]
+            unproven += [Suspect(self._width(task), 0.0) for task in taken[1:]]
+            queue = [task for task in queue if task not in taken]
             group += taken
         return group
 

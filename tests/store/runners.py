@@ -70,11 +70,10 @@ class Runner:
         self.lanes.advance(lanes, claimed, limit)
         return claimed
 
-    async def claim_suspect(self, limit: int = 1, width: int = 1) -> list[Claimed]:
+    async def claim_suspect(self, limit: int = 1, width: int = 1, among: int = 1) -> list[Claimed]:
         await self.survey()
-        return await self.database.write_single(
-            claim_suspect, self.who, self.lanes.known, self.terms, Ask(limit, width)
-        )
+        ask = Ask(limit, width, among)
+        return await self.database.write_single(claim_suspect, self.who, self.lanes.known, self.terms, ask)
 
     async def settle(self, *settlements: Settlement) -> Settled:
         return await self.database.write(settle, self.id, settlements)

@@ -240,22 +240,35 @@ async def test_suspects_come_one_at_a_time_and_only_of_known_handlers(database: 
     assert [[task.id for task in claimed] for claimed in taken] == [[id] for id in ours] + [[]]
 
 
-async def test_the_least_suspicious_come_first_and_only_those_that_may_run_beside_so_many(
+SUSPECTS = {
+    "alone": {"rescues": 4, "attempt": 4},
+    "narrow": {"rescues": 3, "attempt": 3},
+    "wide": {"rescues": 2, "attempt": 2},
+}
+
+
+async def put_suspects(database: Database, *names: str) -> list[int]:
+    ids = await put_many(database, len(names), max_attempts=9)
+    for task_id, name in zip(ids, names, strict=True):
+        await edit(database, task_id, **SUSPECTS[name])
+    return ids
+
+
+async def test_the_oldest_suspect_comes_first_and_only_if_its_group_allows_it(
     database: Database, runner: Runner
 ) -> None:
-    narrow, alone, wide, last = await put_many(database, 4, max_attempts=9)
-    for task_id, values in {
-        narrow: {"rescues": 3, "attempt": 3},
-        alone: {"rescues": 4, "attempt": 4},
-        wide: {"rescues": 2, "attempt": 2},
-        last: {"rescues": 2, "attempt": 8},
-    }.items():
-        await edit(database, task_id, **values)
-    assert await runner.claim_suspect(9, width=17) == []
-    assert [task.id for task in await runner.claim_suspect(9, width=16)] == [wide]
-    assert [task.id for task in await runner.claim_suspect(9, width=4)] == [narrow]
+    """Otherwise a steady flow of new suspects would starve those that lost more runners."""
+    alone, wide, narrow = await put_suspects(database, "alone", "wide", "narrow")
+    assert await runner.claim_suspect(1, width=2) == [], "the oldest one runs alone, and no other one overtakes it"
     assert [task.id for task in await runner.claim_suspect(1)] == [alone]
-    assert [task.id for task in await runner.claim_suspect(1)] == [last]
+    assert await runner.claim_suspect(1, width=17) == []
+    assert [task.id for task in await runner.claim_suspect(1, width=2)] == [wide]
+    assert [task.id for task in await runner.claim_suspect(1, width=4)] == [narrow]
+
+
+async def test_only_suspects_of_wide_groups_are_claimed_beside_another(database: Database, runner: Runner) -> None:
+    _, first, _, second = await put_suspects(database, "alone", "wide", "narrow", "wide")
+    assert [task.id for task in await runner.claim_suspect(9, width=16, among=16)] == [first, second]
 
 
 @pytest.mark.parametrize("max_attempts", [2, 3, 4, 5, 9])

@@ -71,8 +71,7 @@ async def suspects_ahead(tx: Transaction, id: int, cap: int) -> Count:
     own, row = tx.tables.task.alias("own"), tx.tables.task.alias("before")
     position = [sa.select(own.c[name]).where(own.c.id == id).scalar_subquery() for name in ("run_at", "id")]
     suspects = sa.select(row.c.id).where(*CLAIM_POLICY.suspects(row.c, ClaimScope(tx.tables)))
-    width = sa.select(CLAIM_POLICY.isolation.width(own.c)).where(own.c.id == id).scalar_subquery()
-    earlier = CLAIM_POLICY.isolation.before(row.c, width, sa.tuple_(*position))
+    earlier = CLAIM_POLICY.isolation.before(row.c, sa.tuple_(*position))
     count = sa.select(sa.func.count()).select_from(suspects.where(earlier).limit(cap + 1).subquery())
     return capped(int(await tx.scalar(count)), cap)
 

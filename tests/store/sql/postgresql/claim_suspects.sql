@@ -88,56 +88,59 @@ WHERE
     task.ctid = any(
         array(
             (
-                SELECT due.ctid
-                FROM task AS due
-                WHERE
-                    due.state = 'waiting'
-                    AND due.run_at <= statement_timestamp()
-                    AND due.rescues > 0
-                    AND (
-                        due.rescues >= 2
-                        OR due.rescues = 1
-                        AND due.attempt > 0
-                        AND due.max_attempts IS NOT NULL
-                        AND due.attempt + 1 >= due.max_attempts
-                    )
-                    AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
-                    AND due.attempt != 1000000000
-                    AND due.fence != 1000000000000000000
-                    AND (due.expires_at <= statement_timestamp()) IS NOT true
-                    AND (
-                        due.order_key IS NULL
-                        OR NOT (
-                            EXISTS (
-                                SELECT 1
-                                FROM task AS earlier
-                                WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                SELECT oldest.place
+                FROM (
+                    SELECT
+                        due.ctid AS place,
+                        CASE WHEN (due.rescues >= 4 OR due.max_attempts - due.attempt <= 1) THEN 1 WHEN (due.rescues >= 3 OR due.max_attempts - due.attempt <= 2) THEN 4 ELSE 16 END AS width
+                    FROM task AS due
+                    WHERE
+                        due.state = 'waiting'
+                        AND due.run_at <= statement_timestamp()
+                        AND due.rescues > 0
+                        AND (
+                            due.rescues >= 2
+                            OR due.rescues = 1
+                            AND due.attempt > 0
+                            AND due.max_attempts IS NOT NULL
+                            AND due.attempt + 1 >= due.max_attempts
+                        )
+                        AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
+                        AND due.attempt != 1000000000
+                        AND due.fence != 1000000000000000000
+                        AND (due.expires_at <= statement_timestamp()) IS NOT true
+                        AND (
+                            due.order_key IS NULL
+                            OR NOT (
+                                EXISTS (
+                                    SELECT 1
+                                    FROM task AS earlier
+                                    WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                                )
+                            )
+                            AND NOT (
+                                EXISTS (
+                                    SELECT 1
+                                    FROM task AS rival
+                                    WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                                )
                             )
                         )
-                        AND NOT (
+                        AND (
                             EXISTS (
-                                SELECT 1
-                                FROM task AS rival
-                                WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                                SELECT lane.number
+                                FROM lane
+                                WHERE due.queue = lane.queue AND due.handler = lane.handler
+                                LIMIT ALL
+                                OFFSET 0
                             )
                         )
-                    )
-                    AND (
-                        EXISTS (
-                            SELECT lane.number
-                            FROM lane
-                            WHERE due.queue = lane.queue AND due.handler = lane.handler
-                            LIMIT ALL
-                            OFFSET 0
-                        )
-                    )
-                    AND CASE WHEN (due.rescues >= 4 OR due.max_attempts - due.attempt <= 1) THEN 1 WHEN (due.rescues >= 3 OR due.max_attempts - due.attempt <= 2) THEN 4 ELSE 16 END >= :width::INTEGER
-                ORDER BY
-                    CASE WHEN (due.rescues >= 4 OR due.max_attempts - due.attempt <= 1) THEN 1 WHEN (due.rescues >= 3 OR due.max_attempts - due.attempt <= 2) THEN 4 ELSE 16 END DESC,
-                    due.run_at,
-                    due.id
-                LIMIT :limit::INTEGER
-                FOR UPDATE OF due SKIP LOCKED
+                        AND CASE WHEN (due.rescues >= 4 OR due.max_attempts - due.attempt <= 1) THEN 1 WHEN (due.rescues >= 3 OR due.max_attempts - due.attempt <= 2) THEN 4 ELSE 16 END >= :among::INTEGER
+                    ORDER BY due.run_at, due.id
+                    LIMIT :limit::INTEGER
+                    FOR UPDATE OF due SKIP LOCKED
+                ) AS oldest
+                WHERE oldest.width >= :width::INTEGER
             )
         )
     )

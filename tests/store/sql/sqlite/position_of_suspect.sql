@@ -34,28 +34,16 @@ FROM (
                 )
             )
         )
-        AND (
-            CASE WHEN ("before".rescues >= 4 OR "before".max_attempts - "before".attempt <= 1) THEN 1 WHEN ("before".rescues >= 3 OR "before".max_attempts - "before".attempt <= 2) THEN 4 ELSE 16 END > (
-                SELECT CASE WHEN (own.rescues >= 4 OR own.max_attempts - own.attempt <= 1) THEN 1 WHEN (own.rescues >= 3 OR own.max_attempts - own.attempt <= 2) THEN 4 ELSE 16 END AS anon_2
+        AND ("before".run_at, "before".id) < (
+            (
+                SELECT own.run_at
                 FROM task AS own
                 WHERE own.id = :id_1
-            )
-            OR CASE WHEN ("before".rescues >= 4 OR "before".max_attempts - "before".attempt <= 1) THEN 1 WHEN ("before".rescues >= 3 OR "before".max_attempts - "before".attempt <= 2) THEN 4 ELSE 16 END = (
-                SELECT CASE WHEN (own.rescues >= 4 OR own.max_attempts - own.attempt <= 1) THEN 1 WHEN (own.rescues >= 3 OR own.max_attempts - own.attempt <= 2) THEN 4 ELSE 16 END AS anon_2
+            ),
+            (
+                SELECT own.id
                 FROM task AS own
-                WHERE own.id = :id_1
-            )
-            AND ("before".run_at, "before".id) < (
-                (
-                    SELECT own.run_at
-                    FROM task AS own
-                    WHERE own.id = :id_2
-                ),
-                (
-                    SELECT own.id
-                    FROM task AS own
-                    WHERE own.id = :id_3
-                )
+                WHERE own.id = :id_2
             )
         )
     LIMIT :param_1
