@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from runner.client.client import connect, disconnect
     from runner.client.handle import TaskHandle
     from runner.client.handler import TaskHandler, handler
+    from runner.client.inline import unfinished, unfinished_async
     from runner.client.results import results, results_async
     from runner.client.schedule import schedule
     from runner.client.schedules import schedules
@@ -67,6 +68,8 @@ __all__ = [
     "results_async",
     "schedule",
     "schedules",
+    "unfinished",
+    "unfinished_async",
 ]
 
 __getattr__ = lazy_names(
@@ -105,5 +108,7 @@ __getattr__ = lazy_names(
         "results_async": "runner.client.results",
         "schedule": "runner.client.schedule",
         "schedules": "runner.client.schedules",
+        "unfinished": "runner.client.inline",
+        "unfinished_async": "runner.client.inline",
     },
 )

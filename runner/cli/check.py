@@ -7,6 +7,7 @@ from enum import StrEnum
 from shlex import quote
 from typing import NamedTuple
 
+from runner.cli.check_payloads import check_against
 from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_unchecked
 from runner.cli.exit_codes import Exit
 from runner.cli.handlers import Modules, load_handlers
@@ -73,18 +74,28 @@ class Finding(NamedTuple):
     code: int = Exit.ERROR
 
 
-async def check(*, handlers: Modules = (), json: bool = False, connection: Connection = DEFAULT_CONNECTION) -> int:
+async def check(
+    *,
+    handlers: Modules = (),
+    against: str | None = None,
+    json: bool = False,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
     """Check the installation and advise on problems.
 
     Checks the settings and their origins, the handlers, the database, its tables,
     clock and history, the runners, tasks that no runner takes, and pauses.
-    It changes nothing. The exit code is 0 when nothing is wrong.
+    It changes nothing. The exit code is 0 when nothing is wrong. With --against, checks
+    only whether the waiting tasks fit new code.
 
     Args:
+        against: A module with new code: names the waiting tasks that would fail with it.
         handlers: A module that defines handlers; may be repeated.
         json: Print one JSON document.
         connection: The database.
     """
+    if against is not None:
+        return await check_against(against, connection, json=json)
     settings = connection.settings(handlers=handlers or None)
     if not json:
         print_table(SETTINGS, settings.describe())

@@ -96,6 +96,24 @@ class TaskHandler(Handler, Generic[P, F, R]):
         """Submit many tasks; see Submission.submit_many_async."""
         return task_handles(await get_client().submit_async(self._default_submission.tasks_each(calls)))
 
+    def submit_chunks(self, argument: str, rows: Iterable[Any], size: int, **others: Any) -> list[TaskHandle[R]]:
+        """Submit many rows as few tasks; see Submission.submit_chunks."""
+        return self._default_submission.submit_chunks(argument, rows, size, **others)
+
+    async def submit_chunks_async(
+        self, argument: str, rows: Iterable[Any], size: int, **others: Any
+    ) -> list[TaskHandle[R]]:
+        """Submit many rows as few tasks; see Submission.submit_chunks."""
+        return await self._default_submission.submit_chunks_async(argument, rows, size, **others)
+
+    def call_or_submit(self, *args: P.args, **kwargs: P.kwargs) -> R | TaskHandle[R]:
+        """Run the handler now, and submit a task only if it fails; see Submission.call_or_submit."""
+        return self._default_submission.call_or_submit(*args, **kwargs)
+
+    async def call_or_submit_async(self, *args: P.args, **kwargs: P.kwargs) -> R | TaskHandle[R]:
+        """Run the handler now, and submit a task only if it fails; see Submission.call_or_submit."""
+        return await self._default_submission.call_or_submit_async(*args, **kwargs)
+
     @cached_property
     def _default_submission(self) -> Submission[P, R]:
         """The submission without options, kept because making one takes as long as the rest of a submit."""

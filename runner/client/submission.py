@@ -1,15 +1,19 @@
 """Submission: a handler with task options, and the ways to submit it."""
 
+from asyncio import to_thread
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.handle import TaskHandle, handles
-from runner.errors import InvalidTask, PayloadTooLarge
+from runner.client.inline import chunks, delay_after, inline_arguments
+from runner.errors import InvalidTask, PayloadTooLarge, WouldBlock
 from runner.handlers.registry import Handler
 from runner.handlers.rules import NO_RULES, Rules
+from runner.model.duration import parse_duration
+from runner.model.outcome import HandlerOutcome
 from runner.model.task import NewTask, SubmitResult
 from runner.model.task_batch import TaskBatch
 
@@ -87,6 +91,74 @@ class Submission(Generic[P, R]):
         tasks, client = self.tasks_each(calls), get_client()
         submitted = client.submit_async(tasks) if self.tx is None else client.submit_within_async(self.tx, tasks)
         return task_handles(await submitted)
+
+    def submit_chunks(self, argument: str, rows: Iterable[Any], size: int, **others: Any) -> list[TaskHandle[R]]:
+        """Submit many rows as few tasks, in one transaction: `load.submit_chunks("rows", rows, 100, account=7)`.
+
+        Args:
+            argument: name of the argument that takes a list of rows.
+            rows: the rows.
+            size: maximum number of rows per task.
+            others: the other arguments, the same for each task.
+
+        Returns:
+            Task handles in the order of the rows.
+
+        Raises:
+            InvalidPayload: rows or other arguments do not match the handler's signature; nothing is submitted.
+            InvalidInput: the size is not positive.
+        """
+        return self.submit_many({argument: chunk, **others} for chunk in chunks(rows, size))
+
+    async def submit_chunks_async(
+        self, argument: str, rows: Iterable[Any], size: int, **others: Any
+    ) -> list[TaskHandle[R]]:
+        """Same as `submit_chunks`, without blocking the event loop."""
+        return await self.submit_many_async({argument: chunk, **others} for chunk in chunks(rows, size))
+
+    def call_or_submit(self, *args: P.args, **kwargs: P.kwargs) -> R | TaskHandle[R]:
+        """Run the handler now, in this thread, and submit a task only if it fails.
+
+        Returns:
+            The result of the handler, or the handle of the task that was submitted because the handler raised an
+            exception, or returned Retry or Snooze.
+
+        Raises:
+            InvalidPayload: the arguments do not match the handler's signature.
+            InvalidInline: the handler needs a resource.
+            Exception: the exception of the handler, if `on_error` gives up after it; Dead.
+        """
+        handler = self.handler
+        if handler.is_async:
+            raise WouldBlock(call="call_or_submit", instead="call_or_submit_async")
+        arguments = inline_arguments(handler, args, kwargs)
+        try:
+            result = handler.function(**arguments)
+        except Exception as error:
+            return self._after(error).submit(*args, **kwargs)
+        if isinstance(result, HandlerOutcome):
+            return self._after(result).submit(*args, **kwargs)
+        return cast("R", result)
+
+    async def call_or_submit_async(self, *args: P.args, **kwargs: P.kwargs) -> R | TaskHandle[R]:
+        """Same as `call_or_submit`, on an event loop; a plain function runs in a thread."""
+        handler = self.handler
+        arguments = inline_arguments(handler, args, kwargs)
+        try:
+            called = handler.function(**arguments) if handler.is_async else to_thread(handler.function, **arguments)
+            result = await called
+        except Exception as error:
+            return await self._after(error).submit_async(*args, **kwargs)
+        if isinstance(result, HandlerOutcome):
+            return await self._after(result).submit_async(*args, **kwargs)
+        return cast("R", result)
+
+    def _after(self, outcome: Exception) -> "Submission[P, R]":
+        """Return the submission of the task that follows a failed inline call."""
+        delay = delay_after(self.handler, outcome)
+        if delay is None:
+            return self
+        return replace(self, task=self.task._replace(run_at=None, delay=parse_duration(delay).total_seconds()))
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """Make the task that `submit` would submit, with a validated payload, to pass to `batch`."""

@@ -1,0 +1,119 @@
+"""Inline: run a handler now, and store a task only if it fails; split many rows into tasks; find unfinished tasks."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from runner.client.client import get_client, refuse_event_loop
+from runner.client.handle import TaskHandle
+from runner.errors import InvalidInput
+from runner.handlers.context import Context
+from runner.handlers.notes import AttemptLogger, MemoryNotes
+from runner.handlers.registry import Handler
+from runner.model.outcome import Dead, Delay, HandlerOutcome, Retry, Snooze
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from runner.db.transaction import Transaction
+
+log = logging.getLogger("runner.task")
+
+T = TypeVar("T")
+
+MOST_UNFINISHED = 1_000
+"""Maximum number of handles that `unfinished` returns."""
+
+
+class InvalidInline(InvalidInput):
+    """Handler {handler!r} cannot run inline: {why}."""
+
+
+def inline_arguments(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call as a runner would pass them, validated and with a Context without a runner.
+
+    Raises:
+        InvalidPayload: the arguments do not match the handler's signature.
+        InvalidInline: the handler needs a resource, which only a runner opens.
+    """
+    if handler.resources:
+        names = ", ".join(sorted(handler.resources))
+        raise InvalidInline(handler=handler.name, why=f"only a runner opens its resources: {names}")
+    return handler.bind(handler.signature.encode(args, kwargs), lambda: _context(handler))
+
+
+def _context(handler: Handler) -> Context:
+    notes = MemoryNotes()
+    logger = AttemptLogger(log, {"handler": handler.name}, notes)
+    return Context(0, None, 1, 1, 0, None, logger, handler=handler.name, notes=notes)
+
+
+def delay_after(handler: Handler, outcome: Exception) -> Delay | None:
+    """Decide about the end of an inline call: return the delay of the task to store, or None to store it due now.
+
+    Args:
+        handler: the handler.
+        outcome: its exception, or the Retry, Dead or Snooze that it returned.
+
+    Raises:
+        Exception: the call failed for good: the exception itself, or Dead.
+    """
+    verdict = outcome if isinstance(outcome, HandlerOutcome) else handler.judge(outcome)
+    if isinstance(verdict, Dead):
+        raise outcome
+    log.warning("%s failed inline, storing a task: %s: %s", handler.name, type(outcome).__name__, outcome)
+    return verdict.delay if isinstance(verdict, (Retry, Snooze)) else None
+
+
+def chunks(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Split rows into lists of a size; the last one may be shorter.
+
+    Raises:
+        InvalidInput: the size is not positive.
+    """
+    if size < 1:
+        raise InvalidInput(why=f"the size of a chunk is {size}; it must be at least 1")
+    iterator = iter(rows)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def unfinished(handler: Handler | str, key: str) -> list[TaskHandle[Any]]:
+    """Find the unfinished tasks of a handler with a business key: waiting, blocked or running.
+
+    Args:
+        handler: the handler or its name.
+        key: the business key, as in `options(key=...)`.
+
+    Returns:
+        Handles of the oldest 1,000 tasks, in the order of submission; empty if none is unfinished.
+
+    Raises:
+        DatabaseUnavailable: the database cannot be reached.
+        WouldBlock: called on an event loop: await `unfinished_async` there.
+    """
+    refuse_event_loop("unfinished")
+    handles: list[TaskHandle[Any]] = _find(handler, key).result()
+    return handles
+
+
+async def unfinished_async(handler: Handler | str, key: str) -> list[TaskHandle[Any]]:
+    """Same as `unfinished`, on an event loop."""
+    from asyncio import wrap_future
+
+    found: asyncio.Future[list[TaskHandle[Any]]] = wrap_future(_find(handler, key))
+    return await found
+
+
+def _find(handler: Handler | str, key: str) -> Any:
+    name = handler.name if isinstance(handler, Handler) else handler
+    return get_client().run(lambda database: database.read(_live, name, key))
+
+
+async def _live(tx: "Transaction", handler: str, key: str) -> list[TaskHandle[Any]]:
+    import sqlalchemy as sa
+
+    task = tx.tables.task.c
+    statement = sa.select(task.id).where(task.key == key, task.handler == handler).order_by(task.id)
+    return [TaskHandle(row.id) for row in await tx.rows(statement.limit(MOST_UNFINISHED))]
