@@ -284,8 +284,8 @@ async def _attempts(tx: Transaction, last: int) -> None:
             ended = NOW - timedelta(seconds=minutes * 60 * nth / number)
             rows.append(
                 {
-                    "task_id": last - 1000 + nth if group == 0 else nth + 1,
-                    "fence": 1 + group,
+                    "task_id": last + 1 + nth % 126 if group == 0 else last + 130 + nth % 10,
+                    "fence": 200 + 10_000 * group + nth,
                     "attempt": 1 + nth % 4,
                     "queue": queue,
                     "handler": handler,
@@ -301,6 +301,19 @@ async def _attempts(tx: Transaction, last: int) -> None:
                     "delay": 60.0,
                 }
             )
+    for nth in range(1, 3):  # one task with every failed attempt of its own
+        ended = NOW - timedelta(minutes=24 - 6 * nth)
+        rows.append(
+            rows[0]
+            | {
+                "task_id": last - 1 - 3918 // 2,
+                "fence": 100 + nth,
+                "attempt": nth,
+                "started_at": ended - timedelta(seconds=30),
+                "ended_at": ended,
+                "verb": "retry",
+            }
+        )
     await tx.execute(sa.insert(tx.tables.attempt), rows)
 
 

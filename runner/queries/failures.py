@@ -157,3 +157,70 @@ def _failures(row: Any) -> Failures:
         traceback=text(row["traceback"]),
         task_id=row["task_id"],
     )
+
+
+BUCKETS = 20
+"""Parts of a period in a trend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The attempts of one failure group by place.
+
+    Args:
+        versions: attempts by version of the runner; an unregistered runner has no version.
+        hosts: attempts by host.
+        numbers: attempts by their number: first, second, later.
+    """
+
+    versions: dict[str, int]
+    hosts: dict[str, int]
+    numbers: dict[str, int]
+
+
+async def trends(tx: Transaction, since: datetime, until: datetime, window: int = WINDOW) -> dict[str, list[int]]:
+    """Count the failed attempts of each failure group over time.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        since: the start of the period, aware.
+        until: its end, aware.
+        window: maximum number of attempts to read, latest first.
+
+    Returns:
+        For each fingerprint the attempts in BUCKETS equal parts of the period, the first part first.
+    """
+    attempt = tx.tables.attempt.c
+    latest = sa.select(attempt.fingerprint, attempt.ended_at).where(attempt.ended_at >= since)
+    rows = await tx.rows(latest.order_by(attempt.ended_at.desc()).limit(window))
+    length, counts = until - since, dict[str, list[int]]()
+    for fingerprint, ended_at in rows:
+        if (at := moment(ended_at)) is not None:
+            place = min(max(int((at - since) / length * BUCKETS), 0), BUCKETS - 1)
+            counts.setdefault(as_text(fingerprint), [0] * BUCKETS)[place] += 1
+    return counts
+
+
+async def shares(tx: Transaction, fingerprint: str, since: datetime, window: int = WINDOW) -> Shares:
+    """Count the attempts of one failure group by version, host and number.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        fingerprint: the failure group.
+        since: include only attempts that ended at or after this time, aware.
+        window: maximum number of attempts to read, latest first.
+    """
+    attempt, runner = tx.tables.attempt, tx.tables.runner
+    columns = (attempt.c.host, attempt.c.attempt, attempt.c.runner_id)
+    latest = sa.select(*columns, attempt.c.fingerprint).where(attempt.c.ended_at >= since)
+    recent = latest.order_by(attempt.c.ended_at.desc()).limit(window).subquery()
+    joined = recent.outerjoin(runner, recent.c.runner_id == runner.c.id)
+    groups = (recent.c.host, recent.c.attempt, runner.c.version)
+    statement = sa.select(*groups, sa.func.count()).select_from(joined).where(recent.c.fingerprint == fingerprint)
+    result = Shares({}, {}, {})
+    for host, number, version, count in await tx.rows(statement.group_by(*groups)):
+        place = {1: "first", 2: "second"}.get(number, "later")
+        for counts, name in ((result.versions, version), (result.hosts, host), (result.numbers, place)):
+            if name is not None:
+                counts[as_text(name)] = counts.get(as_text(name), 0) + count
+    return result

@@ -5,19 +5,22 @@ Widgets accept only the output of `line`, `block` and the cells below, and draw 
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
-from runner.model.task import Shown
+from runner.model.task import Shown, State
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from runner.text.sanitize import CUT, clean, state_text
 from tasktui.render.theme import content_style
 
 MAX_LINE = 400
+
+LATE = timedelta(minutes=5)
+"""A ready task that is due for longer waits too long."""
 
 _MODULE = re.compile(r"^(?:[a-z_]\w*\.)+(?=[A-Z]\w*(?:: |$))")
 
@@ -85,20 +88,50 @@ def task_line(task: TaskRow, at: datetime, *, ended: bool = False, gone: bool = 
     """
     cancel_mark = "!" if task.cancel_requested else ""
     state_cell = state(task.shown)
+    quiet = "faint" if ended or gone else ""
+    used_up = task.max_attempts is not None and task.attempt >= task.max_attempts
+    tried = "dead" if used_up and task.shown is Shown.DEAD else "retrying" if task.attempt > 1 else "muted"
+    when, role = when_text(task, at)
+    reason = brief(task.remark)
+    kind, colon, rest = reason.partition(": ")
+    error = ((kind, quiet or "text"), (colon + rest, quiet or "muted"))
     return RenderedRow(
         (
-            Cell(str(task.id)),
+            Cell(str(task.id), "text"),
             Cell("gone", "faint") if gone else Cell(f"{state_cell.text}{cancel_mark}", state_cell.style),
-            Cell(line(task.queue)),
-            Cell(line(task.handler)),
-            Cell(line(task.key)),
-            Cell(formatting.attempts(task.attempt, task.max_attempts)),
-            Cell(formatting.distance(task.relevant_time, at)),
-            Cell(formatting.since(task.submitted_at, at)),
-            Cell(brief(task.remark)),
+            Cell(line(task.queue), quiet or "muted"),
+            handler_cell(line(task.handler), quiet or "text"),
+            Cell(line(task.key) if task.key else "", quiet or "text"),
+            Cell(formatting.attempts(task.attempt, task.max_attempts), quiet or tried),
+            Cell(when, quiet or role),
+            Cell(formatting.since(task.submitted_at, at), quiet or "muted"),
+            Cell(reason, quiet or "muted", error if colon else None),
         ),
         struck=ended or gone,
     )
+
+
+def handler_cell(name: str, spec: str = "text") -> Cell:
+    """A sanitized handler name: its module is muted, its function is not."""
+    module, dot, function = name.rpartition(".")
+    return Cell(name, spec, ((module + dot, "muted"), (function, spec)) if dot else None)
+
+
+def when_text(task: TaskRow, at: datetime) -> tuple[str, str]:
+    """The most relevant time of a task in words, and its role: `for 41s`, `due 9m`, `in 2m31s`, `4m ago`."""
+    moment = task.relevant_time
+    if task.state is State.BLOCKED:
+        return "", "muted"
+    if moment is None:
+        return formatting.NOTHING, "faint"
+    if task.state.final:
+        return formatting.distance(moment, at), "muted"
+    if task.state is State.RUNNING:
+        return f"for {formatting.since(moment, at)}", str(task.shown)
+    if moment <= at:
+        late = task.shown is Shown.RETRYING or at - moment > LATE
+        return f"due {formatting.since(moment, at)}", "retrying" if late else "muted"
+    return formatting.distance(moment, at), "text"
 
 
 def brief(error: str | None) -> str:

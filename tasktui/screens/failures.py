@@ -1,8 +1,10 @@
 """FailuresScreen: failed attempts, grouped by fingerprint."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
+from statistics import median
 from typing import Any, ClassVar
 
 from textual import on
@@ -13,39 +15,63 @@ from textual.widget import Widget
 from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.queries.failures import Failures, failures
+from runner.queries.failures import Failures, Shares, failures, shares, trends
+from runner.queries.reports import MinuteFlow
+from runner.queries.reports import per_minute as read_per_minute
 from runner.text import formatting
-from runner.text.redact import mask
-from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget
 from tasktui.actions.targets import Targets
-from tasktui.render.plot import compact
-from tasktui.render.render import Cell, ListColumn, RenderedRow, block, brief, content, line
+from tasktui.data.overview import MINUTE, per_minute
+from tasktui.render.code import error_rows
+from tasktui.render.plot import Span, area, compact, framed, gauge, nice, resampled, sparkline, time_axis
+from tasktui.render.render import Cell, ListColumn, RenderedRow, brief, fitted, handler_cell, line
+from tasktui.render.rows import BLANK, Part, Row, beside, fit, heading, rule
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
-from tasktui.widgets.canvas import TextBlock
+from tasktui.session.cache import TtlCache
+from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 
 SPANS = (timedelta(hours=1), timedelta(days=1), timedelta(days=30))
 
+LABELS = ("1 h", "24 h", "30 days")
+FILTERS = ("1h", "1d", "30d")
+"""The spans as people and filters write them."""
+
+TREND = 14
+"""Cells of the sparkline of a group."""
+
 COLUMNS = (
+    ListColumn("TREND", TREND),
     ListColumn("COUNT", 7, right=True),
-    ListColumn("NOW/m", 5, right=True),
+    ListColumn("SHARE", 10, drop=4),
+    ListColumn("/MIN", 5, right=True),
     ListColumn("TASKS", 6, right=True, drop=2),
     ListColumn("DEAD", 6, right=True),
     ListColumn("FIRST", 7, right=True, drop=1),
     ListColumn("LAST", 7, right=True),
-    ListColumn("HANDLER", 14, grow=1),
-    ListColumn("ERROR", 24, grow=4),
+    ListColumn("HANDLER AND ERROR", 24, grow=1),
 )
+
+SHARES_EVERY = 5.0
+"""Seconds to cache the shares of a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureGroups:
-    """The failure groups at one moment."""
+    """The failure groups at one moment.
+
+    Args:
+        at: the database's time.
+        groups: the groups, largest first.
+        trends: attempts of each group over the span.
+        flows: counts per minute over the span; empty for the longest one.
+    """
 
     at: datetime
     groups: tuple[Failures, ...]
+    trends: Mapping[str, Sequence[int]]
+    flows: tuple[MinuteFlow, ...]
 
 
 class FailuresScreen(LiveScreen):
@@ -53,47 +79,59 @@ class FailuresScreen(LiveScreen):
 
     ABOUT = (
         "Failed attempts grouped by handler and error, with numbers, ids and quoted values masked. The most frequent "
-        "group is first. NOW/m is the rate per minute over the last ten minutes, DEAD the attempts that left their "
+        "group is first. /MIN is the rate per minute over the last ten minutes, DEAD the attempts that left their "
         "task dead. Enter lists the tasks of a group. R, T and D act on all its tasks, H pauses its handler."
     )
+    OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [
         *action_bindings(ActionTarget.TASKS, ActionTarget.HANDLER),
         Binding("s", "span", "Span"),
+        Binding("f", "unfold", "Unfold"),
     ]
 
     def __init__(self) -> None:
         super().__init__(Targets(task_filter=self._task_filter, handler=self._handler))
         self._span = 1
         self._groups: dict[str, Failures] = {}
+        self._shares: dict[str, Shares] = {}
+        self._share_cache = TtlCache[Shares](SHARES_EVERY)
+        self._unfold = False
 
     def parts(self) -> Iterable[Widget]:
-        """Return the groups, and an example of the group under the cursor."""
-        yield TextBlock(id="about")
+        """Return a plot, the groups, and the group under the cursor."""
+        yield Canvas(id="plot")
         yield Table[str](COLUMNS, id="groups")
-        yield VerticalScroll(TextBlock(id="example"), id="trace")
+        yield VerticalScroll(Canvas(id="example"), id="trace")
 
     def request(self) -> object:
         """Return the time span."""
         return self._span
 
     async def read(self) -> object:
-        """Read the groups."""
-        return await self.session.read(_groups, SPANS[self._span])
+        """Read the groups, and the shares of the one under the cursor."""
+        snapshot = await self.session.read(_groups, self._span)
+        group = self._group()
+        if group is not None:
+            ask = partial(self.session.read, shares, group.fingerprint, snapshot.at - SPANS[self._span])
+            found = await self._share_cache.get((group.fingerprint, self._span), ask)
+            self._shares = {group.fingerprint: found}
+        return snapshot
 
     def show(self, snapshot: Any) -> None:
         """Show the groups."""
         self._groups = {group.fingerprint: group for group in snapshot.groups}
-        groups = self._groups
-        self.query_one("#groups", Table).show(tuple(groups), lambda key: group_line(groups[key], snapshot.at))
-        span = ("hour", "day", "month")[self._span]
-        self.query_one("#about", TextBlock).set_text(
-            content((f" {count_noun(len(groups), 'failure group')} in the last {span} (s changes the span)", "muted"))
-        )
+        groups, width, height = self._groups, self.size.width, self.size.height
+        count = sum(group.count.number for group in groups.values())
+        self.query_one("#plot", Canvas).draw(_upper(snapshot, self._span, self.session.zone, width, height))
+        table = self.query_one("#groups", Table)
+        table.styles.height = max(3, min(len(groups) + 1, height // 3))
+        render = partial(group_line, at=snapshot.at, trends=snapshot.trends, total=count)
+        table.show(tuple(groups), lambda key: render(groups[key]))
         self._show_example()
 
     def command_words(self) -> Sequence[object]:
         """Return the command that lists the same groups."""
-        return ["failures", f"since:{('1h', '1d', '30d')[self._span]}"]
+        return ["failures", f"since:{FILTERS[self._span]}"]
 
     def action_span(self) -> None:
         """Switch to the next time span."""
@@ -106,12 +144,22 @@ class FailuresScreen(LiveScreen):
         self.session.filter_text = str(filter_of_group(group))
         self.app.switch_mode("tasks")
 
+    def action_unfold(self) -> None:
+        """Show or fold the frames of libraries."""
+        self._unfold = not self._unfold
+        self._show_example()
+
     @on(Table.CursorMoved)
     def _show_example(self) -> None:
         group = self._group()
-        text = "" if group is None else group.traceback or f"{group.error_type}: {group.message}"
-        title = f"latest: task {group.task_id}" if group else ""
-        self.query_one("#example", TextBlock).set_text(content((f"{title}\n", "bold"), block(mask(text))))
+        rows: list[Row] = []
+        if group is not None:
+            found = self._shares.get(group.fingerprint)
+            if found is None:
+                self.feed.hurry()
+            at = self._snapshot.at if isinstance(self._snapshot, FailureGroups) else datetime.now(UTC)
+            rows = detail(group, found, at, max(40, self.size.width - 3), unfold=self._unfold)
+        self.query_one("#example", Canvas).draw(rows)
 
     def _task_filter(self) -> Filter | None:
         group = self._group()
@@ -130,22 +178,107 @@ def filter_of_group(group: Failures) -> Filter:
     return Filter((Term("failure", Operator.EQ, group.fingerprint),))
 
 
-def group_line(group: Failures, at: datetime) -> RenderedRow:
-    """Render a failure group as a row."""
+def group_line(group: Failures, at: datetime, trends: Mapping[str, Sequence[int]], total: int) -> RenderedRow:
+    """Render a failure group as a row.
+
+    Args:
+        group: the group.
+        at: the database's time.
+        trends: attempts over the span by fingerprint.
+        total: attempts of all groups.
+    """
+    hot = group.rate >= 1
+    trend = sparkline(trends.get(group.fingerprint, (0,)), TREND, "trouble" if hot else "spark")
+    share = group.count.number / total if total else 0.0
+    bar = gauge([(share, "dead" if hot else "spark")], 9)
+    error = brief(f"{group.error_type}: {group.message}")
+    kind, colon, rest = error.partition(": ")
+    name = handler_cell(line(group.handler))
+    named = name.parts or ((name.text, "text"),)
+    cause: tuple[Part, ...] = (*named, ("  ", ""), (kind, "strong" if hot else "text"), (f"{colon}{rest}", "muted"))
     return RenderedRow(
         (
-            Cell(str(group.count)),
-            Cell(compact(group.rate), "bold" if group.recent else "muted"),
-            Cell(str(group.tasks)),
-            Cell(str(group.dead), "dead" if group.dead else "muted"),
-            Cell(formatting.since(group.first, at)),
-            Cell(formatting.since(group.last, at)),
-            Cell(line(group.handler)),
-            Cell(brief(f"{group.error_type}: {group.message}")),
+            Cell("".join(text for text, _ in trend), "spark", tuple(trend)),
+            Cell(str(group.count), "bold strong" if hot else "text"),
+            Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
+            Cell(compact(group.rate), "bold dead" if hot else "muted" if group.rate else "faint"),
+            Cell(f"{group.tasks:,}", "text"),
+            Cell(f"{group.dead:,}", "dead" if group.dead else "faint"),
+            Cell(formatting.since(group.first, at), "muted"),
+            Cell(formatting.since(group.last, at), "muted"),
+            Cell("".join(text for text, _ in cause), "text", cause),
         )
     )
 
 
-async def _groups(tx: Transaction, span: timedelta) -> FailureGroups:
+def finding(group: Failures, found: Shares | None, at: datetime) -> list[Part]:
+    """A group in one sentence: since when, and what its attempts have in common."""
+    since = formatting.since(group.first, at)
+    parts: list[Part] = [(f"{group.count.of('attempt')} of {group.tasks:,} tasks in {since}. ", "bold strong")]
+    if found is None:
+        return parts
+    for counts, word in ((found.versions, "version"), (found.hosts, "host")):
+        if len(counts) == 1:
+            parts.append((f"Only {word} {line(next(iter(counts)), 40)}. ", "text"))
+        elif counts:
+            name, number = max(counts.items(), key=lambda item: item[1])
+            share = number / sum(counts.values())
+            text = f"{round(share * 100)} % on {line(name, 40)}. " if share >= 0.8 else f"On {len(counts)} {word}s. "
+            parts.append((text, "muted"))
+    return parts
+
+
+def detail(group: Failures, found: Shares | None, at: datetime, width: int, *, unfold: bool) -> list[Row]:
+    """The group under the cursor: the finding, shares, and one traceback."""
+    title: list[Part] = [(f"{brief(f'{group.error_type}: {group.message}')}", "bold strong")]
+    note: list[Part] = [("fingerprint ", "muted"), (line(group.fingerprint, 12), "text")]
+    rows: list[Row] = [rule(title, width, note), fit([(" ", ""), *finding(group, found, at)], width), BLANK]
+    shared: list[Row] = []
+    left = 46
+    for word, counts in (
+        (("version", found.versions), ("host", found.hosts), ("attempt", found.numbers)) if found else ()
+    ):
+        total = sum(counts.values())
+        for index, (name, number) in enumerate(sorted(counts.items(), key=lambda item: -item[1])[:3]):
+            share = number / total
+            label = fitted(word if not index else "", 9)
+            bar = gauge([(share, "dead" if share >= 0.9 and len(counts) > 1 else "spark")], 16)
+            figure = (f"{round(share * 100):>4} %", "text")
+            shared.append([(f" {label}", "muted"), (fitted(line(name), 12), "text"), (" ", ""), *bar, figure])
+    latest: list[Part] = [("latest: task ", "muted"), (str(group.task_id), "text")]
+    trace_width = width - left - 3 if width >= 100 else width
+    trace = error_rows(group.error_type, group.message, group.traceback, trace_width, reveal=False, unfold=unfold)
+    trace = [*trace, BLANK, latest]
+    if width < 100:
+        return [*rows, *shared, *([BLANK] if shared else []), *trace]
+    bordered: list[Row] = [[("│ ", "line"), *row] for row in trace]
+    return [*rows, *beside(shared, bordered, left, 1)]
+
+
+def _upper(data: FailureGroups, span: int, zone: tzinfo, width: int, height: int) -> list[Row]:
+    """The plot of failed attempts, where there is room, and the title of the groups."""
+    count = sum(group.count.number for group in data.groups)
+    groups = f"{len(data.groups)} group{'' if len(data.groups) == 1 else 's'}"
+    figure: list[Part] = [(f"{count:,}", "bold dead" if count else "muted"), (f" in {groups}", "muted")]
+    title = rule([heading(f"FAILED ATTEMPTS, LAST {LABELS[span].upper()}")], width, figure)
+    if width < 100 or height < 34:
+        return [title]
+    room = width - 7
+    end = data.at.replace(second=0, microsecond=0)
+    step = max(1, SPANS[span] // timedelta(minutes=60))
+    minutes = per_minute(data.flows, end, lambda flow: flow.failed, SPANS[span] // MINUTE)
+    sums = [sum(minutes[place : place + step]) / step for place in range(0, len(minutes), step)]
+    values = resampled(sums, room)
+    usual, top = median(sums) if sums else 0.0, nice(max([*values, 5]))
+    rows = framed(area(values, 6, lambda value: "failed" if value > max(3 * usual, 1) else "spark", top=top), top)
+    axis = time_axis(Span(end - SPANS[span], end, zone), room)
+    order: list[Part] = [("by count, same cause together", "muted")]
+    return [title, *rows, axis, BLANK, rule([heading("GROUPS")], width, order)]
+
+
+async def _groups(tx: Transaction, span: int) -> FailureGroups:
     at = await clock(tx)
-    return FailureGroups(at, tuple(await failures(tx, since=at - span)))
+    since = at - SPANS[span]
+    groups = tuple(await failures(tx, since=since))
+    flows = tuple(await read_per_minute(tx, since, at + MINUTE)) if span < len(SPANS) - 1 else ()
+    return FailureGroups(at, groups, await trends(tx, since, at) if groups else {}, flows)

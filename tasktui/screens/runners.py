@@ -1,14 +1,14 @@
 """RunnersScreen: the registered runners and their running tasks."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, ClassVar
 
 from textual import on
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
-from textual.content import Content
 from textual.widget import Widget
 
 from runner.db.transaction import Transaction, clock
@@ -16,32 +16,39 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.filter.sort import Sort, SortField
 from runner.model.task import State
-from runner.queries.runners import RunnerRow
+from runner.queries.reports import Flow, results_by_runner
+from runner.queries.reports import totals as read_totals
+from runner.queries.runners import RunnerRow, busy_slots
 from runner.queries.runners import runners as read_runners
 from runner.queries.task_list.page import page
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
-from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget
 from tasktui.actions.targets import Targets
-from tasktui.render.render import Cell, ListColumn, RenderedRow, content, line, lines
+from tasktui.render.plot import compact, gauge, slot_row
+from tasktui.render.render import Cell, ListColumn, RenderedRow, fitted, line, widths
+from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule, width_of
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
-from tasktui.widgets.canvas import TextBlock
+from tasktui.screens.side_panels import colours_of
+from tasktui.session.cache import TtlCache
+from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 
 COLUMNS = (
-    ListColumn("RUNNER", 7, right=True),
-    ListColumn("HOST", 12, grow=2),
-    ListColumn("PID", 7, right=True, drop=2),
-    ListColumn("STATE", 14, grow=1),
-    ListColumn("SILENT", 7, right=True),
-    ListColumn("SLOTS", 9, right=True),
-    ListColumn("UP", 7, right=True, drop=1),
-    ListColumn("VERSION", 8, drop=3),
-    ListColumn("HANDLERS", 12, grow=3),
+    ListColumn("  RUNNER", 24),
+    ListColumn("VERSION", 9, drop=3),
+    ListColumn("UP", 6, right=True, drop=2),
+    ListColumn("SLOTS BY HANDLER", 24, grow=1),
+    ListColumn("USED", 8, right=True),
+    ListColumn("DONE/MIN", 8, right=True, drop=1),
+    ListColumn("FAILED", 7, right=True, drop=4),
+    ListColumn("SEEN", 20, right=True),
 )
 
+
+USUAL_EVERY = 30.0
+"""Seconds to cache the usual run times."""
 
 LONGEST = Sort(SortField.CLAIMED_AT, descending=False)
 
@@ -51,11 +58,23 @@ MOST_TASKS = 50
 
 @dataclass(frozen=True, slots=True)
 class Workforce:
-    """The runners at one moment, and the tasks of one of them, longest running first."""
+    """The runners at one moment.
+
+    Args:
+        at: the database's time.
+        runners: all registered runners.
+        tasks: the tasks of the runner under the cursor, longest running first.
+        slots: running tasks of each runner by handler.
+        results: results of the last ten minutes by runner.
+        p95: 95th percentile of the run time of each handler in the last hour, in seconds.
+    """
 
     at: datetime
     runners: tuple[RunnerRow, ...]
     tasks: tuple[TaskRow, ...]
+    slots: Mapping[int, Mapping[str, int]]
+    results: Mapping[int, Flow]
+    p95: Mapping[str, float]
 
 
 class RunnersScreen(LiveScreen):
@@ -63,20 +82,24 @@ class RunnersScreen(LiveScreen):
 
     ABOUT = (
         "All registered runners, including lost ones, and the tasks that the runner under the cursor has claimed, "
-        "longest running first. SILENT is the time since the last heartbeat. Enter lists the tasks. L drains the "
-        "runner: it finishes its tasks and exits. S changes how many tasks it runs concurrently."
+        ""
+        "longest running first. FAILED is the share of failed attempts in the last ten minutes. Enter lists the tasks. "
+        "L drains the runner: it finishes its tasks and exits. S changes how many tasks it runs concurrently."
     )
+    OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = action_bindings(ActionTarget.RUNNER)
 
     def __init__(self) -> None:
         super().__init__(Targets(runner=self.runner))
         self._runners: dict[int, RunnerRow] = {}
+        self._usual = TtlCache[dict[str, float]](USUAL_EVERY)
 
     def parts(self) -> Iterable[Widget]:
         """Return the runners, and the tasks of the runner under the cursor."""
-        yield TextBlock(id="about")
+        yield Canvas(id="about")
         yield Table[int](COLUMNS, id="runners")
-        yield VerticalScroll(TextBlock(id="claimed"), id="trace")
+        yield Canvas(id="legend")
+        yield VerticalScroll(Canvas(id="claimed"), id="trace")
 
     def request(self) -> object:
         """Return the runner under the cursor."""
@@ -84,20 +107,26 @@ class RunnersScreen(LiveScreen):
 
     async def read(self) -> object:
         """Read the runners."""
-        return await self.session.read(_workforce, self._cursor)
+        usual = await self._usual.get(None, partial(self.session.read, _usual_times))
+        return replace(await self.session.read(_workforce, self._cursor), p95=usual)
 
     def show(self, snapshot: Any) -> None:
         """Show the runners."""
-        self._runners = runners = {runner.id: runner for runner in snapshot.runners}
-        self.query_one("#runners", Table).show(tuple(runners), lambda id: runner_line(runners[id], snapshot.at))
+        data: Workforce = snapshot
+        self._runners = runners = {runner.id: runner for runner in data.runners}
+        width, height = self.size
+        colours = colours_of(data.slots)
+        bar = slot_width(width)
+        table = self.query_one("#runners", Table)
+        table.styles.height = max(3, min(len(runners) + 1, height - 14 if height > 30 else height // 2))
+        table.show(tuple(runners), lambda id: runner_line(runners[id], data, colours, bar))
         if self.session.target.isdecimal() and int(self.session.target) in runners:
-            self.query_one("#runners", Table).move_to(int(self.session.target))
+            table.move_to(int(self.session.target))
         self.session.target = ""
-        alive = sum(runner.alive for runner in runners.values())
-        hint = "" if runners else "; start one with: runner work -H package.module"
-        about = f" {alive} alive, {len(runners) - alive} lost{hint}"
-        self.query_one("#about", TextBlock).set_text(content((about, "muted")))
-        self.query_one("#claimed", TextBlock).set_text(lines(claimed_lines(self.runner(), snapshot.tasks, snapshot.at)))
+        self.query_one("#about", Canvas).draw([totals_row(data, width), BLANK])
+        self.query_one("#legend", Canvas).draw([BLANK, *legend_rows(colours, width), BLANK] if height >= 30 else [])
+        rows = claimed_rows(self.runner(), data, max(40, width - 3))
+        self.query_one("#claimed", Canvas).draw(rows)
 
     def command_words(self) -> Sequence[object]:
         """Return the command that lists the same runners."""
@@ -122,45 +151,140 @@ class RunnersScreen(LiveScreen):
         self.app.switch_mode("tasks")
 
 
-def runner_line(runner: RunnerRow, at: datetime) -> RenderedRow:
-    """Render a runner as a row."""
-    state = "● alive" if runner.alive else "✖ lost"
+def slot_width(width: int) -> int:
+    """The cells of the column of slots."""
+    columns = [column for column in COLUMNS if column.title == "SLOTS BY HANDLER"]
+    shown = widths(COLUMNS, width - 3)
+    return shown[COLUMNS.index(columns[0])]
+
+
+def totals_row(data: Workforce, width: int) -> Row:
+    """Runners alive and silent, and the slots in use."""
+    alive = [runner for runner in data.runners if runner.alive]
+    lost = len(data.runners) - len(alive)
+    if not data.runners:
+        hint: list[Part] = [(" 0 alive, 0 lost", "muted"), ("; start one with: ", "muted")]
+        return fit([*hint, ("runner work -H package.module", "bold strong")], width)
+    busy, capacity = (sum(getattr(runner, name) for runner in alive) for name in ("running_tasks", "capacity"))
+    share = busy / capacity if capacity else 0.0
+    left: list[Part] = [(f"  {len(alive)}", "bold succeeded"), (" alive, ", "muted")]
+    left += [(str(lost), "bold lost" if lost else "muted"), (" lost   ", "muted")]
+    left += [(f"{busy:,}", "bold running"), (f" of {capacity:,} slots busy   ", "muted")]
+    left += [
+        *gauge([(share, "retrying" if share >= 1 else "running")], 30),
+        (f"  {round(share * 100)} %", "bold strong"),
+    ]
+    late = [runner for runner in alive if runner.heartbeat_age > runner.lease]
+    right: list[Part] = []
+    if late:
+        soonest = min(runner.lease for runner in late)
+        right = [(f"next lease ends in {formatting.age(soonest)} ", "lost")]
+    return ends(left, right, width)
+
+
+def legend_rows(colours: Mapping[str, int], width: int) -> list[Row]:
+    """The colours of the handlers."""
+    row: list[Part] = [(" ", "")]
+    rows: list[Row] = []
+    for name, colour in colours.items():
+        parts: list[Part] = [(" ■ ", f"handler@{colour}"), (f"{line(name, 30)} ", "muted")]
+        if width_of([*row, *parts]) > width:
+            rows.append(row)
+            row = [(" ", "")]
+        row += parts
+    return [*rows, row] if len(row) > 1 else rows
+
+
+def runner_line(runner: RunnerRow, data: Workforce, colours: Mapping[str, int], bar: int) -> RenderedRow:
+    """Render a runner as a row.
+
+    Args:
+        runner: the runner.
+        data: the figures of all runners.
+        colours: colour of each handler.
+        bar: cells of the slots.
+    """
+    flow = data.results.get(runner.id, Flow())
+    name = f"{line(runner.host)}:{runner.pid}"
+    sign, role = ("●", "succeeded") if runner.alive else ("◌", "bold lost")
+    title: tuple[Part, ...] = ((f"{sign} ", role), (name, "text" if runner.alive else "bold lost"))
+    age = formatting.age(runner.heartbeat_age)
+    seen = Cell(f"{age} ago", "faint")
+    if not runner.alive:
+        seen = Cell(f"lost, silent {age}", "bold lost")
+    elif runner.heartbeat_age > runner.lease:
+        seen = Cell(f"silent {age}, lease {formatting.age(runner.lease)}", "bold lost")
+    elif runner.command:
+        seen = Cell(line(runner.command), "bold retrying")
+    blocks = slot_row(data.slots.get(runner.id, {}), runner.capacity, bar, colours)
+    attempts = flow.failed + flow.succeeded
+    failing = attempts >= 10 and flow.failed >= attempts * 0.9
+    failed = f"{round(flow.failed / attempts * 100)} %" if attempts else ""
     return RenderedRow(
         (
-            Cell(str(runner.id)),
-            Cell(line(runner.host)),
-            Cell(str(runner.pid)),
-            Cell(
-                f"{state}, {line(runner.command)}" if runner.command else state,
-                "succeeded" if runner.alive else "bold dead",
-            ),
-            Cell(formatting.age(runner.heartbeat_age)),
-            Cell(f"{runner.running_tasks}/{runner.capacity}"),
-            Cell(formatting.since(runner.started_at, at)),
-            Cell(line(runner.version)),
-            Cell(line(", ".join(runner.handlers))),
+            Cell(f"{sign} {name}", "text", title),
+            Cell(line(runner.version), "muted"),
+            Cell(formatting.since(runner.started_at, data.at), "muted"),
+            Cell("".join(text for text, _ in blocks), "running", tuple(blocks)),
+            Cell(f"{runner.running_tasks}/{runner.capacity}", "text"),
+            Cell(compact(flow.ended / 10), "text" if flow.ended else "faint"),
+            Cell(failed, "bold dead" if failing else "muted" if flow.failed else "faint"),
+            seen,
         )
     )
 
 
-def claimed_lines(runner: RunnerRow | None, tasks: Sequence[TaskRow], at: datetime) -> Iterator[Content]:
-    """Render the claimed tasks of a runner, with their run time so far."""
+def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[Row]:
+    """The claimed tasks of a runner, with their run time against the 95th percentile of their handlers."""
     if runner is None:
-        return
-    more = f", the {len(tasks)} longest running" if len(tasks) < runner.running_tasks else ""
-    yield content((f"runner {runner.id}: {count_noun(runner.running_tasks, 'claimed task')}{more}", "bold"))
+        return []
+    tasks = data.tasks
+    more = f", the {len(tasks)} longest" if len(tasks) < runner.running_tasks else ""
+    title: list[Part] = [heading(f"{line(runner.host, 30)}:{runner.pid} RUNS {runner.running_tasks}")]
+    queues = ", ".join(runner.queues) if runner.queues else "all"
+    rows: list[Row] = [rule(title, width, [(line(f"runner {runner.id}, queues {queues}{more}", width // 2), "muted")])]
+    bar = max(10, width - 90)
+    if tasks:
+        names = f"{'ID':>10}  {'HANDLER':<24}{'KEY':<20}{'AGAINST ITS P95':<{bar + 2}}"
+        rows.append(fit([(f"{names}{'RUNNING':>9}{'P95':>9}{'ATTEMPT':>9}", "muted")], width))
     for task in tasks:
-        cancel = "  cancel requested" if task.cancel_requested else ""
-        attempt = f"attempt {formatting.attempts(task.attempt, task.max_attempts)}"
-        about = f"{line(task.handler, 40)}  {line(task.key, 40)}  {attempt}"
-        yield content(f"{formatting.since(task.claimed_at, at):>8}  {task.id}  {about}{cancel}")
+        length = (data.at - task.claimed_at).total_seconds() if task.claimed_at else 0.0
+        p95 = data.p95.get(task.handler)
+        slow = p95 is not None and length > p95
+        share = min(length / p95, 1.0) if p95 else 0.0
+        cancel: list[Part] = [("  cancel requested", "retrying")] if task.cancel_requested else []
+        tried = formatting.attempts(task.attempt, task.max_attempts)
+        rows.append(
+            fit(
+                [
+                    *[(f"{task.id:>10}  ", "muted"), *handler(task.handler, 23), (" ", "")],
+                    *[(fitted(line(task.key) if task.key else "", 19), "text"), (" ", "")],
+                    *[*gauge([(share, "retrying" if slow else "running")], bar), ("  ", "")],
+                    (f"{formatting.age(length):>9}", "retrying" if slow else "text"),
+                    (f"{formatting.duration(p95) if p95 is not None else '':>9}", "faint"),
+                    (f"{tried:>9}", "muted"),
+                    *cancel,
+                ],
+                width,
+            )
+        )
+    return rows
 
 
 async def _workforce(tx: Transaction, runner_id: int | None) -> Workforce:
     runners = tuple(await read_runners(tx))
     runner_id = runners[0].id if runner_id is None and runners else runner_id
     tasks = await _claimed_tasks(tx, runner_id) if runner_id is not None else []
-    return Workforce(await clock(tx), runners, tuple(tasks))
+    at = await clock(tx)
+    results = await results_by_runner(tx, at - timedelta(minutes=10))
+    return Workforce(at, runners, tuple(tasks), await busy_slots(tx), results, {})
+
+
+async def _usual_times(tx: Transaction) -> dict[str, float]:
+    """The 95th percentile of the run time of each handler in the last hour, in seconds."""
+    at = await clock(tx)
+    totals = await read_totals(tx, at - timedelta(hours=1), at + timedelta(minutes=1))
+    return {total.handler: total.p95 for total in totals if total.p95 is not None}
 
 
 async def _claimed_tasks(tx: Transaction, runner_id: int) -> list[TaskRow]:

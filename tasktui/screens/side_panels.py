@@ -1,5 +1,6 @@
 """The panels of the overview about runners, failures, long runs and changes."""
 
+from collections.abc import Mapping
 from zlib import crc32
 
 from runner.queries.runners import RunnerRow
@@ -14,10 +15,10 @@ HANDLER_COLOURS = 8
 """Colours of handlers in the bars of slots."""
 
 
-def colours_of(data: Overview) -> dict[str, int]:
+def colours_of(slots: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
     """The number of the colour of each running handler, by the hash of its name; neighbours differ if possible."""
     chosen: dict[str, int] = {}
-    for name in sorted({name for counts in data.slots.values() for name in counts}):
+    for name in sorted({name for counts in slots.values() for name in counts}):
         place = crc32(name.encode()) % HANDLER_COLOURS
         free = [number % HANDLER_COLOURS for number in range(place, place + HANDLER_COLOURS)]
         chosen[name] = next((number for number in free if number not in chosen.values()), place)
@@ -37,7 +38,7 @@ def runners(view: View, width: int, most: int) -> list[Row]:
     listed = list(data.runners)
     if registered > most:
         listed = sorted(listed, key=lambda runner: runner.alive)[: most - 1]
-    colours = colours_of(data)
+    colours = colours_of(data.slots)
     rows += [_runner(runner, data, colours, width) for runner in listed]
     if len(listed) < registered:
         rows.append(
@@ -73,7 +74,7 @@ def legend(view: View, width: int) -> list[Row]:
     """The colours of the handlers in the bars of slots."""
     rows: list[Row] = []
     row: list[Part] = [(" ", "")]
-    for name, colour in colours_of(view.data).items():
+    for name, colour in colours_of(view.data.slots).items():
         parts: list[Part] = [("■ ", f"handler@{colour}"), (f"{line(name, 30)}  ", "muted")]
         if width_of([*row, *parts]) > width:
             rows.append(row)

@@ -7,19 +7,18 @@ from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
-from textual.widgets import Static
 
 from runner.db.transaction import clock
 from runner.queries.task.detail import TaskDetail, task_detail
 from runner.queries.task_list.row import TaskRow
 from tasktui.actions import perform
 from tasktui.actions.targets import Targets
-from tasktui.data.task_detail import detail_lines
+from tasktui.data.task_panels import screen
 from tasktui.messages import RevealRecorded
-from tasktui.render.render import content, lines
 from tasktui.screens.actions import TASK_TARGETS, action_bindings
 from tasktui.screens.live import LiveScreen
 from tasktui.screens.why import open_why
+from tasktui.widgets.canvas import Canvas
 
 
 class TaskScreen(LiveScreen):
@@ -27,13 +26,13 @@ class TaskScreen(LiveScreen):
 
     ABOUT = (
         "The task opened with enter or :task ID. Secrets are masked; v reveals them and records that in the audit. A "
-        "long payload is folded; f unfolds it."
+        "long payload and the frames of libraries are folded; f unfolds them."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         *action_bindings(*TASK_TARGETS),
         Binding("w", "why", "Why"),
         Binding("v", "reveal", "Reveal"),
-        Binding("f", "fold", "Fold or unfold the payload", show=False),
+        Binding("f", "fold", "Unfold"),
         Binding("escape", "back", "Back to the list", show=False),
     ]
 
@@ -44,13 +43,14 @@ class TaskScreen(LiveScreen):
 
     def parts(self) -> Iterable[Widget]:
         """Return one scrollable text."""
-        hint = " No task is open: press enter in the task list, or type :task ID"
-        yield VerticalScroll(Static(content((hint, "muted"))), id="story")
+        canvas = Canvas(id="detail")
+        canvas.rows = ([(" No task is open: press enter in the task list, or type :task ID", "muted")],)
+        yield VerticalScroll(canvas, id="story")
 
     def on_screen_resume(self) -> None:
         """Show the id of the open task until its detail is read."""
         if self._detail is None and self.session.task_id is not None:
-            self.query_one("#story Static", Static).update(content((f" Task {self.session.task_id} ...", "muted")))
+            self.query_one("#detail", Canvas).draw([[(f" Task {self.session.task_id} ...", "muted")]])
 
     def request(self) -> object:
         """Return the id of the open task."""
@@ -120,5 +120,6 @@ class TaskScreen(LiveScreen):
 
     def _draw(self) -> None:
         if self._detail is not None:
-            text = detail_lines(self._detail, self.session.zone, reveal=self._reveal, unfold=self._unfold)
-            self.query_one("#story Static", Static).update(lines(text))
+            canvas = self.query_one("#detail", Canvas)
+            width = max(40, self.size.width - 3)
+            canvas.draw(screen(self._detail, self.session.zone, width, reveal=self._reveal, unfold=self._unfold))

@@ -96,20 +96,22 @@ class Keys(Canvas):
         look, change, console = self._groups
         if narrow:
             look, change, console = look[:FEW_KEYS], change[:FEW_KEYS], console[:1]
-        right = self._caps(console, 0 if narrow else 1, narrow=False)
-        left: list[tuple[Part, str]] = []
+        right = [part for hint in console for part in _cap(hint, narrow=False)]
+        left: list[list[tuple[Part, str]]] = [[((" ", ""), "")]]
         if self._message is not None:
-            left = [((f" {self._message[0]} ", self._message[1]), "")]
+            left.append([((f"{self._message[0]} ", self._message[1]), "")])
         else:
-            left = self._caps(look, 1, narrow=narrow)
+            left += [_cap(hint, narrow=narrow) for hint in look]
         if change:
-            left += [(SEPARATOR, ""), ((" ", ""), ""), *self._caps(change, 1, narrow=narrow)]
+            left += [[(SEPARATOR, ""), ((" ", ""), "")], *(_cap(hint, narrow=narrow) for hint in change)]
             if any(hint.locked for hint in change):
-                left.append(((":write unlocks", "italic faint"), ""))
-        while left and _width(left) + _width(right) + 1 > width:
-            left.pop()
-        gap: list[tuple[Part, str]] = [((" " * (width - _width(left) - _width(right)), ""), "")]
-        parts = [*left, *gap, *right]
+                left.append([((":write unlocks", "italic faint"), "")])
+        while len(left) > 1 and sum(map(_width, left)) + _width(right) + 1 > width:
+            # The note at the end says more than the last key; help lists every key.
+            del left[-2 if left[-1][0][0][0].startswith(":write") and len(left) > 2 else -1]
+        flat = [part for group in left for part in group]
+        gap: list[tuple[Part, str]] = [((" " * (width - _width(flat) - _width(right)), ""), "")]
+        parts = [*flat, *gap, *right]
         self._places = []
         place = 0
         for part, action in parts:
@@ -119,13 +121,10 @@ class Keys(Canvas):
             place = end
         return fit([part for part, _ in parts], width)
 
-    def _caps(self, hints: Sequence[KeyHint], space: int, *, narrow: bool) -> list[tuple[Part, str]]:
-        parts: list[tuple[Part, str]] = [((" " * space, ""), "")] if space and hints else []
-        for hint in hints:
-            label = hint.label.split()[0] if narrow and hint.label else hint.label
-            parts += [(part, hint.action) for part in cap(hint.key, label, locked=hint.locked)]
-            parts.append(((" ", ""), ""))
-        return parts
+
+def _cap(hint: KeyHint, *, narrow: bool) -> list[tuple[Part, str]]:
+    label = hint.label.split()[0] if narrow and hint.label else hint.label
+    return [*((part, hint.action) for part in cap(hint.key, label, locked=hint.locked)), ((" ", ""), "")]
 
 
 def _width(parts: Sequence[tuple[Part, str]]) -> int:

@@ -12,7 +12,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tasktui.render.render import GAP, Cell, ListColumn, RenderedRow, fitted, widths
-from tasktui.render.rows import Part, strip_of, width_of
+from tasktui.render.rows import Part, fit, strip_of, width_of
 from tasktui.render.theme import current, style
 
 K = TypeVar("K", bound=Hashable)
@@ -187,9 +187,9 @@ class Table(ScrollView, Generic[K], can_focus=True):
         room = self.scrollable_content_region.width  # without the scroll bar
         row: list[Part] = list(signs)
         for column, width, cell in zip(self.columns, widths(self.columns, room - GUTTER), cells, strict=False):
-            if width and cell.parts is not None and width_of(cell.parts) <= width:
-                padding = (" " * (width - width_of(cell.parts)), "")
-                row += [padding, *cell.parts] if column.right else [*cell.parts, padding]
+            if width and cell.parts is not None:
+                padding = (" " * max(0, width - width_of(cell.parts)), "")
+                row += [padding, *cell.parts] if column.right and padding[0] else fit(cell.parts, width)
             elif width:
                 row.append((fitted(cell.text, width, right=column.right), cell.style))
             if width:

@@ -1,0 +1,296 @@
+"""The panels of one task: headline, sentence, facts, attempts, error, payload, dependencies."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta, tzinfo
+
+from runner.model.task import Shown, State
+from runner.queries.task.detail import TaskDetail, task_fields
+from runner.queries.task.timeline import timeline
+from runner.queries.task_list.row import TaskRow
+from runner.text import formatting
+from runner.text.redact import decode
+from runner.text.sanitize import SIGNS
+from tasktui.render.code import error_rows, payload_line, payload_rows
+from tasktui.render.plot import Span, time_axis
+from tasktui.render.render import brief, fitted, line
+from tasktui.render.rows import BLANK, Part, Row, beside, ends, fit, handler, heading, pill, rule
+
+MOST_ATTEMPTS = 8
+"""Attempts of the chart: the last ones."""
+
+MOST_PLANNED = 3
+FOLDED_ROWS = 14
+"""Rows of a folded payload."""
+
+LEGEND = 36
+"""Cells before the bars of the attempts."""
+
+
+def headline(detail: TaskDetail, width: int) -> Row:
+    """State, id, handler and key; the version at the right."""
+    task = detail.task
+    requested: list[Part] = [("  termination requested", "bold retrying")] if task.cancel_requested else []
+    left = [
+        pill(task.shown),
+        (f"  {task.id}  ", "bold strong"),
+        *handler(task.handler, min(40, len(line(task.handler)))),
+    ]
+    key: list[Part] = [(f"  {line(task.key, 60)}", "strong")] if task.key else []
+    return ends([(" ", ""), *left, *key, *requested], [(f"version {task.version} ", "faint")], width)
+
+
+def sentence(detail: TaskDetail) -> list[Part]:
+    """The state of a task in one sentence: the main clause, and the cause."""
+    task, at = detail.task, detail.at
+    failures, error = len(detail.attempts), brief(detail.error)
+    failed = f" {failures} failed: {error}" if failures and error else ""
+    if task.state.final:
+        return _ending(detail, error if task.shown is not Shown.SUCCEEDED else failed.strip())
+    if task.state is State.WAITING and (held := _held(detail)):
+        return [(f"{_due(task, at)}, but held back: ", "bold strong"), (held, "text")]
+    since, where = formatting.since(task.relevant_time, at), _place(detail)
+    attempt = formatting.attempts(task.attempt, task.max_attempts).replace("/", " of ")
+    again = "again " if task.shown is Shown.RETRYING else ""
+    progress = detail.dependencies.progress or "unknown"
+    main, more = {
+        Shown.RUNNING: (f"Running for {since} on {where}, attempt {attempt}.", failed),
+        Shown.LOST: ("Its runner is lost.", f" {where} is silent; a live runner rescues the task."),
+        Shown.READY: (f"{_due(task, at)}.", f" The next free runner claims it.{failed}"),
+        Shown.BLOCKED: ("Waits for other tasks: ", progress),
+    }.get(task.shown, (f"Runs {again}{formatting.distance(task.run_at, at)}.", failed))
+    return [(main, "strong"), (more, "muted")]
+
+
+def _ending(detail: TaskDetail, reason: str) -> list[Part]:
+    task = detail.task
+    took = f" in {formatting.duration(task.duration)}" if task.duration is not None else ""
+    verb = {Shown.SUCCEEDED: "Succeeded", Shown.DEAD: "Died"}.get(task.shown, "Cancelled")
+    attempt = formatting.attempts(task.attempt, task.max_attempts).replace("/", " of ")
+    text = f"{verb} {formatting.since(task.finished_at, detail.at)} ago{took}, attempt {attempt}."
+    return [(text, "strong"), (f" {reason}", "muted")]
+
+
+def _place(detail: TaskDetail) -> str:
+    if detail.runner is not None:
+        return f"{line(detail.runner.host, 50)}:{detail.runner.pid}"
+    return line(detail.task.host, 60)
+
+
+def _due(task: TaskRow, at: datetime) -> str:
+    if task.run_at is None or task.run_at > at:
+        return f"Due {formatting.distance(task.run_at, at)}"
+    return f"Due for {formatting.since(task.run_at, at)}"
+
+
+def _held(detail: TaskDetail) -> str:
+    """The pause that holds a task back."""
+    for name, pause in (("queue", detail.queue_pause), ("handler", detail.handler_pause)):
+        if pause is not None:
+            place = detail.task.queue if name == "queue" else detail.task.handler
+            why = f": {line(pause.why, 60)}" if pause.why else ""
+            return f"{name} {line(place, 40)} is paused by {line(pause.by, 30)}{why}"
+    return ""
+
+
+def facts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
+    """The fields of a task in columns."""
+    skipped = {"task", "state", "key"}
+    fields = [(name, line(value)) for name, value in task_fields(detail, zone) if name not in skipped]
+    columns = 1 if width < 100 else 2 if width < 180 else 3
+    each = width // columns
+    short = [field for field in fields if len(field[1]) <= each - 15]
+    long = [field for field in fields if len(field[1]) > each - 15]
+    height = -(-len(short) // columns)
+    rows: list[Row] = []
+    for index in range(height):
+        row: list[Part] = []
+        for name, value in short[index::height]:
+            row += fit([(f" {name:<13}", "muted"), (value, "text")], each)
+        rows.append(row)
+    return [*rows, *(fit([(f" {name:<13}", "muted"), (value, "text")], width) for name, value in long)]
+
+
+def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
+    """The attempts as bars over time: failed, running, and planned ones."""
+    task, at = detail.task, detail.at
+    failed = detail.attempts[-MOST_ATTEMPTS:]
+    planned = detail.next_runs[:MOST_PLANNED]
+    if not failed and task.state is not State.RUNNING:
+        return []
+    begins = [one.started_at or one.ended_at for one in failed]
+    begin = min([moment for moment in (*begins, task.claimed_at) if moment], default=at)
+    last = max([at, *planned, *(one.ended_at for one in failed if one.ended_at)])
+    margin = max((last - begin) * 0.04, timedelta(seconds=1))
+    span = Span(begin - margin, last + margin, zone)
+    room = width - LEGEND - 7
+    plan = f"retry plan {line(detail.retry)}" if detail.retry else "retry plan of the handler"
+    rows: list[Row] = [rule([heading("ATTEMPTS")], width, [(plan, "muted")])]
+    for index, one in enumerate(failed):
+        before = failed[index - 1].ended_at if index else None
+        bar = _bar(span, room, (before, one.started_at, one.ended_at), "dead", at)
+        took = formatting.duration(one.duration)
+        rows.append(_attempt(one.attempt, Shown.DEAD, "failed", line(one.host, 14), took, bar))
+    if task.state is State.RUNNING:
+        before = failed[-1].ended_at if failed else None
+        bar = _bar(span, room, (before, task.claimed_at, at), "running", at)
+        took = formatting.since(task.claimed_at, at)
+        rows.append(_attempt(task.attempt, Shown.RUNNING, "running", line(task.host, 14), took, bar))
+    for index, moment in enumerate(planned):
+        before = planned[index - 1] if index else at
+        bar = _bar(span, room, (before, moment, None), "accent", at)
+        rows.append(
+            _attempt(task.attempt + 1 + index, Shown.SCHEDULED, "planned", "", f"{moment.astimezone(zone):%H:%M}", bar)
+        )
+    axis = time_axis(span, room, "", now="")
+    return [*rows, [(" " * (LEGEND), ""), *axis[1:]]]
+
+
+def _attempt(number: int, shown: Shown, word: str, host: str, took: str, bar: Sequence[Part]) -> Row:
+    return [
+        *[(f" {number:>3} ", "muted"), (f"{SIGNS[shown]} {word:<9}", str(shown))],
+        *[(fitted(host, 11), "muted"), (f"{took:>8} ", "text"), ("│", "line"), *bar],
+    ]
+
+
+def _bar(
+    span: Span, width: int, times: tuple[datetime | None, datetime | None, datetime | None], role: str, at: datetime
+) -> list[Part]:
+    """A wait, then a run; a diamond for a planned one, and a line at the current time."""
+    cells: list[Part] = [(" ", "")] * width
+    now = span.column(at, width)
+    if 0 <= now < width:
+        cells[now] = ("┊", "accent")
+    before, begin, end = (
+        None if moment is None else min(max(span.column(moment, width), 0), width - 1) for moment in times
+    )
+    if before is not None and begin is not None:
+        for place in range(before + 1, begin):
+            cells[place] = ("┄", "faint")
+    if begin is not None and end is None:
+        cells[begin] = ("◇", role)
+    elif begin is not None and end is not None:
+        for place in range(begin, max(end, begin) + 1):
+            cells[place] = ("█", role)
+    return cells
+
+
+def error(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
+    """The last error, with its traceback."""
+    if detail.attempts:
+        last = detail.attempts[-1]
+        rows = error_rows(last.error_type, last.message, last.traceback, width, reveal=reveal, unfold=unfold)
+        return [
+            rule([heading(f"ERROR OF ATTEMPT {last.attempt}")], width, [("4", "bold accent"), (" its group", "muted")]),
+            *rows,
+        ]
+    if detail.error:
+        kind, _, message = detail.error.partition(": ")
+        return [rule([heading("ERROR")], width), *error_rows(kind, message, None, width, reveal=reveal, unfold=unfold)]
+    return []
+
+
+def payload(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
+    """The payload, and the result if there is one."""
+    rows: list[Row] = []
+    most = None if unfold else FOLDED_ROWS
+    for name in ("payload", "result"):
+        value = decode(getattr(detail, name), reveal=reveal)
+        if value is not None:
+            note = "secrets shown, v hides" if reveal else "redacted, v reveals"
+            rows += [BLANK] if rows else []
+            rows += [rule([heading(name.upper())], width, [(note, "faint")]), *payload_rows(value, width, most)]
+    return rows
+
+
+def dependencies(detail: TaskDetail, width: int) -> list[Row]:
+    """The tasks that the task waits for, and those that wait for it."""
+    tree = detail.dependencies
+    rows: list[Row] = []
+    for title, lines in tree.sections():
+        rows += [BLANK] if rows else []
+        rows.append(rule([heading(line(title).upper())], width))
+        rows += [fit([(line(text), "text")], width) for text in lines]
+    return rows
+
+
+def history(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool) -> Iterator[Row]:
+    """Every event of the task in order."""
+    yield rule([heading("TIMELINE")], width)
+    for event in timeline(detail, reveal=reveal, zone=zone):
+        when = formatting.distance(event.at, detail.at) if event.at else ""
+        yield fit([(f"{when:>13}  ", "faint"), (line(event.text), "text")], width)
+        role = "dead" if event.kind == "attempt" else "muted"
+        for part in event.details:
+            yield fit([(" " * 15, ""), (line(part), role)], width)
+
+
+def screen(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
+    """Everything about a task."""
+    rows: list[Row] = [headline(detail, width), fit([(" ", ""), *sentence(detail)], width), BLANK]
+    rows += [*facts(detail, zone, width), BLANK]
+    chart = attempts(detail, zone, width) if width >= 80 else []
+    rows += [*chart, BLANK] if chart else []
+    half = (width - 2) * 2 // 5 if width >= 100 else width
+    other = width - half - 2 if width >= 100 else width
+    left = payload(detail, half, reveal=reveal, unfold=unfold)
+    right = error(detail, other, reveal=reveal, unfold=unfold)
+    if width < 100 or not right:
+        left = payload(detail, width, reveal=reveal, unfold=unfold)
+        rows += [*right, *([BLANK] if right else []), *left]
+    else:
+        rows += beside(left, right, half)
+    related = dependencies(detail, width)
+    rows += [BLANK, *related] if related else []
+    rows += [BLANK, *history(detail, zone, width, reveal=reveal)]
+    if detail.next_runs:
+        rows += [BLANK, rule([heading("NEXT RUNS")], width, [("if every attempt fails immediately", "muted")])]
+        rows += [fit([(f" {formatting.exact(run, detail.at, zone)}", "text")], width) for run in detail.next_runs]
+    return rows
+
+
+def preview(detail: TaskDetail, zone: tzinfo, width: int, height: int, *, tall: bool) -> list[Row]:
+    """The task under the cursor of a list, below it or beside it."""
+    hint: list[Part] = [("enter", "bold accent"), (" opens, ", "muted"), ("p", "bold accent"), (" hides", "muted")]
+    task = detail.task
+    title: list[Part] = [
+        (f"{task.id} ", "bold strong"),
+        *handler(task.handler, min(30, len(line(task.handler))), "muted"),
+    ]
+    rows: list[Row] = [
+        rule(title, width, hint),
+        fit([(" ", ""), pill(task.shown), (" ", ""), *sentence(detail)], width),
+        BLANK,
+    ]
+    details: list[Row] = [
+        [(f"  {name:<11}", "muted"), (text, "text")] for name, text in _brief_facts(detail, zone) if text
+    ]
+    value = decode(detail.payload)
+    trouble: list[Row] = []
+    if detail.attempts or detail.error:
+        trouble = error(detail, width if tall else width // 2 - 3, reveal=False, unfold=False)[1:]
+    if tall:
+        rows += [*details, BLANK, *attempts(detail, zone, width), BLANK]
+        rows += [rule([heading("ERROR")], width), *trouble, BLANK] if trouble else []
+        rows += payload(detail, width, reveal=False, unfold=False)
+        related = dependencies(detail, width)
+        rows += [BLANK, *related] if related else []
+        return rows[:height]
+    half = width // 2 - 1
+    right = [*trouble[: height - 5], payload_line(value, half - 3)] if value is not None else trouble
+    bordered = [[("│ ", "line"), *row] for row in right[: height - 3]]
+    return [*rows, *beside(details[: height - 3], bordered, half)][:height]
+
+
+def _brief_facts(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
+    task, at = detail.task, detail.at
+    plan = f", plan {line(detail.retry, 30)}" if detail.retry else ""
+    yield "key", line(task.key, 60) if task.key else ""
+    yield "queue", f"{line(task.queue, 30)}, priority {task.priority}, bucket {detail.bucket}"
+    yield "attempts", f"{formatting.attempts(task.attempt, task.max_attempts).replace('/', ' of ')}{plan}"
+    by = f" by {line(detail.submitted_by, 30)}" if detail.submitted_by else ""
+    yield "submitted", f"{formatting.exact(task.submitted_at, at, zone)}{by}" if task.submitted_at else ""
+    if detail.attempts:
+        last = detail.attempts[-1]
+        ran = formatting.exact(last.started_at, at, zone) if last.started_at else ""
+        yield "last ran", f"{ran} for {formatting.duration(last.duration)} on {line(last.host, 20)}"
+    yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else ""

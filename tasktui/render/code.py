@@ -1,0 +1,166 @@
+"""Code on the screen: tracebacks with the frames of libraries folded, and JSON with colours."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from runner.text.redact import mask
+from tasktui.render.render import block, brief, line
+from tasktui.render.rows import BLANK, Part, Row, fit
+
+FRAME = re.compile(r'^\s*File "(?P<path>.*?)", line (?P<line>\d+)(?:, in (?P<function>.*))?$')
+CHAINED = re.compile(
+    r"\n*(?:The above exception was the direct cause of the following exception"
+    r"|During handling of the above exception, another exception occurred):\n*"
+)
+LIBRARY = ("site-packages", "dist-packages", "/lib/python", "<frozen", "<string>", "/runner/engine/")
+"""Parts of the paths of frames that are not the application's."""
+
+MARKERS = re.compile(r"^\s*[\^~]+\s*$")
+"""A line below the code that underlines its failing part."""
+
+TOKEN = re.compile(
+    r"(?P<json_string>[fbr]?\"[^\"]*\"|[fbr]?'[^']*')"
+    r"|(?P<json_number>\b\d[\d_.]*\b)"
+    r"|(?P<json_literal>\b(?:and|as|async|await|def|class|del|elif|else|except|for|from|if|import|in|is|lambda|not|or"
+    r"|pass|raise|return|try|while|with|yield|None|True|False)\b)"
+    r"|(?P<json_key>\b\w+(?=\())"
+)
+JSON_TOKEN = re.compile(
+    r"(?P<json_key>\"(?:[^\"\\]|\\.)*\"(?=\s*:))|(?P<json_string>\"(?:[^\"\\]|\\.)*\")"
+    r"|(?P<json_number>-?\b\d[\d.eE+-]*)|(?P<json_literal>\b(?:true|false|null)\b)|(?P<muted>[{}\[\],:]+)"
+)
+PATH_PARTS = 3
+"""Folders of a path that are shown, from its end."""
+
+
+class Frame(NamedTuple):
+    """A frame of a traceback.
+
+    Args:
+        path: file of the code.
+        line: line number.
+        function: name of the function.
+        code: the line of code; empty if the traceback has none.
+    """
+
+    path: str
+    line: str
+    function: str
+    code: str
+
+    @property
+    def is_library(self) -> bool:
+        """True if the frame is not the application's."""
+        return any(part in self.path for part in LIBRARY)
+
+    @property
+    def package(self) -> str:
+        """The package of a library frame."""
+        parts = self.path.replace("\\", "/").split("/")
+        for root in ("site-packages", "dist-packages"):
+            if root in parts and parts.index(root) + 1 < len(parts):
+                return parts[parts.index(root) + 1].removesuffix(".py")
+        return "Python"
+
+
+def highlighted(code: str, pattern: re.Pattern[str] = TOKEN) -> list[Part]:
+    """Colour the tokens of a sanitized line."""
+    parts: list[Part] = []
+    place = 0
+    for token in pattern.finditer(code):
+        if token.start() > place:
+            parts.append((code[place : token.start()], "text"))
+        parts.append((token[0], token.lastgroup or "text"))
+        place = token.end()
+    return [*parts, (code[place:], "text")]
+
+
+def error_rows(
+    error_type: str, message: str, trace: str | None, width: int, *, reveal: bool, unfold: bool
+) -> list[Row]:
+    """An error with its traceback.
+
+    Args:
+        error_type: type of the exception.
+        message: its message.
+        trace: the traceback; None if there is none.
+        width: cells.
+        reveal: show secrets.
+        unfold: show the frames of libraries.
+    """
+    title = brief(f"{error_type}: {message.splitlines()[0] if message else ''}")
+    kind, colon, text = title.partition(":")
+    rows: list[Row] = [[(kind, "bold dead"), (mask(f"{colon}{text}", reveal=reveal), "strong")]]
+    if not trace:
+        return rows
+    blocks = CHAINED.split(block(mask(trace, reveal=reveal)))
+    frames = list(_frames(blocks[-1]))
+    if not frames:
+        return [*rows, *(fit([(text, "text")], width) for text in blocks[-1].splitlines())]
+    rows += [BLANK, *_frame_rows(frames, width, unfold=unfold)]
+    for cause in reversed(blocks[:-1]):
+        last = next((text for text in reversed(cause.splitlines()) if text.strip()), "")
+        name, colon, rest = last.strip().partition(":")
+        rows += [BLANK, [("caused by ", "muted"), (name, "retrying"), (f"{colon}{rest}", "text")]]
+    return rows
+
+
+def _frames(trace: str) -> Iterator[Frame]:
+    lines = trace.splitlines()
+    for index, text in enumerate(lines):
+        if found := FRAME.match(text):
+            following = lines[index + 1] if index + 1 < len(lines) else ""
+            code = "" if FRAME.match(following) or MARKERS.match(following) else following.strip()
+            yield Frame(found["path"], found["line"], found["function"] or "", code if following[:1] == " " else "")
+
+
+def _frame_rows(frames: Sequence[Frame], width: int, *, unfold: bool) -> Iterator[Row]:
+    own = [frame for frame in frames if not frame.is_library]
+    failing = own[0] if own else frames[-1]
+    hidden: list[Frame] = []
+    for frame in frames:
+        if frame.is_library and not unfold and own:
+            hidden.append(frame)
+            continue
+        yield from _folded(hidden)
+        hidden = []
+        folder = "/".join(frame.path.split("/")[-PATH_PARTS:])
+        place: list[Part] = [(folder, "text"), (":", "faint"), (frame.line, "json_number")]
+        yield fit([*place, (" in ", "faint"), (frame.function, "json_key")], width)
+        if frame.code and frame is failing:
+            marked = [("▌", "dead"), (f"{frame.line:>5}   ", "bold dead on tint_dead")]
+            code = [(text, f"{spec} on tint_dead") for text, spec in highlighted(frame.code)]
+            yield [*fit([*marked, *code], width - 1), (" ", "on tint_dead")]
+        elif frame.code:
+            yield fit([(f"{frame.line:>6}   ", "faint"), *highlighted(frame.code)], width)
+    yield from _folded(hidden)
+
+
+def _folded(hidden: Sequence[Frame]) -> Iterator[Row]:
+    if hidden:
+        packages = list(dict.fromkeys(frame.package for frame in hidden))
+        names = line(" and ".join(packages[:3]), 60)
+        number = f"{len(hidden)} frame{'' if len(hidden) == 1 else 's'}"
+        yield [(f"{number} of {names} folded, f unfolds", "italic faint")]
+
+
+def payload_rows(value: Any, width: int, most: int | None = None) -> list[Row]:
+    """Decoded JSON over several lines, with colours.
+
+    Args:
+        value: the value, redacted.
+        width: cells.
+        most: maximum number of rows; None for all.
+    """
+    lines = block(json.dumps(value, indent=2, ensure_ascii=False)).split("\n")
+    rows: list[Row] = [fit(highlighted(text, JSON_TOKEN), width) for text in lines[:most]]
+    if most is not None and len(lines) > most:
+        rows.append([(f"{len(lines) - most:,} more lines, f unfolds", "italic faint")])
+    return rows
+
+
+def payload_line(value: Any, width: int) -> Row:
+    """Decoded JSON in one line."""
+    return fit(highlighted(line(json.dumps(value, ensure_ascii=False), 2 * width), JSON_TOKEN), width)
