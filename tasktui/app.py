@@ -1,7 +1,9 @@
 """The Textual application: screens, global keys, commands, and the crash message."""
 
+import asyncio
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,6 +20,7 @@ from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved as views
+from runner.operations.pause import PauseTarget
 from tasktui.commands.parse import parse_command
 from tasktui.commands.run import run_command
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
@@ -26,6 +29,7 @@ from tasktui.render.theme import THEMES, Ascii, suitable
 from tasktui.screens import MODES as SCREENS
 from tasktui.screens import preload
 from tasktui.screens.live import LiveScreen
+from tasktui.session.job import Job
 from tasktui.session.session import Session
 from tasktui.terminal.crash import crash_text
 from tasktui.terminal.key_buffer import KeyBuffer
@@ -36,6 +40,9 @@ PRELOAD_DELAY = 0.2
 
 AUTO = "auto"
 """The name that chooses a theme by the terminal."""
+
+QUIT_CHECK = 0.1
+"""Seconds between checks whether the operation in progress has ended."""
 
 MOST_NOTICES = 50
 """Notices that the console remembers."""
@@ -71,6 +78,7 @@ class Console(KeyBuffer):
         self.session = session
         self.notices: list[str] = []
         self._preloaded = False
+        self._quit_requested = False
         self._ascii = ascii_signs
         for palette in THEMES.values():
             self.register_theme(palette.textual())
@@ -154,6 +162,26 @@ class Console(KeyBuffer):
 
             self.push_screen(HealthScreen(self.session))
 
+    async def action_quit(self) -> None:
+        """Quit; while an operation is in progress, only after a second request, and after its current chunk."""
+        work = self.session.work
+        if work is None:
+            self.exit()
+        elif work.stopping:
+            self.show_notice(f"{work.what} ends with its current chunk, then the console quits")
+        elif not self._quit_requested:
+            self._quit_requested = True
+            text = f"{work.label(time.monotonic())}. Nothing was stopped: q again stops it and quits."
+            self.show_notice(text, bad=True)
+        else:
+            work.stop()
+            self.run_worker(self._quit_after(work), group="quit")
+
+    async def _quit_after(self, work: Job) -> None:
+        while self.session.work is work:
+            await asyncio.sleep(QUIT_CHECK)
+        self.exit()
+
     def action_stop(self) -> None:
         """Stop the operation in progress after its current chunk."""
         if self.session.work is not None:
@@ -169,8 +197,8 @@ class Console(KeyBuffer):
             names = self.session.names | {"view": list(self.views())}
             from tasktui.dialogs.command import CommandScreen
 
-            screen = CommandScreen(names, f"{name} " if name else "")
-            await self.push_screen(screen, self._run_command)
+            screen = CommandScreen(names, self._run_command, f"{name} " if name else "")
+            await self.push_screen(screen)
             screen.set_focus(screen.line)
 
     def action_command_palette(self) -> None:
@@ -185,13 +213,19 @@ class Console(KeyBuffer):
         except InvalidInput:
             return {}
 
-    def _run_command(self, typed: str | None) -> None:
-        if typed is None:
-            return
+    def _run_command(self, typed: str) -> None:
+        """Run a command. The following keys wait for the screen that it opens."""
+        self.hold()
         try:
             run_command(self, parse_command(typed))
         except RunnerError as error:
             self.show_notice(str(error), bad=True)
+        self.call_later(self.release)
+
+    def ask_pause(self, place: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
+        """Ask to pause a queue or a handler, or to resume it, as the keys of the screens do."""
+        if isinstance(self.screen, LiveScreen):
+            self.screen.actions.ask_pause(place, length, reason, resume=resume)
 
     def list_tasks(self, filter_text: str) -> None:
         """Open the task list with a filter."""

@@ -42,6 +42,10 @@ class LockedTask(NamedTuple):
     interruptions: int
     blocked_by: int
     expires_at: datetime | None = None
+    finished_at: datetime | None = None
+    claimed_at: datetime | None = None
+    runner_id: int | None = None
+    duration: float | None = None
 
 
 async def lock_targets(tx: Transaction, verb: str, targets: Iterable[Target]) -> tuple[list[LockedTask], Result]:
@@ -134,6 +138,10 @@ def _held(row: sa.RowMapping) -> LockedTask:
         interruptions=as_int(row["interruptions"]),
         blocked_by=as_int(row.get("blocked_by")),
         expires_at=moment(row["expires_at"]),
+        finished_at=moment(row.get("finished_at")),
+        claimed_at=moment(row["claimed_at"]),
+        runner_id=None if row["runner_id"] is None else as_int(row["runner_id"]),
+        duration=number(row.get("duration")),
     )
 
 

@@ -116,6 +116,9 @@ def _entry(
     restarted = fence if task.fence >= HIGHEST_FENCE else task.fence
     if task.state.final:
         before |= {"state": task.state, "attempt": task.attempt, "rescues": task.rescues, "fence": task.fence}
+        # The new live row forgets these; undo writes them back.
+        ending = {name: getattr(task, name) for name in ("finished_at", "claimed_at", "runner_id", "duration")}
+        before |= {name: value for name, value in ending.items() if value is not None}
         after |= {"state": MOVES["requeue"].target, "attempt": 0, "rescues": 0, "fence": restarted}
         if task.interruptions:
             before |= {"interruptions": task.interruptions}

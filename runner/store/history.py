@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.dialects import DIALECTS, Dialect, by_column
+from runner.db.dialects import DIALECTS, Dialect, by_column, same_id
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
-from runner.db.types import JsonText, db_now, next_version
+from runner.db.types import Instant, JsonText, db_now, next_version
 from runner.model.task import HIGHEST_FENCE, MOVES, State
 from runner.store.minute_statistics import NO_RUNNER, count_successes, took_ms
 
@@ -254,3 +254,29 @@ async def restore(tx: Transaction, back: Sequence[tuple[Any, ...]]) -> None:
     parameters = tx.dialect.parameters("back", by_column(BACK_COLUMNS, back))
     moved = await tx.rows(sa.insert(task).from_select(list(values), rows).returning(task.c.id), parameters)
     await tx.execute(sa.delete(history).where(tx.dialect.one_of(history.c.id, [row.id for row in moved])))
+
+
+RESTORED_COLUMNS: dict[str, Any] = {
+    "id": sa.BigInteger,
+    "run_at": Instant,
+    "finished_at": Instant,
+    "claimed_at": Instant,
+    "runner_id": sa.BigInteger,
+    "duration": sa.Float,
+}
+"""The id of a task, and the values of its former ending."""
+
+
+async def restore_endings(tx: Transaction, endings: Sequence[tuple[Any, ...]]) -> None:
+    """Write the former endings of tasks that returned to the history.
+
+    Args:
+        tx: the transaction that returned them.
+        endings: the values as in RESTORED_COLUMNS; without a `finished_at`, the task keeps the present one.
+    """
+    history = tx.tables.history
+    ending, match = tx.dialect.one_by_one(tx.dialect.rows("ending", RESTORED_COLUMNS), history, same_id)
+    values: dict[str, Any] = {name: ending.c[name] for name in RESTORED_COLUMNS if name not in ("id", "finished_at")}
+    values["finished_at"] = sa.func.coalesce(ending.c.finished_at, history.c.finished_at)
+    statement = sa.update(history).where(match).values(values)
+    await tx.execute(statement, tx.dialect.parameters("ending", by_column(RESTORED_COLUMNS, endings)))

@@ -45,6 +45,7 @@ class Question:
         change: returns the change for the answers: a coroutine, or a bulk change.
         sql: returns the equivalent SQL; None if there is none.
         many: True to offer a limit on the number of tasks.
+        reason: initial text of the reason.
     """
 
     action: Action
@@ -54,6 +55,7 @@ class Question:
     change: Callable[[Confirmation], Coroutine[Any, Any, Notice] | BulkChange]
     sql: ConsentSql | None = None
     many: bool = False
+    reason: str = ""
 
 
 Dialog: TypeAlias = Union[Question, "TaskDetail", Notice]

@@ -1,8 +1,9 @@
 """The interface of the console for commands; avoids an import of the application."""
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
+from runner.operations.pause import PauseTarget
 from tasktui.session.session import Session
 
 
@@ -34,6 +35,10 @@ class CommandTarget(Protocol):
         """Open the command line with a command's name."""
         ...
 
+    def ask_pause(self, place: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
+        """Ask to pause or resume a queue or a handler."""
+        ...
+
     def change_theme(self, name: str) -> None:
         """Draw with another theme."""
         ...
@@ -50,10 +55,10 @@ class CommandTarget(Protocol):
         """Show a notice."""
         ...
 
-    def run_worker(self, work: Coroutine[Any, Any, None], *, group: str) -> Any:
-        """Run a coroutine in the background."""
+    async def action_quit(self) -> None:
+        """Exit the console."""
         ...
 
-    def exit(self) -> None:
-        """Exit the console."""
+    def call_later(self, callback: Any, *args: Any) -> Any:
+        """Call a function after the current message."""
         ...

@@ -1,10 +1,9 @@
 """Executes the commands of the command line."""
 
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
-from runner.errors import InvalidInput, RunnerError
+from runner.errors import InvalidInput
 from runner.filter import saved
 from runner.filter.sort import parse_sort
 from tasktui.commands.console import CommandTarget
@@ -25,7 +24,7 @@ def _go(console: CommandTarget, command: Command) -> None:
 
 
 def _quit(console: CommandTarget, _command: Command) -> None:
-    console.exit()
+    console.call_later(console.action_quit)
 
 
 def _help(console: CommandTarget, _command: Command) -> None:
@@ -90,39 +89,14 @@ def _forget(console: CommandTarget, command: Command) -> None:
 
 
 def _pause(console: CommandTarget, command: Command) -> None:
-    from tasktui.actions import perform  # imports all operations, which the first screen does not need
-
     place, words = place_of(command)
-
-    async def run() -> None:
-        duration = words[:1] if words and words[0][0] in "+0123456789" else ()
-        reason = " ".join(words[len(duration) :])
-        result = await perform.pause(console.session, place, "".join(duration), reason or None)
-        console.show_notice(f"{str(place).capitalize()} {result}")
-
-    _run_in_background(console, run)
+    length = words[:1] if words and words[0][0] in "+0123456789" else ()
+    console.ask_pause(place, "".join(length), " ".join(words[len(length) :]), resume=False)
 
 
 def _resume(console: CommandTarget, command: Command) -> None:
-    from tasktui.actions import perform
-
     place, words = place_of(command)
-
-    async def run() -> None:
-        result = await perform.resume(console.session, place, " ".join(words) or None)
-        console.show_notice(f"{str(place).capitalize()} {result}")
-
-    _run_in_background(console, run)
-
-
-def _run_in_background(console: CommandTarget, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def run_and_report() -> None:
-        try:
-            await run()
-        except RunnerError as error:
-            console.show_notice(str(error), bad=True)
-
-    console.run_worker(run_and_report(), group="act")
+    console.ask_pause(place, "", " ".join(words), resume=True)
 
 
 FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {

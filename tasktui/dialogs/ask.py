@@ -2,12 +2,11 @@
 
 from typing import ClassVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from tasktui.render.render import content
 from tasktui.widgets.input import TextLine
@@ -32,13 +31,14 @@ class AskScreen(ModalScreen[str | None]):
         """Build the question and its input."""
         with Vertical(classes="dialog"):
             yield Static(content((self._question, "bold")), classes="about")
-            yield TextLine(self._answer, compact=True, id="answer")
+            field = TextLine(self._answer, compact=True, id="answer")
+            field.on_submit = self._submitted
+            yield field
             yield Static(content(("\nenter submit, escape cancel", "muted")))
 
     def action_cancel(self) -> None:
         """Close without an answer."""
         self.dismiss(None)
 
-    @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value.strip() or None)
+    def _submitted(self, text: str) -> None:
+        self.dismiss(text.strip() or None)

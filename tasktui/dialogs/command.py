@@ -1,10 +1,9 @@
 """CommandScreen: the command line at the bottom of the screen."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
@@ -14,19 +13,21 @@ from tasktui.commands.parse import complete_command
 from tasktui.widgets.input import CompletionInput
 
 
-class CommandScreen(ModalScreen[str | None]):
-    """An input for a command. Escape closes it.
+class CommandScreen(ModalScreen[None]):
+    """An input for a command. Enter closes it and runs the command before the next key; escape closes it.
 
     Args:
         names: names of queues, handlers and views for completion.
+        run: runs a command.
         text: initial text of the input.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
 
-    def __init__(self, names: Mapping[str, Sequence[str]], text: str = "") -> None:
+    def __init__(self, names: Mapping[str, Sequence[str]], run: Callable[[str], object] = str, text: str = "") -> None:
         super().__init__()
         self._names = names
+        self._run = run
         self._text = text
 
     def compose(self) -> ComposeResult:
@@ -34,6 +35,7 @@ class CommandScreen(ModalScreen[str | None]):
         complete = partial(complete_command, names=self._names)
         line = CompletionInput(complete, ": command (? lists all)", self._text, id="command")
         line.select_on_focus = False  # Typing continues the initial text.
+        line.on_submit = self._submit
         yield line
 
     @property
@@ -45,6 +47,7 @@ class CommandScreen(ModalScreen[str | None]):
         """Close without a command."""
         self.dismiss(None)
 
-    @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value.strip() or None)
+    def _submit(self, text: str) -> None:
+        self.dismiss(None)
+        if text.strip():
+            self._run(text.strip())

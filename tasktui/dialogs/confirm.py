@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
@@ -34,7 +33,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *FOCUS_KEYS,
         Binding("escape", "cancel", "Cancel"),
-        Binding("ctrl+y", "copy", "Copy as command line (again: SQL)", priority=True),
+        Binding("ctrl+y", "copy", "Copy as command line (again: SQL)"),
     ]
 
     def __init__(self, question: Question, required: RequiredConfirmation, command: CommandSource) -> None:
@@ -53,7 +52,9 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
                 yield from _entry("answer", action.prompt, action.default, action.default)
             if self._question.many:
                 yield from _entry("limit", "Limit", ALL, f"{ALL}, or 1 to try one task first")
-            yield from _entry("reason", "Reason", hint="required" if self._required.reason else "optional")
+            yield from _entry(
+                "reason", "Reason", self._question.reason, hint="required" if self._required.reason else "optional"
+            )
             yield from _entry("word", f"Type {word}")
             yield Static("", id="objection")
             sql = ", again for SQL" if self._question.sql else ""
@@ -61,6 +62,8 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
 
     def on_mount(self) -> None:
         """Start at the first input, or at the word if no other input needs attention."""
+        for field in self.query(TextLine):
+            field.on_submit = self._submitted if field.id == "word" else self._next
         more = self._question.action.required or self._required.reason or self._question.many
         (self.query(Input).first() if more else self.query_one("#word")).focus()
 
@@ -84,11 +87,10 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         """Show a copied text or an error."""
         self.query_one("#objection", Static).update(content((block(text), "bold dead" if bad else "")))
 
-    @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
-        if event.input.id != "word":
-            self.focus_next()
-            return
+    def _next(self, _text: str) -> None:
+        self.focus_next()
+
+    def _submitted(self, _text: str) -> None:
         values = self._values()
         if values["word"] != self._required.word:
             self._reject(f"Nothing was changed: type {line(self._required.word)} to confirm")

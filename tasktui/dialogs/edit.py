@@ -35,8 +35,8 @@ class EditScreen(ModalScreen[Result | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         *FOCUS_KEYS,
         Binding("escape", "cancel", "Cancel"),
-        Binding("ctrl+s", "save", "Save", priority=True),
-        Binding("ctrl+y", "copy", "Copy as command line (again: SQL)", priority=True),
+        Binding("ctrl+s", "save", "Save"),
+        Binding("ctrl+y", "copy", "Copy as command line (again: SQL)"),
     ]
 
     def __init__(self, detail: TaskDetail, session: Session) -> None:
@@ -82,6 +82,8 @@ class EditScreen(ModalScreen[Result | None]):
 
     def on_mount(self) -> None:
         """Show the preview."""
+        for field in self.query(TextLine):
+            field.on_submit = self._next
         self._preview()
 
     def action_cancel(self) -> None:
@@ -115,8 +117,7 @@ class EditScreen(ModalScreen[Result | None]):
         texts = preview(self._typed(), self._detail, self._session.zone)
         self.query_one("#preview", Static).update(content(block("\n".join(texts))))
 
-    @on(Input.Submitted)
-    def _submitted(self) -> None:
+    def _next(self, _text: str) -> None:
         self.focus_next()
 
     async def _save(self, edit: TaskEdit) -> None:

@@ -7,6 +7,7 @@ the columns of the plot. Themes without shades get signs of different density.
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
 from itertools import groupby
+from math import log
 from typing import NamedTuple
 
 from tasktui.render.rows import Part, Row
@@ -315,3 +316,31 @@ def slot_row(counts: Mapping[str, int], capacity: int, width: int, colours: Mapp
 def _block(handler: str, sign: str) -> str:
     """A busy slot: the first letter of the function if the theme has no colours."""
     return (handler.rpartition(".")[2][:1] or "?").upper() if current().name == "none" else sign
+
+
+LOG_FROM, LOG_TO = 0.01, 60.0
+"""Seconds at the ends of a logarithmic range."""
+
+
+def log_range(low: float | None, high: float | None, width: int, late: float = 30.0) -> list[Part]:
+    """A range of durations on a logarithmic axis from 10 ms to one minute.
+
+    Args:
+        low: the median in seconds; None if unknown.
+        high: the 95th percentile in seconds.
+        width: cells.
+        late: seconds from which the upper end is amber.
+    """
+    cells: list[Part] = [("┄", "line")] * width
+    if low is None or high is None:
+        return joined(cells)
+    begin, end = (_log_column(value, width) for value in (low, high))
+    cells[begin : end + 1] = [("━", "spark")] * (end - begin + 1)
+    cells[end] = ("◆", "retrying" if high >= late else "muted")
+    cells[begin] = ("●", "accent")
+    return joined(cells)
+
+
+def _log_column(seconds: float, width: int) -> int:
+    share = log(max(seconds, LOG_FROM) / LOG_FROM) / log(LOG_TO / LOG_FROM)
+    return min(max(round(share * (width - 1)), 0), width - 1)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from textual.binding import Binding, BindingType
 
 from runner.errors import RunnerError
+from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Result
 from runner.policy.confirmation import required_confirmation
+from tasktui.actions import pause
 from tasktui.actions.action import ActionTarget, Confirmation
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
@@ -16,6 +18,7 @@ from tasktui.actions.question import BulkChange, Dialog, Question, result_notice
 from tasktui.actions.targets import Targets
 from tasktui.messages import Notice
 from tasktui.session.job import Job
+from tasktui.session.write_lock import ReadOnly
 from tasktui.terminal.key_buffer import holding
 
 if TYPE_CHECKING:
@@ -69,6 +72,21 @@ class Actions:
             self._prepare(dialog)
         else:
             self._open(dialog)
+
+    def ask_pause(self, place: PauseTarget, length: str, reason: str, *, resume: bool) -> None:
+        """Ask to pause a queue or a handler that a command names, or to resume it.
+
+        Args:
+            place: the queue or the handler.
+            length: duration or end, as typed; empty for the usual one.
+            reason: reason, as typed.
+            resume: True to resume it.
+        """
+        if not self._screen.session.writable:
+            self._screen.post_message(Notice(str(ReadOnly(why=self._screen.session.lock.why)), bad=True))
+            return
+        action = ACTIONS["pause" if place.kind is PauseKind.QUEUE else "pause --handler"]
+        self._prepare(pause.ask_for(action, self._screen.session, place, length, reason, resume=resume))
 
     def run(self, work: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine in a worker and show its error as a notice."""

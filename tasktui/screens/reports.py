@@ -21,15 +21,13 @@ from tasktui.data.complete_filter import filter_of
 from tasktui.data.export import export, usual_name
 from tasktui.messages import Notice
 from tasktui.render.plot import Span as PlotSpan
-from tasktui.render.plot import area, framed, nice, resampled, time_axis
-from tasktui.render.render import Cell, ListColumn, RenderedRow, content, line
-from tasktui.render.rows import Row, heading, rule
+from tasktui.render.plot import area, framed, gauge, log_range, nice, resampled, time_axis
+from tasktui.render.render import Cell, ListColumn, RenderedRow, handler_cell, line
+from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule
 from tasktui.screens.live import LiveScreen
 from tasktui.session.cache import TtlCache
-from tasktui.widgets.canvas import Canvas, TextBlock
+from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
-
-PLOT_HEIGHT = 4
 
 ALL = ""
 """Key of the total row; handlers and queues never have an empty name."""
@@ -60,20 +58,28 @@ SPANS = (
     Span("30 days", timedelta(days=30), 480, 300.0, "%b %d"),
 )
 
+RANGE, BAR = 22, 9
+"""Cells of the range of run times, and of the share of successes."""
+
 COLUMNS = (
     ListColumn("NAME", 12, grow=1),
-    ListColumn("IN", 8, right=True),
-    ListColumn("DONE", 8, right=True),
+    ListColumn("IN", 10, right=True, drop=4),
+    ListColumn("DONE", 10, right=True),
+    ListColumn("", BAR, drop=5),
     ListColumn("SUCCESS", 7, right=True),
     ListColumn("1ST ATT", 7, right=True),
-    ListColumn("2ND", 6, right=True),
+    ListColumn("2ND", 6, right=True, drop=6),
     ListColumn("DEAD", 6, right=True),
     ListColumn("P50", 6, right=True),
     ListColumn("P95", 6, right=True),
-    ListColumn("RETRIED", 8, right=True, drop=1),
-    ListColumn("CANCELLED", 9, right=True, drop=2),
-    ListColumn("RESCUED", 8, right=True, drop=3),
+    ListColumn("10ms     1s      1m", RANGE, drop=3),
+    ListColumn("RETRIED", 8, right=True, drop=7),
+    ListColumn("CANCELLED", 9, right=True, drop=8),
+    ListColumn("RESCUED", 8, right=True, drop=9),
 )
+
+GOOD, FAIR = 0.99, 0.95
+"""Shares of successes below which a handler is amber, and red."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ class ReportsScreen(LiveScreen):
         "plots show the row under the cursor. Enter lists its tasks, s switches the time span, b switches between "
         "handlers and queues, x exports the table to a file."
     )
+    OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "span", "Span"),
         Binding("b", "by", "Handler/queue"),
@@ -108,10 +115,11 @@ class ReportsScreen(LiveScreen):
         self._caches = [TtlCache[ReportData](span.cache_seconds) for span in SPANS]
 
     def parts(self) -> Iterable[Widget]:
-        """Return the table and two plots."""
-        yield TextBlock(id="about")
-        yield Table[str](COLUMNS, id="lines")
+        """Return the figures, two plots and the table."""
+        yield Canvas(id="about")
         yield Horizontal(Canvas(id="done"), Canvas(id="failed"), id="plots")
+        yield Canvas(id="title")
+        yield Table[str](COLUMNS, id="lines")
 
     def request(self) -> object:
         """Return the time span, the grouping, and the row to plot."""
@@ -130,13 +138,47 @@ class ReportsScreen(LiveScreen):
         summary: Summary = report.summary
         rows = {ALL: summary.total} | {row.name: row for row in summary.lines}
         self.query_one("#lines", Table).show(tuple(rows), lambda key: report_line(rows[key], summary))
-        span = SPANS[self._span]
-        since, until = (self._local(moment, "%Y-%m-%d %H:%M") for moment in (summary.since, summary.until))
-        self.query_one("#about", TextBlock).set_text(
-            content((f" {span.label}: {since} to {until}, by {self._by}", "muted"))
-        )
+        self.query_one("#about", Canvas).draw(self._upper(summary))
+        order = [("s", "bold accent"), (" span, ", "muted"), ("b", "bold accent"), (" by queue or handler", "muted")]
+        title = heading("HANDLERS" if self._by is GroupBy.HANDLER else "QUEUES")
+        self.query_one("#title", Canvas).draw([BLANK, rule([title], self.size.width, order)])
         self._plot("#done", "done", lambda flow: flow.succeeded)
         self._plot("#failed", "failed attempts", lambda flow: flow.failed)
+
+    def _upper(self, summary: Summary) -> list[Row]:
+        """The span and the grouping as chips, and the figures of the row under the cursor."""
+        since, until = (self._local(moment, "%d %b %H:%M") for moment in (summary.since, summary.until))
+        chips: list[Part] = [(" ", "")]
+        for name, value in (("span", SPANS[self._span].label), ("by", str(self._by)), ("row", self._row_name)):
+            chips += [(f" {name}:", "muted on raised"), (f"{value} ", "bold strong on raised"), ("  ", "")]
+        width = self.size.width
+        head = ends(chips, [(f"{since} to {until} {summary.until.astimezone(self.session.zone):%Z} ", "muted")], width)
+        if width < 100:
+            return [head]
+        rows = {ALL: summary.total} | {row.name: row for row in summary.lines}
+        row = rows.get(self._selected_name, summary.total)
+        flow, each = row.flow, width // 6
+        dead = ("dead", "bold dead") if flow.died else ("muted", "bold strong")
+        success, first = flow.success_rate, row.first_try_rate
+        figures = (
+            ("DONE", f"{flow.succeeded:,}", "bold strong"),
+            ("SUCCESS", formatting.share(success), f"bold {_rated(success)}"),
+            ("AT FIRST ATTEMPT", formatting.share(first), f"bold {_rated(first)}"),
+            ("RUN TIME P50", formatting.duration(row.p50), "bold strong"),
+            ("RUN TIME P95", formatting.duration(row.p95), "bold strong"),
+            ("DEAD", f"{flow.died:,}", dead[1]),
+        )
+        above: list[Part] = []
+        below: list[Part] = []
+        for index, (label, value, spec) in enumerate(figures):
+            border: Part = ("│ " if index else "  ", "line")
+            above += fit([border, (label, "muted")], each)
+            below += fit([border, (value, spec)], each)
+        return [head, BLANK, above, below, BLANK]
+
+    @property
+    def _row_name(self) -> str:
+        return line(self._selected_name) if self._selected_name else "all"
 
     def action_span(self) -> None:
         """Switch to the next time span."""
@@ -185,38 +227,51 @@ class ReportsScreen(LiveScreen):
         assert self._report is not None  # noqa: S101 - called after a read
         span, summary = SPANS[self._span], self._report.summary
         values = plot_values(self._report.plot_values, summary.since, summary.until, span.step, value)
-        name = line(self._report.name) if self._report.name else "all"
-        width = max(24, self.size.width // 2 - 2)
-        room = width - 7
-        columns = resampled(values, room)
+        half = (self.size.width - 2) // 2
+        width = half - 2 if id == "#done" else self.size.width - half - 2
+        height = max(3, min(12, 2 * ((self.size.height - 22) // 4)))
+        columns = resampled(values, width - 7)
         top = nice(max(columns, default=0))
         role = "failed" if id == "#failed" else "done"
-        drawn: list[Row] = [rule([heading(title.upper())], width, [(f"per minute, {span.label}: {name}", "muted")])]
-        drawn += framed(area(columns, PLOT_HEIGHT, role, top=top), top)
-        drawn.append(time_axis(PlotSpan(summary.since, summary.until, self.session.zone), room))
+        note: list[Part] = [(f"per minute, {span.label}: {self._row_name}", "muted")]
+        drawn: list[Row] = [rule([heading(title.upper())], width, note)]
+        drawn += framed(area(columns, height, role, top=top), top)
+        drawn.append(time_axis(PlotSpan(summary.since, summary.until, self.session.zone), width - 7))
         self.query_one(id, Canvas).draw(drawn)
 
     def _local(self, moment: datetime, time_format: str) -> str:
         return moment.astimezone(self.session.zone).strftime(time_format)
 
 
+def _rated(share: float | None) -> str:
+    """The role of a share of successes."""
+    if share is None or share >= GOOD:
+        return "text"
+    return "retrying" if share >= FAIR else "dead"
+
+
 def report_line(row: SummaryLine, summary: Summary) -> RenderedRow:
     """Render a row of the table; the total is bold."""
-    flow, dead = row.flow, "dead" if row.flow.died else "muted"
+    flow, rate = row.flow, row.flow.success_rate
+    bar = gauge([(rate or 0.0, "spark" if _rated(rate) == "text" else _rated(rate))], BAR)
+    times = log_range(row.p50, row.p95, RANGE)
+    success = f"bold {_rated(rate)}" if _rated(rate) == "dead" else _rated(rate)
     return RenderedRow(
         (
-            Cell("all", "bold") if row is summary.total else Cell(line(row.name)),
-            Cell(str(row.submitted)),
-            Cell(f"{flow.succeeded:,}"),
-            Cell(formatting.share(flow.success_rate)),
-            Cell(formatting.share(row.first_try_rate)),
+            Cell("all", "bold strong") if row is summary.total else handler_cell(line(row.name)),
+            Cell(str(row.submitted), "muted"),
+            Cell(f"{flow.succeeded:,}", "text" if flow.succeeded else "faint"),
+            Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
+            Cell(formatting.share(rate), success),
+            Cell(formatting.share(row.first_try_rate), _rated(row.first_try_rate)),
             Cell(formatting.share(row.second_try_rate), "muted"),
-            Cell(f"{flow.died:,}", dead),
-            Cell(formatting.duration(row.p50)),
-            Cell(formatting.duration(row.p95)),
-            Cell(f"{flow.retried:,}", "retrying" if flow.retried else "muted"),
-            Cell(f"{flow.cancelled:,}", "muted"),
-            Cell(f"{flow.rescued:,}", "muted"),
+            Cell(f"{flow.died:,}", "dead" if flow.died else "faint"),
+            Cell(formatting.duration(row.p50), "text"),
+            Cell(formatting.duration(row.p95), "retrying" if (row.p95 or 0) >= 30 else "text"),
+            Cell("".join(text for text, _ in times), "spark", tuple(times)),
+            Cell(f"{flow.retried:,}", "muted" if flow.retried else "faint"),
+            Cell(f"{flow.cancelled:,}", "muted" if flow.cancelled else "faint"),
+            Cell(f"{flow.rescued:,}", "muted" if flow.rescued else "faint"),
         )
     )
 

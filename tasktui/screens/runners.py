@@ -36,14 +36,14 @@ from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 
 COLUMNS = (
-    ListColumn("  RUNNER", 24),
+    ListColumn("  RUNNER", 20),
     ListColumn("VERSION", 9, drop=3),
     ListColumn("UP", 6, right=True, drop=2),
     ListColumn("SLOTS BY HANDLER", 24, grow=1),
     ListColumn("USED", 8, right=True),
     ListColumn("DONE/MIN", 8, right=True, drop=1),
     ListColumn("FAILED", 7, right=True, drop=4),
-    ListColumn("SEEN", 20, right=True),
+    ListColumn("SEEN", 24, right=True),
 )
 
 

@@ -13,6 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from runner.errors import RunnerError, TaskNotFound
+from runner.filter import saved
 from runner.filter.sort import NEWEST, Sort, SortField
 from runner.queries.task.detail import TaskDetail, task_detail
 from runner.text.sanitize import SIGNS
@@ -110,6 +111,7 @@ class TasksScreen(LiveScreen):
         hint = "queue:mail state:dead error~Timeout since:1h"
         filter_line = CompletionInput(lambda text: complete_filter(text, self.session.names), hint, id="filter")
         filter_line.display = False
+        filter_line.on_submit = self._submitted
         yield filter_line
         yield Canvas(id="chips")
         yield Canvas(id="states")
@@ -228,9 +230,9 @@ class TasksScreen(LiveScreen):
         self.draw()
         self.post_message(Notice(f"Marked {message.count.of('task')}"))
 
-    @on(Input.Submitted, "#filter")
-    def _submitted(self, event: Input.Submitted) -> None:
-        self.set_focus(self.table if self._apply_filter(event.value) else event.input)
+    def _submitted(self, text: str) -> None:
+        if self._apply_filter(text):
+            self.set_focus(self.table)
 
     @on(Table.Selected)
     def _open_task(self, event: Table.Selected) -> None:
@@ -247,6 +249,7 @@ class TasksScreen(LiveScreen):
 
     def _apply_filter(self, text: str) -> bool:
         try:
+            text = saved.expand(text.split(), self.session.views) if saved.SIGN in text else text
             self.pages.set_filter(text, self.session)
         except RunnerError as error:
             self.post_message(Notice(str(error), bad=True))

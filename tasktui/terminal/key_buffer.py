@@ -1,6 +1,6 @@
-"""Buffers keys that the operator types while a dialog loads its data."""
+"""Keys in their order: buffers them while a dialog loads its data, and hands them to inputs one after the other."""
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from textual.app import App
 from textual.events import Event, Key
@@ -13,10 +13,21 @@ MAX_KEYS = 1_000
 """Capacity of the buffer."""
 
 
-class KeyBuffer(App[None]):
-    """An application that can buffer keys.
+@runtime_checkable
+class OrderedField(Protocol):
+    """An input that handles a key completely before the application takes the next one."""
 
-    Keys after the one that opens a dialog are meant for the dialog and must not act on the screen below.
+    async def press(self, event: Key) -> None:
+        """Handle a key: insert its character, or run its action."""
+        ...
+
+
+class KeyBuffer(App[None]):
+    """An application that handles keys in the order in which they were typed.
+
+    Keys after the one that opens a dialog are meant for the dialog and must not act on the screen below. Textual
+    inserts characters in the queue of the input, but runs the actions of other keys in the queue of the application,
+    so that characters overtake backspace, arrows and enter. This application waits for each key of an input.
     """
 
     def __init__(self) -> None:
@@ -24,12 +35,19 @@ class KeyBuffer(App[None]):
         self._keys: list[Key] | None = None
 
     async def on_event(self, event: Event) -> None:
-        """Buffer keys while buffering is on."""
-        if isinstance(event, Key) and self._keys is not None and event.key not in LEAVING:
+        """Buffer keys while buffering is on, and hand the keys of an input to it one by one."""
+        if not isinstance(event, Key):
+            await super().on_event(event)
+            return
+        if event.key in LEAVING:
+            self._keys = None  # the operator gave up on the dialog
+        elif self._keys is not None:
             self._keys = [*self._keys, event][:MAX_KEYS]
+            return
+        field: object = self.focused
+        if isinstance(field, OrderedField):
+            await field.press(event)
         else:
-            if isinstance(event, Key) and event.key in LEAVING:
-                self._keys = None  # the operator gave up on the dialog
             await super().on_event(event)
 
     def hold(self) -> None:
@@ -42,6 +60,10 @@ class KeyBuffer(App[None]):
             self.screen.call_after_refresh(self._replay)
         else:
             self._keys = None
+
+    def release(self) -> None:
+        """Replay the keys to the screen in front, whatever it is, once it is drawn."""
+        self.screen.call_after_refresh(self._replay)
 
     def _replay(self) -> None:
         keys, self._keys = self._keys or [], None

@@ -10,10 +10,29 @@ from textual.widgets import Input
 
 
 class TextLine(Input):
-    """A one-line input that joins the lines of a pasted text.
+    """A one-line input that handles its keys in order and joins the lines of a pasted text.
 
     Textual keeps only the first line and silently drops the others, which changes a filter or a payload.
     """
+
+    on_submit: Callable[[str], object] | None = None
+    """Called with the text on enter, before the next key; None posts `Submitted`, which is handled later."""
+
+    async def press(self, event: events.Key) -> None:
+        """Insert the character of a key, or run its action, before the application takes the next key."""
+        if event.is_printable:
+            await self._on_key(event)
+            return
+        active = self.screen.active_bindings.get(event.key)
+        if active is not None and active.enabled:
+            await self.app.run_action(active.binding.action, active.node)
+
+    async def action_submit(self) -> None:
+        """Submit the text."""
+        if self.on_submit is None:
+            await super().action_submit()
+        else:
+            self.on_submit(self.value)
 
     def _on_paste(self, event: events.Paste) -> None:
         event.prevent_default()  # Textual also calls the handler of the base class.
@@ -23,10 +42,10 @@ class TextLine(Input):
 
 
 FOCUS_KEYS: list[BindingType] = [
-    Binding("tab", "app.focus_next", "Next", show=False, priority=True),
-    Binding("shift+tab", "app.focus_previous", "Previous", show=False, priority=True),
+    Binding("tab", "app.focus_next", "Next", show=False),
+    Binding("shift+tab", "app.focus_previous", "Previous", show=False),
 ]
-"""Bindings for forms. With priority, the focus moves before Textual dispatches the next key, however fast one types."""
+"""Bindings for forms."""
 
 
 class CompletionInput(TextLine):
@@ -53,20 +72,6 @@ class CompletionInput(TextLine):
         """Accept the completion. Keep the focus without one: the following keys are not meant for the list."""
         if completion := self._complete(self.value):
             self.value, self.cursor_position = completion, len(completion)
-
-    async def action_submit(self) -> None:
-        """Submit the text and drop the focus immediately: the following keys are meant for the next screen."""
-        await super().action_submit()
-        if not self.screen.is_modal:
-            self.screen.set_focus(None)
-
-    async def _on_key(self, event: events.Key) -> None:
-        if self.screen.focused is self:
-            await super()._on_key(event)
-        else:
-            event.stop()
-            event.prevent_default()
-            self.app.post_message(events.Key(event.key, event.character))
 
 
 class _Completion(Suggester):

@@ -272,14 +272,18 @@ class TestRequest:
 class TestAgain:
     @pytest.mark.parametrize("state", [State.DEAD, State.CANCELLED])
     async def test_a_requeued_task_returns_to_its_old_state(self, database: Database, state: State) -> None:
-        await add_past(database, 7, state, attempt=3, rescues=1, error="no", fence=4, payload='{"a": 1}', key="k")
+        ending = {"run_at": ahead(-900), "claimed_at": ahead(-800), "finished_at": ahead(-700)}
+        ending |= {"runner_id": 5, "host": "web-1", "duration": 99.5}
+        await add_past(
+            database, 7, state, attempt=3, rescues=1, error="no", fence=4, payload='{"a": 1}', key="k", **ending
+        )
         before = (await ended(database, 7))._asdict()
         await database.write(retry_now, [Target(7)], ANA, 600.0)
         await database.write(edit, 7, None, Changes(key="other"), BEN)
         entry = [entry.id for entry in await database.read(audit, task_id=7)][-1]
         assert await taken_back(database, entry) == Result([7])
         after = (await ended(database, 7))._asdict()
-        for name in ("state", "attempt", "rescues", "error", "fence", "payload"):
+        for name in ("state", "attempt", "rescues", "error", "fence", "payload", *ending):
             assert after[name] == before[name], name
         assert (after["key"], await stored(database, 7)) == ("other", None)
 

@@ -57,7 +57,8 @@ GRANT UPDATE (
     run_at, expires_at, max_attempts, priority, retry, timeout, payload, key, cancel_requested, runner_id, claimed_at,
     deadline_at, started_at, state, blocked_by, parents, attempt, rescues, interruptions, version -- the last ones also for undo
 ) ON {task} TO {operator};
-GRANT UPDATE (version) ON {task_history} TO {operator}; -- allows row locks
+-- `version` allows row locks; the others are the ending that the undo of a retry restores.
+GRANT UPDATE (version, run_at, finished_at, claimed_at, runner_id, duration) ON {task_history} TO {operator};
 GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- a retried task takes its unique key back
 GRANT INSERT ON {task_queue}, {task_handler}, {task_checkpoint} TO {operator};
 GRANT UPDATE (

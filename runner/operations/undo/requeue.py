@@ -1,6 +1,8 @@
 """Return requeued tasks that have not started to the history."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,7 +15,7 @@ from runner.operations.edit_values import Changes, check_values
 from runner.operations.lock import LockedTask, change
 from runner.operations.results import Actor, Result
 from runner.operations.undo.entries import UndoableChange, edited_columns
-from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish
+from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, restore_endings
 from runner.store.minute_statistics import NO_RUNNER
 
 TRAIL = ("attempt", "rescues", "interruptions")
@@ -24,7 +26,7 @@ MOVES_TO = {MOVES[verb].target: verb for verb in ("undo_retry", "cancel")}
 
 
 async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
-    """Make requeued tasks dead or cancelled again, as before; their unique keys become free.
+    """Make requeued tasks dead or cancelled again, with their former times and runner; their unique keys become free.
 
     Args:
         tx: a writing transaction.
@@ -40,6 +42,7 @@ async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lo
         endings = [FinishedTask(task.id, task.fence) for retry, task in pairs if retry.before["state"] == state]
         if endings:
             await finish(tx, verb, NO_RUNNER, endings)
+    await restore_endings(tx, [_ending(retry, task) for retry, task in pairs])
     await record(tx, by, [_entry(retry, task) for retry, task in pairs])
     return Result([task.id for _, task in pairs])
 
@@ -57,6 +60,24 @@ async def _restore_attempts(tx: Transaction, changes: Sequence[UndoableChange]) 
 def _count(change: UndoableChange, name: str) -> int:
     value = change.before.get(name)
     return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _ending(change: UndoableChange, task: LockedTask) -> tuple[Any, ...]:
+    """The times, the runner and the duration before the retry; the present due time if it is unknown."""
+    times = {name: _moment(change.before.get(name)) for name in ("run_at", "finished_at", "claimed_at")}
+    runner_id, duration = change.before.get("runner_id"), change.before.get("duration")
+    return (
+        *(task.id, times["run_at"] or task.run_at, times["finished_at"], times["claimed_at"]),
+        *(runner_id if isinstance(runner_id, int) else None, duration if isinstance(duration, float) else None),
+    )
+
+
+def _moment(recorded: object) -> datetime | None:
+    """A recorded time; None if it is missing or unreadable."""
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(recorded) if isinstance(recorded, str) else None
+        return moment if moment is not None and moment.tzinfo is not None else None
+    return None
 
 
 def _entry(change: UndoableChange, task: LockedTask) -> AuditEntry:
