@@ -1,6 +1,6 @@
 """AuditScreen: the operations of operators, and undo."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any, ClassVar
@@ -8,15 +8,17 @@ from typing import Any, ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.content import Content
 from textual.widget import Widget
 
 from runner.db.transaction import Transaction, clock
-from runner.queries.audit import ChangeGroup, change_groups
+from runner.queries.audit import AuditRecord, ChangeGroup, change_groups
+from runner.queries.task.timeline import format_entry
 from runner.text import formatting
 from runner.text.redact import differences
+from runner.text.times import format_moment
 from tasktui.actions.action import ActionTarget
 from tasktui.actions.targets import Targets
-from tasktui.data.task_detail import change
 from tasktui.messages import Notice
 from tasktui.render.render import Cell, ListColumn, RenderedRow, content, line, lines
 from tasktui.screens.actions import action_bindings
@@ -172,3 +174,12 @@ def operation_line(operation: ChangeGroup, at: datetime, zone: tzinfo, *, undone
 
 async def _operations(tx: Transaction, change_group: str | None) -> RecentOperations:
     return RecentOperations(await clock(tx), tuple(await change_groups(tx, MOST, change_group)))
+
+
+def change(entry: AuditRecord, at: datetime, zone: tzinfo) -> Iterator[Content]:
+    """An audit entry: who did what and when, and the changed values."""
+    when = f"{format_moment(entry.at, zone)}, {formatting.distance(entry.at, at)}" if entry.at else formatting.NOTHING
+    yield content((when, "muted"))
+    yield content(f"{'':15}", line(format_entry(entry)))
+    for difference in differences(entry.before, entry.after, zone=zone):
+        yield content((f"{'':15}{line(difference)}", "muted"))

@@ -86,7 +86,7 @@ class TaskScreen(LiveScreen):
 
     def action_why(self) -> None:
         """Explain why the task is not running."""
-        open_why(self, self._detail.task.id if self._detail else None)
+        open_why(self, self.session.task_id)
 
     def action_reveal(self) -> None:
         """Record the reveal in the audit and then show the secrets, or mask them again."""

@@ -18,6 +18,7 @@ from runner.settings import Settings
 from runner.urls import parse_url
 from tasktui.app import Console
 from tasktui.data import poller
+from tasktui.render import theme
 from tasktui.screens import live
 from tasktui.session.session import Session
 from tasktui.session.write_lock import ReadOnlyReason, WriteLock
@@ -109,6 +110,14 @@ def _parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return PARSED[key]
 
     monkeypatch.setattr(Stylesheet, "_parse_rules", parsed)
+
+
+@pytest.fixture(autouse=True)
+def _dark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw with all colours, whatever the terminal of the tests is."""
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    theme.use("dark")
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ class Display:
 
     def __init__(self) -> None:
         self._cells: dict[tuple[int, int], str] = {}
-        self._reversed: set[tuple[int, int]] = set()
-        self._reverse = False
+        self._marked: set[tuple[int, int]] = set()
+        self._mark = False
         self._line = self._column = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._rest = ""
@@ -34,9 +34,9 @@ class Display:
         return "\n".join(line.rstrip() for line in lines)
 
     @property
-    def reversed(self) -> str:
-        """The text in reverse video, with spaces for the rest: the current position."""
-        return "".join(self._cells[place] if place in self._reversed else " " for place in sorted(self._cells))
+    def marked(self) -> str:
+        """The text in bold or reverse video, with spaces for the rest: the current position."""
+        return "".join(self._cells[place] if place in self._marked else " " for place in sorted(self._cells))
 
     def feed(self, written: bytes) -> None:
         """Process output."""
@@ -55,7 +55,7 @@ class Display:
         for character in text:
             width = cell_len(character)
             self._cells[self._line, self._column] = character
-            (self._reversed.add if self._reverse else self._reversed.discard)((self._line, self._column))
+            (self._marked.add if self._mark else self._marked.discard)((self._line, self._column))
             for beyond in range(1, width):
                 self._cells[self._line, self._column + beyond] = ""
             self._column += width
@@ -73,4 +73,4 @@ class Display:
                 self._cells.clear()
             case "m":
                 kinds = COLOUR.sub("", found["parameters"]).split(";")
-                self._reverse = "7" in kinds or (self._reverse and not {"", "0", "27"} & set(kinds))
+                self._mark = bool({"1", "7"} & set(kinds)) or (self._mark and not {"", "0", "22", "27"} & set(kinds))

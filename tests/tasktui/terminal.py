@@ -80,9 +80,9 @@ class Terminal:
         """Open a screen and read until it shows data."""
         self.types(key.encode())
         until = time.monotonic() + WAIT_SECONDS
-        while title not in self.display.reversed and time.monotonic() < until:
+        while title not in self.display.marked and time.monotonic() < until:
             self._read()
-        assert title in self.display.reversed, f"{title} is not where one is:\n{self.display.text}"
+        assert title in self.display.marked, f"{title} is not where one is:\n{self.display.text}"
 
     def _displays(self, wanted: Iterable[str], no: str) -> bool:
         text = self.display.text

@@ -10,9 +10,10 @@ from runner.queries.counting import Count
 from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.page import TaskPage
 from runner.queries.task_list.row import TaskRow
+from tasktui.data import task_panels
 from tasktui.data.poller import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
-from tasktui.data.task_detail import detail_lines, folded
 from tasktui.data.task_list import Listing
+from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import (
     Mark,
     Span,
@@ -113,18 +114,57 @@ def test_every_slot_of_a_runner_has_its_place() -> None:
     assert plain([slot_row(counts, 4, 8, colours)]) == "■ ■ ■ ·"
 
 
-def test_what_is_long_is_folded_and_says_so() -> None:
-    assert folded("a\nb") == "a\nb"
-    many = "\n".join("line" for _ in range(40))
-    assert folded(many).splitlines()[-2:] == ["line", "… 120 more characters (press f)"]
-    assert len(folded("x" * 10_000)) < 2_100
+def test_a_long_payload_is_folded_and_says_so() -> None:
+    assert plain(payload_rows({"a": 1}, 20, 5)).splitlines() == ["{", '  "a": 1', "}"]
+    assert plain(payload_rows(list(range(40)), 40, 5)).splitlines()[-1] == "37 more lines, f unfolds"
+
+
+TRACE = """Traceback (most recent call last):
+  File "/srv/venv/lib/python3.12/site-packages/httpx/_client.py", line 825, in request
+    return self.send(request)
+httpx.ReadTimeout: timed out
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/srv/venv/lib/python3.12/site-packages/anyio/run.py", line 1, in run
+    run()
+  File "/srv/shop/pay/charge.py", line 52, in charge
+    reply = gateway.post("/v2")
+            ^^^^^^^^^^^^^^^^^^^
+GatewayTimeout: no answer"""
+
+
+def test_the_frames_of_libraries_are_folded_and_the_failing_line_is_marked() -> None:
+    rows = error_rows("shop.GatewayTimeout", "no answer", TRACE, 60, reveal=False, unfold=False)
+    assert plain(rows).splitlines() == [
+        "GatewayTimeout: no answer",
+        "",
+        "1 frame of anyio folded, f unfolds",
+        "shop/pay/charge.py:52 in charge",
+        '▌   52   reply = gateway.post("/v2")',
+        "",
+        "caused by httpx.ReadTimeout: timed out",
+    ]
+    unfolded = plain(error_rows("shop.GatewayTimeout", "no answer", TRACE, 60, reveal=False, unfold=True))
+    assert "anyio/run.py:1 in run" in unfolded
+
+
+def test_a_traceback_hides_secrets_and_escapes() -> None:
+    trace = TRACE.replace('gateway.post("/v2")', 'f(password="hunter2", x="\x1b[31m")')
+    text = plain(error_rows("E", "token=abcdefgh12345678", trace, 80, reveal=False, unfold=False))
+    assert "hunter2" not in text
+    assert "\x1b" not in text
 
 
 def test_the_attempt_under_way_is_part_of_the_story() -> None:
+    def text(task: TaskRow) -> str:
+        return plain(task_panels.screen(story(task), UTC, 100, reveal=False, unfold=False))
+
     task = row(7, Shown.RUNNING, attempt=2, runner_id=5, host="web-1", claimed_at=NOW - timedelta(seconds=72))
-    text = "\n".join(part.plain for part in detail_lines(story(task), UTC))
-    assert "1m12s ago  attempt 2 running for 1m12s, runner 5 on web-1" in text
-    assert "running for" not in "\n".join(part.plain for part in detail_lines(story(row(7)), UTC))
+    assert "1m12s ago  attempt 2 running for 1m12s, runner 5 on web-1" in text(task)
+    assert "Running for 1m12s on web-1, attempt 2" in text(task)
+    assert "running for" not in text(row(7))
 
 
 def test_an_update_changes_no_order_and_forgets_no_mark() -> None:
