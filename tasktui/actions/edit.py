@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from runner.errors import InvalidInput
 from runner.operations.eligibility import objection
 from runner.operations.results import Result, Target
+from runner.text.redact import MASK
 from tasktui.actions.action import Action
 from tasktui.actions.as_command import command_line, edit_words
 from tasktui.actions.question import Dialog
@@ -53,12 +55,14 @@ class TaskEdit:
         """Return the equivalent command line; None if nothing is edited, or it cannot be pasted.
 
         Raises:
-            InvalidInput: a text cannot be parsed.
+            InvalidInput: a text cannot be parsed, or the payload has secrets.
         """
         from tasktui.actions.edit_form import edited_texts
 
         self._changes()
         values = edited_texts(self.typed, self.detail, self.session.zone)
+        if MASK in values.get("payload", ""):
+            raise InvalidInput(why="the payload has secrets, which a command line would show")
         words = edit_words(self.detail, values, self._reason)
         return command_line(words, self.session.settings) if values else None
 

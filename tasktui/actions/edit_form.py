@@ -16,7 +16,7 @@ from runner.operations.eligibility import objection
 from runner.queries.task.detail import TaskDetail, forecast
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
-from runner.text.redact import decode, redact
+from runner.text.redact import MASK, decode, redact
 from runner.text.times import format_zone, parse_moment
 from tasktui.render.render import block, line
 
@@ -87,7 +87,10 @@ def changes(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> Chang
         InvalidInput: a text cannot be parsed.
     """
     texts = edited_texts(typed, detail, zone)
-    return Changes(**{name: _parse(name, text, detail.at, zone) for name, text in texts.items()})
+    parsed = {name: _parse(name, text, detail.at, zone) for name, text in texts.items()}
+    if "payload" in parsed:
+        parsed["payload"] = with_secrets(parsed["payload"], detail.payload)
+    return Changes(**parsed)
 
 
 def edited_texts(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> dict[str, str]:
@@ -249,11 +252,41 @@ def _payload(text: str) -> tuple[str, str]:
         return "", "it is not valid JSON"
     redacted_value = redact(value)
     text = json.dumps(redacted_value, ensure_ascii=False)
-    if redacted_value != value:
-        return line(text), "it contains secrets, masked here; replace it with runner edit ID --payload"
     if block(text) != text or "\n" in text:
         return line(text), "it contains characters that the terminal cannot show"
     return text, ""
+
+
+def with_secrets(typed: str, stored: str) -> str:
+    """Put the secrets of a stored payload back in place of their masks.
+
+    Args:
+        typed: the edited payload, JSON text; a mask keeps the secret of the same place.
+        stored: the stored payload, JSON text.
+
+    Raises:
+        InvalidEdit: a mask is at a place that had no secret.
+    """
+    if MASK not in typed:
+        return typed
+    old = json.loads(stored)
+    return json.dumps(_with_secrets(json.loads(typed), old, redact(old)), ensure_ascii=False)
+
+
+def _with_secrets(new: Any, old: Any, shown: Any) -> Any:
+    if new == shown:
+        return old
+    if isinstance(new, dict):
+        before, masked = ({**value} if isinstance(value, dict) else {} for value in (old, shown))
+        return {name: _with_secrets(value, before.get(name), masked.get(name)) for name, value in new.items()}
+    if isinstance(new, list):
+        same = isinstance(old, list) and isinstance(shown, list) and len(old) == len(shown) == len(new)
+        olds, showns = (old, shown) if same else ([None] * len(new), [None] * len(new))
+        return [_with_secrets(*items) for items in zip(new, olds, showns, strict=True)]
+    if isinstance(new, str) and MASK in new:
+        why = f"{MASK} keeps a secret only at its own place; enter the value"
+        raise InvalidEdit(field="payload", value=MASK, why=why)
+    return new
 
 
 class _LossyPayload(Exception):

@@ -16,6 +16,7 @@ from runner.queries.counting import Count
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from tasktui.actions.action import Action
+from tasktui.render.plot import gauge
 from tasktui.render.render import content, line, state
 
 if TYPE_CHECKING:
@@ -88,12 +89,19 @@ def plan_for_filter(action: Action, task_filter: Filter, preview: "Preview") -> 
     )
 
 
+BAR = 60
+"""Cells of the bar of states."""
+
+
 def plan_lines(plan: ActionPlan, database: str) -> list[Content]:
     """Render the effect of a plan on a database."""
     count, groups = plan.eligible, list(plan.groups.items())
     selected = sum(plan.groups.values())
     of = "" if selected == count.number and not count.more else f" of {selected:,}{'+' if count.more else ''} selected"
-    parts = [content((f"{plan.action.label}: {count.of('task')}{of}, in {line(database)}", "bold"))]
+    parts = [content((f"{plan.action.label}: {count.of('task')}{of}, in {line(database)}", "bold strong"))]
+    if selected:
+        bar = gauge([(number / selected, str(shown)) for (shown, _), number in groups], BAR)
+        parts += [content(*bar), content("")]
     for (shown, queue), number in groups[:MOST_GROUPS]:
         cell = state(shown)
         parts.append(content(f"  {number:>6,}  ", (f"{cell.text:12}", cell.style), f" {line(queue, 40)}"))

@@ -15,6 +15,7 @@ from runner.errors import RunnerError
 from tasktui.messages import ReadFailed, SnapshotRead
 from tasktui.render.render import block, content, lines
 from tasktui.session.session import Session
+from tasktui.widgets.heading import Heading
 
 EVERY = 2.0
 """Seconds between reads: the answer has countdowns."""
@@ -59,7 +60,10 @@ class AnswerScreen(ModalScreen[T]):
 
     def compose(self) -> ComposeResult:
         """Build one scrollable text."""
-        yield VerticalScroll(Static(content((f"{self._topic} ...", "muted")), id="answer"), classes="dialog")
+        yield Heading()
+        dialog = VerticalScroll(Static(content((f"{self._topic} ...", "muted")), id="answer"), classes="dialog")
+        dialog.border_title, dialog.border_subtitle = self._topic, self.hint()
+        yield dialog
 
     def on_mount(self) -> None:
         """Read immediately, then periodically."""
@@ -89,7 +93,8 @@ class AnswerScreen(ModalScreen[T]):
         if self._answer is not None:
             width = max(NARROWEST, self.query_one("#answer").size.width)
             answer = list(self.answer_lines(self._answer, width))
-            self._show(lines([*answer, content((f"\n{self.hint()}", "muted"))]))
+            self._show(lines(answer))
+            self.query_one(".dialog").border_subtitle = self.hint()
 
     @on(ReadFailed)
     def _show_error(self, message: ReadFailed) -> None:

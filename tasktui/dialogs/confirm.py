@@ -16,6 +16,7 @@ from tasktui.actions.action import ALL, Confirmation, parse_limit
 from tasktui.actions.clipboard import copy
 from tasktui.actions.question import Question
 from tasktui.render.render import block, content, line, lines
+from tasktui.widgets.heading import Heading
 from tasktui.widgets.input import FOCUS_KEYS, TextLine
 
 CommandSource = Callable[[Confirmation], str | None]
@@ -44,8 +45,10 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
 
     def compose(self) -> ComposeResult:
         """Build the description and the inputs."""
-        with VerticalScroll(classes="dialog") as dialog:
+        yield Heading()
+        with VerticalScroll(classes="dialog changes") as dialog:
             dialog.can_focus = False
+            dialog.border_title, dialog.border_subtitle = f"{self._question.action.label}?", "escape cancels"
             yield Static(lines(self._question.about), classes="about")
             action, word = self._question.action, line(self._required.word)
             if action.prompt:

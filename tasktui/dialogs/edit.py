@@ -21,6 +21,7 @@ from tasktui.actions.edit_form import edit_conflict, entries, preview, requeues
 from tasktui.messages import Notice, OperationDone, TaskChanged
 from tasktui.render.render import block, content, line
 from tasktui.session.session import Session
+from tasktui.widgets.heading import Heading
 from tasktui.widgets.input import FOCUS_KEYS, TextLine
 
 
@@ -48,8 +49,11 @@ class EditScreen(ModalScreen[Result | None]):
 
     def compose(self) -> ComposeResult:
         """Build the form."""
+        yield Heading()
         with VerticalScroll(classes="dialog") as dialog:
             dialog.can_focus = False
+            dialog.border_title = f"Edit {self._detail.task.id}"
+            dialog.border_subtitle = f"as you saw it: version {self._detail.task.version}"
             yield Static(self._title(), id="title")
             for entry in entries(self._detail, self._session.zone):
                 with Horizontal(classes="entry"):

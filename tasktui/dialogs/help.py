@@ -10,9 +10,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from runner.filter.fields import FIELDS
+from runner.model.task import Shown
+from runner.text.sanitize import SIGNS
 from tasktui.commands.parse import COMMANDS
 from tasktui.render.render import content, lines
 from tasktui.screens.live import LiveScreen
+from tasktui.widgets.heading import Heading
 
 OTHERS = ("scroll", "page_left", "page_right", "app.focus", "screen.")
 """Prefixes of actions that Textual defines for every widget; the help omits them."""
@@ -26,24 +29,48 @@ class HelpScreen(ModalScreen[None]):
     def __init__(self, screen: LiveScreen) -> None:
         super().__init__()
         self._help_text = help_of(screen)
+        self._title = f"Keys of {screen.title}"
 
     def compose(self) -> ComposeResult:
         """Build one scrollable text."""
-        yield VerticalScroll(Static(self._help_text), classes="dialog")
+        yield Heading()
+        dialog = VerticalScroll(Static(self._help_text), classes="dialog")
+        dialog.border_title, dialog.border_subtitle = self._title, "escape closes"
+        yield dialog
 
 
 def help_of(screen: LiveScreen) -> Content:
     """Render the purpose of a screen, its keys, the commands and the filter language."""
-    parts = [content((screen.title or "", "bold")), content(screen.ABOUT), content(("\nKeys", "bold"))]
-    for key, label in _keys(screen):
-        parts.append(content((f"  {key:12}", "bold"), label))
-    parts.append(content(("\nCommands", "bold")))
+    parts = [content((screen.ABOUT, "muted")), content("")]
+    locked = not screen.session.writable
+    keys = list(_keys(screen))
+    for title, changing in (("LOOK AND MOVE", False), ("CHANGE", True)):
+        note = "  needs :write" if changing and locked else ""
+        parts.append(content((title, "bold strong"), (note, "italic faint")))
+        chosen = [(key, label) for key, label in keys if _changes(key) is changing]
+        half = -(-len(chosen) // 2)
+        for index in range(half):
+            row: list[tuple[str, str]] = []
+            for key, label in chosen[index::half]:
+                role = "faint" if changing and locked else "bold accent"
+                row += [(f" {key:^11} ", f"{role} on cap"), (f"  {label:<30}"[:34], "text"), ("  ", "")]
+            parts.append(content(*row))
+        parts.append(content(""))
+    parts.append(content(("SIGNS", "bold strong")))
+    parts.append(content(*((f"{SIGNS[shown]} {shown}   ", str(shown)) for shown in Shown)))
+    parts.append(content(("\nCOMMANDS", "bold strong")))
     for command in COMMANDS.values():
-        parts.append(content((f"  :{command.name} {command.arguments}".ljust(32), "bold"), command.help))
-    parts.append(content(("\nFilter: a space is AND, a comma is OR, a minus is NOT", "bold")))
+        name = f"  :{command.name} {command.arguments}".ljust(32)
+        parts.append(content((name, "accent"), (command.help, "text")))
+    parts.append(content(("\nFILTER", "bold strong"), ("  a space is AND, a comma is OR, a minus is NOT", "muted")))
     for field in FIELDS.values():
-        parts.append(content((f"  {field.name:14}", "bold"), f"{field.help:48}", (field.examples, "muted")))
+        parts.append(content((f"  {field.name:14}", "accent"), (f"{field.help:48}", "text"), (field.examples, "muted")))
     return lines(parts)
+
+
+def _changes(key: str) -> bool:
+    """True for an upper-case letter, which changes something; Y only copies and G only moves."""
+    return len(key) == 1 and key.isupper() and key not in ("Y", "G")
 
 
 def _keys(screen: LiveScreen) -> list[tuple[str, str]]:

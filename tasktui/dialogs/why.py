@@ -1,7 +1,7 @@
 """WhyScreen: a dialog that explains why a task is not running."""
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -10,9 +10,11 @@ from textual.content import Content
 from runner.queries.why.cause import RelatedView
 from runner.queries.why.remedies import sentence
 from runner.queries.why.why import Why, why
+from runner.text import formatting
 from tasktui.actions.shortcuts import shortcut
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.render.render import content, line
+from tasktui.render.rows import pill
 from tasktui.session.session import Session
 
 
@@ -34,7 +36,7 @@ class WhyScreen(AnswerScreen[RelatedView | None]):
     ]
 
     def __init__(self, session: Session, id: int) -> None:
-        super().__init__(session, f"Task {id}")
+        super().__init__(session, f"Why is {id} not running?")
         self._task_id = id
         self._index = 0
 
@@ -49,7 +51,7 @@ class WhyScreen(AnswerScreen[RelatedView | None]):
     def hint(self) -> str:
         """Return the keys to show below the causes."""
         more = ", up/down select a cause" if len(self._views) > 1 else ""
-        return f"enter open ▶{more}, escape close" if self._views else "escape close"
+        return f"enter open ▸{more}, escape close" if self._views else "escape close"
 
     def action_move(self, by: int) -> None:
         """Select another cause."""
@@ -84,16 +86,33 @@ def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> I
         width: cells of a line.
         selected: the cause to mark.
     """
-    yield content((line(answer.verdict), "bold"))
+    task = answer.task
+    text, role = pill(task.shown)
+    attempt = formatting.attempts(task.attempt, task.max_attempts).replace("/", " of ")
+    key = f"  {line(task.key, 40)}" if task.key else ""
+    head = content((text, role), (f"  {line(task.handler, 40)}", "strong"), key, (f"   attempt {attempt}", "muted"))
+    yield head
+    yield content("")
+    yield content((line(answer.verdict), "bold strong"))
     for number, cause in enumerate(answer.causes, 1):
-        mark = "▶" if selected is not None and cause.view is selected else " "
+        here = selected is not None and cause.view is selected
+        mark = "▸" if here else " "
         first = f"{mark}{number}. " if len(answer.causes) > 1 else f"{mark} "
-        wrapped = textwrap.wrap(line(cause.text), width, initial_indent=first, subsequent_indent=" " * len(first))
-        yield content("\n".join(wrapped))
+        wrapped = textwrap.wrap(line(cause.text), width - 2, initial_indent=first, subsequent_indent=" " * len(first))
+        yield content(
+            ("✗ " if number == 1 else "! ", "bold dead" if number == 1 else "retrying"), *_lines(wrapped, number)
+        )
         if cause.advice:
-            key = shortcut(cause.advice, answer.task.id)
-            yield content((f"{' ' * len(first)}→ {line(cause.advice)}", "muted"), (key, "bold"))
+            shown_key = shortcut(cause.advice, task.id)
+            yield content((f"  {' ' * len(first)}→ {line(cause.advice)}", "muted"), (shown_key, "bold accent"))
     if answer.remedies:
+        yield content("")
+        yield content(("What helps", "bold strong"))
         yield content("\n".join(textwrap.wrap(line(sentence(answer.remedies)), width, subsequent_indent=" ")))
     for remedy in answer.remedies:
-        yield content((f" → {line(remedy.commands)}", "muted"), (shortcut(remedy.commands, answer.task.id), "bold"))
+        shown_key = shortcut(remedy.commands, task.id)
+        yield content((f" → {line(remedy.commands)}", "muted"), (shown_key, "bold accent"))
+
+
+def _lines(wrapped: Sequence[str], number: int) -> list[tuple[str, str]]:
+    return [("\n  ".join(wrapped), "bold strong" if number == 1 else "text")]

@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Key
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -132,6 +132,14 @@ class LiveScreen(Screen[None]):
         self._footer_state = None
         self._update_heading()
 
+    def on_screen_suspend(self) -> None:
+        """Draw the heading of a dialog that opens in front."""
+        self.call_after_refresh(self._update_dialog)
+
+    def _update_dialog(self) -> None:
+        if isinstance(self.app.screen, ModalScreen) and self in self.app.screen_stack:
+            self._update_heading()
+
     def on_screen_resume(self) -> None:
         """Read when the screen comes to the front."""
         self.feed.hurry()
@@ -243,7 +251,8 @@ class LiveScreen(Screen[None]):
             counts={MODES[mode].title: part for mode, part in session.counts.items()},
         )
         # A dialog has a heading of its own: the safety state never dims.
-        for heading in (*self.query(Heading), *(self.app.screen.query(Heading) if not self.is_active else ())):
+        front = self.app.screen if isinstance(self.app.screen, ModalScreen) else self
+        for heading in (*self.query(Heading), *(front.query(Heading) if front is not self else ())):
             heading.show(status)
         self._update_keys()
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runner.db.database import Database
-from runner.errors import InvalidInput
+from runner.errors import InvalidEdit, InvalidInput
 from runner.model.task import State
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
@@ -15,6 +15,7 @@ from runner.settings import Settings
 from runner.urls import parse_url
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
+from tasktui.actions.edit_form import with_secrets
 from tasktui.screens import MODES
 from tasktui.session.session import Session
 from tasktui.terminal.crash import crash_text
@@ -53,7 +54,7 @@ async def looks(operator: Operator) -> str:
         await operator.press(MODES[mode].key)
         await look(text)
         await operator.press("Y")
-    for key, text in {"w": "is not running", ACTIONS["retry"].key: "smtp.send", ACTIONS["edit"].key: "masked"}.items():
+    for key, text in {"w": "is not running", ACTIONS["retry"].key: "smtp.send", ACTIONS["edit"].key: "***"}.items():
         await operator.press(key)
         await look(text)
         await operator.press("escape")
@@ -67,7 +68,7 @@ async def test_no_screen_and_no_question_shows_a_secret(database: Database, task
         assert SECRET not in await looks(operator)
         operator.console.session.task_id = task_id + 1
         masked = "no way to postgresql://ana:***@db/app, token=***"
-        await operator.sees(f"task  {task_id + 1}", masked, "connect(password=***)", '"dsn"')
+        await operator.sees(str(task_id + 1), masked, "connect(password=***)", '"dsn"')
         assert SECRET not in operator.text
         await operator.press("v")
         await operator.sees(f'"password": "{SECRET}"', f"token={SECRET}", f'connect(password="{SECRET}")')
@@ -93,3 +94,26 @@ async def test_no_repr_and_no_crash_tells_the_password_of_the_database() -> None
     finally:
         await database.dispose()
     assert SECRET not in "\n".join(told)
+
+
+STORED = '{"to": "ana", "token": "abc", "users": [{"password": "p1"}, {"password": "p2"}], "n": 1}'
+
+
+@pytest.mark.parametrize(
+    ("typed", "saved"),
+    [
+        (
+            '{"to": "ben", "token": "***", "users": [{"password": "***"}, {"password": "new"}]}',
+            {"to": "ben", "token": "abc", "users": [{"password": "p1"}, {"password": "new"}]},
+        ),
+        ('{"token": "other"}', {"token": "other"}),
+        ('{"other": "***"}', None),
+        ('{"users": [{"password": "***"}]}', None),  # one of two: which one is unknown
+    ],
+)
+def test_an_edit_keeps_the_secrets_that_it_does_not_show(typed: str, saved: dict[str, object] | None) -> None:
+    if saved is None:
+        with pytest.raises(InvalidEdit, match="only at its own place"):
+            with_secrets(typed, STORED)
+    else:
+        assert json.loads(with_secrets(typed, STORED)) == saved
