@@ -148,7 +148,9 @@ def first_line(status: Status, width: int) -> Row:
     reserved = width_of([*badges, lock, *age]) + 2 * len(badges) + 2 * bool(status.lock)
     name = _cut(status.name, min(LONGEST_NAME, max(SHORTEST_NAME, width - reserved - ROOM)))
     row: list[Part] = [(" tasktui  ", "bold accent"), (name, "bold strong")]
+    gap: Part = ("  " if width >= ROOM_FOR_AGE else " ", "")
     if width_of(row) + 2 + reserved > width:  # The badges take precedence over the name.
+        gap = (" ", "")
         row = [(f" {_cut(status.name, SHORTEST_NAME)}", "bold strong")]
         badges = [(text.strip(), spec) for text, spec in badges]
         lock = (lock[0].strip(), lock[1])
@@ -156,8 +158,8 @@ def first_line(status: Status, width: int) -> Row:
         row.append((f"@{_cut(status.host, 30)}", "muted"))
     for part in (*badges, lock):
         if part[0]:
-            row += [("  ", ""), part] if width >= ROOM_FOR_AGE else [(" ", ""), part]
-    row += [("  ", ""), *age] if age else []
+            row += [gap, part]
+    row += [gap, (age[0][0].strip() if len(gap[0]) == 1 else age[0][0], age[0][1])] if age else []
     row = fit(row, min(width_of(row), width))
     return [*row, *_connection_and_clock(status, width - width_of(row))]
 

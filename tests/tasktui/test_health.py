@@ -62,7 +62,7 @@ def test_a_connection_has_a_figure_only_if_the_figure_matters(ping: Ping | None,
 @ON_ONE_DATABASE
 async def test_the_heading_shows_the_age_of_old_data(watch: Watch) -> None:
     async with watch("overview") as operator:
-        await operator.sees("0 runners alive")
+        await operator.sees("NEEDS ATTENTION")
         await operator.until(lambda: not operator.screen.feed.looking)
         operator.screen.feed.next = operator.screen._read_at + 3600
         operator.screen._read_at -= 60

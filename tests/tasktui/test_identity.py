@@ -40,8 +40,8 @@ UNHURRIED = settings(
 
 def displayed(operator: Operator) -> set[int]:
     """Return the ids that an operator expects an action to affect: the marked rows, or the row with the cursor."""
-    marked = re.findall(r"^[▶ ]● *(\d+) ", operator.text, re.MULTILINE)
-    return {int(id) for id in marked or re.findall(r"^▶[ ●] *(\d+) ", operator.text, re.MULTILINE)}
+    marked = re.findall(r"^[▌ ]● *(\d+) ", operator.text, re.MULTILINE)
+    return {int(id) for id in marked or re.findall(r"^▌[ ●] *(\d+) ", operator.text, re.MULTILINE)}
 
 
 async def happen(database: Database, event: str, ids: list[int], number: int) -> None:

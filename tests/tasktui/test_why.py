@@ -79,7 +79,7 @@ async def test_enter_opens_the_cause(database: Database, watch: Watch) -> None:
     async with watch("task", task_id=full) as operator:
         await operator.sees("smtp.send")
         await operator.press("w")
-        await operator.sees(f"It would start now if: runner {busy} had 2 slots.", "▶ Runner")
+        await operator.sees(f"It would start now if: runner {busy} had 2 slots.", "▸ Runner")
         await operator.press("enter")
         await operator.sees(f"state:running runner:{busy}", "in hand")
         await operator.press("enter")
@@ -91,14 +91,14 @@ async def test_enter_opens_the_cause(database: Database, watch: Watch) -> None:
         await operator.command(f"task {paused}")
         await operator.sees(f"task  {paused}")
         await operator.press("w")
-        await operator.sees("▶1. Queue mail was paused", "2. Runner")
+        await operator.sees("▸1. Queue mail was paused", "2. Runner")
         await operator.press("enter")
         await operator.sees("pause by ana@web-1", "OPERATION")
         assert operator.screen.query_one("#entries", Table).cursor == 1
         await operator.press("3", "w")
-        await operator.sees("▶1.")
+        await operator.sees("▸1.")
         await operator.press("down")
-        await operator.sees("▶2. Runner")
+        await operator.sees("▸2. Runner")
         await operator.press("enter")
         await operator.sees(f"runner {idle}: 0 claimed tasks")
 
@@ -110,7 +110,7 @@ async def test_enter_opens_the_parent_task(database: Database, watch: Watch) -> 
     async with watch("task", task_id=id) as operator:
         await operator.sees("waits for")
         await operator.press("w")
-        await operator.sees("▶ It depends on task 900 fetch")
+        await operator.sees("▸ It depends on task 900 fetch")
         await operator.press("enter")
         await operator.until(lambda: operator.console.session.task_id == 900)
         await operator.sees("fetch   in queue")
