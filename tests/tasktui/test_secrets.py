@@ -50,7 +50,7 @@ async def looks(operator: Operator) -> str:
         await operator.sees(text)
         seen.append(operator.text)
 
-    for mode, text in {"tasks": "no way to", "failures": "***", "audit": "retry", "task": "last failure"}.items():
+    for mode, text in {"tasks": "no way to", "failures": "***", "audit": "retry", "task": "ERROR OF"}.items():
         await operator.press(MODES[mode].key)
         await look(text)
         await operator.press("Y")

@@ -87,9 +87,9 @@ async def test_enter_opens_the_cause(database: Database, watch: Watch) -> None:
         await operator.press("w")
         await operator.sees("It has been running on runner")
         await operator.press("enter")
-        await operator.sees(f"runner {busy}: 1 claimed task")
+        await operator.sees(f"runner {busy}, queues all", "RUNS 1")
         await operator.command(f"task {paused}")
-        await operator.sees(f"task  {paused}")
+        await operator.sees(f"  {paused}  smtp.send")
         await operator.press("w")
         await operator.sees("▸1. Queue mail was paused", "2. Runner")
         await operator.press("enter")
@@ -100,7 +100,7 @@ async def test_enter_opens_the_cause(database: Database, watch: Watch) -> None:
         await operator.press("down")
         await operator.sees("▸2. Runner")
         await operator.press("enter")
-        await operator.sees(f"runner {idle}: 0 claimed tasks")
+        await operator.sees(f"runner {idle}, queues all", "RUNS 0")
 
 
 @ON_ONE_DATABASE

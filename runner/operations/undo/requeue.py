@@ -74,6 +74,8 @@ def _ending(change: UndoableChange, task: LockedTask) -> tuple[Any, ...]:
 
 def _moment(recorded: object) -> datetime | None:
     """A recorded time; None if it is missing or unreadable."""
+    if isinstance(recorded, datetime):
+        return recorded
     with suppress(ValueError):
         moment = datetime.fromisoformat(recorded) if isinstance(recorded, str) else None
         return moment if moment is not None and moment.tzinfo is not None else None
