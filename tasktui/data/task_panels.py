@@ -5,13 +5,14 @@ from datetime import datetime, timedelta, tzinfo
 
 from runner.model.task import Shown, State
 from runner.queries.task.detail import TaskDetail, task_fields
+from runner.queries.task.notes import checkpoint_lines
 from runner.queries.task.timeline import timeline
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
-from runner.text.redact import decode
-from runner.text.sanitize import SIGNS
+from runner.text.redact import decode, mask
+from runner.text.sanitize import SIGNS, one_line
 from tasktui.render.code import error_rows, payload_line, payload_rows
-from tasktui.render.plot import Span, time_axis
+from tasktui.render.plot import Span, gauge, time_axis
 from tasktui.render.render import brief, fitted, line
 from tasktui.render.rows import BLANK, Part, Row, beside, ends, fit, handler, heading, pill, rule
 
@@ -94,7 +95,7 @@ def _held(detail: TaskDetail) -> str:
 
 def facts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
     """The fields of a task in columns."""
-    skipped = {"task", "state", "key"}
+    skipped = {"task", "state", "key", "progress"}
     fields = [(name, line(value)) for name, value in task_fields(detail, zone) if name not in skipped]
     columns = 1 if width < 100 else 2 if width < 180 else 3
     each = width // columns
@@ -224,9 +225,37 @@ def history(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool) -> It
             yield fit([(" " * 15, ""), (line(part), role)], width)
 
 
+def progress(detail: TaskDetail, width: int) -> list[Row]:
+    """The progress of the attempt as a bar, with the figures that the handler reported."""
+    if detail.progress is None:
+        return []
+    shown = detail.progress.describe(detail.at, running=detail.task.state is State.RUNNING)
+    share = detail.progress.done / detail.progress.total if detail.progress.total else 0.0
+    bar = gauge([(share, "running")], max(10, width // 2))
+    return [fit([(" ", ""), *bar, (f"  {line(shown)}", "text")], width)]
+
+
+def notes(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool) -> list[Row]:
+    """The checkpoints and the last log lines."""
+    rows: list[Row] = []
+    if detail.checkpoints:
+        rows += [rule([heading("CHECKPOINTS")], width)]
+        stored = checkpoint_lines(detail.checkpoints, detail.at, reveal=reveal)
+        rows += [fit([(f" {text}", "text")], width) for text in stored]
+    if detail.log:
+        rows += [*([BLANK] if rows else []), rule([heading("LOG")], width, [("last lines", "muted")])]
+        for row in detail.log:
+            when = f"{row.at.astimezone(zone):%H:%M:%S}" if row.at else ""
+            role = {"warning": "retrying", "error": "dead", "critical": "dead"}.get(row.level, "muted")
+            text = one_line(mask(row.line, reveal=reveal))
+            rows.append(fit([(f" {when:<8}  ", "faint"), (f"{line(row.level, 8):<9}", role), (text, "text")], width))
+    return rows
+
+
 def screen(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
     """Everything about a task."""
-    rows: list[Row] = [headline(detail, width), fit([(" ", ""), *sentence(detail)], width), BLANK]
+    said = fit([(" ", ""), *sentence(detail)], width)
+    rows: list[Row] = [headline(detail, width), said, *progress(detail, width), BLANK]
     rows += [*facts(detail, zone, width), BLANK]
     chart = attempts(detail, zone, width) if width >= 80 else []
     rows += [*chart, BLANK] if chart else []
@@ -241,6 +270,8 @@ def screen(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool, unfold
         rows += beside(left, right, half)
     related = dependencies(detail, width)
     rows += [BLANK, *related] if related else []
+    noted = notes(detail, zone, width, reveal=reveal)
+    rows += [BLANK, *noted] if noted else []
     rows += [BLANK, *history(detail, zone, width, reveal=reveal)]
     if detail.next_runs:
         rows += [BLANK, rule([heading("NEXT RUNS")], width, [("if every attempt fails immediately", "muted")])]
