@@ -25,6 +25,7 @@ class ActionTarget(Enum):
     QUEUE = "queue"
     HANDLER = "handler"
     RUNNER = "runner"
+    SCHEDULE = "schedule"
     ENTRY = "change of a task"
 
     @property

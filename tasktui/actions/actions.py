@@ -1,6 +1,6 @@
 """The actions of the console. Key bindings, footers, help, the palette and the read-only guard derive from ACTIONS."""
 
-from tasktui.actions import edit, pause, runner_command, tasks, undo
+from tasktui.actions import edit, pause, runner_command, schedule, tasks, undo
 from tasktui.actions.action import Action, ActionTarget
 
 ACTIONS = {
@@ -77,6 +77,29 @@ ACTIONS = {
             "concurrency=100 threads=10",
             required=True,
         ),
+        Action("schedules run", "N", "Run now", ActionTarget.SCHEDULE, schedule.ask_to_run),
+        Action(
+            "schedules pause",
+            "P",
+            "Pause",
+            ActionTarget.SCHEDULE,
+            schedule.ask_to_pause,
+            "Pause for",
+            "30m",
+            required=True,
+        ),
+        Action(
+            "schedules edit",
+            "E",
+            "Edit",
+            ActionTarget.SCHEDULE,
+            schedule.ask_to_edit,
+            "New rule",
+            "every 5m",
+            required=True,
+        ),
+        Action("schedules delete", "X", "Delete", ActionTarget.SCHEDULE, schedule.ask_to_delete, in_footer=False),
+        Action("undo ENTRY", "Z", "Undo", ActionTarget.SCHEDULE, schedule.ask_to_undo, in_footer=False),
         Action("undo", "Z", "Undo", ActionTarget.ENTRY, undo.ask),
         Action("undo --group", "B", "Undo group", ActionTarget.ENTRY, undo.ask_for_group, in_footer=False),
     )

@@ -63,6 +63,19 @@ def runner_command_words(action: Action, runner_id: int, confirmation: Confirmat
     return [action.name, runner_id, *sizes, *_reason(confirmation.reason)]
 
 
+def schedule_words(name: str, id: str, confirmation: Confirmation) -> list[object]:
+    """The command that changes a schedule; the answer is the end of a pause, or a rule."""
+    answer: list[object] = []
+    if confirmation.answer and name == "schedules pause":
+        answer = ["--until", confirmation.answer]
+    elif confirmation.answer and name == "schedules edit":
+        word, _, length = confirmation.answer.partition(" ")
+        flags = {"every": "--every", "after_end": "--after-end"}
+        answer = [flags[word], length] if word in flags else ["--cron", confirmation.answer]
+    group, _, action = name.partition(" ")
+    return [group, action, id, *answer, *_reason(confirmation.reason)]
+
+
 def undo_words(entry: int, confirmation: Confirmation) -> list[object]:
     """The command that undoes one change."""
     return ["undo", entry, *_reason(confirmation.reason)]

@@ -7,6 +7,7 @@ from runner.filter.parse import Filter
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.queries.audit import ChangeGroup
 from runner.queries.runners import RunnerRow
+from runner.queries.schedules import ScheduleRow
 from runner.queries.task_list.row import TaskRow
 
 
@@ -24,6 +25,7 @@ class Targets:
         queue: returns the selected queue; None for the queue of the selected task.
         handler: returns the selected handler; None for the handler of the selected task.
         runner: returns the selected runner.
+        schedule: returns the selected schedule.
         change: returns the selected operation of the audit.
     """
 
@@ -32,6 +34,7 @@ class Targets:
     queue: Callable[[], str | None] = _nothing
     handler: Callable[[], str | None] = _nothing
     runner: Callable[[], RunnerRow | None] = _nothing
+    schedule: Callable[[], ScheduleRow | None] = _nothing
     change: Callable[[], ChangeGroup | None] = _nothing
 
     def task(self) -> TaskRow | None:

@@ -14,6 +14,7 @@ from runner.policy.histogram import BOUNDS, merged, percentile
 from runner.queries.audit import ChangeGroup, change_groups
 from runner.queries.failures import Failures, failures
 from runner.queries.reports import Flow, results_by_runner, run_times, totals
+from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.task_list.page import page
 from runner.queries.task_list.row import TaskRow
 
@@ -22,6 +23,7 @@ HOUR, RECENT = timedelta(hours=1), timedelta(minutes=10)
 MOST_SLOW = 10
 MOST_FAILURES = 6
 MOST_CHANGES = 6
+MOST_SCHEDULES = 6
 """Rows of the panels of a wide screen."""
 
 LONGEST_FIRST = Sort(SortField.CLAIMED_AT, descending=False)
@@ -42,6 +44,7 @@ class Background:
         failures: the largest failure groups of the last hour; only for a wide screen, as the rest.
         slowest: the running tasks that run longest.
         changes: the latest operations.
+        schedules: the next schedules.
     """
 
     at: datetime
@@ -51,6 +54,7 @@ class Background:
     failures: tuple[Failures, ...] = ()
     slowest: tuple[TaskRow, ...] = ()
     changes: tuple[ChangeGroup, ...] = ()
+    schedules: tuple[ScheduleRow, ...] = ()
 
     def percentile(self, q: float, since: datetime, until: datetime) -> float | None:
         """A percentile of the run times in seconds; None if no attempt ended in the period."""
@@ -85,7 +89,8 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
     slowest = (await page(tx, running, None, MOST_SLOW, LONGEST_FIRST)).tasks
     groups = await failures(tx, since=at - HOUR, limit=MOST_FAILURES)
     changes = await change_groups(tx, MOST_CHANGES)
-    return Background(at, histograms, results, p95, tuple(groups), tuple(slowest), tuple(changes))
+    planned = await schedules(tx, limit=MOST_SCHEDULES)
+    return Background(at, histograms, results, p95, tuple(groups), tuple(slowest), tuple(changes), tuple(planned))
 
 
 def heat_columns(

@@ -42,6 +42,7 @@ MODES = {
     "task": Mode("3", "Task", "task", "TaskScreen"),
     "failures": Mode("4", "Failures", "failures", "FailuresScreen"),
     "runners": Mode("5", "Runners", "runners", "RunnersScreen"),
+    "schedules": Mode("6", "Schedules", "schedules", "SchedulesScreen"),
     "reports": Mode("7", "Reports", "reports", "ReportsScreen"),
     "audit": Mode("8", "Audit", "audit", "AuditScreen"),
 }

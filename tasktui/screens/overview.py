@@ -30,6 +30,7 @@ from tasktui.screens import side_panels
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
 from tasktui.screens.overview_panels import View
+from tasktui.screens.schedule_panels import next_schedules
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
@@ -173,7 +174,8 @@ class OverviewScreen(LiveScreen):
         if width < NORMAL - 2:
             system = panels.system(view, width)
             return system if room - len(system) >= 4 else system[:1] + system[1 : max(1, room - 4)]
-        spare = room - (queues + 1) - 1
+        planned = _next_schedules(view, width) if width < self.size.width else []
+        spare = room - (queues + 1) - 1 - (len(planned) + 1 if planned else 0)
         first = max(4, min(16, 2 * round((spare - 5) * 6 / 11 / 2)))
         second = max(3, min(14, spare - first - 6))
         half = (width - 2) // 2
@@ -183,6 +185,8 @@ class OverviewScreen(LiveScreen):
         if width == self.size.width:
             last = beside(last, side_panels.runners(view, width - half - 2, second + 1), half)
         rows += last
+        if planned and len(rows) + len(planned) < room - 3:
+            rows += [BLANK, *planned]
         if len(rows) > room - 4:
             rows = rows[: first + 3]
         return rows if len(rows) <= room - 3 else []
@@ -210,6 +214,11 @@ class OverviewScreen(LiveScreen):
     def _open_tasks(self, event: Table.Selected) -> None:
         self.session.filter_text = filter_of(queue=event.key)
         self.app.switch_mode("tasks")
+
+
+def _next_schedules(view: View, width: int) -> list[Row]:
+    slow = view.slow
+    return [] if slow is None else next_schedules(slow.schedules, slow.at, view.zone, width)
 
 
 def _queues_rule(view: View, width: int) -> Row:

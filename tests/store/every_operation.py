@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.db.types import db_now
+from runner.model.schedule import ScheduleSpec
 from runner.model.task import State
 from runner.operations.audit_log import reveal
 from runner.operations.delay import delay
@@ -18,6 +19,14 @@ from runner.operations.pause import PauseKind, PauseTarget, pause, resume
 from runner.operations.results import Actor, Target
 from runner.operations.retry import requeue, retry_now
 from runner.operations.runner_command import send_command
+from runner.operations.schedule import (
+    add_schedule,
+    delete_schedule,
+    edit_schedule,
+    pause_schedule,
+    resume_schedule,
+    run_schedule,
+)
 from runner.operations.sql_export import command_script, undo_script
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
@@ -34,6 +43,8 @@ DEAD, OLD = 11, 12
 """The tasks: two waiting, one on RUNNER, one that depends on LATER; one dead, one to prune."""
 
 RUNNER, LOST = 1, 2
+SCHEDULE, RESTING = "nightly", "resting"
+"""The schedules: one that ticks, one that is paused."""
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
 EDITED = 1
 """The id of an audit entry."""
@@ -57,6 +68,12 @@ OPERATIONS: dict[str, Verb] = {
     "undo_script": _undo_script,
     "command_script": lambda tx: command_script(tx, RUNNER, "drain", BY),
     "undo": lambda tx: undo(tx, [EDITED], BY),
+    "add_schedule": lambda tx: add_schedule(tx, "weekly", ScheduleSpec("h", "@weekly"), BY),
+    "edit_schedule": lambda tx: edit_schedule(tx, SCHEDULE, {"rule": "every 2h"}, BY),
+    "pause_schedule": lambda tx: pause_schedule(tx, SCHEDULE, BY),
+    "resume_schedule": lambda tx: resume_schedule(tx, RESTING, BY),
+    "run_schedule": lambda tx: run_schedule(tx, SCHEDULE, BY),
+    "delete_schedule": lambda tx: delete_schedule(tx, SCHEDULE, BY),
     "pause": lambda tx: pause(tx, PauseTarget(PauseKind.QUEUE, "mail"), BY),
     "pause handler": lambda tx: pause(tx, PauseTarget(PauseKind.HANDLER, "h"), BY),
     "resume": lambda tx: resume(tx, PauseTarget(PauseKind.QUEUE, "slow"), BY),
@@ -107,6 +124,9 @@ async def arrange(database: Database) -> None:
     await add_attempt(database, DEAD, started_at=ahead(-2), ended_at=ahead(-1))
     await database.write(edit, LATER, None, Changes(priority=5), BY)
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "slow"), BY)
+    for id in (SCHEDULE, RESTING):
+        await database.write(add_schedule, id, ScheduleSpec("h", "every 1h"), BY)
+    await database.write(pause_schedule, RESTING, BY)
 
 
 async def all_rows(database: Database) -> dict[str, list[str]]:

@@ -1,0 +1,147 @@
+"""Running, pausing, editing, deleting a schedule, and undoing its last change: their confirmations."""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from textual.content import Content
+
+from runner.queries.schedules import ScheduleRow
+from runner.text import formatting
+from tasktui.actions.action import Action, Confirmation
+from tasktui.actions.as_command import schedule_words
+from tasktui.actions.question import Dialog, Question, result_notice
+from tasktui.actions.targets import Targets
+from tasktui.messages import Notice
+from tasktui.render.render import content, line
+from tasktui.session.session import Session
+
+Change = Callable[[Confirmation], Coroutine[Any, Any, Notice]]
+
+
+def ask_to_run(action: Action, session: Session, targets: Targets) -> Dialog | None:
+    """Ask to run the selected schedule now."""
+    row = targets.schedule()
+    if row is None:
+        return None
+    about = [content((f"Run schedule {line(row.id)} now, beside an unfinished run", "bold")), _task(row)]
+    return _question(action, row, about, partial(_run, session, row))
+
+
+def ask_to_pause(action: Action, session: Session, targets: Targets) -> Dialog | None:
+    """Ask to pause the selected schedule, or to resume it if it is paused."""
+    row = targets.schedule()
+    if row is None:
+        return None
+    if row.pause is None:
+        about = [content((f"Pause schedule {line(row.id)}: ticks during the pause are not made up for", "bold"))]
+        return _question(action, row, about, partial(_pause, session, row))
+    until = formatting.text(row.pause.until and f"{row.pause.until:%H:%M} UTC")
+    about = [
+        content((f"Resume schedule {line(row.id)}", "bold")),
+        content(f"  paused by {line(row.pause.by)} until {until}: {line(row.pause.why)}"),
+    ]
+    resume = replace(action.without_prompt(), name="schedules resume")
+    return _question(resume, row, about, partial(_resume, session, row))
+
+
+def ask_to_edit(action: Action, session: Session, targets: Targets) -> Dialog | None:
+    """Ask for another rule of the selected schedule."""
+    row = targets.schedule()
+    if row is None:
+        return None
+    about = [
+        content((f"Change the rule of schedule {line(row.id)}", "bold")),
+        content(
+            f"  a cron line ({line(row.spec.timezone)}), every 5m, or after_end 30s; for more: runner schedules edit"
+        ),
+    ]
+    return _question(replace(action, default=line(row.spec.rule)), row, about, partial(_edit, session, row))
+
+
+def ask_to_delete(action: Action, session: Session, targets: Targets) -> Dialog | None:
+    """Ask to delete the selected schedule."""
+    row = targets.schedule()
+    if row is None:
+        return None
+    about = [content((f"Delete schedule {line(row.id)}; its runs stay", "bold")), _task(row)]
+    return _question(action, row, about, partial(_delete, session, row))
+
+
+def ask_to_undo(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
+    """Ask to undo the last change of the selected schedule."""
+    row = targets.schedule()
+    return _ask_to_undo(action, session, row) if row is not None else None
+
+
+async def _ask_to_undo(action: Action, session: Session, row: ScheduleRow) -> Dialog:
+    from runner.queries.audit import audit, undoable
+
+    entry = undoable(await session.read(audit, target=f"schedule {row.id}"))
+    if entry is None:
+        return Notice(f"Schedule {line(row.id)} has no change to undo", bad=True)
+    about = [content((f"Undo the {line(entry.verb)} of schedule {line(row.id)} by {line(entry.operator)}", "bold"))]
+    return Question(
+        action,
+        about,
+        1,
+        words=lambda confirmation: ["undo", entry.id, *schedule_words("", "", confirmation)[3:]],
+        change=partial(_undo, session, entry.id),
+    )
+
+
+def _task(row: ScheduleRow) -> Content:
+    return content(f"  handler {line(row.spec.handler)}, rule {line(row.spec.rule)}")
+
+
+def _question(action: Action, row: ScheduleRow, about: list[Content], change: Change) -> Question:
+    return Question(action, about, 1, words=partial(schedule_words, action.name, row.id), change=change)
+
+
+async def _run(session: Session, row: ScheduleRow, confirmation: Confirmation) -> Notice:
+    from runner.operations.schedule import run_schedule
+
+    await session.write(run_schedule, row.id, session.by(confirmation.reason))
+    return Notice(f"Schedule {line(row.id)} runs within a second")
+
+
+async def _pause(session: Session, row: ScheduleRow, confirmation: Confirmation) -> Notice:
+    from runner.db.transaction import clock
+    from runner.operations.schedule import pause_schedule
+    from runner.text.times import parse_moment
+
+    until = None
+    if confirmation.answer:
+        until = parse_moment(confirmation.answer, await session.read(clock), session.zone)
+    await session.write(pause_schedule, row.id, session.by(confirmation.reason), until, version=row.version)
+    return Notice(f"Schedule {line(row.id)} paused {'until ' + confirmation.answer if until else 'until resumed'}")
+
+
+async def _resume(session: Session, row: ScheduleRow, confirmation: Confirmation) -> Notice:
+    from runner.operations.schedule import resume_schedule
+
+    await session.write(resume_schedule, row.id, session.by(confirmation.reason), version=row.version)
+    return Notice(f"Schedule {line(row.id)} resumed")
+
+
+async def _edit(session: Session, row: ScheduleRow, confirmation: Confirmation) -> Notice:
+    from runner.operations.schedule import edit_schedule
+
+    changes = {"rule": " ".join(confirmation.answer.split())}
+    by = session.by(confirmation.reason)
+    after = await session.write(edit_schedule, row.id, changes, by, version=row.version)
+    return Notice(f"Schedule {line(row.id)} {'edited' if after else 'has this rule'}")
+
+
+async def _delete(session: Session, row: ScheduleRow, confirmation: Confirmation) -> Notice:
+    from runner.operations.schedule import delete_schedule
+
+    await session.write(delete_schedule, row.id, session.by(confirmation.reason), version=row.version)
+    return Notice(f"Schedule {line(row.id)} deleted; runner undo brings it back")
+
+
+async def _undo(session: Session, entry: int, confirmation: Confirmation) -> Notice:
+    from runner.operations.undo.undo import undo
+
+    return result_notice("Undo", await session.write(undo, [entry], session.by(confirmation.reason)))

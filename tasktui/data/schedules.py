@@ -1,0 +1,92 @@
+"""The data of the schedules screen: the schedules, the runs of one of them, and how late runs start."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+from runner.db.transaction import Transaction, clock
+from runner.errors import InvalidInput
+from runner.policy.schedule import parse_rule
+from runner.policy.schedule_ticks import next_ticks
+from runner.queries.schedules import ScheduleRow, ScheduleRun, recent_starts, schedule_runs
+from runner.queries.schedules import schedules as read_schedules
+
+DAY = timedelta(days=1)
+
+MOST_RUNS = 50
+"""Runs of the schedule under the cursor."""
+
+MOST_PLANNED = 300
+"""Ticks to compute for a ruler; more than it has cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleBoard:
+    """The schedules at one moment.
+
+    Args:
+        at: the database's time.
+        rows: the schedules, the next one first.
+        id: the schedule under the cursor; None without one.
+        runs: its runs, the latest first.
+        starts: when each run of the last day was due, and the seconds until it started.
+    """
+
+    at: datetime
+    rows: tuple[ScheduleRow, ...]
+    id: str | None
+    runs: tuple[ScheduleRun, ...]
+    starts: tuple[tuple[datetime, float], ...]
+
+    def row(self, id: str | None) -> ScheduleRow | None:
+        """Return a schedule by its id."""
+        return next((row for row in self.rows if row.id == id), None)
+
+    @property
+    def late(self) -> list[ScheduleRow]:
+        """The schedules that are late."""
+        return [row for row in self.rows if row.lateness(self.at) is not None]
+
+    def percentile(self, q: float) -> float | None:
+        """A percentile of the lateness of the last day in seconds; None without runs."""
+        seconds = sorted(late for _, late in self.starts)
+        return seconds[min(len(seconds) - 1, int(len(seconds) * q))] if seconds else None
+
+
+async def read_board(tx: Transaction, id: str | None) -> ScheduleBoard:
+    """Read the schedules.
+
+    Args:
+        tx: an open transaction.
+        id: the schedule whose runs to read; None or an unknown one for the first.
+    """
+    rows = tuple(await read_schedules(tx))
+    known = {row.id: row for row in rows}
+    row = known.get(id or "") or (rows[0] if rows else None)
+    runs = await schedule_runs(tx, row.id, row.spec.jitter, MOST_RUNS) if row is not None else []
+    starts = await recent_starts(tx, DAY)
+    return ScheduleBoard(await clock(tx), rows, row.id if row else None, tuple(runs), tuple(starts))
+
+
+def planned(row: ScheduleRow, at: datetime, length: timedelta) -> list[datetime]:
+    """Return the ticks of a schedule within a time from now, and the first one after it.
+
+    Args:
+        row: the schedule.
+        at: the current time.
+        length: the time.
+    """
+    if not row.upcoming:
+        return []
+    ticks = _ticks(row.spec.rule, row.spec.timezone, row.upcoming[0])
+    inside = [tick for tick in ticks if tick <= at + length]
+    return inside or list(ticks[:1])
+
+
+@lru_cache(maxsize=1_024)
+def _ticks(rule: str, timezone: str, first: datetime) -> tuple[datetime, ...]:
+    """The ticks from a stored one on; they change only with it."""
+    try:
+        return tuple(next_ticks(parse_rule(rule, timezone), first, first, MOST_PLANNED))
+    except InvalidInput:
+        return ()

@@ -1,0 +1,290 @@
+"""The panels of schedules: rulers of planned runs, the runs of one schedule, and how late runs start."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, tzinfo
+
+from runner.model.schedule import Overlap, TickOutcome
+from runner.model.task import Shown
+from runner.policy.schedule import describe
+from runner.policy.schedule_spec import OVERLAPS
+from runner.queries.schedules import LATE, ScheduleRow, ScheduleRun
+from runner.text import formatting
+from runner.text.sanitize import count_noun
+from tasktui.data.schedules import DAY, ScheduleBoard, planned
+from tasktui.render.plot import Span, area, framed, gauge, joined, nice, time_axis, time_labels
+from tasktui.render.render import fitted, line
+from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule
+from tasktui.render.rows import state as state_part
+
+HOUR = timedelta(hours=1)
+BAR = 34
+"""Cells of the bar of a run."""
+
+BAR_ROLES = {Shown.DEAD: "dead", Shown.RETRYING: "retrying", Shown.RUNNING: "running", Shown.LOST: "lost"}
+
+PLOT = 4
+"""Rows of the lateness plot."""
+
+AXIS = 7
+"""Cells before a plot."""
+
+OUTCOMES = {
+    TickOutcome.SKIPPED: ("◇ skipped", "muted"),
+    TickOutcome.MISSED: ("‖ missed", "retrying"),
+}
+"""The text and role of ticks without a task."""
+
+
+def ruler(row: ScheduleRow, at: datetime, length: timedelta, width: int, zone: tzinfo) -> list[Part]:
+    """The planned runs of a schedule on a line; one beyond its end is named at the right.
+
+    Args:
+        row: the schedule.
+        at: the current time, at the left end.
+        length: the time of the whole line.
+        width: cells.
+        zone: time zone of displayed times.
+    """
+    cells: list[Part] = [("─", "line")] * width
+    role = "retrying" if row.lateness(at) is not None else "accent"
+    beyond: datetime | None = None
+    if row.pause is not None and row.pause.until is not None and row.pause.until <= at + length:
+        _put(cells, row.pause.until, at, length, ("◇", "paused"))
+    for tick in planned(row, at, length):
+        if tick > at + length:
+            beyond = tick
+        else:
+            _put(cells, max(tick, at), at, length, ("◆", role))
+    if beyond is not None:
+        text = f" {moment(beyond, at, zone)} ▸"
+        if len(text) < width:
+            cells[width - len(text) :] = [(character, "faint") for character in text]
+    return joined(cells)
+
+
+def _put(cells: list[Part], tick: datetime, at: datetime, length: timedelta, part: Part) -> None:
+    cells[min(int((tick - at) / length * len(cells)), len(cells) - 1)] = part
+
+
+def moment(tick: datetime, at: datetime, zone: tzinfo) -> str:
+    """A time of day; with the weekday or the date if it is not today."""
+    local, today = tick.astimezone(zone), at.astimezone(zone)
+    if local.date() == today.date():
+        return f"{local:%H:%M}"
+    return f"{local:%a %H:%M}" if local - today < timedelta(days=6) else f"{local.day} {local:%b}"
+
+
+def ruler_axis(at: datetime, length: timedelta, width: int, zone: tzinfo) -> list[Part]:
+    """The axis of the rulers, which begins now."""
+    cells: list[Part] = [("─", "line")] * width
+    for label, text in [(at, "now"), *time_labels(Span(at, at + length, zone), width)]:
+        begin = max(0, int((label - at) / length * width) - len(text) // 2)
+        free = all(cell[0] == "─" for cell in cells[max(0, begin - 1) : begin + len(text) + 1])
+        if free and begin + len(text) + 1 <= width:
+            role = "bold accent" if text == "now" else "faint"
+            cells[begin : begin + len(text) + 1] = [(character, role) for character in f"{text} "]
+            if begin:
+                cells[begin - 1] = (" ", "")
+    return joined(cells)
+
+
+def last_runs(row: ScheduleRow, width: int = 12) -> list[Part]:
+    """The results of the last runs, the latest at the right."""
+    parts = [_result(run) for run in reversed(row.runs[:width])]
+    return [(" " * (width - len(parts)), ""), *joined(parts)] if len(parts) < width else joined(parts)
+
+
+def _result(run: ScheduleRun) -> Part:
+    if run.outcome == TickOutcome.MISSED:
+        return ("‖", "paused")
+    if run.outcome == TickOutcome.SKIPPED:
+        return ("◇", "muted")
+    if run.task is None:
+        return ("·", "faint")
+    if run.failed:
+        return ("✗", "dead")
+    if run.task.shown is Shown.CANCELLED:
+        return ("⊘", "cancelled")
+    return ("•", "succeeded") if run.task.state.final else ("•", "running")
+
+
+def detail(board: ScheduleBoard, row: ScheduleRow, zone: tzinfo, width: int, room: int) -> list[Row]:
+    """The runs of the schedule under the cursor, as many as there is room for."""
+    queue = next((run.task.queue for run in board.runs if run.task is not None), None)
+    overlap = Overlap(row.spec.overlap).description if row.spec.overlap in OVERLAPS else row.spec.overlap
+    where = f" in queue {line(queue, 30)}" if queue and not row.spec.broadcast else ""
+    about = f"{describe(line(row.spec.rule, 60))}{' on every runner' if row.spec.broadcast else where}, {overlap}"
+    rows: list[Row] = [rule([heading(line(row.id, 60))], width, [(about, "muted")]), sentence(board, row, zone)]
+    if not board.runs or room < 5:
+        return rows
+    longest = max((_seconds(run, board.at) or 0.0 for run in board.runs), default=0.0)
+    titles = f"  {'DUE':<12}{'STATE':<14}{'LATE':>9}{'TOOK':>9}  {'DURATION':<{BAR}}  {'HELD BY':<22}{'TASK':<12}"
+    rows += [BLANK, fit([(titles, "muted")], width)]
+    return [*rows, *(_run(run, board.at, zone, longest, width) for run in board.runs[: max(1, room - 4)])]
+
+
+def sentence(board: ScheduleBoard, row: ScheduleRow, zone: tzinfo) -> Row:
+    """The state of a schedule in one sentence."""
+    if row.error is not None:
+        return [("  It cannot run: ", "bold dead"), (line(row.error), "text")]
+    if row.pause is not None:
+        end = f"until {moment(row.pause.until, board.at, zone)}" if row.pause.until else "until it is resumed"
+        why = f": {line(row.pause.why)}" if row.pause.why else ""
+        ago = formatting.since(row.pause.since, board.at)
+        return [("  Paused ", "bold paused"), (f"by {line(row.pause.by)} {ago} ago, {end}{why}", "text")]
+    late = row.lateness(board.at)
+    if late is not None:
+        waits = [run for run in row.runs if run.waits]
+        due = min([run.due for run in waits] + ([row.next_at] if row.next_at else []))
+        head = f"  The run of {moment(due, board.at, zone)} has not started, {formatting.age(late)} late: "
+        return [(head, "bold strong"), (_reason(row, waits, board.at, zone), "text")]
+    when = f"Next {formatting.distance(row.upcoming[0], board.at)}." if row.upcoming else "Next after its run."
+    failed = sum(run.failed for run in row.runs)
+    past = f" {failed} of the last {len(row.runs)} runs failed." if failed else ""
+    edited = f" An operator edited {', '.join(row.edited)}." if row.edited else ""
+    return [
+        (f"  {when}", "bold strong"),
+        (f"{past or (' All recent runs succeeded.' if row.runs else '')}{edited}", "text"),
+    ]
+
+
+def _reason(row: ScheduleRow, waits: Sequence[ScheduleRun], at: datetime, zone: tzinfo) -> str:
+    earlier = next(
+        (run for run in row.runs if run.task is not None and not run.waits and not run.task.state.final), None
+    )
+    if waits and earlier is not None and waits[-1].task is not None and waits[-1].task.shown is Shown.BLOCKED:
+        state = earlier.task.shown if earlier.task else ""
+        return f"the run of {moment(earlier.due, at, zone)} is {state}, and runs do not overlap."
+    if waits:
+        return "its task waits; w explains why."
+    return "no runner has handled the tick; is one alive?"
+
+
+def _seconds(run: ScheduleRun, at: datetime) -> float | None:
+    task = run.task
+    if task is None:
+        return None
+    if task.duration is not None:
+        return task.duration
+    return (at - run.started_at).total_seconds() if run.started_at and not task.state.final else None
+
+
+def _run(run: ScheduleRun, at: datetime, zone: tzinfo, longest: float, width: int) -> Row:
+    due = fitted(moment(run.due, at, zone), 12)
+    task = run.task
+    if task is None:
+        text, role = OUTCOMES.get(TickOutcome(run.outcome), ("pruned", "faint"))
+        return fit([(f"  {due}", "text"), (f"{text:<14}", role)], width)
+    waits = run.waits
+    late = at - run.due if waits else run.late
+    text, spec = ("◇ waits", "blocked") if waits and task.shown is Shown.BLOCKED else state_part(task.shown)
+    seconds = _seconds(run, at)
+    retries = task.shown is Shown.RETRYING
+    took = f"{task.attempt} of {task.max_attempts}" if retries and task.max_attempts else _length(seconds)
+    bar = gauge([((seconds or 0.0) / longest if longest else 0.0, BAR_ROLES.get(task.shown, "spark"))], BAR)
+    holder = f"{line(task.host, 14)}:{task.runner_id}" if task.runner_id is not None else ""
+    serious = late is not None and late > LATE
+    return fit(
+        [
+            (f"  {due}", "text"),
+            (fitted(text, 14), spec),
+            (f"{'' if late is None else formatting.duration(late):>9}", "retrying" if serious else "muted"),
+            (f"{took:>9}", "text"),
+            ("  ", ""),
+            *(bar if seconds is not None else [(" " * BAR, "")]),
+            ("  ", ""),
+            (fitted(holder, 22), "muted"),
+            (str(task.id), "muted"),
+        ],
+        width,
+    )
+
+
+def _length(seconds: float | None) -> str:
+    return "" if seconds is None else formatting.duration(seconds)
+
+
+def brief_runs(board: ScheduleBoard, zone: tzinfo, width: int) -> Row:
+    """The last four runs in one line, for a narrow screen."""
+    parts: list[Part] = [("  ", "")]
+    for run in reversed(board.runs[:4]):
+        parts.append((f"{moment(run.due, board.at, zone)} ", "muted"))
+        if run.task is None:
+            text, role = OUTCOMES.get(TickOutcome(run.outcome), ("pruned", "faint"))
+        elif run.waits and run.task.shown is Shown.BLOCKED:
+            text, role = "◇ waits", "blocked"
+        else:
+            sign, role = state_part(run.task.shown)
+            text = f"{sign[:1]} {_length(_seconds(run, board.at))}" if run.task.state.final else sign
+        parts.append((f"{text}  ", role))
+    return fit(parts, width)
+
+
+def lateness(board: ScheduleBoard, zone: tzinfo, width: int) -> list[Row]:
+    """How late the runs of the last day started."""
+    p95 = board.percentile(0.95)
+    if p95 is None:
+        return []
+    plot = width - AXIS - 1
+    span = Span(board.at - DAY, board.at, zone)
+    values = [0.0] * plot
+    for due, late in board.starts:
+        column = span.column(due, plot)
+        if 0 <= column < plot:
+            values[column] = max(values[column], late)
+    worst = max((age for row in board.late if (age := row.lateness(board.at))), default=None)
+    figure: list[Part] = [
+        (f"p95 of {count_noun(len(board.starts), 'run')} ", "muted"),
+        (formatting.duration(p95), "text"),
+    ]
+    figure += [(", worst now ", "muted"), (formatting.age(worst), "bold retrying")] if worst else []
+    top = nice(max(values) or 1.0)
+    limit = LATE.total_seconds()
+    rows = area(values, PLOT, lambda value: "trouble" if value > limit else "done", top=top)
+    title = rule([heading("START LATENESS, LAST 24 H")], width, figure)
+    return [title, *framed(rows, top, formatting.age), time_axis(span, plot)]
+
+
+def next_day(board: ScheduleBoard, zone: tzinfo, width: int, room: int) -> list[Row]:
+    """The next 24 hours of the schedules, for a tall screen."""
+    rows = board.rows[: room - 2]
+    title = rule([heading("NEXT 24 HOURS")], width, [("enter on a schedule lists its runs", "muted")])
+    return [title, *rulers(rows, board.at, DAY, width, zone)]
+
+
+def rulers(rows: Sequence[ScheduleRow], at: datetime, length: timedelta, width: int, zone: tzinfo) -> list[Row]:
+    """Schedules by name, each with its ruler, above a shared axis."""
+    name = min(24, max((len(row.id) for row in rows), default=0) + 1)
+    plot = width - name - 4
+    lines: list[Row] = []
+    for row in rows:
+        role = "muted" if row.pause else "retrying" if row.lateness(at) is not None else "text"
+        lines.append([("  ", ""), (fitted(line(row.id), name), role), *ruler(row, at, length, plot, zone)])
+    return [*lines, [(" " * (name + 2), ""), *ruler_axis(at, length, plot, zone)]]
+
+
+def next_schedules(rows: Sequence[ScheduleRow], at: datetime, zone: tzinfo, width: int) -> list[Row]:
+    """The next hour of the next schedules, for the overview."""
+    if not rows:
+        return []
+    title = rule([heading("NEXT SCHEDULES")], width, [("6", "bold accent"), (" to look", "muted")])
+    return [title, *rulers(rows, at, HOUR, width, zone)]
+
+
+def count_figure(board: ScheduleBoard) -> list[Part]:
+    """The number of schedules, and of those in trouble."""
+    rows = board.rows
+    late, paused = len(board.late), sum(row.pause is not None for row in rows)
+    invalid = sum(row.error is not None for row in rows)
+    parts: list[Part] = [(f"{len(rows)}", "muted")]
+    parts += [(", ", "muted"), (f"{late} late", "bold retrying")] if late else []
+    parts += [(f", {paused} paused", "paused")] if paused else []
+    parts += [(", ", "muted"), (f"{invalid} invalid", "bold dead")] if invalid else []
+    return parts
+
+
+def nothing(width: int) -> list[Row]:
+    """The text of a screen without schedules."""
+    hint: list[Part] = [("  There are no schedules. Declare one with ", "muted"), ("@schedule", "bold strong")]
+    hint += [(", or: ", "muted"), ("runner schedules add ID HANDLER --every 5m", "bold strong")]
+    return [ends(hint, [], width)]

@@ -1,0 +1,210 @@
+"""SchedulesScreen: the schedules with their last and next runs, and the runs of the one under the cursor."""
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta, tzinfo
+from typing import Any, ClassVar
+
+from textual import on
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+
+from runner.policy.schedule import describe
+from runner.queries.schedules import ScheduleRow
+from runner.text import formatting
+from tasktui.actions.action import ActionTarget
+from tasktui.actions.targets import Targets
+from tasktui.data.schedules import DAY, ScheduleBoard, read_board
+from tasktui.render.render import Cell, ListColumn, RenderedRow, line, widths
+from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule
+from tasktui.screens import schedule_panels as panels
+from tasktui.screens.actions import action_bindings
+from tasktui.screens.live import LiveScreen
+from tasktui.screens.schedule_panels import HOUR
+from tasktui.screens.why import open_why
+from tasktui.widgets.canvas import Canvas
+from tasktui.widgets.table import GUTTER, Table
+
+NORMAL, TALL = 100, 56
+"""Columns from which the screen shows figures and plots, and rows from which it shows the next day."""
+
+COLUMNS = (
+    ListColumn("", 1),
+    ListColumn("NAME", 18, grow=2),
+    ListColumn("EVERY", 14, grow=1),
+    ListColumn("NEXT", 12, right=True),
+    ListColumn("LAST 12", 12),
+    ListColumn("LATE", 7, right=True, drop=2),
+    ListColumn("TOOK", 8, right=True, drop=1),
+    ListColumn("NEXT HOUR", 12, grow=4),
+)
+
+SPANS = (("1 h", HOUR), ("24 h", DAY))
+"""Lengths of the rulers."""
+
+
+class SchedulesScreen(LiveScreen):
+    """The schedules."""
+
+    ABOUT = (
+        "All schedules, the next one first. LAST 12 are the results of the last runs, the latest at the right: "
+        "✗ failed, ◇ skipped because an earlier run was unfinished, ‖ missed because no runner was up. LATE is the "
+        "time from the tick to the start of the last run. Enter lists the tasks of a schedule, w explains its last "
+        "task, s switches the ruler to a day. N runs it now, P pauses or resumes it, E changes its rule, X deletes "
+        "it, Z undoes its last change."
+    )
+    OPENS = "runs"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *action_bindings(ActionTarget.SCHEDULE),
+        Binding("w", "why", "Why"),
+        Binding("s", "span", "Span"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__(Targets(schedule=self.schedule))
+        self._board: ScheduleBoard | None = None
+        self._span = 0
+
+    def parts(self) -> Iterable[Widget]:
+        """Return the schedules, and the panels of the one under the cursor."""
+        yield Canvas(id="title")
+        yield Table[str](COLUMNS, id="schedules")
+        yield Canvas(id="lower")
+
+    def request(self) -> object:
+        """Return the schedule under the cursor."""
+        return self._cursor
+
+    async def read(self) -> object:
+        """Read the schedules."""
+        return await self.session.read(read_board, self._cursor)
+
+    def show(self, snapshot: Any) -> None:
+        """Show the schedules."""
+        board: ScheduleBoard = snapshot
+        self._board = board
+        width, height = self.size
+        zone, length = self.session.zone, SPANS[self._span][1]
+        table = self.query_one("#schedules", Table)
+        columns = COLUMNS if not self._span else (*COLUMNS[:-1], COLUMNS[-1]._replace(title="NEXT 24 HOURS"))
+        table.columns = columns
+        sizes = widths(columns, width - GUTTER - 1)
+        rows = {row.id: row for row in board.rows}
+        table.show(tuple(rows), lambda id: schedule_line(rows[id], board, length, sizes[-1], zone))
+        self.query_one("#title", Canvas).draw([rule([heading("SCHEDULES")], width, panels.count_figure(board))])
+        above = 4 if width >= NORMAL else 3
+        room = height - above - 2
+        lower = self._lower(board, width, room - min(len(rows) + 1, room // 2), sizes)
+        table.styles.height = max(2, min(len(rows) + 1, room - len(lower)))
+        self.query_one("#lower", Canvas).draw(lower)
+
+    def _lower(self, board: ScheduleBoard, width: int, room: int, sizes: Sequence[int]) -> list[Row]:
+        """The axis of the rulers, and below it what there is room for: runs, lateness, the next day."""
+        zone, length = self.session.zone, SPANS[self._span][1]
+        row = board.row(board.id)
+        if row is None:
+            return panels.nothing(width)
+        indent = sum(size + 1 for size in sizes[:-1] if size) + GUTTER
+        axis: list[Row] = [[(" " * indent, ""), *panels.ruler_axis(board.at, length, sizes[-1], zone)]]
+        if width < NORMAL:
+            title = rule([heading(line(row.id, 40))], width, [(describe(line(row.spec.rule, 30)), "muted")])
+            brief = [title, fit(panels.sentence(board, row, zone), width), BLANK]
+            return [*axis, *brief, panels.brief_runs(board, zone, width)][: max(1, room)]
+        late = panels.lateness(board, zone, width)
+        tall = self.size.height >= TALL and not self._span
+        day = panels.next_day(board, zone, width, min(len(board.rows) + 2, 14)) if tall else []
+        left = room - len(axis) - 1 - sum(len(part) + 1 for part in (late, day) if part)
+        if left < 6:
+            late, day, left = [], [], room - len(axis) - 1
+        rows = [*axis, BLANK, *panels.detail(board, row, zone, width, left)]
+        for part in (late, day):
+            rows += [BLANK, *part] if part else []
+        return rows[: max(1, room)]
+
+    def schedule(self) -> ScheduleRow | None:
+        """Return the schedule under the cursor."""
+        return self._board.row(self._cursor) if self._board is not None else None
+
+    def command_words(self) -> Sequence[object]:
+        """Return the command that lists the same schedules."""
+        return ["schedules", "list"]
+
+    @property
+    def _cursor(self) -> str | None:
+        cursor: str | None = self.query_one("#schedules", Table).cursor
+        return cursor
+
+    def action_span(self) -> None:
+        """Switch the length of the rulers."""
+        self._span = (self._span + 1) % len(SPANS)
+        self.redraw()
+
+    def action_why(self) -> None:
+        """Explain the state of the last task of the schedule under the cursor."""
+        row = self.schedule()
+        run = next((run for run in row.runs if run.task_id is not None), None) if row is not None else None
+        open_why(self, run.task_id if run is not None else None)
+
+    @on(Table.CursorMoved)
+    def _read_runs(self) -> None:
+        self.action_reload()
+
+    @on(Table.Selected)
+    def _open_runs(self, event: Table.Selected) -> None:
+        row = self.schedule()
+        ids = [str(run.task_id) for run in row.runs if run.task_id is not None] if row is not None else []
+        if row is None or not ids:
+            self.report(f"Schedule {line(event.key)} has no task yet", bad=True)
+            return
+        self.session.filter_text = f"id:{','.join(ids)}"
+        self.app.switch_mode("tasks")
+
+
+def schedule_line(row: ScheduleRow, board: ScheduleBoard, length: timedelta, width: int, zone: tzinfo) -> RenderedRow:
+    """Render a schedule as a row.
+
+    Args:
+        row: the schedule.
+        board: the schedules at this moment.
+        length: time of the ruler.
+        width: cells of the ruler.
+        zone: time zone of displayed times.
+    """
+    late = row.lateness(board.at)
+    sign: Part = ("●", "succeeded")
+    role = "text"
+    if row.error is not None:
+        sign, role = ("✗", "bold dead"), "text"
+    elif row.pause is not None:
+        sign, role = ("‖", "paused"), "muted"
+    elif late is not None:
+        sign, role = ("!", "bold retrying"), "bold strong"
+    last = next((run for run in row.runs if run.task is not None), None)
+    shown = late if late is not None else last.late if last is not None else None
+    results = panels.last_runs(row)
+    ruler = panels.ruler(row, board.at, length, width, zone)
+    took = last.task.duration if last is not None and last.task is not None else None
+    return RenderedRow(
+        (
+            Cell(*sign),
+            Cell(line(row.id), role),
+            Cell(describe(line(row.spec.rule, 60)), "muted"),
+            _next(row, board),
+            Cell("".join(text for text, _ in results), "text", tuple(results)),
+            Cell("" if shown is None else formatting.duration(shown), "bold retrying" if late else "muted"),
+            Cell("" if took is None else formatting.duration(took), "text"),
+            Cell("".join(text for text, _ in ruler), "line", tuple(ruler)),
+        )
+    )
+
+
+def _next(row: ScheduleRow, board: ScheduleBoard) -> Cell:
+    late = row.lateness(board.at)
+    if row.error is not None:
+        return Cell("invalid", "bold dead")
+    if row.pause is not None:
+        return Cell("paused", "paused")
+    if late is not None:
+        return Cell(f"late {formatting.age(late)}", "bold retrying")
+    if not row.upcoming:
+        return Cell("after run", "muted")
+    return Cell(formatting.age(max(row.upcoming[0] - board.at, timedelta(0))), "text")

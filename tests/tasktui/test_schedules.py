@@ -1,0 +1,95 @@
+"""The schedules screen: what it shows, and each of its keys on both databases."""
+
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.types import db_later, db_now
+from runner.model.schedule import ScheduleSpec
+from runner.operations.results import Actor
+from runner.operations.schedule import add_schedule
+from runner.queries.schedules import ScheduleRow, schedules
+from runner.store.schedules.tick import tick
+from tests.store.table import change
+from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
+from tests.tasktui.test_actions import audited, confirm
+
+BY = Actor("ana", "desk")
+
+
+async def row(database: Database, id: str = "carts.remind") -> ScheduleRow:
+    (found,) = await database.read(schedules, [id])
+    return found
+
+
+async def add(database: Database, id: str = "carts.remind", rule: str = "every 1h", overlap: str = "skip") -> None:
+    await database.write(add_schedule, id, ScheduleSpec("h", rule, overlap=overlap), BY)
+    await database.write(tick)
+
+
+async def make_due(database: Database, seconds: float) -> None:
+    table = database.tables.schedule
+    await change(database, sa.update(table).values(next_at=db_later(db_now(), -seconds)))
+
+
+@ON_ONE_DATABASE
+async def test_a_schedule_is_shown_with_its_rule_and_its_next_run(database: Database, watch: Watch) -> None:
+    await add(database)
+    await add(database, "mail.digest", "45 * * * *")
+    async with watch("schedules", (120, 40)) as operator:
+        await operator.sees("carts.remind", "every 1 h", "hourly at :45", "NEXT HOUR", "◆")
+        await operator.sees("Next in", "now ─")
+
+
+@ON_ONE_DATABASE
+async def test_a_run_that_waits_for_another_one_is_late_and_says_why(database: Database, watch: Watch) -> None:
+    await add(database, overlap="queue")
+    for seconds in (900, 700):
+        await make_due(database, seconds)
+        await database.write(tick)
+    task = database.tables.task
+    await change(database, sa.update(task).where(task.c.id == 1).values(attempt=1, claimed_at=db_later(db_now(), -890)))
+    async with watch("schedules", (120, 40)) as operator:
+        await operator.sees("1 late", "has not started", "and runs do not overlap", "◇ waits")
+    async with watch("schedules", (80, 24)) as operator:
+        await operator.sees("1 late", "has not started")
+
+
+async def test_a_schedule_is_paused_edited_run_deleted_and_each_is_undone(database: Database, watch: Watch) -> None:
+    await add(database)
+    async with watch("schedules", (120, 40)) as operator:
+        await operator.sees("carts.remind")
+        await operator.press("P")
+        await confirm(operator, reason="deploy")
+        await operator.sees("Paused by")
+        await operator.press("Z")
+        await confirm(operator)
+        await operator.sees("Next in")
+        await operator.press("N")
+        await confirm(operator)
+        await operator.is_told("runs within a second")
+        await operator.press("X")
+        await confirm(operator)
+        await operator.sees("There are no schedules")
+    entries = await audited(database)
+    assert [entry.verb for entry in reversed(entries)] == ["add", "pause", "resume", "run", "delete"]
+
+
+@ON_ONE_DATABASE
+async def test_a_rule_is_edited_and_a_wrong_one_is_refused(database: Database, watch: Watch) -> None:
+    await add(database)
+    async with watch("schedules", (120, 40)) as operator:
+        await operator.sees("carts.remind")
+        for rule, answer in (("61 * * * *", "bad minute"), ("every 2h", "edited")):
+            await operator.press("E")
+            await operator.until(lambda: operator.screen.query("#answer"))
+            operator.screen.query_one("#answer").value = rule
+            await confirm(operator)
+            await operator.is_told(answer)
+    assert (await row(database)).spec.rule == "every 2h"
+
+
+@ON_ONE_DATABASE
+async def test_the_overview_of_a_wide_screen_shows_the_next_schedules(database: Database, watch: Watch) -> None:
+    await add(database)
+    async with watch("overview", (200, 60)) as operator:
+        await operator.sees("NEXT SCHEDULES", "carts.remind")
