@@ -1,6 +1,6 @@
 """`runner check`: problems of an installation, with advice."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -21,10 +21,12 @@ from runner.db.migrations.revisions import HEAD
 from runner.db.migrations.revisions import check as check_schema
 from runner.db.transaction import clock
 from runner.errors import ConfigurationError, StoreError
+from runner.operations.schedule import VANISHED_BY
 from runner.queries.health import health, health_issues, ping
 from runner.queries.pauses import Pauses, pauses
 from runner.queries.rows import as_text
 from runner.queries.runners import HandlerWithoutRunner, runners, unknown_handlers
+from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.task.dependency_tree import dependency_cycles
 from runner.settings import Settings
 from runner.store.lanes import survey
@@ -84,9 +86,9 @@ async def check(
     """Check the installation and advise on problems.
 
     Checks the settings and their origins, the handlers, the database, its tables,
-    clock and history, the runners, tasks that no runner takes, and pauses.
-    It changes nothing. The exit code is 0 when nothing is wrong. With --against, checks
-    only whether the waiting tasks fit new code.
+    clock and history, the runners, tasks that no runner takes, pauses, and
+    schedules. It changes nothing. The exit code is 0 when nothing is wrong. With
+    --against, checks only whether the waiting tasks fit new code.
 
     Args:
         against: A module with new code: names the waiting tasks that would fail with it.
@@ -158,6 +160,8 @@ async def _database(database: Database, settings: Settings) -> AsyncIterator[Fin
     async for finding in _history(database):
         yield finding
     async for finding in _work(database):
+        yield finding
+    for finding in _schedules(await database.read(schedules, runs=1), await database.read(clock)):
         yield finding
 
 
@@ -247,6 +251,26 @@ def _pauses(paused: Pauses, at: datetime) -> Iterator[Finding]:
     for handler, pause in paused.handlers.items():
         text = paused_line(f"handler {handler}", pause, at)
         yield Finding("pauses", CheckStatus.NOTE, text, f"Resume with: runner resume --handler {quote(handler)}")
+
+
+def _schedules(rows: Sequence[ScheduleRow], at: datetime) -> Iterator[Finding]:
+    """Check that the schedules run, or that an operator paused them."""
+    for row in rows:
+        name, late = quote(row.id), row.lateness(at)
+        if row.error is not None:
+            advice = f"Correct it: runner schedules edit {name}"
+            yield Finding("schedules", CheckStatus.WRONG, f"schedule {row.id} cannot run: {row.error}", advice)
+        elif row.pause is not None and row.pause.by == VANISHED_BY:
+            advice = f"Run: runner schedules delete {name}, or runner schedules resume {name}"
+            yield Finding("schedules", CheckStatus.NOTE, f"schedule {row.id} is no longer in the code", advice)
+        elif row.pause is not None:
+            text = paused_line(f"schedule {row.id}", row.pause, at)
+            yield Finding("schedules", CheckStatus.NOTE, text, f"Resume with: runner schedules resume {name}")
+        elif late is not None:
+            text = f"schedule {row.id} is {formatting.age(late)} late"
+            yield Finding("schedules", CheckStatus.NOTE, text, f"Run: runner schedules show {name}")
+    if rows and all(row.pause is None and row.error is None and row.lateness(at) is None for row in rows):
+        yield Finding("schedules", CheckStatus.WELL, f"{count_noun(len(rows), 'schedule')} on time")
 
 
 def _print(finding: Finding) -> None:

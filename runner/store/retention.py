@@ -134,8 +134,8 @@ async def prune(
     Args:
         tx: a writing transaction; it is short for a small `limit`.
         retention: retention by final state; states without one are kept indefinitely. Statistics are kept for the
-            longest of these.
-        limit: maximum number of tasks, of statistics rows and of keys to delete.
+            longest of these, and so are the ticks of schedules.
+        limit: maximum number of tasks, of statistics rows, of keys and of ticks to delete.
         spared: ranges whose succeeded tasks are skipped, because they will be dropped as a whole.
     """
     tasks: dict[State, int] = {}
@@ -144,7 +144,8 @@ async def prune(
         tasks[state] = await _prune_tasks(tx, state, age, limit - sum(tasks.values()), passed)
     minutes = await _prune_minutes(tx, max(retention.values()), limit) if retention else 0
     keys = await forget_expired(tx, limit)
-    return Pruned(tasks, minutes, limit <= max(sum(tasks.values()), minutes, keys), keys)
+    ticks = await _prune_ticks(tx, max(retention.values()), limit) if retention else 0
+    return Pruned(tasks, minutes, limit <= max(sum(tasks.values()), minutes, keys, ticks), keys)
 
 
 def _outside(tx: Transaction, part: Range) -> Condition:
@@ -179,6 +180,17 @@ async def _prune_minutes(tx: Transaction, age: timedelta, limit: int) -> int:
     selection = sa.select(*key).where(old).order_by(*key).limit(limit).subquery()
     deleted = sa.delete(minute).where(sa.tuple_(*key).in_(sa.select(selection)))
     return len(await tx.rows(deleted.returning(minute.c.minute)))
+
+
+async def _prune_ticks(tx: Transaction, age: timedelta, limit: int) -> int:
+    """Delete ticks of schedules, except the last one of each, which must not happen again."""
+    tick, schedule = tx.tables.tick, tx.tables.schedule
+    old = tick.c.at < db_later(db_now(), -age.total_seconds())
+    is_last = sa.exists().where(schedule.c.id == tick.c.schedule, schedule.c.last_tick <= tick.c.tick)
+    key = [tick.c[column.name] for column in tick.primary_key]
+    selection = sa.select(*key).where(old, ~is_last).order_by(tick.c.at).limit(limit).subquery()
+    deleted = sa.delete(tick).where(sa.tuple_(*key).in_(sa.select(selection)))
+    return len(await tx.rows(deleted.returning(tick.c.schedule)))
 
 
 CONTINUE = Pruned(more=True)

@@ -52,7 +52,16 @@ async def advance(tx: Transaction, seconds: float) -> None:
 
 def _tables_with_times(tables: Tables) -> list[sa.Table]:
     """Tables with times, without runners, whose leases must stay valid, and minutes, which must stay whole."""
-    return [tables.task, tables.history, tables.attempt, tables.unique, tables.dependency, tables.audit]
+    return [
+        tables.task,
+        tables.history,
+        tables.attempt,
+        tables.unique,
+        tables.dependency,
+        tables.audit,
+        tables.schedule,
+        tables.tick,
+    ]
 
 
 LEASE = 3600.0

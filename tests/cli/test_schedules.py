@@ -60,3 +60,14 @@ def test_wrong_input_is_refused_with_its_reason(
 ) -> None:
     refused = cli("schedules", *words)
     assert (refused.code, why in refused.err) == (code, True), refused.err
+
+
+def test_check_reports_schedules_that_cannot_run_or_do_not_run(cli: Call, nightly: str) -> None:
+    def findings() -> list[tuple[str, str]]:
+        checks = cli("check", "--json").document["checks"]
+        return [(each["verdict"], each["found"]) for each in checks if each["topic"] == "schedules"]
+
+    assert findings() == [("ok", "1 schedule on time")]
+    cli("schedules", "pause", nightly, "--reason", "deploy")
+    ((verdict, text),) = findings()
+    assert (verdict, "schedule nightly" in text, "deploy" in text) == ("note", True, True)

@@ -13,6 +13,8 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.handlers.schedules import DeclaredSchedule
 from runner.model.schedule import ScheduleSpec
+from runner.model.task import State
+from runner.store.retention import prune
 from runner.store.schedules.broadcast import abandon_rounds
 from runner.store.schedules.due import next_tick
 from runner.store.schedules.register import Registered, has_changed, register_schedules
@@ -330,3 +332,15 @@ async def test_a_schedule_of_an_operator_is_never_paused_by_a_registration(datab
     _, registered = await enter(database, {})
     assert registered.vanished == []
     assert (await schedule(database)).paused_at is None
+
+
+async def test_old_ticks_are_pruned_except_the_last_of_each_schedule(database: Database) -> None:
+    await add(database, overlap="allow")
+    table = database.tables.tick
+    for _ in range(2):
+        await tasks_of(database)
+        await make_due(database)
+    await change(database, sa.update(table).values(at=db_later(db_now(), -9 * 86_400)))
+    last = (await history(database))[-1].tick
+    await database.write(prune, {State.SUCCEEDED: timedelta(days=7)})
+    assert [row.tick for row in await history(database)] == [last]
