@@ -15,12 +15,19 @@ from tasktui.render.plot import Span, area, framed, gauge, joined, nice, time_ax
 from tasktui.render.render import fitted, line
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule
 from tasktui.render.rows import state as state_part
+from tasktui.widgets.table import GUTTER
+
+NORMAL, TALL = 100, 56
+"""Columns from which the screen shows figures and plots, and rows from which it shows the next day."""
 
 HOUR = timedelta(hours=1)
 BAR = 34
 """Cells of the bar of a run."""
 
 BAR_ROLES = {Shown.DEAD: "dead", Shown.RETRYING: "retrying", Shown.RUNNING: "running", Shown.LOST: "lost"}
+
+LEAST_RUNS = 6
+"""Rows of the runs below which the plots are left out."""
 
 PLOT = 4
 """Rows of the lateness plot."""
@@ -106,6 +113,41 @@ def _result(run: ScheduleRun) -> Part:
     if run.task.shown is Shown.CANCELLED:
         return ("⊘", "cancelled")
     return ("•", "succeeded") if run.task.state.final else ("•", "running")
+
+
+def lower(
+    board: ScheduleBoard, length: timedelta, size: tuple[int, int], room: int, sizes: Sequence[int], zone: tzinfo
+) -> list[Row]:
+    """The axis of the rulers in the list, and below it what there is room for: runs, lateness, the next day.
+
+    Args:
+        board: the schedules.
+        length: time of the rulers.
+        size: columns and rows of the screen.
+        room: rows for these panels.
+        sizes: widths of the columns of the list, the ruler last.
+        zone: time zone of displayed times.
+    """
+    width, height = size
+    row = board.row(board.id)
+    if row is None:
+        return nothing(width)
+    indent = sum(cells + 1 for cells in sizes[:-1] if cells) + GUTTER
+    axis: list[Row] = [[(" " * indent, ""), *ruler_axis(board.at, length, sizes[-1], zone)]]
+    if width < NORMAL:
+        title = rule([heading(line(row.id, 40))], width, [(describe(line(row.spec.rule, 30)), "muted")])
+        brief = [title, fit(sentence(board, row, zone), width), BLANK]
+        return [*axis, *brief, brief_runs(board, zone, width)][: max(1, room)]
+    late = lateness(board, zone, width)
+    tall = height >= TALL and length == HOUR
+    day = next_day(board, zone, width, min(len(board.rows) + 2, 14)) if tall else []
+    left = room - len(axis) - 1 - sum(len(part) + 1 for part in (late, day) if part)
+    if left < LEAST_RUNS:
+        late, day, left = [], [], room - len(axis) - 1
+    rows = [*axis, BLANK, *detail(board, row, zone, width, left)]
+    for part in (late, day):
+        rows += [BLANK, *part] if part else []
+    return rows[: max(1, room)]
 
 
 def detail(board: ScheduleBoard, row: ScheduleRow, zone: tzinfo, width: int, room: int) -> list[Row]:

@@ -15,7 +15,7 @@ from tasktui.actions.action import ActionTarget
 from tasktui.actions.targets import Targets
 from tasktui.data.schedules import DAY, ScheduleBoard, read_board
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line, widths
-from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule
+from tasktui.render.rows import Part, heading, rule
 from tasktui.screens import schedule_panels as panels
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
@@ -23,9 +23,6 @@ from tasktui.screens.schedule_panels import HOUR
 from tasktui.screens.why import open_why
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import GUTTER, Table
-
-NORMAL, TALL = 100, 56
-"""Columns from which the screen shows figures and plots, and rows from which it shows the next day."""
 
 COLUMNS = (
     ListColumn("", 1),
@@ -91,34 +88,11 @@ class SchedulesScreen(LiveScreen):
         rows = {row.id: row for row in board.rows}
         table.show(tuple(rows), lambda id: schedule_line(rows[id], board, length, sizes[-1], zone))
         self.query_one("#title", Canvas).draw([rule([heading("SCHEDULES")], width, panels.count_figure(board))])
-        above = 4 if width >= NORMAL else 3
+        above = 4 if width >= panels.NORMAL else 3
         room = height - above - 2
-        lower = self._lower(board, width, room - min(len(rows) + 1, room // 2), sizes)
+        lower = panels.lower(board, length, (width, height), room - min(len(rows) + 1, room // 2), sizes, zone)
         table.styles.height = max(2, min(len(rows) + 1, room - len(lower)))
         self.query_one("#lower", Canvas).draw(lower)
-
-    def _lower(self, board: ScheduleBoard, width: int, room: int, sizes: Sequence[int]) -> list[Row]:
-        """The axis of the rulers, and below it what there is room for: runs, lateness, the next day."""
-        zone, length = self.session.zone, SPANS[self._span][1]
-        row = board.row(board.id)
-        if row is None:
-            return panels.nothing(width)
-        indent = sum(size + 1 for size in sizes[:-1] if size) + GUTTER
-        axis: list[Row] = [[(" " * indent, ""), *panels.ruler_axis(board.at, length, sizes[-1], zone)]]
-        if width < NORMAL:
-            title = rule([heading(line(row.id, 40))], width, [(describe(line(row.spec.rule, 30)), "muted")])
-            brief = [title, fit(panels.sentence(board, row, zone), width), BLANK]
-            return [*axis, *brief, panels.brief_runs(board, zone, width)][: max(1, room)]
-        late = panels.lateness(board, zone, width)
-        tall = self.size.height >= TALL and not self._span
-        day = panels.next_day(board, zone, width, min(len(board.rows) + 2, 14)) if tall else []
-        left = room - len(axis) - 1 - sum(len(part) + 1 for part in (late, day) if part)
-        if left < 6:
-            late, day, left = [], [], room - len(axis) - 1
-        rows = [*axis, BLANK, *panels.detail(board, row, zone, width, left)]
-        for part in (late, day):
-            rows += [BLANK, *part] if part else []
-        return rows[: max(1, room)]
 
     def schedule(self) -> ScheduleRow | None:
         """Return the schedule under the cursor."""
