@@ -4,8 +4,10 @@
 SQLAlchemy Core as that package does: in a greenlet, by `sqlalchemy.util.greenlet_spawn`.
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -117,10 +119,24 @@ class AsyncCoreConnection:
         await greenlet_spawn(self.sync_connection.close)
 
     def for_application(self) -> "AsyncConnection":
-        """Return the same connection as SQLAlchemy's AsyncConnection, which handlers know. Imports the ORM."""
+        """Return the same connection as SQLAlchemy's AsyncConnection, which handlers know; call `load` before."""
         from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
         return AsyncConnection(AsyncEngine(self.sync_connection.engine), self.sync_connection)
+
+
+async def load() -> None:
+    """Import SQLAlchemy's AsyncConnection with the ORM, in a thread: that takes 0.1 s, and would stop the event loop.
+
+    A call returns at once after the first one has ended.
+    """
+    global _loaded  # noqa: PLW0603 - sys.modules contains a module before its import has ended
+    if not _loaded:
+        await asyncio.to_thread(import_module, "sqlalchemy.ext.asyncio")
+        _loaded = True
+
+
+_loaded = False
 
 
 class AsyncCoreTransaction:

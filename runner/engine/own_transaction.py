@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, event
 
+from runner.db import async_core
 from runner.db.database import Database
 from runner.db.handler_transactions import Wait
 from runner.db.statement import Steps
@@ -69,6 +70,7 @@ class HandlerTransaction:
     @asynccontextmanager
     async def _open(self) -> "AsyncIterator[AsyncConnection]":
         with self._exclusive():
+            await async_core.load()  # before the transaction, whose locks others wait for
             async with self._database.for_handler(self._wait()) as tx:
                 self._running.waits_for = ""
                 with self._forbid_commit(tx.connection.sync_connection):

@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
+import os
+import subprocess
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,26 @@ import sqlalchemy as sa
 from runner import Context
 from runner.errors import AlreadyDone, FencedOut, NoTransaction, TransactionEnded, TransactionOpen
 from runner.store.heartbeat import register
+from tests.cli.conftest import PROGRAM
+from tests.conftest import on_sqlite
 from tests.engine.harness import WAIT_SECONDS, Harness, wait_for_event
+
+FIRST_TRANSACTION = """
+import sys, threading
+import runner
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "sqlalchemy.orm":
+            print("imported in", threading.current_thread() is threading.main_thread(), flush=True)
+
+sys.meta_path.insert(0, Watch())
+
+@runner.handler("pay")
+async def pay(ctx: runner.Context) -> None:
+    async with ctx.transaction():
+        pass
+"""
 
 PAY = sa.text("INSERT INTO payments (task) VALUES (:task)")
 
@@ -224,3 +246,18 @@ def test_where_no_runner_is_there_is_no_transaction() -> None:
     ctx = Context(7, None, 1, 5, 1, None, logging.LoggerAdapter(logging.getLogger("test")))
     with pytest.raises(NoTransaction, match="Task 7 is not executed by a runner"):
         ctx.transaction()
+
+
+@on_sqlite
+async def test_the_first_transaction_of_a_process_does_not_block_the_event_loop(
+    harness: Harness, migrated_url: str, tmp_path: Path
+) -> None:
+    """The ORM, which SQLAlchemy's AsyncConnection brings, takes a tenth of a second to import."""
+    (tmp_path / "first_transaction.py").write_text(FIRST_TRANSACTION)
+    task = await harness.submit("pay")
+    environment = os.environ | {"RUNNER_URL": migrated_url}
+    command = [str(PROGRAM), "work", "-H", "first_transaction", "--until-idle"]
+    process = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
+    output, _ = await process.communicate()
+    assert b"imported in False" in output
+    assert await harness.state(task) == "succeeded"
