@@ -1,6 +1,8 @@
 """Unique keys: their holders, their scopes, and duplicates."""
 
+import asyncio
 import contextlib
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,10 +11,12 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.errors import DuplicateTask, InvalidTask
 from runner.model.outcome import Dead, Release, Retry, Snooze
-from runner.model.task import NewTask, OnDuplicate, Scope, SubmitResult, UniqueSpec
+from runner.model.task import NewTask, OnDuplicate, Scope, State, SubmitResult, UniqueSpec
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
+from runner.store.retention import forget_expired, prune
 from runner.store.submit import CHUNK, submit, submit_with_result
+from tests.conftest import on_postgresql
 from tests.store.runners import Runner
 from tests.store.table import change, count, live, standing
 from tests.store.unique_tasks import key_row, let_time_pass, once, put
@@ -254,3 +258,15 @@ async def test_a_row_with_nonsense_values_is_rejected(database: Database, row: d
     values = ", ".join(f"'{value}'" for value in ("h", "k", *row.values()))
     with pytest.raises(Exception, match=r"task_unique_(scope|expires_at)"):
         await change(database, sa.text(f"INSERT INTO task_unique ({names}) VALUES ({values})"))
+
+
+@on_postgresql
+async def test_a_producer_that_locks_a_key_delays_no_runner(database: Database, runner: Runner) -> None:
+    (task_id,) = (await put(database, once())).ids
+    async with database.writing() as producer:
+        await producer.rows(sa.select(producer.tables.unique).with_for_update())
+        async with asyncio.timeout(20):
+            (task,) = await runner.claim()
+            assert (await runner.end(task)).verbs == {task_id: "succeed"}
+            assert await database.write(forget_expired, 10) == 0
+            await database.write(prune, {State.SUCCEEDED: timedelta(0)})
