@@ -4,19 +4,15 @@ from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Literal, NamedTuple, Self
 
-from annotated_types import Ge, Gt
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ByteSize,
     ConfigDict,
     Field,
     InstanceOf,
     ModelWrapValidatorHandler,
-    StringConstraints,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -24,71 +20,33 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from runner.errors import InvalidDuration, InvalidSettings, InvalidUrl
-from runner.model.duration import format_duration, parse_duration
+from runner.errors import InvalidSettings, InvalidUrl
+from runner.model.duration import format_duration
+from runner.settings.types import (
+    ZERO,
+    Count,
+    Delay,
+    Durability,
+    Identifier,
+    Limit,
+    Maximum,
+    Modules,
+    Name,
+    Names,
+    Number,
+    Period,
+    Prefix,
+    Size,
+)
 from runner.text import formatting
 from runner.urls import DatabaseUrl, parse_url
 
 DEFAULT_URL = "sqlite:///tasktui.db"
 
-MAX_PREFIX = 20
-"""Maximum length of a table prefix: with it, the longest index name fits into PostgreSQL's 63 bytes."""
-
 MAX_TRANSACTIONS = 10
 """Default limit of open handler transactions; more connections rarely make a database faster."""
 
 ENV_PREFIX = "RUNNER_"
-
-
-def _duration(value: Any) -> timedelta:
-    try:
-        return parse_duration(value)
-    except InvalidDuration:
-        raise ValueError("expected a duration such as 250ms, 30s, 5m, 1h30m or 2d") from None
-
-
-def _or_none(value: Any) -> Any:
-    return None if isinstance(value, str) and value.strip().lower() in {"none", "never", "forever"} else value
-
-
-def _items(value: Any) -> Any:
-    return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
-
-
-def _upper(value: Any) -> Any:
-    return value.upper() if isinstance(value, str) else value
-
-
-_ZERO = timedelta(0)
-Delay: TypeAlias = Annotated[timedelta, Ge(_ZERO), BeforeValidator(_duration)]
-Period: TypeAlias = Annotated[timedelta, Gt(_ZERO), BeforeValidator(_duration)]
-Limit: TypeAlias = Annotated[Period | None, BeforeValidator(_or_none)]
-Count: TypeAlias = Annotated[int, Ge(1)]
-Maximum: TypeAlias = Annotated[Count | None, BeforeValidator(_or_none)]
-Number: TypeAlias = Annotated[int, Ge(0)]
-Size: TypeAlias = Annotated[ByteSize, Ge(1)]
-
-
-def module_name(text: str) -> str:
-    """Check the name of a Python module.
-
-    Raises:
-        ValueError: it is not a dotted name; the message derives one from a path such as `shop/tasks.py`.
-    """
-    if all(part.isidentifier() for part in text.split(".")):
-        return text
-    dotted = text.strip("./").removesuffix(".py").replace("/", ".")
-    example = dotted if all(part.isidentifier() for part in dotted.split(".")) else "shop.tasks"
-    raise ValueError(f"it must be the name of a Python module, such as {example}, not {text!r}")
-
-
-Identifier: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]*$", max_length=63)]
-Prefix: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([a-z_][a-z0-9_]*)?$", max_length=MAX_PREFIX)]
-Module: TypeAlias = Annotated[str, AfterValidator(module_name)]
-Modules: TypeAlias = Annotated[tuple[Module, ...], BeforeValidator(_items)]
-Name: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
-Names: TypeAlias = Annotated[tuple[Name, ...], BeforeValidator(_items)]
-Durability: TypeAlias = Annotated[Literal["FULL", "NORMAL"], BeforeValidator(_upper)]
 
 
 class Row(NamedTuple):
@@ -153,7 +111,7 @@ class Settings(BaseModel):
         default=timedelta(seconds=1),
         description="the period of scans, such as 250ms or 1m; a submit causes one sooner; 0 scans once and stops",
     )
-    initial_delay: Delay = Field(default=_ZERO, description="the time before the first scan")
+    initial_delay: Delay = Field(default=ZERO, description="the time before the first scan")
     claim_batch_size: Count = Field(
         default=500,
         description="maximum number of tasks per claim; a scan claims until no task is due or no slot is free",
