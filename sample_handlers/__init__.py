@@ -1,7 +1,7 @@
 """Sample handlers that read source files. Load them with `-H sample_handlers`.
 
 parse.py     a plain function, which runs in a thread; every exception is retried
-count.py     an exception that is final, because a retry cannot help
+count.py     an exception that is final, because a retry cannot help; a schedule counts its own words each night
 digest.py    a coroutine that returns its outcome: retry, snooze or dead
 tree.py      a long task with checkpoints, progress and log lines
 """

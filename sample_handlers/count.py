@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from runner import handler
+from runner import handler, schedule
 
 
 # A missing file may appear before the next attempt. Invalid UTF-8 stays invalid, so that error is final.
+@schedule("0 3 * * *", id="source.count.nightly", arguments={"path": __file__})
 @handler("source.count", queue="count", retry="1s,5s,30s", timeout="1m", on_error=UnicodeDecodeError)
 def count_words(path: Path) -> dict[str, int]:
     """Count the lines and words of a UTF-8 file.

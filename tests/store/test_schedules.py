@@ -19,6 +19,7 @@ from runner.store.schedules.broadcast import abandon_rounds
 from runner.store.schedules.due import next_tick
 from runner.store.schedules.register import Registered, has_changed, register_schedules
 from runner.store.schedules.tick import Ticked, tick
+from tests.store.plans import watch
 from tests.store.runners import Runner
 from tests.store.table import change, live, past
 
@@ -344,3 +345,22 @@ async def test_old_ticks_are_pruned_except_the_last_of_each_schedule(database: D
     last = (await history(database))[-1].tick
     await database.write(prune, {State.SUCCEEDED: timedelta(days=7)})
     assert [row.tick for row in await history(database)] == [last]
+
+
+async def test_ten_thousand_schedules_cost_an_idle_runner_no_more_than_none(database: Database) -> None:
+    looking = watch(database)
+    async with looking.seeing() as alone:
+        await database.read_single(next_tick)
+    later = {"handler": "work", "rule": "every 1h", "next_at": datetime.now(UTC) + HOUR}
+    table = database.tables.schedule
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(table), [{"id": f"s{number}", **later} for number in range(10_000)])
+    async with looking.seeing() as beside:
+        await database.read_single(next_tick)
+    assert beside.statements == alone.statements == 1
+    assert table.name not in beside.whole
+    assert beside.rows <= alone.rows + 3
+    async with looking.seeing() as due:
+        await make_due(database, id="s5000")
+        assert len(await tasks_of(database)) == 1
+    assert table.name not in due.whole
