@@ -81,7 +81,9 @@ def django_settings() -> SettingLayer:
         for app in apps.get_app_configs()
         if app.module and module_has_submodule(app.module, MODULE)
     ]
-    values["handlers"] = (*modules, *(name for name in values.get("handlers", ()) if name not in modules))
+    others = values.get("handlers", ())
+    others = others.split(",") if isinstance(others, str) else others  # as in the environment
+    values["handlers"] = (*modules, *(name.strip() for name in others if name.strip() not in modules))
     values.setdefault("url", database_url(database_alias()))
     return SettingLayer(values, lambda name: "DATABASES in Django's settings" if name == "url" else ORIGIN)
 

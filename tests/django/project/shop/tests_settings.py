@@ -24,6 +24,11 @@ class SettingsTests(SimpleTestCase):
         self.assertEqual(settings.url.database, str(connection.settings_dict["NAME"]))
         self.assertEqual(settings.handlers, ("shop.tasks",))
 
+    def test_handlers_may_be_text_or_a_list(self) -> None:
+        for handlers in ("shop.more, shop.tasks", ["shop.more"]):
+            with self.settings(RUNNER={"HANDLERS": handlers}):
+                self.assertEqual(load().handlers, ("shop.tasks", "shop.more"))
+
     def test_mistakes_are_reported_by_check(self) -> None:
         self.assertEqual(self.reported(), "")
         self.assertIn("did you mean 'concurrency'?", self.reported(CONCURENCY=5))
