@@ -22,7 +22,6 @@ from runner.handlers.unique import Duplicate, UniqueKey
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
 from runner.model.task import NewTask, OnFailure
-from runner.policy.limits import checked, read_limits
 from runner.policy.retry import parse_plan
 
 P = ParamSpec("P")
@@ -290,6 +289,8 @@ def handler(  # noqa: PLR0913 - one argument per task option
     rules = Rules.read(unique_key, unique, on_duplicate, bucket, tenant, order_key, order_on_failure)
     values = (_seconds(timeout), max_attempts, priority, _seconds(expires))
     try:
+        from runner.policy.limits import checked, read_limits  # loads SQLAlchemy
+
         checked("limit_per_runner", limit_per_runner)
         limits = read_limits(limit, limit_per_tenant, rate)
     except InvalidEdit as error:
