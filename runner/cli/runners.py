@@ -48,7 +48,7 @@ def _row(runner: RunnerRow, at: datetime) -> list[str]:
         str(runner.id),
         runner.host,
         str(runner.pid),
-        f"{state}, {runner.command}" if runner.command else state,
+        ", ".join((state, *runner.remarks)),
         formatting.age(runner.heartbeat_age),
         f"{runner.running_tasks}/{runner.capacity}",
         formatting.since(runner.started_at, at),

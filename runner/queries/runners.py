@@ -64,6 +64,12 @@ class RunnerRow:
         """True until its lease expires."""
         return self.lease >= 0
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Its runner command, and its claim order unless it is strict."""
+        order = "" if self.claim_order == "strict" else self.claim_order
+        return tuple(text for text in (self.command, order) if text)
+
     def takes(self, queue: str, handler: str) -> bool:
         """True if it claims such tasks."""
         return handler in self.handlers and serves(queue, self.queues, runner_queue(self.id))

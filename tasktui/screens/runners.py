@@ -214,8 +214,8 @@ def runner_line(runner: RunnerRow, data: Workforce, colours: Mapping[str, int], 
         seen = Cell(f"lost, silent {age}", "bold lost")
     elif runner.heartbeat_age > runner.lease:
         seen = Cell(f"silent {age}, lease {formatting.age(runner.lease)}", "bold lost")
-    elif runner.command:
-        seen = Cell(line(runner.command), "bold retrying")
+    elif runner.remarks:
+        seen = Cell(", ".join(map(line, runner.remarks)), "bold retrying" if runner.command else "faint")
     blocks = slot_row(data.slots.get(runner.id, {}), runner.capacity, bar, colours)
     attempts = flow.failed + flow.succeeded
     failing = attempts >= 10 and flow.failed >= attempts * 0.9

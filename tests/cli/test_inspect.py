@@ -15,6 +15,7 @@ from runner.model.outcome import Done, Failure, Retry
 from runner.model.task import NewTask, Shown, State
 from tests.cli.conftest import Call, Store, program
 from tests.store.minutes import Minute, write_statistics
+from tests.store.rows import add_runner
 
 EVIL = "\x1b[31mred\x9b0m\u202e\u200b[bold]x[/bold][/nothing]\r\n"
 FORBIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u200b]")
@@ -238,6 +239,11 @@ def test_runners_are_listed_with_the_tasks_they_hold(cli: Call, store: Store) ->
     (runner,) = cli("runners", "--json").document["runners"]
     assert (runner["host"], runner["pid"], runner["running_tasks"], runner["alive"]) == ("web-1", 1, 2, True)
     assert "2/10" in cli("runners").out
+
+
+def test_a_runner_is_listed_with_its_claim_order_unless_it_is_strict(cli: Call, store: Store) -> None:
+    store.use(lambda database: add_runner(database, claim_order="aged:10s"))
+    assert "alive, aged:10s" in cli("runners").out
 
 
 def test_colours_follow_the_terminal_and_no_color(call: Call) -> None:
