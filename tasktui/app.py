@@ -227,6 +227,11 @@ class Console(KeyBuffer):
         if isinstance(self.screen, LiveScreen):
             self.screen.actions.ask_pause(place, length, reason, resume=resume)
 
+    def ask_limit(self, place: PauseTarget, limits: str, reason: str) -> None:
+        """Ask to limit a queue or a handler, as the keys of the screens do."""
+        if isinstance(self.screen, LiveScreen):
+            self.screen.actions.ask_limit(place, limits, reason)
+
     def list_tasks(self, filter_text: str) -> None:
         """Open the task list with a filter."""
         self.session.filter_text = filter_text

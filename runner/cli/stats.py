@@ -8,6 +8,8 @@ from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit
 from runner.cli.output import TableColumn, print_json, print_line, print_table, print_title
 from runner.db.transaction import Transaction, clock
+from runner.policy.limits import LIMITS, LimitUsage
+from runner.queries.limits import limit_usages
 from runner.queries.pauses import Pause, pauses
 from runner.queries.queues import QueueCounts, counts
 from runner.queries.reports import Total, totals
@@ -47,6 +49,7 @@ class Stats(NamedTuple):
     at: datetime
     queues: list[QueueCounts]
     paused_handlers: Mapping[str, Pause]
+    limits: list[LimitUsage]
     last_hour: list[Total]
     unknown_handlers: list[HandlerWithoutRunner]
 
@@ -71,7 +74,9 @@ async def read_stats(tx: Transaction) -> Stats:
     """Read the figures of `runner stats`."""
     at = await clock(tx)
     hour = await totals(tx, at - HOUR, at + timedelta(minutes=1))
-    return Stats(at, await counts(tx), (await pauses(tx)).handlers, hour, await unknown_handlers(tx))
+    return Stats(
+        at, await counts(tx), (await pauses(tx)).handlers, await limit_usages(tx), hour, await unknown_handlers(tx)
+    )
 
 
 def paused_line(subject: str, pause: Pause, at: datetime) -> str:
@@ -79,6 +84,14 @@ def paused_line(subject: str, pause: Pause, at: datetime) -> str:
     end = f"it resumes {formatting.distance(pause.until, at)}" if pause.until else "it has no end time"
     since, why = formatting.since(pause.since, at), formatting.text(pause.why)
     return f"{subject} has been paused for {since} by {formatting.text(pause.by)} ({why}); {end}."
+
+
+def limit_line(usage: LimitUsage) -> str:
+    """A sentence about limits: how far they are used, since when, by whom and why."""
+    author = f" Set {usage.since} ago by {usage.by}{f': {usage.why}' if usage.why else ''}." if usage.since else ""
+    full = [limit.name for limit in LIMITS if limit.full(usage, None)]
+    use = f"{usage.total:,} running{f', no room ({full[0]})' if full else ''}"
+    return f"{usage.words.capitalize()} is limited: {usage.limits}; {use}.{author}"
 
 
 def unknown_line(unknown: HandlerWithoutRunner) -> str:
@@ -101,6 +114,8 @@ def _print(report: Stats) -> None:
     for queue in report.queues:
         if queue.paused is not None:
             print_line(paused_line(f"Queue {queue.queue}", queue.paused, report.at))
+    for usage in report.limits:
+        print_line(limit_line(usage))
     for handler, pause in report.paused_handlers.items():
         print_line(paused_line(f"Handler {handler}", pause, report.at))
     if report.last_hour:
@@ -116,7 +131,7 @@ def _queue(queue: QueueCounts) -> Sequence[str]:
         str(queue.ready),
         str(queue.scheduled),
         str(queue.retrying),
-        str(queue.running),
+        str(queue.running) if queue.limits.running is None else f"{queue.running}/{queue.limits.running:,}",
         str(queue.lost),
         str(queue.dead),
         formatting.age(queue.oldest),

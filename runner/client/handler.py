@@ -1,7 +1,7 @@
 """Registering a handler with @handler, and submitting tasks for it."""
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
 from math import inf
@@ -250,8 +250,7 @@ def handler(  # noqa: PLR0913 - one argument per task option
         name: unique name of the handler; every task stores it.
         queue: queue of its tasks; None for "default".
         retry: retry plan: stages (1m,5m,20m), exp:10s*2<1h, sidekiq, 30s or never; None for the runner's.
-        timeout: time allowed for one attempt: text ("30s"), seconds or timedelta; "none" for no limit, None for the
-            runner's.
+        timeout: time allowed for one attempt, such as "30s"; "none" for no limit, None for the runner's.
         max_attempts: maximum number of attempts; None for the runner's.
         priority: priority of its tasks, 1 to 9; 9 runs first.
         expires: longest time from the due time of its tasks to the start of an attempt; None for no limit.
@@ -282,20 +281,40 @@ def handler(  # noqa: PLR0913 - one argument per task option
         >>> @handler("coupons.send", retry="1m,5m,20m", timeout="30s")
         ... async def send_coupon(ctx: Context, user_id: int) -> None: ...
     """
-    if callable(name):
-        why = 'use @handler("name"), with the name under which tasks store it'
-        raise InvalidHandler(name=getattr(name, "__name__", ""), why=why)
-    plan = str(parse_plan(retry)) if retry is not None else None
-    rules = Rules.read(unique_key, unique, on_duplicate, bucket, tenant, order_key, order_on_failure)
-    values = (_seconds(timeout), max_attempts, priority, _seconds(expires))
-    try:
-        from runner.policy.limits import checked, read_limits  # loads SQLAlchemy
+    return _Decorator(name, _defaults(dict(locals())))
 
-        checked("limit_per_runner", limit_per_runner)
-        limits = read_limits(limit, limit_per_tenant, rate)
+
+def _defaults(given: Mapping[str, Any]) -> Options:
+    """Read the arguments of `handler`."""
+    if callable(given["name"]):
+        why = 'use @handler("name"), with the name under which tasks store it'
+        raise InvalidHandler(name=getattr(given["name"], "__name__", ""), why=why)
+    rules = ("unique_key", "unique", "on_duplicate", "bucket", "tenant", "order_key", "order_on_failure")
+    shared = (given["limit"], given["limit_per_tenant"], given["rate"])
+    return Options(
+        queue=given["queue"],
+        retry=None if given["retry"] is None else str(parse_plan(given["retry"])),
+        timeout=_seconds(given["timeout"]),
+        max_attempts=given["max_attempts"],
+        priority=given["priority"],
+        expires=_seconds(given["expires"]),
+        on_error=given["on_error"],
+        rules=Rules.read(*(given[name] for name in rules)),
+        limits=_limits(given["name"], shared, given["limit_per_runner"]),
+        limit_per_runner=given["limit_per_runner"],
+    )
+
+
+def _limits(name: str, shared: tuple[int | None, int | None, str | None], per_runner: int | None) -> dict[str, Any]:
+    if shared == (None, None, None) and per_runner is None:
+        return {}
+    from runner.policy.limits import checked, read_limits  # imports SQLAlchemy, which most producers do not need
+
+    try:
+        checked("limit_per_runner", per_runner)
+        return read_limits(*shared)
     except InvalidEdit as error:
         raise InvalidHandler(name=name, why=str(error)) from None
-    return _Decorator(name, Options(queue, plan, *values, on_error, rules, limits, limit_per_runner))
 
 
 NO_TIMEOUT = "none"

@@ -62,6 +62,10 @@ class SharedLimits(NamedTuple):
         return ", ".join(parts) or "no limit"
 
 
+UNLIMITED = SharedLimits()
+"""No limits."""
+
+
 def checked(field: str, value: int | None) -> int | None:
     """Return a limit on running tasks, if it is valid.
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST
 from runner.policy.claim_order import PAUSED
+from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.queries.rows import as_text, moment, readable, text
 
 MOST = 1_000
@@ -40,11 +41,13 @@ class RegistryEntry:
     Args:
         name: the name of the queue or handler.
         pause: the pause in force; None if it is not paused.
+        limits: its limits over all runners.
         seen: when a runner last had the handler; None for never, if a pause created the entry.
     """
 
     name: str
     pause: Pause | None
+    limits: SharedLimits = UNLIMITED
     seen: datetime | None = None
 
 
@@ -104,5 +107,6 @@ def _entry(row: Mapping[Any, Any]) -> RegistryEntry:
     return RegistryEntry(
         name=as_text(row["name"]),
         pause=pause if row["paused"] else None,
+        limits=SharedLimits.of_row(row),
         seen=None if seen == EARLIEST else seen,
     )

@@ -12,6 +12,7 @@ from runner.db.schema import is_state
 from runner.db.transaction import Transaction, clock
 from runner.model.task import State
 from runner.policy.lanes import Head, Lane
+from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.queries import counting
 from runner.queries.counting import Count, RunningCounts, WaitingCounts
 from runner.queries.pauses import Pause, registry_entries
@@ -97,6 +98,7 @@ class QueueCounts:
         minute: the flow of the last full minute.
         hour: the flow of the last hour.
         paused: the pause in force; None if the queue is not paused.
+        limits: its limits over all runners.
     """
 
     queue: str
@@ -112,6 +114,7 @@ class QueueCounts:
     minute: Flow
     hour: Flow
     paused: Pause | None
+    limits: SharedLimits = UNLIMITED
 
     @property
     def is_capped(self) -> bool:
@@ -196,6 +199,7 @@ async def counts(tx: Transaction, cap: int = CAP, depth: int | None = None) -> l
                 minute=flow,
                 hour=hour.get(name, Flow()),
                 paused=entry.pause if entry else None,
+                limits=entry.limits if entry else UNLIMITED,
             )
         )
     return queues

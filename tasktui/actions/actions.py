@@ -1,6 +1,6 @@
 """The actions of the console. Key bindings, footers, help, the palette and the read-only guard derive from ACTIONS."""
 
-from tasktui.actions import edit, pause, runner_command, schedule, tasks, undo
+from tasktui.actions import edit, limit, pause, runner_command, schedule, tasks, undo
 from tasktui.actions.action import Action, ActionTarget
 
 ACTIONS = {
@@ -63,6 +63,27 @@ ACTIONS = {
             pause.ask_for_handler,
             "Pause for",
             "30m",
+            required=True,
+            in_footer=False,
+        ),
+        Action(
+            "limit queue",
+            "M",
+            "Limit",
+            ActionTarget.QUEUE,
+            limit.ask_for_queue,
+            "Limits",
+            "concurrency=5 per-tenant=none rate=none",
+            required=True,
+        ),
+        Action(
+            "limit handler",
+            "K",
+            "Limit handler",
+            ActionTarget.HANDLER,
+            limit.ask_for_handler,
+            "Limits",
+            "concurrency=5 per-tenant=none rate=none",
             required=True,
             in_footer=False,
         ),

@@ -57,6 +57,12 @@ def pause_words(place: PauseTarget, confirmation: Confirmation, *, resume: bool)
     return ["resume" if resume else "pause", *name, *until, *_reason(confirmation.reason)]
 
 
+def limit_words(place: PauseTarget, confirmation: Confirmation) -> list[object]:
+    """The command that limits a queue or a handler: `concurrency=5 rate=none` becomes two options."""
+    options = [part for word in confirmation.answer.split() for part in f"--{word}".split("=", 1)]
+    return ["limit", place.kind, place.name, *options, *_reason(confirmation.reason)]
+
+
 def runner_command_words(action: Action, runner_id: int, confirmation: Confirmation) -> list[object]:
     """The command that drains or resizes a runner: `concurrency=5 threads=2` becomes two options."""
     sizes = [part for word in confirmation.answer.split() for part in f"--{word}".split("=", 1)]

@@ -9,16 +9,19 @@ from runner.errors import NoSqlEquivalent
 from runner.filter.parse import Filter
 from runner.operations.audit_log import reveal
 from runner.operations.bulk import BulkOptions, to_all, to_each
+from runner.operations.limit import parse_edit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget, name_warning
 from runner.operations.pause import pause as apply_pause
 from runner.operations.pause import resume as apply_resume
 from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Result, with_change_group
 from runner.operations.runner_command import send_command
-from runner.operations.sql_export import command_script, pause_script, script, undo_script
+from runner.operations.sql_export import command_script, limit_script, pause_script, script, undo_script
 from runner.operations.undo.change_group import undo_all
 from runner.operations.undo.undo import undo as apply_undo
+from runner.policy.limits import LimitUsage
 from runner.queries.audit import audit, undoable
+from runner.queries.limits import limit_usages
 from runner.queries.pauses import Pause
 from runner.queries.pauses import pauses as read_pauses
 from runner.text.times import format_moment, parse_moment
@@ -124,6 +127,32 @@ async def pause_sql(session: Session, place: PauseTarget, current: Pause | None,
         return await session.write(pause_script, place, partial(apply_resume, place=place, by=by))
     until = await _until(session, confirmation.answer)
     return await session.write(pause_script, place, partial(apply_pause, place=place, by=by, until=until))
+
+
+async def current_limits(session: Session, place: PauseTarget) -> LimitUsage | None:
+    """Read the limits of a queue or a handler, and their use; None if it has none."""
+    names = {kind.value: place.name if kind is place.kind else "" for kind in PauseKind}
+    return next(iter(await session.read(limit_usages, names)), None)
+
+
+async def limit(session: Session, place: PauseTarget, answer: str, reason: str | None) -> str:
+    """Set the limits of a queue or a handler, such as `concurrency=5 rate=none`.
+
+    Returns:
+        The result in words.
+    """
+    result = await session.write(set_limits, place, parse_edit(answer), session.by(reason))
+    return f"{result.after} (before: {result.before})"
+
+
+async def limit_sql(session: Session, place: PauseTarget, confirmation: Confirmation) -> str:
+    """Write the SQL that sets the limits of a queue or a handler.
+
+    Raises:
+        NoSqlEquivalent: the change has no SQL equivalent.
+    """
+    edit = parse_edit(confirmation.answer)
+    return await session.write(limit_script, place, edit, session.by(confirmation.reason))
 
 
 async def runner_command_sql(session: Session, action: Action, runner_id: int, confirmation: Confirmation) -> str:

@@ -39,6 +39,10 @@ class CommandTarget(Protocol):
         """Ask to pause or resume a queue or a handler."""
         ...
 
+    def ask_limit(self, place: PauseTarget, limits: str, reason: str) -> None:
+        """Ask to limit a queue or a handler."""
+        ...
+
     def change_theme(self, name: str) -> None:
         """Draw with another theme."""
         ...

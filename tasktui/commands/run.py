@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from itertools import takewhile
 
 from runner.errors import InvalidInput
 from runner.filter import saved
@@ -99,6 +100,12 @@ def _resume(console: CommandTarget, command: Command) -> None:
     console.ask_pause(place, "", " ".join(words), resume=True)
 
 
+def _limit(console: CommandTarget, command: Command) -> None:
+    place, words = place_of(command)
+    values = list(takewhile(lambda word: "=" in word or word == "default", words))
+    console.ask_limit(place, " ".join(values), " ".join(words[len(values) :]))
+
+
 FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {
     "q": _quit,
     "help": _help,
@@ -113,6 +120,7 @@ FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {
     "view": _view,
     "save": _save,
     "forget": _forget,
+    "limit": _limit,
     "pause": _pause,
     "resume": _resume,
 }

@@ -10,7 +10,7 @@ from runner.errors import RunnerError
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Result
 from runner.policy.confirmation import required_confirmation
-from tasktui.actions import pause
+from tasktui.actions import limit, pause
 from tasktui.actions.action import ActionTarget, Confirmation
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
@@ -82,11 +82,27 @@ class Actions:
             reason: reason, as typed.
             resume: True to resume it.
         """
-        if not self._screen.session.writable:
+        if self._may_write():
+            action = ACTIONS["pause" if place.kind is PauseKind.QUEUE else "pause --handler"]
+            self._prepare(pause.ask_for(action, self._screen.session, place, length, reason, resume=resume))
+
+    def ask_limit(self, place: PauseTarget, limits: str, reason: str) -> None:
+        """Ask to limit a queue or a handler that a command names.
+
+        Args:
+            place: the queue or the handler.
+            limits: limits, as typed; empty for the usual ones.
+            reason: reason, as typed.
+        """
+        if self._may_write():
+            self._prepare(limit.ask_for(ACTIONS[f"limit {place.kind}"], self._screen.session, place, limits, reason))
+
+    def _may_write(self) -> bool:
+        """True if changes are allowed; otherwise show why not."""
+        writable = self._screen.session.writable
+        if not writable:
             self._screen.post_message(Notice(str(ReadOnly(why=self._screen.session.lock.why)), bad=True))
-            return
-        action = ACTIONS["pause" if place.kind is PauseKind.QUEUE else "pause --handler"]
-        self._prepare(pause.ask_for(action, self._screen.session, place, length, reason, resume=resume))
+        return writable
 
     def run(self, work: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine in a worker and show its error as a notice."""

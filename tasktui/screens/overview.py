@@ -80,9 +80,10 @@ class OverviewScreen(LiveScreen):
 
     ABOUT = (
         "NEEDS ATTENTION lists causes before symptoms. Counts stop at 10,000 (10,000+). SLOTS are the running tasks of "
-        "the queue and the slots of the live runners that claim from it. IN/MIN and OUT/MIN are the tasks submitted "
-        "and finished in the last full minute. DRAINED is the time until no task is ready at that rate. Enter lists "
-        "the tasks of a queue, P pauses or resumes it, s switches the plots to a day."
+        "the queue and the slots of the live runners that claim from it, or its limit if that is lower. IN/MIN and "
+        "OUT/MIN are the tasks submitted and finished in the last full minute. DRAINED is the time until no task is "
+        "ready at that rate. Enter lists the tasks of a queue, P pauses or resumes it, M limits it, s switches the "
+        "plots to a day."
     )
     OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [*action_bindings(ActionTarget.QUEUE), Binding("s", "span", "Span")]
@@ -259,6 +260,7 @@ def queue_line(queue: QueueCounts, hour: Sequence[float] = (), slots: int = 0) -
     title: tuple[Part, ...] = ((name, "muted" if paused else "strong" if trouble else "text"),)
     title += (((" ‖"), "paused"),) if paused else ()
     spark = sparkline(hour, SPARK, "paused" if paused else "retrying" if trouble else "spark")
+    slots = min((most for most in (slots, queue.limits.running) if most), default=0)
     full = bool(slots) and queue.running.number >= slots
     share = queue.running.number / slots if slots else 0.0
     bar = gauge([(share, "retrying" if full else "running")], GAUGE)

@@ -22,6 +22,7 @@ from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import (
     command_line,
     edit_words,
+    limit_words,
     pause_words,
     plan_words,
     runner_command_words,
@@ -65,6 +66,10 @@ def all_of(name: str, number: int, *, more: bool = False) -> Any:
          "runner pause mail --until 14:30"),
         (pause_words(PauseTarget(PauseKind.HANDLER, "a.b"), Confirmation(), resume=True),
          "runner resume --handler a.b"),
+        (limit_words(PauseTarget(PauseKind.QUEUE, "mail"), WHY._replace(answer="concurrency=5 rate=none")),
+         "runner limit queue mail --concurrency 5 --rate none --reason 'it is back'"),
+        (limit_words(PauseTarget(PauseKind.HANDLER, "a.b"), Confirmation("default")),
+         "runner limit handler a.b --default"),
         (runner_command_words(ACTIONS["drain"], 7, Confirmation()), "runner drain 7"),
         (runner_command_words(ACTIONS["resize"], 7, Confirmation("concurrency=5 threads=2")),
          "runner resize 7 --concurrency 5 --threads 2"),
@@ -209,6 +214,14 @@ async def test_a_copied_command_line_does_the_same(database: Database, watch: Wa
         await latest(operator, 11)
         await does(operator, "Z")
         assert await value("queue", "paused_why", "mail") == "relay is down"
+        await operator.press("1")
+        await operator.sees("mail")
+        await does(operator, "M", answer="concurrency=3 rate=100/min", reason="relay limits us")
+        assert await value("queue", "max_running", "mail") == 3
+        await operator.sees("0/3")
+        await latest(operator, 13)
+        await does(operator, "Z")
+        assert await value("queue", "max_running", "mail") is None
 
 
 def test_a_long_command_line_is_cut_on_the_screen() -> None:
