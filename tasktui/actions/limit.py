@@ -65,15 +65,15 @@ async def _ask(action: Action, session: Session, place: PauseTarget, limits: str
 
 
 def _about(place: PauseTarget, usage: LimitUsage | None) -> list[Content]:
-    about = [content((f"Limit {line(place)} over all runners", "bold"))]
+    about = [content((f"Limit {line(place)} over all runners", "bold strong"))]
     if usage is None:
         return [*about, content("  no limit; running tasks go on, and the next claims keep the new one")]
     about.append(content(f"  {usage.limits}; {usage.total:,} running"))
     if usage.since:
         why = f": {line(usage.why)}" if usage.why else ""
-        about.append(content((f"  set {usage.since} ago by {line(usage.by)}{why}", "dim")))
+        about.append(content((f"  set {usage.since} ago by {line(usage.by)}{why}", "muted")))
     holders = list(usage.holders.items())[:MOST_HOLDERS]
-    return about + [content((f"  {number:>6,}  {line(holder)}", "dim")) for holder, number in holders]
+    return about + [content((f"  {number:>6,}  {line(holder)}", "muted")) for holder, number in holders]
 
 
 async def _set(session: Session, place: PauseTarget, confirmation: Confirmation) -> Notice:
