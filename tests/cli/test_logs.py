@@ -1,0 +1,82 @@
+"""`runner logs` and `runner rewind`, and the notes of a task in `runner show`."""
+
+import asyncio
+import threading
+from datetime import UTC, datetime
+
+import pytest
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction
+from runner.model.outcome import Done
+from runner.model.task import NewTask
+from runner.store.notes import LogLine, Progress, write_notes
+from tests.cli.conftest import Call, Store
+from tests.store.runners import Runner
+
+AT = datetime(2026, 11, 22, 14, 30, tzinfo=UTC)
+
+
+@pytest.fixture
+def task(store: Store) -> int:
+    """A waiting task of an attempt that stored checkpoints, progress and lines."""
+    (task,) = store.submit(NewTask("work"))
+
+    async def write(tx: Transaction) -> None:
+        rows = [{"task_id": task, "number": n, "fence": 1, "attempt": 1, "state": f'{{"line": {n}}}'} for n in (1, 2)]
+        await tx.execute(sa.insert(tx.tables.checkpoint), rows)
+        lines = [LogLine(task, 1, n, 1, AT, "info", f"file {n}\x1b[31m password=hunter2") for n in (1, 2, 3)]
+        await write_notes(tx, 0, [], lines)
+        await tx.execute(sa.insert(tx.tables.progress).values(task_id=task, fence=1, done=42, total=105, unit="files"))
+
+    store.write(write)
+    return task
+
+
+def test_lines_are_printed_without_control_characters_and_secrets(cli: Call, task: int) -> None:
+    printed = cli("logs", task, "--limit", 2)
+    assert printed.code == 0
+    assert [line.split("attempt 1  ")[1][:6] for line in printed.out.splitlines()] == ["file 2", "file 3"]
+    assert "\x1b" not in printed.out
+    assert "hunter2" not in printed.out
+    assert len(cli("logs", task, "--json").document["lines"]) == 3
+    assert cli("logs", 99).code == 5
+    assert "--limit is 0; it must be at least 1" in cli("logs", task, "--limit", 0).err
+
+
+def test_follow_prints_new_lines_until_the_task_has_finished(cli: Call, store: Store, task: int) -> None:
+    async def work() -> None:
+        from runner.db.database import Database
+
+        database = Database.open(store.url)
+        try:
+            runner = await Runner.enter(database)
+            (claimed,) = await runner.claim()
+            line = LogLine(task, claimed.fence, 4, 2, AT, "warning", "the last line")
+            await database.write(write_notes, runner.id, [Progress(task, claimed.fence, 1, 2, None, None)], [line])
+            await runner.end(claimed, Done())
+        finally:
+            await database.dispose()
+
+    worker = threading.Timer(0.2, lambda: asyncio.run(work()))
+    worker.start()
+    printed = cli("logs", task, "--follow")
+    worker.join()
+    assert printed.out.splitlines()[-1].endswith("attempt 2  warning: the last line")
+    assert len(printed.out.splitlines()) == 4
+
+
+def test_rewind_lists_and_changes_the_checkpoints(cli: Call, task: int) -> None:
+    assert '{"line": 2}' in cli("rewind", task).out
+    assert cli("rewind", task, "--to", 1, "--reason", "line 2 is wrong").out == "rewind: 1 changed\n"
+    listed = cli("rewind", task, "--json").document["checkpoints"]
+    assert [(row["number"], row["state"]) for row in listed] == [(1, {"line": 1}), (2, {"line": 2}), (3, {"line": 1})]
+    assert "it has no checkpoint 9; its checkpoints: 1, 2, 3" in cli("rewind", task, "--to", 9).err
+    assert "line 2 is wrong" in cli("audit").out
+
+
+def test_show_has_progress_checkpoints_and_lines(cli: Call, task: int) -> None:
+    shown = cli("show", task).out
+    assert "42 of 105 files (40%)" in shown
+    assert shown.count("file 3") == 1
+    assert "2  attempt 1" in shown
