@@ -45,7 +45,7 @@ class SurveyScope(NamedTuple):
     dense: int = 0
 
 
-async def survey(tx: Transaction, scope: SurveyScope | None = None) -> list[Head]:
+async def survey(tx: Transaction, scope: SurveyScope | None = None, most: int | None = None) -> list[Head]:
     """Return lanes with waiting tasks, each with the time of its first task.
 
     The cost grows with the number of lanes, not of tasks: one index look-up per lane.
@@ -53,31 +53,34 @@ async def survey(tx: Transaction, scope: SurveyScope | None = None) -> list[Head
     Args:
         tx: an open transaction; one statement is executed.
         scope: the lanes of a runner; None for those of every handler, paused or not.
+        most: maximum number of lanes to read without a scope, in the order of their names; None for all.
 
     Returns:
         One head per lane. With a scope: only lanes that are not paused, in the order in which they are claimed, and the
         lanes that are not due yet after them, the earliest first.
     """
     names: tuple[str, ...] = ()
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] = {} if most is None else {"most": most}
     if scope is not None:
         parameters = {"limit": scope.limit, "skip": scope.skip, "dense": scope.dense}
         for name, values in (("handlers", scope.handlers), ("queues", scope.queues)):
             if values or name == "handlers":
                 names += (name,)
                 parameters |= tx.dialect.parameters(name, {"name": list(values)})
-    prepared = _prepared(tx.tables, tx.driver, names, dense=bool(parameters.get("dense")))
+    dense, bounded = bool(parameters.get("dense")), most is not None
+    prepared = _prepared(tx.tables, tx.driver, names, dense=dense, bounded=bounded)
     rows = await tx.run(prepared, parameters)
     return [Head(Lane(*row[:3]), row[3], float(row[4]), bool(row[5]), row[6], bool(row[7])) for row in rows]
 
 
 @lru_cache
-def _prepared(tables: Tables, driver: sa.Dialect, names: tuple[str, ...], *, dense: bool) -> Prepared:
-    return Prepared(survey_statement(tables, DIALECTS[driver.name], names, dense=dense), driver)
+def _prepared(tables: Tables, driver: sa.Dialect, names: tuple[str, ...], *, dense: bool, bounded: bool) -> Prepared:
+    statement = survey_statement(tables, DIALECTS[driver.name], names, dense=dense, bounded=bounded)
+    return Prepared(statement, driver)
 
 
 def survey_statement(
-    tables: Tables, dialect: Dialect, names: tuple[str, ...] = (), *, dense: bool = False
+    tables: Tables, dialect: Dialect, names: tuple[str, ...] = (), *, dense: bool = False, bounded: bool = False
 ) -> sa.Select[Any]:
     """Return the statement of a survey.
 
@@ -86,6 +89,7 @@ def survey_statement(
         dialect: the dialect of the database.
         names: the restrictions of a scope, "handlers" and "queues"; empty for all lanes.
         dense: read index entries one after the other first.
+        bounded: stop the walk after `most` lanes.
     """
     head = _dense_heads(tables, dialect) if dense else _walk(tables, dialect, _before_all())
     registries = ((head.c.queue, tables.queue), (head.c.handler, tables.handler))
@@ -98,6 +102,8 @@ def survey_statement(
         accepted = [column[name].in_(sa.select(dialect.rows(name, {"name": sa.Text}).c.name)) for name in names]
         limit, skip = (sa.bindparam(name, type_=sa.Integer) for name in ("limit", "skip"))
         chosen = chosen.where(*accepted, ~sa.or_(*paused)).order_by(*_claim_order(head)).limit(limit).offset(skip)
+    elif bounded:
+        chosen = chosen.limit(sa.bindparam("most", type_=sa.Integer))  # without a sort, it ends the recursion
     lane = chosen.subquery("chosen")
     columns = (*(lane.c[name] for name in LANE), lane.c.run_at, seconds_until(lane.c.run_at), lane.c.paused)
     return sa.select(*columns, _refused(tables, lane), lane.c.limited)

@@ -6,6 +6,7 @@ large once, which PostgreSQL believes to have one row left.
 
 import sqlite3
 from collections.abc import AsyncIterator
+from datetime import UTC
 from typing import Any
 
 import psycopg
@@ -17,9 +18,12 @@ from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
 from runner.model.task import OnDuplicate
 from runner.policy.suspicion import Ask
+from runner.queries.why import facts
+from runner.queries.why.why import why
 from runner.store.claim import claim_suspect
 from runner.store.dependencies import FinishedParent, any_open, find_strays, open_dependencies, resolve
 from runner.store.heartbeat import heartbeat
+from runner.store.lanes import survey
 from runner.store.retention import forget_expired
 from runner.store.settle import settle_done
 from runner.store.submit import submit_many, submit_with_result
@@ -321,3 +325,37 @@ async def _let_go(database: Database, looking: Watch, runner: Runner, number: in
     async with looking.seeing() as seen:
         assert len((await database.write(resolve, dependencies)).unblocked) == number
     return seen
+
+
+QUEUES = sa.text(
+    "INSERT INTO task(handler, queue) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) "
+    "SELECT 'work', 'queue ' || i FROM n"
+)
+
+
+async def test_a_bounded_survey_reads_no_lanes_beyond_its_bound(watched: tuple[Database, Watch]) -> None:
+    database, looking = watched
+    await change(database, QUEUES)
+    async with looking.seeing() as bounded:
+        assert len(await database.read_single(survey, most=10)) == 10
+    async with looking.seeing() as whole:
+        assert len(await database.read_single(survey)) == 2_000
+    assert "task" not in bounded.whole, bounded
+    assert 20 * bounded.rows < whole.rows, (bounded, whole)
+
+
+async def test_why_reads_a_bounded_number_of_lanes(watched: tuple[Database, Watch]) -> None:
+    database, looking = watched
+    await Runner.enter(database)
+    await change(database, QUEUES)
+    (task_id,) = await put_many(database, 1, queue="zebra")
+    seen: dict[int, Seen] = {}
+    for bound in (50, 5_000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(facts, "MANY", bound)
+            async with looking.seeing() as seen[bound], database.reading() as tx:
+                explanation = await why(tx, task_id, UTC)
+        assert explanation is not None
+        (cause, *_) = explanation.causes
+        assert ("+" in cause.text) is (bound == 50), cause.text
+    assert 5 * seen[50].rows < seen[5_000].rows, seen

@@ -28,7 +28,7 @@ from runner.queries.runners import RunnerRow, runner_of, runners
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row, task_rows
 from runner.queries.why.ahead import ahead, pace, suspects_ahead
-from runner.store.lanes import survey
+from runner.store.lanes import MANY, survey
 
 CAP = 10_000
 MET = "claim_"
@@ -200,9 +200,10 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
         facts = replace(facts, predecessor=await _predecessor(tx, task.id))
     if facts.suspect:
         return replace(facts, ahead=await suspects_ahead(tx, task.id, cap))
-    lanes = await _rivals(tx, facts)
+    lanes, complete = await _rivals(tx, facts)
     facts = replace(facts, order=_order_of(facts.candidates))
     tasks_ahead = await ahead(tx, task.id, run_at, task.priority, lanes, cap, facts.order)
+    tasks_ahead = tasks_ahead._replace(more=tasks_ahead.more or not complete)
     raised = await _raised(tx, facts, run_at, lanes) if tasks_ahead.number else {}
     return replace(facts, ahead=tasks_ahead, raised=raised, pace=await pace(tx, lanes))
 
@@ -216,26 +217,25 @@ async def _predecessor(tx: Transaction, id: int) -> TaskRow | None:
     return next(iter(await task_rows(tx, ids)), None)
 
 
-async def _rivals(tx: Transaction, facts: Facts) -> list[Lane]:
-    """The due lanes that compete for the same slots."""
-    current_pauses = await pauses(tx)
-    return [head.lane for head in await survey(tx) if head.wait <= 0 and _is_rival(head.lane, facts, current_pauses)]
+async def _rivals(tx: Transaction, facts: Facts) -> tuple[list[Lane], bool]:
+    """The lanes that compete for the same slots, and false if these are not all, because there are too many lanes."""
+    task = facts.task
+    own = [Lane(task.queue, task.handler, priority) for priority in range(Priority.LOWEST, Priority.HIGHEST + 1)]
+    if not facts.candidates:
+        return own, True
+    current_pauses, heads = await pauses(tx), await survey(tx, most=MANY + 1)
+    rivals = [head.lane for head in heads if head.wait <= 0 and _is_rival(head.lane, facts, current_pauses)]
+    return list(dict.fromkeys([*own, *rivals])), len(heads) <= MANY
 
 
 def _is_rival(lane: Lane, facts: Facts, current_pauses: Pauses) -> bool:
-    """True if a lane competes for the same slots, assuming that the task's own queue and handler are not paused.
-
-    Without a runner for such tasks, only the lanes of its own queue and handler compete: a new runner can serve just
-    these.
-    """
+    """True if a lane competes for the same slots, assuming that the task's own queue and handler are not paused."""
     task, queue, handler = facts.task, as_text(lane.queue), as_text(lane.handler)
     if (queue in current_pauses.queues and queue != task.queue) or (
         handler in current_pauses.handlers and handler != task.handler
     ):
         return False
-    if facts.candidates:
-        return any(candidate.serves(lane) for candidate in facts.candidates)
-    return (queue, handler) == (task.queue, task.handler)
+    return any(candidate.serves(lane) for candidate in facts.candidates)
 
 
 def _order_of(candidates: Sequence[CandidateRunner]) -> ClaimOrder:
