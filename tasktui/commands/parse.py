@@ -34,6 +34,7 @@ COMMANDS = {
         CommandSpec("task", "ID", "show one task"),
         CommandSpec("failures", "", "show failure groups"),
         CommandSpec("runners", "", "show the runners"),
+        CommandSpec("schedules", "", "show the schedules and their last runs"),
         CommandSpec("reports", "", "show success, attempts, durations and volume"),
         CommandSpec("audit", "", "show the changes"),
         CommandSpec("health", "", "show the state of the database"),
