@@ -245,7 +245,7 @@ async def _tasks(tx: Transaction, runners: list[int]) -> int:
         "payload": "{}",
         "blocked_by": 0,
         "run_at": NOW,
-        "submitted_at": NOW,
+        "submitted_at": NOW - timedelta(hours=2),
     }
     rows = [{name: row.get(name, usual_values.get(name)) for name in names} for row in live]
     await tx.execute(sa.insert(task), rows)

@@ -121,5 +121,5 @@ class TaskScreen(LiveScreen):
     def _draw(self) -> None:
         if self._detail is not None:
             canvas = self.query_one("#detail", Canvas)
-            width = max(40, self.size.width - 3)
+            width = max(36, self.size.width - 4)  # padding and scroll bar
             canvas.draw(screen(self._detail, self.session.zone, width, reveal=self._reveal, unfold=self._unfold))

@@ -1,5 +1,6 @@
 """CompletionInput: a one-line input with inline completion; tab or the right arrow accepts it."""
 
+import asyncio
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -7,6 +8,9 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.suggester import Suggester
 from textual.widgets import Input
+
+MOST_TURNS = 1_000
+"""Turns of the event loop that an input gets to handle its focus."""
 
 
 class TextLine(Input):
@@ -26,6 +30,16 @@ class TextLine(Input):
         active = self.screen.active_bindings.get(event.key)
         if active is not None and active.enabled:
             await self.app.run_action(active.binding.action, active.node)
+            focused = self.app.focused
+            if isinstance(focused, TextLine):
+                await focused.focus_event()
+
+    async def focus_event(self) -> None:
+        """Wait until the input has handled its focus, which selects its text: the next key replaces it."""
+        for _ in range(MOST_TURNS):
+            if self.has_focus:
+                return
+            await asyncio.sleep(0)
 
     async def action_submit(self) -> None:
         """Submit the text."""

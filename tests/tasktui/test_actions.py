@@ -2,6 +2,7 @@
 
 import re
 
+import sqlalchemy as sa
 from textual.events import Key
 
 from runner.db.database import Database
@@ -224,10 +225,14 @@ async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, w
 
 @ON_ONE_DATABASE
 async def test_a_handler_is_paused_by_command(database: Database, watch: Watch) -> None:
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.handler).values(name="mail.send"))
     async with watch() as operator:
         await operator.command("pause handler:mail.send 30m deploy")
+        await confirm(operator, reason="deploy")
         await operator.is_told("Handler mail.send paused")
         await operator.command("resume handler:mail.send")
+        await confirm(operator)
         await operator.is_told("Handler mail.send resumed")
         await operator.command("pause nothing:at.all")
         await operator.is_told("name a queue, or a handler")
@@ -238,7 +243,7 @@ async def test_runners_are_drained_and_resized(database: Database, watch: Watch)
     await add_live(database, "smtp.send", key="order-7", state=State.RUNNING, runner_id=id, claimed_at=ahead(-100))
     async with watch("runners") as operator:
         await operator.sees(f"runner {id}, queues all", "RUNS 1", "1m4", "smtp.send", "order-7")
-        await operator.sees("● alive")
+        await operator.sees("1 alive, 0 lost")
         await operator.press("S")
         await operator.sees("Resize runner", "New size")
         operator.screen.query_one("#answer").value = "concurrency=0"
@@ -251,7 +256,7 @@ async def test_runners_are_drained_and_resized(database: Database, watch: Watch)
         await operator.until(lambda: "concurrency=7" in operator.text and "New size" not in operator.text)
         await operator.press("L")
         await confirm(operator)
-        await operator.sees("● alive, drain")
+        await operator.sees("drain ", "● web-1:7")
     assert [(entry.verb, entry.reason) for entry in await audited(database)] == [
         ("command", None),
         ("command", "too few"),
@@ -260,12 +265,14 @@ async def test_runners_are_drained_and_resized(database: Database, watch: Watch)
 
 @ON_ONE_DATABASE
 async def test_a_queue_is_paused_by_command(database: Database, watch: Watch) -> None:
+    await add_live(database, queue="mail")
     async with watch() as operator:
         await operator.command("pause mail 30m deploy of tonight")
+        await operator.sees("Pause queue mail", "1 ready", "deploy of tonight")
+        await confirm(operator, reason="deploy of tonight")
         await operator.is_told("Queue mail paused until 20")
-        await operator.is_told("queue mail has never been used")
-        await operator.command("pause mial 3:60")
-        await operator.is_told("3:60' is not a point in time")
+        await operator.command("pause mial 30m")
+        await operator.is_told("queue mial has never been used")
     (entry,) = await audited(database)
     assert (entry.target, entry.reason) == ("queue mail", "deploy of tonight")
 

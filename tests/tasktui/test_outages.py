@@ -102,8 +102,8 @@ async def test_a_standby_is_watched_and_takes_changes_when_it_is_promoted(
             standby.promote()
             await operator.is_told("promoted from standby to primary: changes are now allowed")
             await operator.until(lambda: "READ-ONLY" not in operator.text)
-            await operator.command("pause mail 10m because")
-            await operator.is_told("Queue mail paused")
+            await operator.command("pause default 10m because")
+            await operator.sees("Pause queue default")
 
 
 async def test_a_console_of_the_next_release_says_to_migrate_and_then_starts(

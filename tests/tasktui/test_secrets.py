@@ -54,7 +54,11 @@ async def looks(operator: Operator) -> str:
         await operator.press(MODES[mode].key)
         await look(text)
         await operator.press("Y")
-    for key, text in {"w": "is not running", ACTIONS["retry"].key: "smtp.send", ACTIONS["edit"].key: "***"}.items():
+    for key, text in {
+        "w": "is not running",
+        ACTIONS["retry"].key: "smtp.send",
+        ACTIONS["edit"].key: "Max attempts",
+    }.items():
         await operator.press(key)
         await look(text)
         await operator.press("escape")

@@ -24,7 +24,9 @@ DAY = 86_400.0
 BY = Actor("ana", "web-1", "relay is back")
 
 CHANGING = {
-    r" *[●◌!] ((connected|connecting|slow [\d,]+ ms|clock .*)  )?\d\d:\d\d:\d\d": "…",
+    r" *[●◌!] ((connected|connecting|slow [\d,]+ ms|clock .*) +)?\d\d:\d\d:\d\d( UTC)?": "…",
+    r" data [\dms]+ old ": "",
+    r"└[─ ]+.*": "└",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?": "DATE",
     r"\d{4}-\d\d-\d\d[T ][\d:]*…": "DATE…",
     r"\d\d:\d\d": "TIME",
