@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from textual.widgets._footer import FooterKey
 
 from runner import operations
 from runner.db.database import Database
@@ -33,12 +32,14 @@ from tasktui.actions.actions import ACTIONS
 from tasktui.actions.plan import plan
 from tasktui.commands.parse import COMMANDS
 from tasktui.dialogs.confirm import ConfirmScreen
+from tasktui.render.rows import plain
 from tasktui.screens import MODES
 from tasktui.session.job import Job
 from tasktui.session.session import Session
 from tasktui.session.write_lock import CLOSED, FILE, LOGIN, ReadOnly, ReadOnlyReason
 from tasktui.startup.arguments import Arguments
 from tasktui.startup.startup import opened
+from tasktui.widgets.footer import Keys
 from tests.postgres.logins import logins
 from tests.store.every_operation import LATER, OPERATIONS, TOGETHER, all_rows, arrange
 from tests.store.rows import add_live, stored
@@ -170,15 +171,16 @@ async def test_the_connections_of_a_console_refuse_every_intervention(
 async def test_writing_is_unlocked_by_command_with_a_reason(database: Database, watch: Watch) -> None:
     await add_live(database)
     async with watch("tasks", writable=False) as operator:
-        keys = list(operator.screen.query(FooterKey))
+        keys = operator.screen.query_one(Keys).rows
+        assert ":write unlocks" in plain(keys)
         operator.screen.refresh_bindings()
         await operator.pilot.pause()
-        assert list(operator.screen.query(FooterKey)) == keys
+        assert operator.screen.query_one(Keys).rows == keys
         await operator.command("write 10m")
         await operator.is_told("add a reason")
         await operator.command("write 10m mend the mail queue")
         await operator.sees("WRITE 9m5")
-        await operator.until(lambda: list(operator.screen.query(FooterKey)) != keys)
+        await operator.until(lambda: ":write unlocks" not in plain(operator.screen.query_one(Keys).rows))
         await operator.press("T")
         await confirm(operator)
         await operator.is_told("1 changed")

@@ -26,6 +26,7 @@ BY = Actor("ana", "web-1", "relay is back")
 CHANGING = {
     r" *[●◌!] ((connected|connecting|slow [\d,]+ ms|clock .*) +)?\d\d:\d\d:\d\d( UTC)?": "…",
     r" data [\dms]+ old ": "",
+    r"bucket +\d+": "bucket N",
     r"└[─ ]+.*": "└",
     r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?": "DATE",
     r"\d{4}-\d\d-\d\d[T ][\d:]*…": "DATE…",
