@@ -27,16 +27,17 @@ async def test_live_and_finished_tasks_are_listed_newest_first(database: Databas
 async def test_the_list_fits_eighty_columns(database: Database, watch: Watch) -> None:
     await add_live(database, "mail.send", id=1832017, error="SMTPServerDisconnected: Connection unexpectedly closed")
     async with watch("tasks", NARROW) as operator:
-        await operator.sees("1832017 ○ ready", "mail.send", "SMTPServer")
+        await operator.sees("1832017 ○ ready", "mail.send", "KEY", "WHEN")
+        assert "REASON" not in operator.text
 
 
 @ON_ONE_DATABASE
 async def test_the_order_stays_fixed_and_newer_tasks_are_announced(database: Database, watch: Watch) -> None:
     first = await add_live(database)
     async with watch("tasks") as operator:
-        await operator.sees("1 task ")
+        await operator.sees("1 task")
         second = await add_live(database)
-        await operator.sees("+1 newer (r reloads)")
+        await operator.sees("+1 newer, r loads them")
         assert operator.screen.pages.listing.ids == (first,)
         await operator.press("r")
         await operator.until(lambda: operator.screen.pages.listing.ids == (second, first))
@@ -51,7 +52,7 @@ async def test_a_task_that_ends_stays_in_its_place_struck_through(database: Data
         await operator.sees("✓ succeeded")
         assert operator.screen.pages.listing.ids == tuple(reversed(ids))
         strips = operator.console.screen._compositor.render_strips()
-        (struck,) = [strip for strip in strips if "succeeded" in strip.text]
+        (struck,) = [strip for strip in strips if "succeeded" in strip.text and "default" in strip.text]
         (number,) = [segment for segment in struck if segment.text.strip() == str(ids[1])]
         assert number.style.strike
 
@@ -152,7 +153,7 @@ async def test_further_pages_are_read_at_the_end_of_the_list(database: Database,
         await operator.press("end")
         await operator.sees("450 tasks, 400 loaded")
         await operator.press("end")
-        await operator.sees("450 tasks ")
+        await operator.until(lambda: "450 tasks" in operator.text and "loaded" not in operator.text)
 
 
 @ON_ONE_DATABASE
@@ -169,7 +170,7 @@ async def test_the_list_is_sorted_with_one_key_and_shows_the_order(database: Dat
         await operator.press("Y")
         await operator.until(lambda: "runner tasks --sort run_at --desc" in operator.console.clipboard)
         third = await add_live(database)
-        await operator.sees("+1 newer (r reloads)")
+        await operator.sees("+1 newer, r loads them")
         await operator.command("tasks state:dead")
         await operator.sees("only waiting tasks have this field")
         await operator.command("sort age")
@@ -184,5 +185,5 @@ async def test_enter_opens_the_task_under_the_cursor(database: Database, watch: 
     async with watch("tasks") as operator:
         await operator.sees("the-first")
         await operator.press("down", "enter")
-        await operator.sees("3 Task", f"{first}   version")
+        await operator.sees("3 Task", f"{first}  h", "version 0")
         assert operator.screen.tasks()[0].id == first
