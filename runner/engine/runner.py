@@ -225,7 +225,7 @@ class Engine:
             # At a fixed rate these are due at the same moment; wakeups are most of the cost of an idle runner.
             Tick("rescue", self.rescue_loop.run, RESCUE_EVERY, "fixed-rate"),
             Tick("dependencies", self.dependency_resolver.sweep, SWEEP_EVERY, "fixed-rate"),
-            Tick("schedules", self.scheduler.look, LOOK_EVERY, "fixed-rate"),
+            Tick("schedules", self.scheduler.look, LOOK_EVERY),
             Tick("expire", self._expiry.run, EXPIRE_EVERY, "fixed-rate"),
             Tick("notes", self.worker.notes.flush, self.worker.notes.every, "fixed-rate"),
             Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
