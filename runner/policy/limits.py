@@ -187,7 +187,7 @@ class Concurrency(Limit):
 class TenantConcurrency(Limit):
     """At most n tasks of each tenant run at the same time."""
 
-    name, option, column = "per tenant", "--per-tenant", "max_per_tenant"
+    name, option, column = "concurrency per tenant", "--per-tenant", "max_per_tenant"
 
     def value(self, limits: SharedLimits) -> int | None:
         """The maximum number of running tasks of a tenant."""

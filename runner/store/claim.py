@@ -163,7 +163,7 @@ def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes", or
     lane = open_lanes(dialect.rows("lane", LANE_COLUMNS), _scope(tables))
     match among:
         case "lane":
-            selection = _first_of_lane(tables, lane, dialect)
+            selection = first_of_lane(tables, lane, dialect)
         case "lanes":
             selection = _first_in_need(tables, lane, dialect, order)
         case "suspects":
@@ -228,7 +228,7 @@ def _scope(tables: Tables) -> ClaimScope:
     return ClaimScope(tables, RUNNER_ID)
 
 
-def _first_of_lane(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+def first_of_lane(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The first `limit` tasks of the only lane, which is the most frequent claim of a busy runner."""
     if dialect.isolates_rows:
         return _taken(tables, lane, lane, LIMIT)

@@ -33,6 +33,7 @@ from runner.store.claim import (
     claim_update,
     claim_values,
     due_tasks,
+    first_of_lane,
     first_suspect,
     open_lanes,
     taken,
@@ -172,7 +173,9 @@ class _Claim:
     async def from_lanes(self, lanes: Sequence[Lane]) -> None:
         """Claim from lanes without a limit per tenant."""
         part, wanted = [lane for lane in lanes if self.ledger.room(lane)], self.left
-        if part and wanted and len(await self._run("lanes", part, wanted)) < wanted:
+        if len(part) == 1:
+            wanted = self._wanted(part[0])
+        if part and wanted and len(await self._run("lanes" if len(part) > 1 else "lane", part, wanted)) < wanted:
             self.result.empty |= {lane for lane in part if self.ledger.room(lane)}
 
     async def from_tenants(self, lane: Lane) -> None:
@@ -231,6 +234,8 @@ def _prepared(tables: Tables, driver: sa.Dialect, among: str) -> Prepared:
     dialect = DIALECTS[driver.name]
     lane = open_lanes(dialect.rows("lane", LIMITED_COLUMNS), ClaimScope(tables, RUNNER_ID, HOLDS))
     match among:
+        case "lane":
+            selection = first_of_lane(tables, lane, dialect)
         case "lanes":
             selection = _within_rooms(tables, lane, dialect)
         case "tenants":
