@@ -84,7 +84,7 @@ class SchedulesScreen(LiveScreen):
         table = self.query_one("#schedules", Table)
         columns = COLUMNS if not self._span else (*COLUMNS[:-1], COLUMNS[-1]._replace(title="NEXT 24 HOURS"))
         table.columns = columns
-        sizes = widths(columns, width - GUTTER - 1)
+        sizes = widths(columns, (table.scrollable_content_region.width or width) - GUTTER)
         rows = {row.id: row for row in board.rows}
         table.show(tuple(rows), lambda id: schedule_line(rows[id], board, length, sizes[-1], zone))
         self.query_one("#title", Canvas).draw([rule([heading("SCHEDULES")], width, panels.count_figure(board))])
