@@ -164,6 +164,7 @@ def time_axis(span: Span, width: int, label: str = "0", marks: Sequence[Mark] = 
         marks: moments to mark on the line.
         now: label of the right end.
     """
+    width = max(1, width)
     cells: list[Part] = [("─", "line")] * width
     for mark in marks:
         if 0 <= (column := span.column(mark.at, width)) < width:
@@ -223,7 +224,7 @@ def sparkline(values: Sequence[float], width: int, role: str = "spark") -> list[
         width: cells.
         role: role of its colour; `trouble` colours it by height.
     """
-    columns = resampled(values, width)
+    columns = resampled(values, max(1, width))  # A window may be tiny for a moment.
     peak = max(columns) or 1.0
     cells: list[Part] = []
     for value in columns:

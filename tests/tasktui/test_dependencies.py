@@ -19,10 +19,10 @@ async def test_the_family_of_a_task_is_shown(database: Database, watch: Watch) -
         await operator.press(*f"task {child}", "enter")
         await operator.sees(
             "0 of 2 have ended",
-            "dependencies",
+            "DEPENDENCIES",
             f"[1]  waits for task {root} fetch: ready; on failure: cancel",
             "not submitted yet; on failure: cancel",
-            "dependents",
+            "DEPENDENTS",
             f"[3]  task {grandchild} work waits for it: blocked; on failure: wait",
         )
         assert "\x1b" not in operator.text
@@ -50,4 +50,4 @@ async def test_a_dependency_is_unblocked_on_the_task_screen(database: Database, 
 async def test_the_list_shows_how_many_parents_a_blocked_task_waits_for(database: Database, watch: Watch) -> None:
     await put_after(database, *[await put(database) for _ in range(3)])
     async with watch("tasks") as operator:
-        await operator.sees("◌ blocked", "waits for 3 tasks")
+        await operator.sees("◇ blocked", "waits for 3 tasks")

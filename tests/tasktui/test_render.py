@@ -102,6 +102,13 @@ def test_a_sparkline_is_scaled_to_its_peak_and_shows_zero_as_a_line() -> None:
     assert sparkline([0, 1], 2) == [("▁", "line"), ("▇", "spark")]
 
 
+def test_plots_survive_a_tiny_window() -> None:
+    assert sparkline([1, 2], -3)
+    assert time_axis(Span(AT, AT + MINUTE, UTC), -5)
+    assert plain([gauge([(0.5, "dead")], -1)]) == ""
+    assert plain(area([], 2, "done")) == "\n"
+
+
 def test_a_gauge_shows_halves_and_never_hides_a_small_share() -> None:
     assert plain([gauge([(0.55, "running")], 10)]) == "━━━━━╸━━━━"
     assert gauge([(0.001, "running")], 4)[0] == ("╸", "running")
