@@ -35,7 +35,7 @@ PATH_PARTS = 3
 """Folders of a path that are shown, from its end."""
 
 
-class Frame(NamedTuple):
+class StackFrame(NamedTuple):
     """A frame of a traceback.
 
     Args:
@@ -107,19 +107,21 @@ def error_rows(
     return rows
 
 
-def _frames(trace: str) -> Iterator[Frame]:
+def _frames(trace: str) -> Iterator[StackFrame]:
     lines = trace.splitlines()
     for index, text in enumerate(lines):
         if found := FRAME.match(text):
             following = lines[index + 1] if index + 1 < len(lines) else ""
             code = "" if FRAME.match(following) or MARKERS.match(following) else following.strip()
-            yield Frame(found["path"], found["line"], found["function"] or "", code if following[:1] == " " else "")
+            yield StackFrame(
+                found["path"], found["line"], found["function"] or "", code if following[:1] == " " else ""
+            )
 
 
-def _frame_rows(frames: Sequence[Frame], width: int, *, unfold: bool) -> Iterator[Row]:
+def _frame_rows(frames: Sequence[StackFrame], width: int, *, unfold: bool) -> Iterator[Row]:
     own = [frame for frame in frames if not frame.is_library]
     failing = own[0] if own else frames[-1]
-    hidden: list[Frame] = []
+    hidden: list[StackFrame] = []
     for frame in frames:
         if frame.is_library and not unfold and own:
             hidden.append(frame)
@@ -138,7 +140,7 @@ def _frame_rows(frames: Sequence[Frame], width: int, *, unfold: bool) -> Iterato
     yield from _folded(hidden)
 
 
-def _folded(hidden: Sequence[Frame]) -> Iterator[Row]:
+def _folded(hidden: Sequence[StackFrame]) -> Iterator[Row]:
     if hidden:
         packages = list(dict.fromkeys(frame.package for frame in hidden))
         names = line(" and ".join(packages[:3]), 60)

@@ -146,7 +146,6 @@ class Palette:
                 "scrollbar-background": get("bg"),
                 "scrollbar-background-hover": get("bg"),
                 "scrollbar-background-active": get("bg"),
-                "scrollbar-corner-color": get("bg"),
                 "text-disabled": get("faint"),
                 "input-placeholder": get("faint"),
             },
