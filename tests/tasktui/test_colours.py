@@ -40,7 +40,7 @@ def pieces(url: str, environment: dict[str, str], *arguments: str) -> Iterator[t
     console = Terminal("--url", url, *arguments, size=(100, 30), environment=environment)
     try:
         console.sees("mail")
-        console.answers(b":task %d\r" % LATER, f"{LATER}   version")
+        console.answers(b":task %d\r" % LATER, f"{LATER}  ")
         console.drains(0.3)
         begin = len(console.output)  # what lies behind a dialog is darkened on purpose
         for mode in MODES.values():
