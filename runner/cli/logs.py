@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.exit_codes import Exit
-from runner.cli.operation_output import print_result
+from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.operation_output import exit_code, print_result
 from runner.cli.output import plain, print_json, print_line
 from runner.cli.task_filter import TaskId
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.operations.results import Target, local_actor
+from runner.operations.results import Result, Target, local_actor
 from runner.operations.rewind import rewind as apply_rewind
+from runner.operations.sql_export import dry_run as roll_back
 from runner.queries.task.notes import LogRow, checkpoint_lines, checkpoints_of, is_finished, log_line, log_of
 from runner.text.operator import local_zone
 from runner.text.redact import decode
@@ -88,6 +90,7 @@ async def rewind(
     /,
     *,
     to: int | None = None,
+    dry_run: bool = False,
     reason: str | None = None,
     json: bool = False,
     connection: Connection = DEFAULT_CONNECTION,
@@ -100,14 +103,18 @@ async def rewind(
     Args:
         id: The id of the task.
         to: The number of the checkpoint.
+        dry_run: Only show whether the task would change.
         reason: The reason; recorded with the change.
         json: Print one JSON document.
         connection: The database.
     """
     async with open_database(connection.settings()) as database:
         if to is not None:
-            result = await database.write(apply_rewind, [Target(id)], to, local_actor(reason))
-            return print_result("rewind", result, json=json)
+            operation = partial(apply_rewind, targets=[Target(id)], number=to, by=local_actor(reason))
+            if dry_run:
+                result, _ = await database.write(roll_back, operation)
+                return _show(result, to, json=json)
+            return print_result("rewind", await database.write(operation), json=json)
         await database.read(is_finished, id)
         rows = await database.read(checkpoints_of, id)
         at = await database.read(clock)
@@ -118,3 +125,14 @@ async def rewind(
     for line in [] if json else checkpoint_lines(rows, at):
         print_line(line)
     return Exit.OK
+
+
+def _show(result: Result, number: int, *, json: bool) -> int:
+    """Print the result of a dry run."""
+    if json:
+        print_json({"verb": "rewind", **plain(result), "dry_run": True})
+    elif result.changed:
+        print_line(f"would continue from checkpoint {number}")
+    for line in result.reasons():
+        print_stderr(line)
+    return exit_code(result)

@@ -68,6 +68,8 @@ def test_follow_prints_new_lines_until_the_task_has_finished(cli: Call, store: S
 
 def test_rewind_lists_and_changes_the_checkpoints(cli: Call, task: int) -> None:
     assert '{"line": 2}' in cli("rewind", task).out
+    assert cli("rewind", task, "--to", 1, "--dry-run").out == "would continue from checkpoint 1\n"
+    assert len(cli("rewind", task, "--json").document["checkpoints"]) == 2
     assert cli("rewind", task, "--to", 1, "--reason", "line 2 is wrong").out == "rewind: 1 changed\n"
     listed = cli("rewind", task, "--json").document["checkpoints"]
     assert [(row["number"], row["state"]) for row in listed] == [(1, {"line": 1}), (2, {"line": 2}), (3, {"line": 1})]
