@@ -20,7 +20,7 @@ from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.model.task import Claimed
 from runner.policy.claim_facts import ClaimScope
-from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.claim_order import CLAIM_POLICY, STRICT
 from runner.policy.lanes import Lane, LanePosition
 from runner.policy.suspicion import ALONE
 from runner.store.claim import (
@@ -29,7 +29,6 @@ from runner.store.claim import (
     RUNNER_ID,
     Claimant,
     HandlerDefaults,
-    claim_rows,
     claim_update,
     claim_values,
     due_tasks,
@@ -149,8 +148,7 @@ async def claim_limited_suspect(
         | {"width": width, "among": ALONE}
     )
     prepared = _prepared(tx.tables, tx.driver, "suspects")
-    claimed = await claim_rows(tx, prepared, values | _Claim(tx, ledger, lanes, terms, {}).lane_parameters(part))
-    ledger.count(claimed)
+    claimed = await _run(tx, prepared, values | _Claim(tx, ledger, lanes, terms, {}).lane_parameters(part), ledger)
     await charge(tx, ledger)
     return claimed
 
@@ -213,8 +211,7 @@ class _Claim:
     async def _run(self, among: str, lanes: Sequence[Lane], limit: int, more: dict[str, Any] | None = None) -> Any:
         prepared = _prepared(self.tx.tables, self.tx.driver, among)
         values = self.values | self.lane_parameters(lanes) | (more or {}) | {"limit": limit}
-        claimed = await claim_rows(self.tx, prepared, values)
-        self.ledger.count(claimed)
+        claimed = await _run(self.tx, prepared, values, self.ledger)
         self.left -= len(claimed)
         self.result.claimed += claimed
         return claimed
@@ -244,7 +241,14 @@ def _prepared(tables: Tables, driver: sa.Dialect, among: str) -> Prepared:
             selection = without_tenant(tables, lane, dialect)
         case _:
             selection = first_suspect(tables, lane, dialect, dialect.rows("full", {"tenant": sa.Text}))
-    return Prepared(claim_update(tables, dialect, lane, selection), driver)
+    return Prepared(claim_update(tables, dialect, lane, selection).returning(tables.task.c.tenant), driver)
+
+
+async def _run(tx: Transaction, prepared: Prepared, parameters: dict[str, Any], ledger: Ledger) -> list[Claimed]:
+    """Execute a claim, count its tasks, and return them in order."""
+    rows = [(Claimed._make(row[:-1]), row[-1]) for row in await tx.run(prepared, parameters)]
+    ledger.count(rows)
+    return sorted((task for task, _ in rows), key=STRICT.sort_key)
 
 
 def _within_rooms(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:

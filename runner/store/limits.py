@@ -42,6 +42,7 @@ class Ledger:
         self.held = held
         self._busy = busy
         self.starts: Counter[Key] = Counter()
+        self._running = {key: Counter(usage.running) for key, usage in held.items()}
 
     def is_busy(self, lane: Lane) -> bool:
         """True if another claim holds a limit of a lane."""
@@ -69,13 +70,16 @@ class Ledger:
         return {tenant for most, running in per_tenant for tenant in running if tenant and running[tenant] >= most}
 
     def _per_tenant(self, lane: Lane) -> list[tuple[int, Mapping[str, int]]]:
-        usages = [self.held[key] for key in keys(lane) if key in self.held]
-        return [(most, usage.running) for usage in usages if (most := usage.limits.per_tenant) is not None]
+        usages = [(self._running[key], self.held[key]) for key in keys(lane) if key in self.held]
+        return [(most, running) for running, usage in usages if (most := usage.limits.per_tenant) is not None]
 
-    def count(self, claimed: Sequence[Claimed]) -> None:
-        """Count claimed tasks."""
-        for task in claimed:
-            self.starts.update((("queue", task.queue), ("handler", task.handler)))
+    def count(self, claimed: Sequence[tuple[Claimed, str | None]]) -> None:
+        """Count claimed tasks, each with its tenant: the next lane of this claim may have the same limits."""
+        for task, tenant in claimed:
+            for key in (("queue", task.queue), ("handler", task.handler)):
+                self.starts[key] += 1
+                if key in self._running:
+                    self._running[key][tenant or ""] += 1
 
     def wait(self, lane: Lane) -> float | None:
         """Seconds until a lane without room may have some; None if it has room."""

@@ -175,6 +175,17 @@ class TestTenants:
             taken.update(tenants[id] for id in tasks_of(await take(runner, 4)))
         assert taken == {"acme": 1, None: 5}
 
+    async def test_the_lanes_of_one_claim_share_the_limit_of_a_tenant(self, database: Database, runner: Runner) -> None:
+        new = [NewTask("work", queue="mail", tenant="acme", priority=level) for level in (1, 9) for _ in range(3)]
+        ids = await database.write(submit_many, new)
+        await limit(database, "queue", "mail", per_tenant="2")
+        first = await take(runner)
+        assert tasks_of(first) == ids[3:5]
+        assert tasks_of(await take(runner)) == []
+        for task in first.claimed:
+            await runner.end(task)
+        assert tasks_of(await take(runner)) == [ids[5], ids[0]]
+
     async def test_the_limits_of_queue_and_handler_hold_too(self, database: Database, runner: Runner) -> None:
         tenants = await self.put(database, "acme", "bolt", "cube", "dash")
         await limit(database, "queue", "mail", per_tenant="3", concurrency="5")
