@@ -284,7 +284,8 @@ class Claimer:
         self._suspects = len(self._unproven())
 
     async def _claim_group(self, ask: Ask) -> list[Claimed]:
-        lanes = self.lanes.first(self.lanes.known, lambda lane: self._slots(lane).free)
+        lanes = self.lanes.first(self.lanes.known, self._limited.may_start)
+        ask = ask._replace(limit=self._limited.within_rooms(lanes, ask.limit))
         if not lanes or ask.limit <= 0 or not self._allowed():
             return []
         with self._claim_pending():
@@ -324,7 +325,7 @@ class Claimer:
 
     def _room_of(self, handler: str) -> int | None:
         most = self._handlers[handler].defaults.limit_per_runner
-        return None if most is None else most - self._in_flight.capped[handler]
+        return None if most is None else max(0, most - self._in_flight.capped[handler])
 
     def _accepts(self, lane: Lane) -> bool:
         return lane.handler in self._handlers and serves(lane.queue, self._queues, self._own_queue)

@@ -13,7 +13,7 @@ from runner.db.database import Database
 from runner.engine.slots import Slots
 from runner.model.task import Claimed
 from runner.policy.claim_order import CLAIM_POLICY
-from runner.policy.lanes import Lane, Lanes
+from runner.policy.lanes import Lane, LanePosition, Lanes
 from runner.policy.rate import MOST
 from runner.policy.shares import QueueShares
 from runner.store.claim import Claimant, HandlerDefaults
@@ -109,9 +109,18 @@ class LimitedClaims:
         schedule.record(lanes, result.waits, result.empty, result.cursors, time.monotonic())
         return result.claimed
 
+    def may_start(self, lane: Lane) -> bool:
+        """True if a task of a lane has a free slot now, and its handler has room in this runner."""
+        return self._slots_of(lane).free and self._room_of(lane.handler) != 0
+
+    def within_rooms(self, lanes: Mapping[Lane, LanePosition], tasks: int) -> int:
+        """Reduce a number of tasks so that any part of them fits in the limit per runner of each handler."""
+        rooms = (self._room_of(lane.handler) for lane in lanes)
+        return min([tasks, *(room for room in rooms if room is not None)])
+
     async def claim_suspect(self, who: Claimant, width: int) -> list[Claimed]:
-        """Claim a suspect from the lanes with free slots; see `claim_limited_suspect`."""
-        lanes = [lane for lane in self._lanes.limited.due if self._slots_of(lane).free]
+        """Claim a suspect from the lanes that have room in this runner; see `claim_limited_suspect`."""
+        lanes = [lane for lane in self._lanes.limited.due if self.may_start(lane)]
         if not lanes:
             return []
         request = LimitedLanes(lanes, self._lanes.start)

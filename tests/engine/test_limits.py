@@ -151,6 +151,28 @@ async def test_a_slow_handler_leaves_slots_to_quick_ones(harness: Harness) -> No
     assert meter.most["slow"] == 3
 
 
+async def test_suspects_keep_the_limit_per_runner(harness: Harness) -> None:
+    meter, gate = Meter(), asyncio.Event()
+
+    @harness.handler("slow", limit_per_runner=1)
+    async def slow() -> None:
+        with meter.counting("slow"):
+            await gate.wait()
+
+    @harness.handler("quick")
+    async def quick() -> None: ...
+
+    ids = [await harness.submit("slow") for _ in range(6)]
+    task = harness.database.tables.task
+    await harness.change(sa.update(task).where(task.c.id.in_(ids[2:])).values(rescues=2, max_attempts=9))
+    async with harness.running():
+        await until(lambda: meter.running["slow"] > 0)
+        await harness.ended(await harness.submit("quick"))
+        gate.set()
+        await harness.ended(*ids)
+    assert meter.most["slow"] == 1
+
+
 async def limits_of(harness: Harness, name: str) -> tuple[int | None, int | None]:
     handler = harness.database.tables.handler
     (row,) = await harness.rows(sa.select(handler).where(handler.c.name == name))
