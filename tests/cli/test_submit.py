@@ -106,7 +106,7 @@ def test_the_handlers_rule_derives_the_unique_key(cli: Call, store: Store) -> No
     [
         (("a.b", "[]"), "JSON object"),
         (("a.b", "--unique", "forever"), "need a unique_key"),
-        (("a.b", "--unique-key", "k", "--unique", "often"), "use forever, until finished"),
+        (("a.b", "--unique-key", "k", "--unique", "often"), "use until finished, until started, forever"),
         (("a.b", "--unique-key", ""), "it must not be empty"),
         (("a.b", "--bucket", 1000), "buckets range from 0 to 999"),
         (("a.b", "{"), "not JSON"),
