@@ -12,7 +12,6 @@ from typing import NamedTuple
 from runner.db.database import Database
 from runner.engine.slots import Slots
 from runner.model.task import Claimed
-from runner.policy.claim_order import CLAIM_POLICY
 from runner.policy.lanes import Lane, LanePosition, Lanes
 from runner.policy.rate import MOST
 from runner.policy.shares import QueueShares
@@ -73,15 +72,14 @@ class LimitedClaims:
         self._timer: asyncio.TimerHandle | None = None
 
     def turns(self, slots: Slots) -> list[Turn]:
-        """Return the claims of a pool in order: limited lanes first, unless others have a higher priority."""
+        """Return the claims of a pool in order: limited lanes first, unless a lane of another priority comes before."""
         places = list(Lanes.first(self._lanes.places, lambda lane: self._slots_of(lane) is slots))
         ready = [lane for lane in self._lanes.limited.ready(time.monotonic()) if self._slots_of(lane) is slots]
         if not ready:
             return self._divided(places)
-        rank = CLAIM_POLICY.order.rank
-        best = min((rank(lane.priority) for lane in places), default=None)
-        first = [lane for lane in ready if best is None or rank(lane.priority) <= best]
-        last = ready[len(first) :]
+        key, best = self._lanes.key, min(places, key=self._lanes.key, default=None)
+        first = [lane for lane in ready if best is None or lane.priority == best.priority or key(lane) < key(best)]
+        last = [lane for lane in ready if lane not in first]
         return [*self._divided(first, limited=True), *self._divided(places), *self._divided(last, limited=True)]
 
     def _divided(self, lanes: list[Lane], limited: bool = False) -> list[Turn]:

@@ -179,6 +179,8 @@ class Lanes:
     """Lanes that recently had due tasks, the most recent last; at most RECALLED."""
     limited: LaneSchedule = field(default_factory=LaneSchedule)
     """The due lanes with limits; they are not in `places`."""
+    _waits: dict[Lane, float] = field(default_factory=dict)
+    """Seconds from the last survey until the first task of each lane was due."""
     next_due: float | None = None
     """Seconds from the last survey until another accepted lane becomes due; None without one."""
 
@@ -188,6 +190,7 @@ class Lanes:
         due = [head for head in claimable if head.wait <= 0]
         due.sort(key=lambda head: self.order.lane_key(head.lane.priority, head.wait))
         self.known = {head.lane: self.start for head in due}
+        self._waits = {head.lane: head.wait for head in due}
         self.limited.survey(
             (head.lane for head in due if head.limited), (head.lane for head in claimable if head.limited)
         )
@@ -198,6 +201,10 @@ class Lanes:
         for lane in list(self.lately)[:-RECALLED]:
             del self.lately[lane]
         self.next_due = min((head.wait for head in claimable if head.wait > 0), default=None)
+
+    def key(self, lane: Lane) -> Any:
+        """The sort key of a lane in the order of claims; a lane that became due after the survey is due now."""
+        return self.order.lane_key(lane.priority, self._waits.get(lane, 0.0))
 
     def recall(self) -> None:
         """Treat the lanes that recently had due tasks as due: a new task is most likely in one of them."""

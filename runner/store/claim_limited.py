@@ -20,7 +20,7 @@ from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.model.task import Claimed
 from runner.policy.claim_facts import ClaimScope
-from runner.policy.claim_order import CLAIM_POLICY, STRICT
+from runner.policy.claim_order import STRICT, ClaimOrder
 from runner.policy.lanes import Lane, LanePosition
 from runner.policy.suspicion import ALONE
 from runner.store.claim import (
@@ -108,7 +108,8 @@ async def claim_limited(
         limit: maximum number of tasks.
         starts: True if each task has a slot; see `claim`.
     """
-    claim = _Claim(tx, await hold(tx, lanes.lanes), lanes, terms, claim_values(who, limit, starts=starts))
+    values = claim_values(who, limit, starts=starts)
+    claim = _Claim(tx, await hold(tx, lanes.lanes), lanes, terms, values, who.order)
     result = claim.result
     result.waits = {lane: BUSY for lane in lanes.lanes if claim.ledger.is_busy(lane)}
     mine = (lane for lane in lanes.lanes if lane not in result.waits)
@@ -163,8 +164,10 @@ class _Claim:
         lanes: LimitedLanes,
         terms: Mapping[str, HandlerDefaults],
         values: dict[str, Any],
+        order: ClaimOrder = STRICT,
     ) -> None:
         self.tx, self.ledger, self.lanes, self.terms, self.values = tx, ledger, lanes, terms, values
+        self.order = order
         self.left: int = values.get("limit", 0)
         self.result = LimitedClaim()
 
@@ -209,9 +212,9 @@ class _Claim:
         return min(self.left, self.ledger.room(lane))
 
     async def _run(self, among: str, lanes: Sequence[Lane], limit: int, more: dict[str, Any] | None = None) -> Any:
-        prepared = _prepared(self.tx.tables, self.tx.driver, among)
+        prepared = _prepared(self.tx.tables, self.tx.driver, among, self.order)
         values = self.values | self.lane_parameters(lanes) | (more or {}) | {"limit": limit}
-        claimed = await _run(self.tx, prepared, values, self.ledger)
+        claimed = await _run(self.tx, prepared, values, self.ledger, self.order)
         self.left -= len(claimed)
         self.result.claimed += claimed
         return claimed
@@ -227,14 +230,14 @@ class _Claim:
 
 
 @lru_cache
-def _prepared(tables: Tables, driver: sa.Dialect, among: str) -> Prepared:
+def _prepared(tables: Tables, driver: sa.Dialect, among: str, order: ClaimOrder = STRICT) -> Prepared:
     dialect = DIALECTS[driver.name]
     lane = open_lanes(dialect.rows("lane", LIMITED_COLUMNS), ClaimScope(tables, RUNNER_ID, HOLDS))
     match among:
         case "lane":
             selection = first_of_lane(tables, lane, dialect)
         case "lanes":
-            selection = _within_rooms(tables, lane, dialect)
+            selection = _within_rooms(tables, lane, dialect, order)
         case "tenants":
             selection = of_tenants(tables, lane, dialect)
         case "without tenant":
@@ -244,26 +247,29 @@ def _prepared(tables: Tables, driver: sa.Dialect, among: str) -> Prepared:
     return Prepared(claim_update(tables, dialect, lane, selection).returning(tables.task.c.tenant), driver)
 
 
-async def _run(tx: Transaction, prepared: Prepared, parameters: dict[str, Any], ledger: Ledger) -> list[Claimed]:
+async def _run(
+    tx: Transaction, prepared: Prepared, parameters: dict[str, Any], ledger: Ledger, order: ClaimOrder = STRICT
+) -> list[Claimed]:
     """Execute a claim, count its tasks, and return them in order."""
     rows = [(Claimed._make(row[:-1]), row[-1]) for row in await tx.run(prepared, parameters)]
     ledger.count(rows)
-    return sorted((task for task, _ in rows), key=STRICT.sort_key)
+    return sorted((task for task, _ in rows), key=order.sort_key)
 
 
-def _within_rooms(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+def _within_rooms(tables: Tables, lane: sa.CTE, dialect: Dialect, order: ClaimOrder) -> sa.Select[Any]:
     """The first `limit` tasks over all lanes, at most as many as each queue and each handler has room for."""
     due = due_tasks(tables, tables.task.alias("due"), lane).limit(LIMIT)
     joined, row = dialect.for_each(lane, due, tables.task)
-    order = CLAIM_POLICY.order_by(row)
+    first = (*order.of_lanes(row), *order.within_lane(row))
     ranks = {
-        name: sa.func.row_number().over(partition_by=lane.c[name], order_by=order).label(f"in_{name}")
+        name: sa.func.row_number().over(partition_by=lane.c[name], order_by=first).label(f"in_{name}")
         for name in ("queue", "handler")
     }
     columns = (lane.c.number, lane.c.queue_room, lane.c.handler_room, row.id, row.priority, row.run_at)
     ranked = sa.select(*columns, *ranks.values()).select_from(joined).cte("ranked")
     fits = (ranked.c.in_queue <= ranked.c.queue_room, ranked.c.in_handler <= ranked.c.handler_room)
-    head = sa.select(ranked.c.number, ranked.c.id).where(*fits).order_by(*CLAIM_POLICY.order_by(ranked.c)).limit(LIMIT)
+    merged = (*order.of_lanes(ranked.c), *order.within_lane(ranked.c))
+    head = sa.select(ranked.c.number, ranked.c.id).where(*fits).order_by(*merged).limit(LIMIT)
     if not dialect.isolates_rows:
         return head.with_only_columns(ranked.c.id)
     return taken(tables, lane, head.cte("head"))

@@ -10,10 +10,15 @@ import pytest
 import sqlalchemy as sa
 
 from runner import handler
+from runner.engine.limited_claims import LimitedClaims
+from runner.engine.slots import Slots
 from runner.errors import InvalidHandler
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
+from runner.policy.claim_order import STRICT, ClaimOrder
+from runner.policy.fairness import AgedOrder
+from runner.policy.lanes import Head, Lane, LanePosition, Lanes
 from runner.policy.limits import read_limits
 from tests.engine.harness import Harness, at_work, until
 
@@ -171,6 +176,27 @@ async def test_suspects_keep_the_limit_per_runner(harness: Harness) -> None:
         gate.set()
         await harness.ended(*ids)
     assert meter.most["slow"] == 1
+
+
+@pytest.mark.parametrize(
+    ("order", "priority", "waited", "is_first"),
+    [
+        (STRICT, 1, 1_000, False),
+        (STRICT, 5, 0, True),
+        (STRICT, 9, 0, True),
+        (AgedOrder(), 1, 1_000, True),
+        (AgedOrder(), 1, 60, False),
+        (AgedOrder(), 9, 0, True),
+    ],
+)
+async def test_lanes_with_and_without_limits_have_their_turns_in_the_order_of_the_runner(
+    harness: Harness, order: ClaimOrder, priority: int, waited: float, is_first: bool
+) -> None:
+    lanes, slots = Lanes(lambda _: True, LanePosition(0, 0), order), Slots("async", 4)
+    limited, other = Lane("mail", "work", priority), Lane("default", "work", 5)
+    lanes.survey([Head(limited, 0, -waited, paused=False, limited=True), Head(other, 0, -1, paused=False)])
+    claims = LimitedClaims(harness.database, lanes, {}, lambda _: slots, lambda _: None)
+    assert [turn.lanes for turn in claims.turns(slots)] == ([[limited], [other]] if is_first else [[other], [limited]])
 
 
 async def limits_of(harness: Harness, name: str) -> tuple[int | None, int | None]:

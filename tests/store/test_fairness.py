@@ -11,6 +11,7 @@ from runner.queries.why.why import why
 from tests.store.rows import add_live, add_runner, ahead
 from tests.store.runners import Runner
 from tests.store.table import put_many
+from tests.store.test_limits import limit, take, tasks_of
 
 AGED = AgedOrder(timedelta(seconds=10))
 LEVEL = 80
@@ -46,6 +47,13 @@ async def test_the_lowest_priority_starts_under_a_flood_of_the_highest(database:
         await age_by(database, step)
     assert low in claimed
     assert len(claimed) <= 2 * batch * (LEVEL / step + 1) + batch, "the tasks due within 8 steps of it"
+
+
+async def test_a_limited_queue_has_the_order_of_the_runner(database: Database, aged: Runner) -> None:
+    await add(database, 0, 9)
+    old = await add(database, LEVEL + 20, 1)
+    await limit(database, "queue", "default", concurrency="1")
+    assert tasks_of(await take(aged)) == [old]
 
 
 async def age_by(database: Database, seconds: float) -> None:
