@@ -63,6 +63,10 @@ def shape_of(url: str) -> Shape:
         return Shape(_tables(connection), _versions(connection))
 
 
+CLEANER = "cleaner"
+"""The application name of the connections that a Cleaner keeps."""
+
+
 class Cleaner:
     """Makes used databases as good as new.
 
@@ -83,7 +87,7 @@ class Cleaner:
         connection = self._connections.get(url)
         try:
             if connection is None:
-                connection = self._connections[url] = psycopg.connect(url, autocommit=True)
+                connection = self._connections[url] = psycopg.connect(url, autocommit=True, application_name=CLEANER)
             return self._clean(connection)
         except psycopg.OperationalError:  # the test ended our connection too
             self.forget(url)

@@ -16,6 +16,7 @@ from tests.client.external.conftest import Books, make_business
 from tests.client.external.victim import POINTS
 from tests.conftest import Databases
 from tests.engine.harness import until
+from tests.postgres.reuse import CLEANER
 
 PROJECT = Path(__file__).parents[3]
 
@@ -48,9 +49,12 @@ def kill_at(point: str, urls: dict[str, str]) -> None:
 
 def alone(url: str) -> bool:
     """True once the server has closed the application's sessions."""
-    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    others = """
+        SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name <> %s
+    """
     with psycopg.connect(url) as connection:
-        (count,) = connection.execute(others).fetchone() or (1,)
+        (count,) = connection.execute(others, (CLEANER,)).fetchone() or (1,)
         return bool(count == 0)
 
 
