@@ -271,7 +271,7 @@ class WithinLimits(ClaimCondition):
 
     def explain(self, facts: ClaimFacts, _zone: tzinfo) -> Iterator[Explanation]:
         """Name each limit that is full, the tasks that use it, and its author."""
-        for usage, limit in self._full(facts):
+        for usage, limit in () if facts.later else self._full(facts):
             text = limit.full(usage, facts.task.tenant)
             author = f" Set by {one_line(usage.by or 'an unknown operator')} {usage.since} ago" if usage.since else ""
             reason = f": {sentence_of(usage.why)}" if usage.why else "."
@@ -292,7 +292,18 @@ class WithinLimits(ClaimCondition):
 
     @staticmethod
     def _full(facts: ClaimFacts) -> Iterator[tuple[LimitUsage, Limit]]:
-        for usage in () if facts.later else facts.limits:
+        for usage in facts.limits:
             for limit in LIMITS:
                 if limit.full(usage, facts.task.tenant):
                     yield usage, limit
+
+    @classmethod
+    def room_after_remedies(cls, facts: ClaimFacts) -> int:
+        """The number of tasks that surely start in the order of the claim, once the full limits are removed.
+
+        With a limit per tenant, tenants take turns, so only the first task is sure of its place.
+        """
+        full = [(usage.kind, limit.name) for usage, limit in cls._full(facts)]
+        kept = [(usage, limit) for usage in facts.limits for limit in LIMITS if (usage.kind, limit.name) not in full]
+        turns = any(isinstance(limit, TenantConcurrency) and limit.value(usage.limits) for usage, limit in kept)
+        return min([1 if turns else MOST, *(limit.room(usage) for usage, limit in kept)])

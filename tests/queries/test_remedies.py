@@ -14,6 +14,7 @@ from runner.db.types import EARLIEST
 from runner.model.task import DependsOn, State
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
+from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, pause, resume
 from runner.operations.pause import PauseTarget as Paused
 from runner.operations.results import Actor, Target
@@ -207,3 +208,14 @@ async def test_an_unlimited_backlog_suggests_no_number_of_slots(database: Databa
     assert [remedy.text for remedy in remedies(known)] == ["its priority were 2"]
     counted = replace(known, ahead=known.ahead._replace(more=True), raised={2: known.ahead._replace(more=True)})
     assert remedies(counted) == ()
+
+
+async def test_a_limit_that_starts_fewer_tasks_than_are_ahead_suggests_no_slots(database: Database) -> None:
+    await add_runner(database, handlers='["work"]', capacity=9)
+    await put_many(database, 3, tenant="acme")
+    id = await put(database, tenant="acme")
+    queue = Paused(PauseKind.QUEUE, "default")
+    await database.write(set_limits, queue, LimitEdit({"concurrency": "2"}, new=True), BY)
+    assert await would(database, id) == "It would start now if: its priority were 2."
+    await database.write(set_limits, queue, LimitEdit({"concurrency": "none", "per-tenant": "2"}), BY)
+    assert await would(database, id) == "It would start now if: its priority were 2."

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from runner.model.task import State
 from runner.policy.claim_facts import RemedyStep
 from runner.policy.claim_order import CLAIM_POLICY
+from runner.policy.limits import WithinLimits
 from runner.queries.counting import Count
 from runner.queries.why.facts import CandidateRunner, Facts
 from runner.text.sanitize import count_noun, one_line
@@ -55,13 +56,13 @@ def remedies(facts: Facts) -> tuple[Remedy, ...]:
     lifted = CLAIM_POLICY.remedies(facts)
     if lifted is None or facts.task.state not in (State.WAITING, State.BLOCKED):
         return ()
-    required = (*_unblocked(facts), *lifted)
+    required, most = (*_unblocked(facts), *lifted), WithinLimits.room_after_remedies(facts)
     if not facts.candidates:
-        return tuple(Remedy((*required, *changes)) for changes in _new_runner(facts))
+        return tuple(Remedy((*required, *changes)) for changes in _new_runner(facts, min(most, MAX_NEW_SLOTS)))
     room = sum(max(0, candidate.free) for candidate in facts.candidates)
-    if _fits(facts.ahead, room):
+    if _fits(facts.ahead, min(room, most)):
         return (Remedy(required),) if required else ()
-    return tuple(Remedy((*required, *changes)) for changes in _overtaking(facts, room))
+    return tuple(Remedy((*required, *changes)) for changes in _overtaking(facts, room, most))
 
 
 def _fits(ahead: Count, room: int) -> bool:
@@ -78,20 +79,20 @@ def _unblocked(facts: Facts) -> Iterator[RemedyStep]:
         yield RemedyStep("unblock", "it had no open dependencies", f"runner unblock {facts.task.id}")
 
 
-def _new_runner(facts: Facts) -> Iterator[tuple[RemedyStep, ...]]:
-    """A new runner for tasks that no runner claims."""
-    ahead, raise_priority = _cheapest(facts) if facts.ahead.number >= MAX_NEW_SLOTS else (facts.ahead, ())
-    if not ahead.more and ahead.number < MAX_NEW_SLOTS:
+def _new_runner(facts: Facts, most: int) -> Iterator[tuple[RemedyStep, ...]]:
+    """A new runner for tasks that no runner claims; it starts `most` tasks at most."""
+    ahead, raise_priority = (facts.ahead, ()) if _fits(facts.ahead, most) else _cheapest(facts)
+    if _fits(ahead, most):
         room = f" with {ahead.number + 1:,} free slots" if ahead.number else ""
         text = f"a runner{room} claimed handler {one_line(facts.task.handler)} from queue {one_line(facts.task.queue)}"
         yield (RemedyStep("runner", text, "runner work -H package.module"), *raise_priority)
 
 
-def _overtaking(facts: Facts, room: int) -> Iterator[tuple[RemedyStep, ...]]:
-    """More slots or a higher priority; both if neither is enough."""
+def _overtaking(facts: Facts, room: int, most: int) -> Iterator[tuple[RemedyStep, ...]]:
+    """More slots or a higher priority; both if neither is enough. The limits start `most` tasks at most."""
     candidate = max(facts.candidates, key=lambda candidate: candidate.size)
-    resize = list(_resized(candidate, facts.ahead, room))
-    priorities = (priority for priority, ahead in facts.raised.items() if _fits(ahead, room))
+    resize = list(_resized(candidate, facts.ahead, room)) if _fits(facts.ahead, most) else []
+    priorities = (priority for priority, ahead in facts.raised.items() if _fits(ahead, min(room, most)))
     priority = next(priorities, None)
     if resize:
         yield (*resize,)
@@ -99,7 +100,7 @@ def _overtaking(facts: Facts, room: int) -> Iterator[tuple[RemedyStep, ...]]:
         yield (_raised(facts, priority),)
     if not resize and priority is None:
         ahead, raise_priority = _cheapest(facts)
-        for change in _resized(candidate, ahead, room):
+        for change in _resized(candidate, ahead, room) if _fits(ahead, most) else ():
             yield (*raise_priority, change)
 
 
