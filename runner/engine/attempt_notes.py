@@ -188,7 +188,7 @@ class NotesWriter:
             item.report, item.lines = None, []
         if not reports and not lines:
             return
-        progress = [report for item, report in reports if not item.running.settled]
+        progress = [report for _, report in reports]
         try:
             written = [line for _, batch in lines for line in batch]
             await self.database.write(write_notes, self.runner_id(), progress, written)

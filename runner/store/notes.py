@@ -139,7 +139,7 @@ async def last_checkpoint(tx: Transaction, task_id: int) -> tuple[int, str] | No
 
 
 async def write_notes(tx: Transaction, holder: int, progress: Sequence[Progress], lines: Sequence[LogLine]) -> None:
-    """Write the progress of tasks that the runner still holds, and log lines.
+    """Write the progress of tasks that the runner still holds or that have finished with this fence, and log lines.
 
     Args:
         tx: a writing transaction.
@@ -148,7 +148,9 @@ async def write_notes(tx: Transaction, holder: int, progress: Sequence[Progress]
         lines: log lines; existing rows stay unchanged, so that a repeated write changes nothing.
     """
     for item in sorted(progress):
-        await tx.run(_progress(tx.tables, tx.driver), item._asdict() | {"holder": holder})
+        values = item._asdict()
+        if not await tx.run(_progress(tx.tables, tx.driver), values | {"holder": holder}):
+            await tx.run(_last_progress(tx.tables, tx.driver), values)
     if lines:
         table = tx.tables.log
         insert = tx.dialect.insert(table).on_conflict_do_nothing(index_elements=table.primary_key)
@@ -157,11 +159,25 @@ async def write_notes(tx: Transaction, holder: int, progress: Sequence[Progress]
 
 @lru_cache
 def _progress(tables: Tables, driver: sa.Dialect) -> Prepared:
+    return _write_progress(tables, driver, tables.task, _is_held(tables))
+
+
+@lru_cache
+def _last_progress(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """The progress that a task reported in the second before its end."""
+    past = tables.history.c
+    is_last = (past.id == sa.bindparam("task_id", type_=sa.BigInteger)) & (
+        past.fence == sa.bindparam("fence", type_=sa.BigInteger)
+    )
+    return _write_progress(tables, driver, tables.history, is_last)
+
+
+def _write_progress(tables: Tables, driver: sa.Dialect, task: sa.Table, where: sa.ColumnElement[bool]) -> Prepared:
     table = tables.progress
     types: dict[str, Any] = {"done": sa.Float, "total": sa.Float, "unit": sa.Text, "rate": sa.Float}
     given = [sa.cast(sa.bindparam(name, type_=kind), kind) for name, kind in types.items()]
     now = sa.type_coerce(db_now(), Instant)
-    row = sa.select(tables.task.c.id, tables.task.c.fence, *given, now).where(_is_held(tables))
+    row = sa.select(task.c.id, task.c.fence, *given, now).where(where)
     insert = DIALECTS[driver.name].insert(table).from_select(["task_id", "fence", *types, "at"], row)
     new = {name: insert.excluded[name] for name in ("fence", *types, "at")}
     statement = insert.on_conflict_do_update(index_elements=table.primary_key, set_=new)

@@ -154,6 +154,18 @@ async def test_a_task_keeps_its_last_checkpoints(harness: Harness) -> None:
     assert [row.number for row in detail.checkpoints] == list(range(6, KEPT_CHECKPOINTS + 6))
 
 
+async def test_the_last_progress_is_kept(harness: Harness) -> None:
+    @harness.handler("work")
+    async def work(ctx: Context) -> None:
+        ctx.progress(105, 105, "files")
+
+    task = await harness.submit("work")
+    await harness.work()
+    detail = await harness.database.read(task_detail, task)
+    assert detail.progress is not None
+    assert detail.progress.done == 105
+
+
 async def test_progress_and_log_lines_are_written_while_it_runs(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
