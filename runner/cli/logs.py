@@ -22,6 +22,9 @@ from runner.text.redact import decode
 FOLLOW_EVERY = 0.5
 """Seconds between two looks for new lines."""
 
+LAST_LINES = 1.5
+"""Seconds after the end of a task in which its runner writes the last lines, which it does every second."""
+
 
 async def logs(
     id: TaskId,
@@ -69,7 +72,8 @@ async def _follow(database: Database, id: int, rows: Sequence[LogRow], attempt: 
     place, finished = _end(rows, (0, 0)), False
     while not finished:
         await asyncio.sleep(FOLLOW_EVERY)
-        finished = await database.read(is_finished, id)  # read before the lines, so that none is missed
+        if finished := await database.read(is_finished, id):
+            await asyncio.sleep(LAST_LINES)
         rows = await database.read(log_of, id, place, attempt)
         _print(rows)
         place = _end(rows, place)
