@@ -78,15 +78,22 @@ def planned(row: ScheduleRow, at: datetime, length: timedelta) -> list[datetime]
     """
     if not row.upcoming:
         return []
-    ticks = _ticks(row.spec.rule, row.spec.timezone, row.upcoming[0])
+    ticks = _ticks(row.spec.rule, row.spec.timezone, row.upcoming[0], length)
     inside = [tick for tick in ticks if tick <= at + length]
     return inside or list(ticks[:1])
 
 
 @lru_cache(maxsize=1_024)
-def _ticks(rule: str, timezone: str, first: datetime) -> tuple[datetime, ...]:
-    """The ticks from a stored one on; they change only with it."""
+def _ticks(rule: str, timezone: str, first: datetime, length: timedelta) -> tuple[datetime, ...]:
+    """The ticks from a stored one on; they change only with it. Beyond MOST_PLANNED ticks, one per cell of a ruler."""
     try:
-        return tuple(next_ticks(parse_rule(rule, timezone), first, first, MOST_PLANNED))
+        parsed = parse_rule(rule, timezone)
+        ticks = next_ticks(parsed, first, first, MOST_PLANNED)
+        sparse = len(ticks) < MOST_PLANNED
+        while not sparse and ticks[-1] < first + length:
+            later = next_ticks(parsed, None, ticks[-1] + length / MOST_PLANNED, 1)
+            sparse = not later
+            ticks += later
+        return tuple(ticks)
     except InvalidInput:
         return ()

@@ -74,10 +74,10 @@ def _put(cells: list[Part], tick: datetime, at: datetime, length: timedelta, par
 
 
 def moment(tick: datetime, at: datetime, zone: tzinfo) -> str:
-    """A time of day; with the weekday or the date if it is not today."""
+    """A time of day, with its seconds if it has any; with the weekday or the date if it is not today."""
     local, today = tick.astimezone(zone), at.astimezone(zone)
     if local.date() == today.date():
-        return f"{local:%H:%M}"
+        return f"{local:%H:%M:%S}" if local.second else f"{local:%H:%M}"
     return f"{local:%a %H:%M}" if local - today < timedelta(days=6) else f"{local.day} {local:%b}"
 
 
@@ -160,7 +160,7 @@ def detail(board: ScheduleBoard, row: ScheduleRow, zone: tzinfo, width: int, roo
     if not board.runs or room < 5:
         return rows
     longest = max((_seconds(run, board.at) or 0.0 for run in board.runs), default=0.0)
-    titles = f"  {'DUE':<12}{'STATE':<14}{'LATE':>9}{'TOOK':>9}  {'DURATION':<{BAR}}  {'HELD BY':<22}{'TASK':<12}"
+    titles = f"  {'DUE':<12}{'STATE':<14}{'LATE':>9}{'TOOK':>9}  {'DURATION':<{BAR}}  {'RUNNER':<22}{'TASK':<12}"
     rows += [BLANK, fit([(titles, "muted")], width)]
     return [*rows, *(_run(run, board.at, zone, longest, width) for run in board.runs[: max(1, room - 4)])]
 
@@ -224,7 +224,7 @@ def _run(run: ScheduleRun, at: datetime, zone: tzinfo, longest: float, width: in
     retries = task.shown is Shown.RETRYING
     took = f"{task.attempt} of {task.max_attempts}" if retries and task.max_attempts else _length(seconds)
     bar = gauge([((seconds or 0.0) / longest if longest else 0.0, BAR_ROLES.get(task.shown, "spark"))], BAR)
-    holder = f"{line(task.host, 14)}:{task.runner_id}" if task.runner_id is not None else ""
+    holder = f"{task.runner_id} on {line(task.host, 14)}" if task.runner_id is not None else ""
     serious = late is not None and late > LATE
     return fit(
         [

@@ -1,5 +1,8 @@
 """The schedules screen: what it shows, and each of its keys on both databases."""
 
+from datetime import timedelta
+from itertools import pairwise
+
 import sqlalchemy as sa
 
 from runner.db.database import Database
@@ -9,6 +12,7 @@ from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.store.schedules.tick import tick
+from tasktui.data.schedules import planned
 from tests.store.table import change
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 from tests.tasktui.test_actions import audited, confirm
@@ -38,6 +42,16 @@ async def test_a_schedule_is_shown_with_its_rule_and_its_next_run(database: Data
     async with watch("schedules", (120, 40)) as operator:
         await operator.sees("carts.remind", "every 1 h", "hourly at :45", "NEXT HOUR", "◆")
         await operator.sees("Next in", "now ─")
+
+
+@ON_ONE_DATABASE
+async def test_the_ruler_of_a_frequent_schedule_reaches_its_end(database: Database) -> None:
+    await add(database, rule="every 5s")
+    frequent = await row(database)
+    at = frequent.upcoming[0]
+    ticks = planned(frequent, at, timedelta(hours=1))
+    assert max(after - before for before, after in pairwise(ticks)) <= timedelta(seconds=20)
+    assert ticks[-1] >= at + timedelta(minutes=59, seconds=40)
 
 
 @ON_ONE_DATABASE
