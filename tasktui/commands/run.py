@@ -103,6 +103,10 @@ def _resume(console: CommandTarget, command: Command) -> None:
 def _limit(console: CommandTarget, command: Command) -> None:
     place, words = place_of(command)
     values = list(takewhile(lambda word: "=" in word or word == "default", words))
+    if words and not values and words[0].lstrip("-")[:1].isdigit():  # surely a limit, and not a reason
+        raise InvalidInput(
+            why=f"write :limit {command.rest.split()[0]} concurrency={words[0]}, or per-tenant= or rate="
+        )
     console.ask_limit(place, " ".join(values), " ".join(words[len(values) :]))
 
 
