@@ -60,5 +60,5 @@ class Expiry:
             self._metrics.verbs["cancel"] += 1
             self._on_final(task.ended)
         for handler, number in Counter(task.handler for task in tasks).items():
-            log.warning("%s of %s expired before they started", count_noun(number, "task"), one_line(handler))
+            log.warning("%s of %s expired without a start", count_noun(number, "task"), one_line(handler))
         return len(tasks)
