@@ -118,7 +118,9 @@ class LimitedClaims:
 
     async def claim_suspect(self, who: Claimant, width: int) -> list[Claimed]:
         """Claim a suspect from the lanes that have room in this runner; see `claim_limited_suspect`."""
-        lanes = [lane for lane in self._lanes.limited.due if self.may_start(lane)]
+        has_limits = self._lanes.limited.has_limits
+        # Also lanes in which the last claim found no other tasks: these are no longer due.
+        lanes = list(Lanes.first(self._lanes.known, lambda lane: has_limits(lane) and self.may_start(lane)))
         if not lanes:
             return []
         request = LimitedLanes(lanes, self._lanes.start)

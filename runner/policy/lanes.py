@@ -109,6 +109,10 @@ class LaneSchedule:
         self.due |= {lane: None for lane in lanes if lane in self._known}
         return [lane for lane in lanes if lane not in self._known]
 
+    def has_limits(self, lane: Lane) -> bool:
+        """True if a lane had limits in the last survey."""
+        return lane in self._known
+
     def ready(self, now: float) -> list[Lane]:
         """The lanes to try, in order; `now` in monotonic seconds."""
         return [lane for lane in self.due if self._until.get(lane, 0.0) <= now]

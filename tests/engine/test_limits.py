@@ -178,6 +178,22 @@ async def test_suspects_keep_the_limit_per_runner(harness: Harness) -> None:
     assert meter.most["slow"] == 1
 
 
+async def test_suspects_of_a_limited_handler_run_without_other_tasks(harness: Harness) -> None:
+    meter = Meter()
+
+    @harness.handler("work", limit_per_runner=1)
+    async def work() -> None:
+        with meter.counting("work"):
+            await asyncio.sleep(0)
+
+    ids = [await harness.submit("work") for _ in range(3)]
+    task = harness.database.tables.task
+    await harness.change(sa.update(task).where(task.c.id.in_(ids)).values(rescues=2, max_attempts=9))
+    await limit(harness, "handler", "work", concurrency="2")
+    await harness.work()
+    assert (len(meter.done), meter.most["work"]) == (3, 1)
+
+
 @pytest.mark.parametrize(
     ("order", "priority", "waited", "is_first"),
     [
