@@ -34,6 +34,7 @@ from tasktui.session.session import Session
 from tasktui.terminal.crash import crash_text
 from tasktui.terminal.key_buffer import KeyBuffer
 from tasktui.terminal.keyboard import Keyboard, NoColor, forgive_bad_bytes
+from tasktui.widgets.heading import Heading
 
 PRELOAD_DELAY = 0.2
 """Seconds between the first data and loading further modules, so that the first screen is drawn before."""
@@ -122,6 +123,11 @@ class Console(KeyBuffer):
     async def action_go(self, mode: str) -> None:
         """Switch to a screen. The following keys wait for it."""
         await self.switch_mode(mode)
+
+    @on(Heading.Chosen)
+    async def _open_screen(self, event: Heading.Chosen) -> None:
+        if isinstance(self.screen, LiveScreen):  # A dialog stays in front.
+            await self.switch_mode(next(name for name, mode in SCREENS.items() if mode.title == event.title))
 
     def action_help(self) -> None:
         """Show the help of this screen."""
@@ -246,7 +252,7 @@ class Console(KeyBuffer):
         self.notices = [*self.notices, text][-MOST_NOTICES:]
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
-                screen.show_message(text, bad=bad)
+                screen.frame.show_message(text, bad=bad)
 
     def _fatal_error(self) -> None:
         """Exit with our own message: the default one prints local variables, and so passwords and payloads."""

@@ -9,34 +9,24 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Key
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
-from runner.text import formatting
 from tasktui.actions.as_command import command_line
 from tasktui.actions.clipboard import SqlSource, copy
 from tasktui.actions.targets import Targets
 from tasktui.data.poller import Poller
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
-from tasktui.render.render import line
-from tasktui.screens import MODES
 from tasktui.screens.actions import Actions
+from tasktui.screens.frame import Frame
 from tasktui.session.session import Session
 from tasktui.session.write_lock import ReadOnly
 from tasktui.widgets.canvas import Canvas
-from tasktui.widgets.footer import BRIEF, LONG, NARROW, KeyGroups, KeyHint, Keys, MessageLine
-from tasktui.widgets.heading import Heading, Status
 
 MOST_LINES, LONGEST_LINE = 8, 400
 """Lines and characters of a copied text in a notice. `shorten` has already cut a command line below this."""
-
-NO_ANSWER_AFTER = 5.0
-"""Seconds of a read after which the heading reports a missing answer."""
-
-OLD = 4.0
-"""Seconds after which the heading shows the age of the data: ages on the screen do not advance between reads."""
 
 TICK = 0.25
 """Seconds between checks whether a read is due."""
@@ -76,12 +66,8 @@ class LiveScreen(Screen[None]):
         super().__init__()
         self.actions = Actions(self, targets)
         self.feed = Poller()
-        self._read_at: float | None = None
-        self._started_at = 0.0
-        self._trouble = ""
+        self.frame = Frame(self)
         self._input_error = ""
-        self._footer_state: tuple[object, ...] | None = None
-        self._message: tuple[str, bool, float] | None = None
         self._snapshot: object = None
 
     @property
@@ -107,14 +93,14 @@ class LiveScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Build heading, widgets and footer."""
-        yield Heading()
+        yield self.frame.heading
         yield from self.parts()
-        yield MessageLine()
-        yield Keys()
+        yield self.frame.message_line
+        yield self.frame.keys
 
     def on_mount(self) -> None:
         """Start reading."""
-        self.bindings_updated_signal.subscribe(self, lambda _: self.call_after_refresh(self._update_keys))
+        self.bindings_updated_signal.subscribe(self, lambda _: self.call_after_refresh(self.frame.update_keys))
         self.set_interval(TICK, self._tick)
 
     def on_resize(self) -> None:
@@ -129,16 +115,11 @@ class LiveScreen(Screen[None]):
             canvas.redraw()
         if self._snapshot is not None:
             self.show(self._snapshot)
-        self._footer_state = None
-        self._update_heading()
+        self.frame.redraw()
 
     def on_screen_suspend(self) -> None:
         """Draw the heading of a dialog that opens in front."""
-        self.call_after_refresh(self._update_dialog)
-
-    def _update_dialog(self) -> None:
-        if isinstance(self.app.screen, ModalScreen) and self in self.app.screen_stack:
-            self._update_heading()
+        self.call_after_refresh(self.frame.update_dialog)
 
     def on_screen_resume(self) -> None:
         """Read when the screen comes to the front."""
@@ -188,14 +169,13 @@ class LiveScreen(Screen[None]):
     def _tick(self) -> None:
         if not self.is_active:
             if self in self.app.screen_stack:  # Behind a dialog, the clock and the progress continue.
-                self._update_heading()
+                self.frame.update()
             return
         now = time.monotonic()
         if self.feed.due(now):
-            self.feed.begin()
-            self._started_at = now
+            self.feed.begin(now)
             self.run_worker(self._read(), group="read")
-        self._update_heading()
+        self.frame.update()
 
     async def _read(self) -> None:
         request, start = self.request(), time.monotonic()
@@ -205,112 +185,26 @@ class LiveScreen(Screen[None]):
             self.post_message(ReadFailed(error))
         else:
             self.post_message(SnapshotRead(snapshot, request, time.monotonic() - start))
-            if self._read_at is not None:  # The first snapshot must not wait for the measurement.
+            if self.feed.read_at is not None:  # The first snapshot must not wait for the measurement.
                 with suppress(RunnerError):  # The next read reports an error that persists.
                     await _measure(self)
 
     @on(SnapshotRead)
     def _show_snapshot(self, message: SnapshotRead) -> None:
-        now = time.monotonic()
-        self.feed.succeeded(now, message.seconds, focused=self.app.app_focus)
-        self._read_at, self._trouble, self._input_error = now, "", ""
+        self.feed.succeeded(time.monotonic(), message.seconds, focused=self.app.app_focus)
+        self._input_error = ""
         if message.request == self.request():
             self._snapshot = message.snapshot
             self.show(message.snapshot)
         else:
             self.feed.hurry()
-        self._update_heading()
+        self.frame.update()
 
     @on(ReadFailed)
     def _show_error(self, message: ReadFailed) -> None:
-        self.feed.failed(time.monotonic())
-        self._trouble = str(message.error)
-        self._input_error = self._trouble if isinstance(message.error, InvalidInput) else ""
-        self._update_heading()
-
-    def _update_heading(self) -> None:
-        session, now = self.session, time.monotonic()
-        waited = now - self._started_at
-        waiting = f"no answer for {formatting.age(waited)}" if self.feed.looking and waited > NO_ANSWER_AFTER else ""
-        trouble = waiting or self._trouble
-        age = now - self._read_at if self._read_at is not None else 0.0
-        prefix = f"data is {formatting.age(age)} old: " if self._read_at is not None else ""
-        status = Status(
-            name=session.name,
-            production=session.settings.production,
-            lock=session.lock_label(now),
-            ping=session.ping,
-            clock=session.now().astimezone(session.zone).strftime("%H:%M:%S"),
-            screens=[(mode.key, mode.title) for mode in MODES.values()],
-            title=self.title or "",
-            work=session.work.label(now) if session.work is not None else "",
-            trouble=f"{prefix}{trouble}" if trouble else "",
-            age=formatting.age(int(age)) if age > OLD and not trouble else "",
-            host=", ".join(host.name for host in session.settings.url.hosts),
-            zone=session.now().astimezone(session.zone).strftime("%Z"),
-            counts={MODES[mode].title: part for mode, part in session.counts.items()},
-        )
-        # A dialog has a heading of its own: the safety state never dims.
-        front = self.app.screen if isinstance(self.app.screen, ModalScreen) else self
-        for heading in (*self.query(Heading), *(front.query(Heading) if front is not self else ())):
-            heading.show(status)
-        self._update_keys()
-
-    def show_message(self, text: str, *, bad: bool) -> None:
-        """Show a message in the footer, or above it if it is an error or has no room."""
-        self._message = (text, bad, time.monotonic() + (LONG if bad else BRIEF))
-        self._footer_state = None
-        self._update_keys()
-
-    def _update_keys(self) -> None:
-        if self._message is not None and time.monotonic() > self._message[2]:
-            self._message = None
-            self._footer_state = None
-        session = self.session
-        state = (session.writable, session.work is not None, self._message, self.app.focused)
-        groups = self._key_groups()
-        if self._footer_state == (state, groups):
-            return
-        if self._footer_state is not None and self._footer_state[0] != state:
-            self.refresh_bindings()
-        self._footer_state = (state, groups)
-        long = self._message is not None and (
-            self._message[1] or "\n" in self._message[0] or len(self._message[0]) > self.size.width // 2
-        )
-        for line_widget in self.query(MessageLine):
-            if self._message is not None and long:
-                line_widget.show(self._message[0], bad=self._message[1])
-            else:
-                line_widget.hide()
-        short = self._message is not None and not long
-        message = (f"✓ {line(self._message[0])}", "bold strong") if self._message is not None and short else None
-        for keys in self.query(Keys):
-            keys.show(groups, message)
-
-    def _key_groups(self) -> KeyGroups:
-        """The keys of this screen, from its bindings."""
-        look = [KeyHint("↵", self.OPENS, "")] if self.OPENS else []
-        change: list[KeyHint] = []
-        for active in self.active_bindings.values():
-            binding = active.binding
-            if not binding.show:
-                continue
-            key = binding.key_display or self.app.get_key_display(binding)
-            hint = KeyHint(key, binding.description.lower(), binding.action, not active.enabled)
-            (change if binding.action.startswith("act(") else look).append(hint)
-        wide = self.size.width >= NARROW
-        console = [KeyHint("?", "help", "app.help")]
-        console += [KeyHint(":", "command", "app.command"), KeyHint("q", "quit", "app.quit")] if wide else []
-        return KeyGroups(look, change, console)
-
-    @on(Keys.Pressed)
-    async def _press(self, event: Keys.Pressed) -> None:
-        await self.run_action(event.action)
-
-    @on(Heading.Chosen)
-    async def _open_screen(self, event: Heading.Chosen) -> None:
-        mode = next(name for name, mode in MODES.items() if mode.title == event.title)
-        self.app.switch_mode(mode)
+        self.feed.failed(time.monotonic(), str(message.error))
+        self._input_error = self.feed.error if isinstance(message.error, InvalidInput) else ""
+        self.frame.update()
 
 
 async def _measure(screen: LiveScreen) -> None:

@@ -5,7 +5,6 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from textual import events
-from textual.message import Message
 
 from tasktui.render.render import block
 from tasktui.render.rows import Part, Row, cap, fit, width_of
@@ -58,17 +57,6 @@ class Keys(Canvas):
 
     DEFAULT_CSS = "Keys { dock: bottom; height: 1; background: $surface; }"
 
-    class Pressed(Message):
-        """A click on a cap.
-
-        Args:
-            action: the action of its key.
-        """
-
-        def __init__(self, action: str) -> None:
-            self.action = action
-            super().__init__()
-
     def __init__(self) -> None:
         super().__init__()
         self._groups = KeyGroups((), (), ())
@@ -84,11 +72,11 @@ class Keys(Canvas):
         """Choose the keys that fit."""
         self.draw([self._row()])
 
-    def on_click(self, event: events.Click) -> None:
-        """Press the key under the pointer."""
+    async def on_click(self, event: events.Click) -> None:
+        """Run the action of the key under the pointer."""
         for cells, action in self._places:
             if event.x in cells:
-                self.post_message(self.Pressed(action))
+                await self.screen.run_action(action)
 
     def _row(self) -> Row:
         width = self.size.width or self.app.size.width

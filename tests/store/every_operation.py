@@ -15,9 +15,11 @@ from runner.operations.audit_log import reveal
 from runner.operations.delay import delay
 from runner.operations.edit import edit, edit_each
 from runner.operations.edit_values import Changes
+from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget, pause, resume
 from runner.operations.results import Actor, Target
 from runner.operations.retry import requeue, retry_now
+from runner.operations.rewind import rewind
 from runner.operations.runner_command import send_command
 from runner.operations.schedule import (
     add_schedule,
@@ -79,6 +81,8 @@ OPERATIONS: dict[str, Verb] = {
     "resume": lambda tx: resume(tx, PauseTarget(PauseKind.QUEUE, "slow"), BY),
     "reveal": lambda tx: reveal(tx, LATER, BY),
     "unblock": lambda tx: unblock(tx, [Target(BLOCKED)], BY),
+    "set_limits": lambda tx: set_limits(tx, PauseTarget(PauseKind.QUEUE, "mail"), LimitEdit({"concurrency": "5"}), BY),
+    "rewind": lambda tx: rewind(tx, [Target(LATER)], 1, BY),
     "send_command": lambda tx: send_command(tx, RUNNER, "drain", BY),
 }
 """Every operation of the store by name; each one changes something."""
@@ -127,6 +131,9 @@ async def arrange(database: Database) -> None:
     for id in (SCHEDULE, RESTING):
         await database.write(add_schedule, id, ScheduleSpec("h", "every 1h"), BY)
     await database.write(pause_schedule, RESTING, BY)
+    async with database.writing() as tx:
+        both = [{"task_id": LATER, "number": n, "fence": 0, "attempt": 1, "state": "{}"} for n in (1, 2)]
+        await tx.execute(sa.insert(tx.tables.checkpoint), both)
 
 
 async def all_rows(database: Database) -> dict[str, list[str]]:

@@ -147,7 +147,7 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
         try:
             async with console.run_test(size=size, notifications=True) as pilot:
                 operator = Operator(console, pilot)
-                await operator.until(lambda: operator.screen._read_at is not None)
+                await operator.until(lambda: operator.screen.feed.read_at is not None)
                 yield operator
             await session.ended()
         finally:

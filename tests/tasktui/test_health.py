@@ -64,8 +64,8 @@ async def test_the_heading_shows_the_age_of_old_data(watch: Watch) -> None:
     async with watch("overview") as operator:
         await operator.sees("NEEDS ATTENTION")
         await operator.until(lambda: not operator.screen.feed.looking)
-        operator.screen.feed.next = operator.screen._read_at + 3600
-        operator.screen._read_at -= 60
+        operator.screen.feed.next = operator.screen.feed.read_at + 3600
+        operator.screen.feed.read_at -= 60
         await operator.sees("data 1m")
         await operator.press("r")
         await operator.until(lambda: "data 1m" not in operator.text)

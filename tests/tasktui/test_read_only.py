@@ -105,6 +105,7 @@ async def test_no_command_changes_anything(
 
 
 UNDO = Job("Undo", 1, 0.0)
+LIMITS = Confirmation(answer="concurrency=5")
 
 DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
     "carry_out": lambda session, made: perform.carry_out(session, made, Confirmation(), Job("Terminate", 1, 0.0)),
@@ -116,10 +117,12 @@ DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
     "undo_sql": lambda session, made: perform.undo_sql(session, made, Confirmation()),
     "pause_sql": lambda session, _: perform.pause_sql(session, PauseTarget(PauseKind.QUEUE, "q"), None, Confirmation()),
     "runner_command_sql": lambda session, _: perform.runner_command_sql(session, ACTIONS["drain"], 1, Confirmation()),
+    "limit": lambda session, _: perform.limit(session, PauseTarget(PauseKind.QUEUE, "mail"), "concurrency=5", None),
+    "limit_sql": lambda session, _: perform.limit_sql(session, PauseTarget(PauseKind.QUEUE, "mail"), LIMITS),
     "undo": lambda session, _: perform.undo(session, 1, None),
     "undo_group": lambda session, _: perform.undo_group(session, TOGETHER, Confirmation(), UNDO),
 }
-READS = ("preview", "current_pause", "last_change", "_until")
+READS = ("preview", "current_pause", "current_limits", "last_change", "_until")
 
 
 def test_these_tests_cover_every_change_of_the_console() -> None:
@@ -212,7 +215,7 @@ async def test_production_is_a_word_and_not_only_a_colour(database: Database, wa
         for mode in MODES:
             await operator.press(MODES[mode].key)
             await operator.until(
-                lambda mode=mode: isinstance(operator.screen, MODES[mode].screen) and operator.screen._read_at
+                lambda mode=mode: isinstance(operator.screen, MODES[mode].screen) and operator.screen.feed.read_at
             )
             assert " PRODUCTION " in operator.text.splitlines()[0]
 
@@ -244,10 +247,10 @@ async def test_a_login_that_may_only_look_sees_every_screen_and_changes_nothing(
         for mode in MODES:
             await operator.press(MODES[mode].key)
             await operator.until(
-                lambda mode=mode: isinstance(operator.screen, MODES[mode].screen) and operator.screen._read_at
+                lambda mode=mode: isinstance(operator.screen, MODES[mode].screen) and operator.screen.feed.read_at
             )
             await operator.sees("READ-ONLY login")
-            assert not operator.screen._trouble
+            assert not operator.screen.feed.error
 
 
 @pytest.mark.parametrize("databases", ["postgresql"], indirect=True)

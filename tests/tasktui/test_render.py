@@ -225,7 +225,7 @@ def test_a_row_shows_state_as_sign_and_word() -> None:
 
 def test_a_feed_never_looks_twice_at_once_and_backs_off() -> None:
     feed = Poller()
-    feed.begin()
+    feed.begin(99)
     assert not feed.due(100)
     feed.succeeded(100, 0.001)
     assert not feed.due(100 + PERIOD - 0.01)
@@ -235,7 +235,7 @@ def test_a_feed_never_looks_twice_at_once_and_backs_off() -> None:
     feed.succeeded(100, 60)
     assert feed.next == 100 + SLOWEST
     for _ in range(20):
-        feed.failed(100)
+        feed.failed(100, "no answer")
     assert feed.next == 100 + LONGEST_WAIT
     feed.hurry()
     assert feed.due(100)

@@ -80,7 +80,7 @@ def _named(name: str, found: re.Match[str]) -> str:
 async def test_a_screen_looks_as_it_did(mode: str, size: tuple[int, int], task_id: int, watch: Watch) -> None:
     file = FOLDER / f"{mode}-{size[0]}x{size[1]}.txt"
     async with watch(mode, size, task_id=task_id, profile="orders") as operator:
-        await operator.until(lambda: operator.screen._read_at and masked(operator.text).count("\n") > 6)
+        await operator.until(lambda: operator.screen.feed.read_at and masked(operator.text).count("\n") > 6)
         if os.environ.get("SNAPSHOTS") == "write":
             await operator.pilot.pause(1.0)
             file.parent.mkdir(exist_ok=True)
