@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -20,6 +20,9 @@ from runner.filter.sort import NEWEST, Sort
 from runner.operations.results import Actor, local_actor
 from runner.queries.health import Ping, ping
 from runner.queries.permissions import Permission, connection_permission, staleness
+from runner.queries.reports import failing_handlers
+from runner.queries.runners import silent_runners
+from runner.queries.schedules import schedules
 from runner.settings import Settings
 from runner.text import formatting
 from runner.text.operator import local_zone
@@ -93,6 +96,9 @@ TEN_SECONDS = 10.0
 FIVE_SECONDS = 5.0
 """Seconds between schema checks: the database may be migrated while the console is open."""
 
+RECENT = timedelta(minutes=10)
+"""Age of the failures that the tabs count."""
+
 PINGS = 3
 """Clock queries per measurement; the fastest one counts."""
 
@@ -136,6 +142,7 @@ class Session:
     counts: dict[str, tuple[str, str]] = field(default_factory=dict)
     _schema_check: TtlCache[str] = field(default_factory=lambda: TtlCache(FIVE_SECONDS))
     _standby_check: TtlCache[tuple[Permission, float | None]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
+    _counts: TtlCache[dict[str, tuple[str, str]]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
     _ping: TtlCache[Ping] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
     _query_times: deque[float] = field(default_factory=deque)
     _prefetched: dict[object, asyncio.Task[Any]] = field(default_factory=dict)
@@ -202,7 +209,7 @@ class Session:
             raise
 
     async def measure(self) -> None:
-        """Measure latency and clock skew, and the lag of a standby, at intervals.
+        """Measure latency and clock skew, the lag of a standby, and the counts of the tabs, at intervals.
 
         After the promotion of a standby, changes are allowed as far as login and profile permit.
         """
@@ -210,6 +217,7 @@ class Session:
             permission, self.stale = await self._standby_check.get(None, lambda: self.read(_standby_check))
             self.lock.barrier = BARRIERS[permission]
         await self._ping.get(None, self.pinged)
+        self.counts = await self._counts.get(None, lambda: self.read(_tab_counts))
 
     async def pinged(self) -> Ping:
         """Measure the latency of one query; every screen shows this value."""
@@ -264,3 +272,16 @@ async def _standby_check(tx: Transaction) -> tuple[Permission, float | None]:
     """The permissions on the server, and the age of its data while it is a standby."""
     permission = await connection_permission(tx)
     return permission, await staleness(tx) if permission is Permission.STANDBY else None
+
+
+async def _tab_counts(tx: Transaction) -> dict[str, tuple[str, str]]:
+    """The handlers that failed recently, and a sign for a silent runner and for a late or invalid schedule."""
+    at = await clock(tx)
+    counts: dict[str, tuple[str, str]] = {}
+    if failing := await failing_handlers(tx, at - RECENT):
+        counts["failures"] = (f"{failing:,}", "dead")
+    if await silent_runners(tx):
+        counts["runners"] = ("!", "lost")
+    if any(row.error is not None or row.lateness(at) is not None for row in await schedules(tx, runs=1)):
+        counts["schedules"] = ("!", "retrying")
+    return counts

@@ -3,12 +3,19 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.db.transaction import clock
+from runner.model.schedule import ScheduleSpec
+from runner.operations.results import Actor
+from runner.operations.schedule import add_schedule
 from runner.queries.health import DeadRows, Health, OpenTransaction, Ping
 from tasktui.dialogs.health import Vitals, health_lines
 from tasktui.render.rows import plain
 from tasktui.widgets.heading import Status, first_line, milliseconds
+from tests.store.minutes import Minute, write_statistics
+from tests.store.rows import add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 AWAY = "postgresql://localhost:1/app?sslmode=disable"
@@ -41,6 +48,21 @@ async def test_the_heading_shows_the_connection(watch: Watch) -> None:
         await operator.sees("● connected")
         operator.console.session.ping = Ping(0.002, timedelta(minutes=5))
         await operator.sees("! clock 5m ahead")
+
+
+async def test_the_tabs_show_where_something_needs_attention(watch: Watch, database: Database) -> None:
+    await database.write(add_schedule, "nightly", ScheduleSpec("h", "every 1h"), Actor("ana", "web-1"))
+    async with watch("tasks", WIDE) as operator:
+        await operator.until(lambda: operator.console.session.ping is not None)
+        await operator.sees("4 Failures   5 Runners   6 Schedules   7 Reports")
+    minute = Minute(await database.read(clock), "mail", "smtp.send")
+    minute.counts["died"] = 1
+    await database.write(write_statistics, 1, [minute], {})
+    await add_runner(database, lease=-60)
+    async with database.writing() as tx:
+        await tx.execute(sa.update(tx.tables.schedule).values(next_at=ahead(-3600)))
+    async with watch("tasks", WIDE) as operator:
+        await operator.sees("4 Failures 1   5 Runners !   6 Schedules !   7 Reports")
 
 
 @pytest.mark.parametrize(
