@@ -50,9 +50,9 @@ MOST_NOTICES = 50
 
 
 def _palette() -> type[Provider]:
-    from tasktui.dialogs.palette import Palette  # The first screen does not need it.
+    from tasktui.dialogs.palette import PaletteProvider  # The first screen does not need it.
 
-    return Palette
+    return PaletteProvider
 
 
 class Console(KeyBuffer):

@@ -36,7 +36,7 @@ class Choice(NamedTuple):
         return content(self.title, (f"\n{self.help}", "muted"))
 
 
-class Palette(Provider):
+class PaletteProvider(Provider):
     """The entries available on the current screen."""
 
     async def discover(self) -> Hits:

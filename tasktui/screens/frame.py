@@ -1,4 +1,4 @@
-"""Frame: the heading of a screen, the messages and the keys of its footer."""
+"""ScreenFrame: the heading of a screen, the messages and the keys of its footer."""
 
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,7 +29,7 @@ class FooterMessage(NamedTuple):
     until: float
 
 
-class Frame:
+class ScreenFrame:
     """The lines around the parts of a screen. They are drawn again only if they have changed.
 
     Args:

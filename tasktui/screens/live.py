@@ -20,7 +20,7 @@ from tasktui.actions.targets import Targets
 from tasktui.data.poller import Poller
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
 from tasktui.screens.actions import Actions
-from tasktui.screens.frame import Frame
+from tasktui.screens.frame import ScreenFrame
 from tasktui.session.session import Session
 from tasktui.session.write_lock import ReadOnly
 from tasktui.widgets.canvas import Canvas
@@ -66,7 +66,7 @@ class LiveScreen(Screen[None]):
         super().__init__()
         self.actions = Actions(self, targets)
         self.feed = Poller()
-        self.frame = Frame(self)
+        self.frame = ScreenFrame(self)
         self._input_error = ""
         self._snapshot: object = None
 

@@ -20,8 +20,7 @@ from runner.text import formatting
 from tasktui.data.complete_filter import filter_of
 from tasktui.data.export import export, usual_name
 from tasktui.messages import Notice
-from tasktui.render.plot import Span as PlotSpan
-from tasktui.render.plot import area, framed, gauge, log_range, nice, resampled, time_axis
+from tasktui.render.plot import Span, area, framed, gauge, log_range, nice, resampled, time_axis
 from tasktui.render.render import Cell, ListColumn, RenderedRow, handler_cell, line
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule
 from tasktui.screens.live import LiveScreen
@@ -33,7 +32,7 @@ ALL = ""
 """Key of the total row; handlers and queues never have an empty name."""
 
 
-class Span(NamedTuple):
+class ReportSpan(NamedTuple):
     """A time span.
 
     Args:
@@ -52,10 +51,10 @@ class Span(NamedTuple):
 
 
 SPANS = (
-    Span("1 h", timedelta(hours=1), 1, 5.0, "%H:%M"),
-    Span("24 h", timedelta(days=1), 15, 30.0, "%H:%M"),
-    Span("7 days", timedelta(days=7), 120, 120.0, "%b %d"),
-    Span("30 days", timedelta(days=30), 480, 300.0, "%b %d"),
+    ReportSpan("1 h", timedelta(hours=1), 1, 5.0, "%H:%M"),
+    ReportSpan("24 h", timedelta(days=1), 15, 30.0, "%H:%M"),
+    ReportSpan("7 days", timedelta(days=7), 120, 120.0, "%b %d"),
+    ReportSpan("30 days", timedelta(days=30), 480, 300.0, "%b %d"),
 )
 
 RANGE, BAR = 22, 9
@@ -236,7 +235,7 @@ class ReportsScreen(LiveScreen):
         note: list[Part] = [(f"per minute, {span.label}: {self._row_name}", "muted")]
         drawn: list[Row] = [rule([heading(title.upper())], width, note)]
         drawn += framed(area(columns, height, role, top=top), top)
-        drawn.append(time_axis(PlotSpan(summary.since, summary.until, self.session.zone), width - 7))
+        drawn.append(time_axis(Span(summary.since, summary.until, self.session.zone), width - 7))
         self.query_one(id, Canvas).draw(drawn)
 
     def _local(self, moment: datetime, time_format: str) -> str:
@@ -293,7 +292,7 @@ def plot_values(
     return [sums.get(index, 0) / step for index in range(first, last + 1)]
 
 
-async def read_report(tx: Transaction, span: Span, by: GroupBy, name: str) -> ReportData:
+async def read_report(tx: Transaction, span: ReportSpan, by: GroupBy, name: str) -> ReportData:
     """Read a report, and the values over time of one of its rows."""
     now = await clock(tx)
     since = now - span.length
