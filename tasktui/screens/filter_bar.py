@@ -71,7 +71,11 @@ class FilterBar(VerticalGroup):
 
     def on_descendant_blur(self) -> None:
         """Show the chips again when the input loses the focus."""
-        self.call_after_refresh(lambda: self._show_input(editing=self.screen.focused is self._input))
+        self.call_after_refresh(self._follow_focus)
+
+    def _follow_focus(self) -> None:
+        if self.is_attached:  # The blur of a screen that closes comes too late.
+            self._show_input(editing=self.screen.focused is self._input)
 
     def _show_input(self, *, editing: bool) -> None:
         self._input.display, self._chips.display = editing, not editing

@@ -24,6 +24,9 @@ class TextLine(Input):
 
     async def press(self, event: events.Key) -> None:
         """Insert the character of a key, or run its action, before the application takes the next key."""
+        await self.focus_event()
+        if not self.is_attached:  # The screen has closed.
+            return
         if event.is_printable:
             await self._on_key(event)
             return
