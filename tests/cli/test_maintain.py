@@ -181,7 +181,7 @@ def test_a_runner_without_handlers_does_not_start() -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [("--poll-interval", "0s"), ("--batch", "0"), ("--lease-timeout", "x"), ("--poll-mode", "often")]
+    "option", [("--poll-interval", "-1s"), ("--batch", "0"), ("--lease-timeout", "x"), ("--poll-mode", "often")]
 )
 def test_settings_of_a_runner_are_checked(call: Call, option: tuple[str, str]) -> None:
     result = call("work", "-H", "sample_handlers", "--until-idle", *option)

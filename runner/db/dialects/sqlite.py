@@ -60,7 +60,7 @@ class SQLite:
 
     def announcement(self, table: sa.Table) -> sa.Update | None:
         """Skip an id of the table: runners compare its sequence, which an update does not move."""
-        sequence = sa.table("sqlite_sequence", sa.column("name"), sa.column("seq", sa.BigInteger))
+        sequence = sa.table("sqlite_sequence", sa.column("name", sa.Text), sa.column("seq", sa.BigInteger))
         return sa.update(sequence).where(sequence.c.name == table.name).values(seq=sequence.c.seq + 1)
 
     def insert(self, table: sa.Table) -> Any:
