@@ -39,6 +39,8 @@ class KeyBuffer(App[None]):
         if not isinstance(event, Key):
             await super().on_event(event)
             return
+        if not self.screen_stack:  # The console has closed.
+            return
         if event.key in LEAVING:
             self._keys = None  # the operator gave up on the dialog
         elif self._keys is not None:
