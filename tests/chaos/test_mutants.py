@@ -77,14 +77,18 @@ def bench(database: Database, migrated_url: str, tmp_path: Path) -> Iterator[Ben
     bench.journal.close()
 
 
+def forget_statements() -> None:
+    """Compile the hot statements again."""
+    for compiled in (claim._prepared, history._prepared, history._prepared_success, settle._prepared):
+        compiled.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def _fresh_statements() -> Iterator[None]:
     """Statements are kept once they are compiled; none may outlive a mutation or miss it."""
-    for module in (claim, history, settle):
-        module._prepared.cache_clear()
+    forget_statements()
     yield
-    for module in (claim, history, settle):
-        module._prepared.cache_clear()
+    forget_statements()
 
 
 async def test_a_late_settle_breaks_nothing_by_itself(bench: Bench) -> None:
@@ -141,7 +145,7 @@ async def test_attempts_that_are_not_counted_are_found(bench: Bench, monkeypatch
         return sound(*args).values(attempt=args[0].task.c.attempt)
 
     monkeypatch.setattr(claim, "claim_statement", without_counting)
-    claim._prepared.cache_clear()
+    forget_statements()
     assert 7 in await broken_by_a_flaky_task(bench)
 
 
@@ -166,7 +170,7 @@ async def test_a_claim_by_a_clock_that_is_ahead_is_found(bench: Bench, monkeypat
     for module in (claim, claim_conditions):
         monkeypatch.setattr(module, "db_now", lambda: db_later(db_now(), 3600))
     monkeypatch.setattr(claim, "_alive", lambda runner: sa.true())
-    claim._prepared.cache_clear()
+    forget_statements()
     assert 14 in await broken_by_a_later_task(bench)
 
 
@@ -214,7 +218,7 @@ def without_holder(task: Any, ending: Any) -> Any:
 async def test_a_finish_without_the_holder_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await broken_by_a_run_that_failed_before(bench) == set()
     monkeypatch.setattr(history, "_held", without_holder)
-    history._prepared.cache_clear()
+    forget_statements()
     assert 2 in await broken_by_a_run_that_failed_before(bench)
 
 
