@@ -71,7 +71,7 @@ def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: int) -> None:
-    terminal.sees("Overview", "runners alive")
+    terminal.sees("Overview", "No queue has a task")
     terminal.process.send_signal(number)
     assert terminal.ends() == 0
     assert LEFT_ALTERNATE_SCREEN in terminal.output
@@ -80,7 +80,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: int)
 @pytest.mark.parametrize("session", [True, False], ids=["told", "not told"])
 def test_it_ends_when_its_terminal_goes_away(sqlite: SqliteDatabases, tmp_path: Path, *, session: bool) -> None:
     console = Terminal("--url", sqlite.migrated(tmp_path), session=session)
-    console.reads(b"runners alive")
+    console.reads(b"No queue has a task")
     os.close(console.door)
     try:
         assert console.process.wait(WAIT_SECONDS) is not None
@@ -153,21 +153,21 @@ def test_what_fails_before_there_is_a_console_is_no_traceback(
 
 
 def test_keys_that_come_all_at_once_go_where_they_are_meant_to(terminal: Terminal) -> None:
-    terminal.reads(b"runners alive")
+    terminal.reads(b"No queue has a task")
     terminal.answers(b":tasks queue:Terminate/quick\r", "queue:Terminate/quick", "ID ↓ STATE", no="tasks queue:")
     terminal.answers(b"/queue:quiet:TZ\r", "queue:quiet:TZ")
-    terminal.answers(b"1", "runners alive")
+    terminal.answers(b"1", "No queue has a task")
     terminal.answers(b"2/queue:TZ\r", "queue:TZ")
-    terminal.answers(b"1", "runners alive")
+    terminal.answers(b"1", "No queue has a task")
     terminal.types(b"q")
     assert terminal.ends() == 0
 
 
 def test_a_byte_that_is_no_text_does_not_stop_the_keys(terminal: Terminal) -> None:
-    terminal.reads(b"runners alive")
+    terminal.reads(b"No queue has a task")
     terminal.types(b"\xff\xfe")
     terminal.types(b"2")
-    terminal.reads(b"indexed")
+    terminal.sees("type to filter", "ID ↓ STATE")
     terminal.types(b"q")
     assert terminal.ends() == 0
 
@@ -215,5 +215,5 @@ def test_a_crash_shows_where_and_no_value() -> None:
 
 def test_there_is_a_line_to_look_at_until_the_console_is_there(terminal: Terminal) -> None:
     terminal.reads(WAITING.encode())
-    terminal.sees("runners alive", no=WAITING)
+    terminal.sees("No queue has a task", no=WAITING)
     assert terminal.output.startswith((WAITING + ERASED).encode())
