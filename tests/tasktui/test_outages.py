@@ -215,6 +215,8 @@ async def test_a_task_that_disappears_behind_a_dialog_is_reported(name: str, dat
 async def test_a_window_may_become_tiny_and_large_again(mode: str, database: Database, watch: Watch) -> None:
     await arrange(database)
     async with watch(mode, WIDE, task_id=LATER) as operator:
+        await operator.until(lambda: operator.console.session.counts)  # They move the rule below the tabs.
+        await operator.pilot.pause()
         seen = operator.text.splitlines()[2]
         for size in (TINY, (1, 1), NARROW, WIDE):
             await operator.pilot.resize_terminal(*size)
