@@ -76,12 +76,12 @@ def seen(url: str, ids: Iterable[int]) -> bytes:
     try:
         console.sees(MARK)
         for id in ids:
-            console.answers(b":task %d\r" % id, f"{id}   version", MARK)
+            console.answers(b":task %d\r" % id, f"  {id}  ", MARK)
             console.types(clicks())
             for key, title in DIALOGS.items():
                 console.answers(key, title, MARK)
                 console.types(clicks())
-                console.answers(ESCAPE, f"{id}   version", no=title)
+                console.answers(ESCAPE, f"  {id}  ", no=title)
         for mode in MODES.values():
             console.goes(mode.key, mode.title)
             console.sees(MARK)

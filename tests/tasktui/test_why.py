@@ -81,7 +81,7 @@ async def test_enter_opens_the_cause(database: Database, watch: Watch) -> None:
         await operator.press("w")
         await operator.sees(f"It would start now if: runner {busy} had 2 slots.", "▸ Runner")
         await operator.press("enter")
-        await operator.sees(f"state:running runner:{busy}", "in hand")
+        await operator.sees("state:running", f"runner:{busy}", "in hand")
         await operator.press("enter")
         await operator.until(lambda: operator.console.session.task_id == holder)
         await operator.press("w")
