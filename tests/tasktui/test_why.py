@@ -89,7 +89,7 @@ async def test_enter_opens_the_cause(database: Database, watch: Watch) -> None:
         await operator.press("enter")
         await operator.sees(f"runner {busy}, queues all", "RUNS 1")
         await operator.command(f"task {paused}")
-        await operator.sees(f"  {paused}  smtp.send")
+        await operator.sees(f"{paused}  other")
         await operator.press("w")
         await operator.sees("▸1. Queue mail was paused", "2. Runner")
         await operator.press("enter")
