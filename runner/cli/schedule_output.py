@@ -6,10 +6,9 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from runner.cli.output import TableColumn, plain, print_line, print_pairs, print_table, print_title
-from runner.model.schedule import SPEC_COLUMNS, Overlap, TickOutcome
+from runner.model.schedule import SPEC_COLUMNS, TickOutcome, overlap_effect
 from runner.model.task import Shown
 from runner.policy.schedule import describe
-from runner.policy.schedule_spec import OVERLAPS
 from runner.queries.schedules import ScheduleRow, ScheduleRun
 from runner.text import formatting
 from runner.text.redact import mask
@@ -104,7 +103,7 @@ def note_of(row: ScheduleRow, at: datetime) -> str:
 
 def print_schedule(row: ScheduleRow, at: datetime, zone: tzinfo) -> None:
     """Print one schedule: its values, its next ticks and its last runs."""
-    overlap = Overlap(row.spec.overlap).description if row.spec.overlap in OVERLAPS else row.spec.overlap
+    overlap = overlap_effect(row.spec.overlap)
     pairs = [
         ("schedule", row.id),
         ("rule", f"{row.spec.rule}  ({describe(row.spec.rule)}, {row.spec.timezone})"),

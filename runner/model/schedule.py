@@ -25,6 +25,15 @@ class Overlap(StrEnum):
     ALLOW = "allow", "runs may overlap"
 
 
+OVERLAPS = tuple(overlap.value for overlap in Overlap)
+"""The names of the policies."""
+
+
+def overlap_effect(name: str) -> str:
+    """Return the effect of an overlap policy as a clause; the name itself if a row names no policy."""
+    return Overlap(name).description if name in OVERLAPS else name
+
+
 class TickOutcome(StrEnum):
     """The outcome of a tick in the history of a schedule."""
 

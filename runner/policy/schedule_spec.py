@@ -7,14 +7,12 @@ from runner.errors import InvalidSchedule, InvalidTask, PayloadTooLarge
 from runner.handlers.options import CHECKS
 from runner.handlers.schedules import read_options
 from runner.model.duration import LONGEST_SECONDS
-from runner.model.schedule import Overlap, ScheduleSpec
+from runner.model.schedule import OVERLAPS, ScheduleSpec
 from runner.model.task import NewTask
 from runner.model.text_limits import require_json, require_name
 from runner.policy.retry import parse_plan
 from runner.policy.schedule import AFTER_END, parse_rule
 from runner.policy.schedule_ticks import delayed, parse_misfire
-
-OVERLAPS = tuple(overlap.value for overlap in Overlap)
 
 
 def check_spec(spec: ScheduleSpec, payload_limit: int | None = None) -> None:

@@ -15,6 +15,10 @@ def _nothing() -> None:
     return None
 
 
+def _no_row() -> str:
+    return "Nothing is selected: move the cursor to a row"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
     """The current selection of a screen. An action reads it at the key press.
@@ -27,6 +31,7 @@ class Targets:
         runner: returns the selected runner.
         schedule: returns the selected schedule.
         change: returns the selected operation of the audit.
+        missing: returns the message for an action on tasks while no task is selected.
     """
 
     tasks: Callable[[], Sequence[TaskRow]] = tuple
@@ -36,6 +41,7 @@ class Targets:
     runner: Callable[[], RunnerRow | None] = _nothing
     schedule: Callable[[], ScheduleRow | None] = _nothing
     change: Callable[[], ChangeGroup | None] = _nothing
+    missing: Callable[[], str] = _no_row
 
     def task(self) -> TaskRow | None:
         """Return the selected task; None unless there is exactly one."""

@@ -31,11 +31,7 @@ def ask(action: Action, session: Session, targets: Targets) -> Dialog | Coroutin
     task_filter, tasks = targets.task_filter(), targets.tasks()
     if task_filter is not None:
         return _ask_for_filter(action, session, task_filter)
-    return (
-        _question(plan(action, tasks), session)
-        if tasks
-        else Notice("Nothing is selected: move the cursor to a row", bad=True)
-    )
+    return _question(plan(action, tasks), session) if tasks else Notice(targets.missing(), bad=True)
 
 
 async def _ask_for_filter(action: Action, session: Session, task_filter: Filter) -> Dialog:

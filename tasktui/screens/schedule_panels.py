@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta, tzinfo
 
-from runner.model.schedule import Overlap, TickOutcome
+from runner.model.schedule import TickOutcome, overlap_effect
 from runner.model.task import Shown
 from runner.policy.schedule import describe
-from runner.policy.schedule_spec import OVERLAPS
 from runner.queries.schedules import LATE, ScheduleRow, ScheduleRun
 from runner.text import formatting
 from runner.text.sanitize import count_noun
@@ -153,7 +152,7 @@ def lower(
 def detail(board: ScheduleBoard, row: ScheduleRow, zone: tzinfo, width: int, room: int) -> list[Row]:
     """The runs of the schedule under the cursor, as many as there is room for."""
     queue = next((run.task.queue for run in board.runs if run.task is not None), None)
-    overlap = Overlap(row.spec.overlap).description if row.spec.overlap in OVERLAPS else row.spec.overlap
+    overlap = overlap_effect(row.spec.overlap)
     where = f" in queue {line(queue, 30)}" if queue and not row.spec.broadcast else ""
     about = f"{describe(line(row.spec.rule, 60))}{' on every runner' if row.spec.broadcast else where}, {overlap}"
     rows: list[Row] = [rule([heading(line(row.id, 60))], width, [(about, "muted")]), sentence(board, row, zone)]

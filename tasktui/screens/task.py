@@ -37,7 +37,7 @@ class TaskScreen(LiveScreen):
     ]
 
     def __init__(self) -> None:
-        super().__init__(Targets(tasks=self.tasks))
+        super().__init__(Targets(tasks=self.tasks, missing=self.missing))
         self._detail: TaskDetail | None = None
         self._reveal = self._unfold = False
 
@@ -49,7 +49,8 @@ class TaskScreen(LiveScreen):
 
     def on_screen_resume(self) -> None:
         """Show the id of the open task until its detail is read."""
-        if self._detail is None and self.session.task_id is not None:
+        if self.session.task_id is not None and not self.tasks():
+            self._detail = None
             self.query_one("#detail", Canvas).draw([[(f" Task {self.session.task_id} ...", "muted")]])
 
     def request(self) -> object:
@@ -115,8 +116,14 @@ class TaskScreen(LiveScreen):
         self.app.switch_mode("tasks")
 
     def tasks(self) -> Sequence[TaskRow]:
-        """Return the task on the screen."""
-        return [self._detail.task] if self._detail else []
+        """Return the task on the screen; none while another one is open and not read yet."""
+        return [self._detail.task] if self._detail and self._detail.task.id == self.session.task_id else []
+
+    def missing(self) -> str:
+        """Explain why an action has no task."""
+        if self.session.task_id is None:
+            return "No task is open: type :task ID"
+        return f"Task {self.session.task_id} is not read yet: press the key again"
 
     def _draw(self) -> None:
         if self._detail is not None:

@@ -23,7 +23,9 @@ INVISIBLE = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
 """Unicode categories of invisible or active characters: controls, formats, unassigned, private, separators."""
 
 ALL = "".join(CORPUS.values())
-HELP = "│ Keys  "
+HELP = "─ Keys of "
+ATTEMPTS = "─ ATTEMPTS"
+"""The heading of a panel that only the task screen has."""
 DOWN, ESCAPE = b"\x1b[6~", b"\x1b"
 DIALOGS = {
     b"T": "Terminate: 1 task",
@@ -76,7 +78,7 @@ def seen(url: str, ids: Iterable[int]) -> bytes:
     try:
         console.sees(MARK)
         for id in ids:
-            console.answers(b":task %d\r" % id, f"  {id}  ", MARK)
+            console.answers(b":task %d\r" % id, f"  {id}  ", ATTEMPTS, MARK)
             console.types(clicks())
             for key, title in DIALOGS.items():
                 console.answers(key, title, MARK)

@@ -119,6 +119,11 @@ async def test_a_console_of_the_next_release_says_to_migrate_and_then_starts(
         assert await one.read(clock)
 
 
+def unwrapped(text: str) -> str:
+    """Return a text without line breaks and the border of an alert."""
+    return " ".join(text.replace("▌", " ").split())
+
+
 async def test_a_migration_under_an_open_console_leaves_what_was_seen_and_is_said(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -131,7 +136,7 @@ async def test_a_migration_under_an_open_console_leaves_what_was_seen_and_is_sai
         with monkeypatch.context() as other:
             install_next(tmp_path, other)
             await upgrade(database)
-        await operator.until(lambda: f"is at schema {NEXT}, which this program" in " ".join(operator.text.split()))
+        await operator.until(lambda: f"is at schema {NEXT}, which this program" in unwrapped(operator.text))
         await operator.sees("data is ", "○ ready")
         await operator.press("T")
         await confirm(operator)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from runner.db.recorder import Recording
 from runner.db.transaction import Transaction, clock
 from runner.errors import NoSqlEquivalent
 from runner.filter.parse import Filter
@@ -91,6 +90,8 @@ async def page_script(tx: Transaction, task_filter: Filter, sort: Sort, limit: i
         NoSqlEquivalent: the filter contains control characters or text that looks like a secret.
         InvalidSort: see `page`.
     """
+    from runner.db.recorder import Recording  # Loads the dialects of both databases.
+
     recording, name = Recording(tx), tx.dialect.name
     await page(recording, task_filter, None, limit, sort)
     # The statements before these are preparations, and the last one reads the clock.

@@ -6,9 +6,8 @@ from datetime import datetime, tzinfo
 from shlex import quote
 
 from runner.db.transaction import Transaction
-from runner.model.schedule import Overlap
+from runner.model.schedule import OVERLAPS, overlap_effect
 from runner.model.task import Shown, State
-from runner.policy.schedule_spec import OVERLAPS
 from runner.queries.schedules import TaskSchedule, schedule_of
 from runner.queries.task.parents import Parent
 from runner.queries.task_list.row import TaskRow
@@ -61,7 +60,7 @@ def _scheduled(schedule: TaskSchedule, facts: Facts, zone: tzinfo) -> Cause:
     """The schedule that the task comes from, which may be the reason why it waits."""
     name = one_line(schedule.id)
     cause = "an operator ran it" if schedule.manual else f"the run of {format_moment(schedule.tick, zone)}"
-    overlap = f"; {Overlap(schedule.overlap).description}" if facts.parents and schedule.overlap in OVERLAPS else ""
+    overlap = f"; {overlap_effect(schedule.overlap)}" if facts.parents and schedule.overlap in OVERLAPS else ""
     text = f"Schedule {name} submitted it: {cause}{overlap}."
     return Cause("schedule", text, f"runner schedules show {quote(schedule.id)}")
 
