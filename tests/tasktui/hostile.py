@@ -78,15 +78,41 @@ async def fill(database: Database, text: str) -> int:
         await add_attempt(database, task_id, started_at=ahead(-2), ended_at=ahead(-1), handler=name, **tried)
     await add_runner(database, handlers=names, host=text, version=text, command=text)
     await _intervened(database, id, text)
+    await _scheduled(database, id, text)
+    await _reported(database, id, text)
     return id
 
 
 async def _intervened(database: Database, id: int, text: str) -> None:
     paused = {"name": text[:NAME_LIMIT], "paused_by": text, "paused_why": text, "paused_at": ahead(-1)}
+    limited = {"max_running": 3, "limited_by": text, "limited_why": text, "limited_at": ahead(-1)}
     done = dict.fromkeys(("operator", "host", "verb", "reason"), text)
     changed = json.dumps({"key": text, text: text})
     async with database.writing() as tx:
-        await tx.execute(tx.dialect.insert(tx.tables.queue).values(paused).on_conflict_do_nothing())
+        await tx.execute(tx.dialect.insert(tx.tables.queue).values(paused | limited).on_conflict_do_nothing())
         await tx.execute(sa.insert(tx.tables.audit).values(task_id=id, before=changed, after=changed, **done))
         restorable = done | {"verb": "edit", "before": '{"priority": 2}', "after": '{"priority": 1}'}
         await tx.execute(sa.insert(tx.tables.audit).values(task_id=id, **restorable))
+
+
+async def _scheduled(database: Database, id: int, text: str) -> None:
+    name = text[:NAME_LIMIT]
+    texts = dict.fromkeys(("rule", "timezone", "misfire", "error", "module", "paused_by", "paused_why"), text)
+    values = {"handler": name, "payload": json.dumps({text: text}), "options": json.dumps({"queue": name})}
+    async with database.writing() as tx:
+        for schedule, pause in ((name, {"paused_at": ahead(-1)}), (name[:-1] + "!", {"rule": "every 1h"})):
+            row = {"id": schedule, **texts, **values, **pause, "last_tick": ahead(-9), "last_task_id": id}
+            await tx.execute(tx.dialect.insert(tx.tables.schedule).values(row).on_conflict_do_nothing())
+            tick = {"schedule": schedule, "tick": ahead(-9), "task_id": id, "outcome": "submitted"}
+            await tx.execute(sa.insert(tx.tables.tick).values(tick))
+
+
+async def _reported(database: Database, id: int, text: str) -> None:
+    state = json.dumps({text: text})
+    async with database.writing() as tx:
+        row: dict[str, Any] = {"task_id": id, "fence": 0}
+        await tx.execute(sa.insert(tx.tables.progress).values(row | {"done": 1, "total": 3, "unit": text}))
+        await tx.execute(sa.insert(tx.tables.checkpoint).values(row | {"number": 1, "attempt": 1, "state": state}))
+        for number, level in enumerate(("WARNING", text)):
+            line = {"number": number, "attempt": 1, "at": ahead(-1), "level": level, "line": text}
+            await tx.execute(sa.insert(tx.tables.log).values(row | line))

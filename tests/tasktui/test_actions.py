@@ -1,7 +1,9 @@
 """Action keys: confirmed first, compared with the displayed version, audited, and limited to the displayed tasks."""
 
+import asyncio
 import re
 
+import pytest
 import sqlalchemy as sa
 from textual.events import Key
 
@@ -130,6 +132,32 @@ async def test_an_edit_is_previewed_saved_and_undone(database: Database, watch: 
         await confirm(operator)
         await operator.is_told("Undo: 1 changed")
     assert (await stored(database, id)).max_attempts == 4
+
+
+@ON_ONE_DATABASE
+async def test_a_key_before_the_task_is_read_does_not_change_the_previous_one(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await add_live(database), await add_live(database)
+    async with watch("task", task_id=first) as operator:
+        await operator.sees("○ ready")
+        read, answer = operator.screen.read, asyncio.Event()
+
+        async def slowly() -> object:
+            await answer.wait()
+            return await read()
+
+        monkeypatch.setattr(operator.screen, "read", slowly)
+        await operator.command(f"task {second}")
+        await operator.press("T")
+        await operator.is_told(f"Task {second} is not read yet: press the key again")
+        answer.set()
+        await operator.sees(f"ready   {second}  ")
+        await operator.press("T")
+        await confirm(operator)
+        await operator.is_told("Terminate: 1 changed")
+    assert await stored(database, first) is not None
+    assert await stored(database, second) is None
 
 
 @ON_ONE_DATABASE

@@ -18,7 +18,7 @@ HOSTILE = f"{START}{BUTTON}{CLOSING}{LINK}{TITLE}{CLEAR}{TURNED}{HIDDEN}{TOWER}\
 
 @pytest.fixture
 async def task_id(database: Database) -> int:
-    """A task whose every text is hostile, with an attempt, a runner, a pause and an audit of the same kind."""
+    """A task whose every text is hostile, with rows of the same kind in the other tables."""
     return await fill(database, HOSTILE)
 
 
@@ -34,7 +34,7 @@ def assert_harmless(operator: Operator) -> None:
             assert "app.quit" not in str(segment.style.meta if segment.style else "")
 
 
-@pytest.mark.parametrize("mode", ["overview", "tasks", "task", "failures", "runners", "audit"])
+@pytest.mark.parametrize("mode", ["overview", "tasks", "task", "failures", "runners", "schedules", "audit"])
 async def test_hostile_text_does_nothing_on(mode: str, database: Database, task_id: int, watch: Watch) -> None:
     async with watch(mode, task_id=task_id) as operator:
         await operator.sees("␛\\x9b[@cl")
