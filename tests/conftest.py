@@ -10,11 +10,14 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from hypothesis import settings
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.util import LRUCache
 
+from runner.db.async_core import AsyncCoreEngine
 from tests.postgres import Cluster, Remote, Server, create_database, drop_database, find_programs
 from tests.postgres.databases import URL_VARIABLE
 from tests.postgres.programs import BIN_VARIABLE
@@ -41,6 +44,31 @@ gc.disable()
 # How long an example takes depends on what else the machine does.
 settings.register_profile("untimed", parent=settings(), deadline=None)
 settings.load_profile("untimed")
+
+
+COMPILED: LRUCache[Any, Any] = LRUCache(5_000)
+"""Compiled statements of all tests: each test opens engines of its own, which would compile the same ones again."""
+
+
+def _share_compiled_statements() -> None:
+    create = AsyncCoreEngine.create.__func__  # type: ignore[attr-defined]
+
+    def sharing(kind: type[AsyncCoreEngine], *args: Any, **options: Any) -> AsyncCoreEngine:
+        engine: AsyncCoreEngine = create(kind, *args, **options)
+        engine.sync_engine._compiled_cache = COMPILED
+        return engine
+
+    def facts(dialect: object) -> tuple[Any, ...]:
+        """All that the text of a statement depends on; the key of a compiled statement contains the dialect."""
+        version = getattr(dialect, "server_version_info", None)
+        return type(dialect), version, getattr(dialect, "_backslash_escapes", None)
+
+    AsyncCoreEngine.create = classmethod(sharing)  # type: ignore[assignment, method-assign]
+    DefaultDialect.__hash__ = lambda self: hash(facts(self))  # type: ignore[method-assign]
+    DefaultDialect.__eq__ = lambda self, other: facts(self) == facts(other)  # type: ignore[method-assign]
+
+
+_share_compiled_statements()
 
 
 def pytest_configure(config: pytest.Config) -> None:
