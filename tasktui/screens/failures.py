@@ -91,6 +91,7 @@ class FailuresScreen(LiveScreen):
 
     def __init__(self) -> None:
         super().__init__(Targets(task_filter=self._task_filter, handler=self._handler))
+        self._table = Table[str](COLUMNS, id="groups")
         self._span = 1
         self._groups: dict[str, Failures] = {}
         self._shares: dict[str, Shares] = {}
@@ -100,7 +101,7 @@ class FailuresScreen(LiveScreen):
     def parts(self) -> Iterable[Widget]:
         """Return a plot, the groups, and the group under the cursor."""
         yield Canvas(id="plot")
-        yield Table[str](COLUMNS, id="groups")
+        yield self._table
         yield VerticalScroll(Canvas(id="example"), id="trace")
 
     def request(self) -> object:
@@ -123,7 +124,7 @@ class FailuresScreen(LiveScreen):
         groups, width, height = self._groups, self.size.width, self.size.height
         count = sum(group.count.number for group in groups.values())
         self.query_one("#plot", Canvas).draw(_upper(snapshot, self._span, self.session.zone, width, height))
-        table = self.query_one("#groups", Table)
+        table = self._table
         table.styles.height = max(3, min(len(groups) + 1, height // 3))
         render = partial(group_line, at=snapshot.at, trends=snapshot.trends, total=count)
         table.show(tuple(groups), lambda key: render(groups[key]))
@@ -170,7 +171,7 @@ class FailuresScreen(LiveScreen):
         return group.handler if group is not None else None
 
     def _group(self) -> Failures | None:
-        return self._groups.get(self.query_one("#groups", Table).cursor or "")
+        return self._groups.get(self._table.cursor or "")
 
 
 def filter_of_group(group: Failures) -> Filter:

@@ -108,6 +108,7 @@ class ReportsScreen(LiveScreen):
 
     def __init__(self) -> None:
         super().__init__()
+        self._table = Table[str](COLUMNS, id="lines")
         self._span = 0
         self._by = GroupBy.HANDLER
         self._report: ReportData | None = None
@@ -118,7 +119,7 @@ class ReportsScreen(LiveScreen):
         yield Canvas(id="about")
         yield Horizontal(Canvas(id="done"), Canvas(id="failed"), id="plots")
         yield Canvas(id="title")
-        yield Table[str](COLUMNS, id="lines")
+        yield self._table
 
     def request(self) -> object:
         """Return the time span, the grouping, and the row to plot."""
@@ -136,7 +137,7 @@ class ReportsScreen(LiveScreen):
         self._report = report = snapshot
         summary: Summary = report.summary
         rows = {ALL: summary.total} | {row.name: row for row in summary.lines}
-        self.query_one("#lines", Table).show(tuple(rows), lambda key: report_line(rows[key], summary))
+        self._table.show(tuple(rows), lambda key: report_line(rows[key], summary))
         self.query_one("#about", Canvas).draw(self._upper(summary))
         order = [("s", "bold accent"), (" span, ", "muted"), ("b", "bold accent"), (" by queue or handler", "muted")]
         title = heading("HANDLERS" if self._by is GroupBy.HANDLER else "QUEUES")
@@ -187,7 +188,7 @@ class ReportsScreen(LiveScreen):
     def action_by(self) -> None:
         """Switch between handlers and queues."""
         self._by = GroupBy.QUEUE if self._by is GroupBy.HANDLER else GroupBy.HANDLER
-        self.query_one("#lines", Table).cursor = ALL
+        self._table.cursor = ALL
         self.action_reload()
 
     def action_export(self) -> None:
@@ -209,7 +210,7 @@ class ReportsScreen(LiveScreen):
 
     @property
     def _selected_name(self) -> str:
-        return self.query_one("#lines", Table).cursor or ALL
+        return self._table.cursor or ALL
 
     @on(Table.CursorMoved)
     def _read_row(self) -> None:

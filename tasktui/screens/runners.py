@@ -91,24 +91,25 @@ class RunnersScreen(LiveScreen):
 
     def __init__(self) -> None:
         super().__init__(Targets(runner=self.runner))
+        self._table = Table[int](COLUMNS, id="runners")
         self._runners: dict[int, RunnerRow] = {}
         self._usual = TtlCache[dict[str, float]](USUAL_EVERY)
 
     def parts(self) -> Iterable[Widget]:
         """Return the runners, and the tasks of the runner under the cursor."""
         yield Canvas(id="about")
-        yield Table[int](COLUMNS, id="runners")
+        yield self._table
         yield Canvas(id="legend")
         yield VerticalScroll(Canvas(id="claimed"), id="trace")
 
     def request(self) -> object:
         """Return the runner under the cursor."""
-        return self._cursor
+        return self._table.cursor
 
     async def read(self) -> object:
         """Read the runners."""
         usual = await self._usual.get(None, partial(self.session.read, _usual_times))
-        return replace(await self.session.read(_workforce, self._cursor), p95=usual)
+        return replace(await self.session.read(_workforce, self._table.cursor), p95=usual)
 
     def show(self, snapshot: Any) -> None:
         """Show the runners."""
@@ -117,7 +118,7 @@ class RunnersScreen(LiveScreen):
         width, height = self.size
         colours = colours_of(data.slots)
         bar = slot_width(width)
-        table = self.query_one("#runners", Table)
+        table = self._table
         table.styles.height = max(3, min(len(runners) + 1, height - 14 if height > 30 else height // 2))
         table.show(tuple(runners), lambda id: runner_line(runners[id], data, colours, bar))
         if self.session.target.isdecimal() and int(self.session.target) in runners:
@@ -134,12 +135,7 @@ class RunnersScreen(LiveScreen):
 
     def runner(self) -> RunnerRow | None:
         """Return the runner under the cursor."""
-        return self._runners.get(self._cursor or 0)
-
-    @property
-    def _cursor(self) -> int | None:
-        cursor: int | None = self.query_one("#runners", Table).cursor
-        return cursor
+        return self._runners.get(self._table.cursor or 0)
 
     @on(Table.CursorMoved)
     def _read_tasks(self) -> None:

@@ -58,22 +58,23 @@ class SchedulesScreen(LiveScreen):
 
     def __init__(self) -> None:
         super().__init__(Targets(schedule=self.schedule))
+        self._table = Table[str](COLUMNS, id="schedules")
         self._board: ScheduleBoard | None = None
         self._span = 0
 
     def parts(self) -> Iterable[Widget]:
         """Return the schedules, and the panels of the one under the cursor."""
         yield Canvas(id="title")
-        yield Table[str](COLUMNS, id="schedules")
+        yield self._table
         yield Canvas(id="lower")
 
     def request(self) -> object:
         """Return the schedule under the cursor."""
-        return self._cursor
+        return self._table.cursor
 
     async def read(self) -> object:
         """Read the schedules."""
-        return await self.session.read(read_board, self._cursor)
+        return await self.session.read(read_board, self._table.cursor)
 
     def show(self, snapshot: Any) -> None:
         """Show the schedules."""
@@ -81,7 +82,7 @@ class SchedulesScreen(LiveScreen):
         self._board = board
         width, height = self.size
         zone, length = self.session.zone, SPANS[self._span][1]
-        table = self.query_one("#schedules", Table)
+        table = self._table
         columns = COLUMNS if not self._span else (*COLUMNS[:-1], COLUMNS[-1]._replace(title="NEXT 24 HOURS"))
         table.columns = columns
         sizes = widths(columns, (table.scrollable_content_region.width or width) - GUTTER)
@@ -96,16 +97,11 @@ class SchedulesScreen(LiveScreen):
 
     def schedule(self) -> ScheduleRow | None:
         """Return the schedule under the cursor."""
-        return self._board.row(self._cursor) if self._board is not None else None
+        return self._board.row(self._table.cursor) if self._board is not None else None
 
     def command_words(self) -> Sequence[object]:
         """Return the command that lists the same schedules."""
         return ["schedules", "list"]
-
-    @property
-    def _cursor(self) -> str | None:
-        cursor: str | None = self.query_one("#schedules", Table).cursor
-        return cursor
 
     def action_span(self) -> None:
         """Switch the length of the rulers."""
