@@ -41,8 +41,8 @@ POSTGRESQL_OPTIONS: dict[str, Any] = {
     "application_name": "runner",
     # Independent of the database and login settings: with some encodings psycopg would return bytes for text.
     "client_encoding": "utf8",
-    # Server-side prepared statements are session state, which transaction poolers break, and switch to generic plans,
-    # which claim several times slower.
+    # Server-side prepared statements are session state, which transaction poolers break. The dialect's `keep_plans`
+    # turns them on for single statements, where the session belongs to one connection.
     "prepare_threshold": None,
     "keepalives_idle": 10,
     "keepalives_interval": 5,

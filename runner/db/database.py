@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
-from typing import Concatenate, Literal, ParamSpec, Self
+from typing import Any, Concatenate, Literal, ParamSpec, Self
 
 from runner.db import connect
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine
@@ -43,9 +43,10 @@ class Database:
         schema: PostgreSQL schema of the tables; None for the search path.
         read_only: refuse all changes.
         deadline: maximum seconds of a statement in a writing transaction; None for no limit.
+        prepares: prepare frequent statements, unless a pooler is in between.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a database
         self,
         engine: AsyncCoreEngine,
         handlers: HandlerTransactions,
@@ -56,6 +57,7 @@ class Database:
         *,
         read_only: bool = False,
         deadline: float | None = None,
+        prepares: bool = True,
     ) -> None:
         self.engine = engine
         self._handlers = handlers
@@ -67,7 +69,7 @@ class Database:
         self._writer = engine.execution_options(**writing[self.dialect.name])
         self._read_only, self._deadline = read_only, deadline
         single = engine.execution_options(**connect.SINGLE[self.dialect.name])
-        self._statements = StatementPool(single, commits=not self.dialect.isolates_rows)
+        self._statements = StatementPool(single, self.dialect, prepares=prepares)
         self._writer_lock = writer_lock
 
     @classmethod
@@ -81,6 +83,7 @@ class Database:
         read_only: bool = False,
         deadline: float | None = None,
         transactions: int = 1,
+        prepares: bool = True,
     ) -> Self:
         """Create a Database without connecting.
 
@@ -92,6 +95,7 @@ class Database:
             read_only: refuse all changes.
             deadline: maximum seconds of a statement in a writing transaction; None for no limit.
             transactions: maximum number of concurrent transactions of handlers; always 1 on SQLite.
+            prepares: prepare frequent statements, unless a pooler is in between.
 
         Raises:
             InvalidUrl: the URL is malformed, or its database is not supported.
@@ -109,7 +113,8 @@ class Database:
         name = redacted(url)
         writer_lock = FairSemaphore(1) if target.get_backend_name() == "sqlite" else None
         handlers = HandlerTransactions(target, sync_url(url), synchronous, transactions, writer_lock, name)
-        return cls(engine, handlers, writer_lock, name, prefix, schema, read_only=read_only, deadline=deadline)
+        options: dict[str, Any] = {"read_only": read_only, "deadline": deadline, "prepares": prepares}
+        return cls(engine, handlers, writer_lock, name, prefix, schema, **options)
 
     @classmethod
     def of(cls, settings: Settings, *, read_only: bool = False, deadline: float | None = None) -> Self:
@@ -122,6 +127,7 @@ class Database:
             read_only=read_only,
             deadline=deadline,
             transactions=settings.transaction_connections,
+            prepares=settings.prepared_statements,
         )
 
     @asynccontextmanager

@@ -18,6 +18,9 @@ UNKNOWN_STATES = ("08", "40003")
 AGAIN_STATES = ("40001", "40P01", "55P03")
 """Serialization failure, deadlock, lock not available: a retry may succeed."""
 
+LOST_STATES = ("26000", "42P05")
+"""A prepared statement does not exist, or exists already: the session is not the one that prepared it."""
+
 SQLITE_AGAIN = ("database is locked", "database table is locked")
 SQLITE_AWAY = ("disk", "unable to open", "readonly database")
 
@@ -50,7 +53,12 @@ def is_transient(error: BaseException) -> bool:
     """Return True if the transaction lost against another one and a retry may succeed."""
     original = _original(error)
     state = _sqlstate(original)
-    return state in AGAIN_STATES if state else any(sign in str(original) for sign in SQLITE_AGAIN)
+    return state in AGAIN_STATES + LOST_STATES if state else any(sign in str(original) for sign in SQLITE_AGAIN)
+
+
+def lost_prepared(error: BaseException) -> bool:
+    """Return True if the session does not have the prepared statements of its connection; nothing was executed."""
+    return _sqlstate(_original(error)) in LOST_STATES
 
 
 def is_answered(error: BaseException | None) -> bool:

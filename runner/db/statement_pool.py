@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine
+from runner.db.dialects import Dialect
+from runner.db.errors import lost_prepared
 
 MOST = 6
 """Maximum number of connections for single statements. The engine keeps the others for transactions."""
@@ -34,12 +36,16 @@ class StatementPool:
 
     Args:
         engine: with the execution options of a single statement.
-        commits: True if statements need BEGIN and COMMIT; False if each commits by itself.
+        dialect: the dialect of the database.
+        prepares: True to prepare the statements where the session allows it.
     """
 
-    def __init__(self, engine: AsyncCoreEngine, commits: bool) -> None:
+    def __init__(self, engine: AsyncCoreEngine, dialect: Dialect, *, prepares: bool) -> None:
         self._engine = engine
-        self._commits = commits
+        self._dialect = dialect
+        self._commits = not dialect.isolates_rows
+        """True if statements need BEGIN and COMMIT; False if each commits by itself."""
+        self._prepares = prepares
         self._idle: list[PooledConnection] = []
         self._limit = asyncio.Semaphore(MOST)
         self._closed = False
@@ -60,7 +66,10 @@ class StatementPool:
                 yield pooled
                 if begins:
                     await pooled.driver.commit()
-            except BaseException:
+            except BaseException as error:
+                if lost_prepared(error):  # a pooler that passed for a server
+                    self._prepares = False
+                    await self._close_idle()
                 await self._discard(pooled)
                 raise
             if self._closed:
@@ -91,6 +100,8 @@ class StatementPool:
             driver: Any = raw.driver_connection
             if self._commits and raw.info.pop("query_only", False):
                 await driver.execute("PRAGMA query_only = OFF")  # set by an earlier reader
+            if self._prepares:
+                self._prepares = await self._dialect.keep_plans(driver)
         except BaseException:
             await connection.close()
             raise

@@ -150,6 +150,9 @@ class Settings(BaseModel):
         default=timedelta(milliseconds=5), description="maximum time that an outcome waits for others"
     )
     notify: bool = Field(default=True, description="PostgreSQL: a submit wakes runners")
+    prepared_statements: bool = Field(
+        default=True, description="PostgreSQL: prepare frequent statements; never behind a pooler, which is recognized"
+    )
     coalesce: bool = Field(default=False, description="concurrent single submits of a process share commits")
     sqlite_poll_interval: Period = Field(
         default=timedelta(milliseconds=50),

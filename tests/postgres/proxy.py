@@ -1,7 +1,11 @@
-"""A TCP proxy in front of PostgreSQL that swallows answers: the server has committed, and the client does not learn."""
+"""A TCP proxy in front of PostgreSQL that swallows answers: the server has committed, and the client does not learn.
+
+It can announce connections as poolers do, which the client then takes for one.
+"""
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,6 +13,12 @@ import sqlalchemy as sa
 
 READY = b"Z\x00\x00\x00\x05"
 """The start of ReadyForQuery, the last message of an answer; a byte for the state follows."""
+
+KEY = b"K\x00\x00\x00\x0c"
+"""The start of BackendKeyData; the number of the process follows in four bytes."""
+
+PREPARED = re.compile(rb"_pg3_\d+")
+"""Names of the driver's prepared statements."""
 
 BLOCK = 65_536
 
@@ -18,9 +28,11 @@ class Proxy:
 
     Args:
         target: URL of the database behind it.
+        pools: announce processes of its own, as poolers do.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, pools: bool = False) -> None:
+        self._pools = pools
         self._target = sa.make_url(target)
         self._sign = b""
         self._times = 0
@@ -78,7 +90,7 @@ class Proxy:
 
     async def _forward(self, connection: "_Connection") -> None:
         while data := await connection.client.read(BLOCK):
-            if self._times and self._sign in data:
+            if self._times and self._sign in connection.statement(data):
                 self._times -= 1
                 connection.swallows = True
             connection.to_server.write(data)
@@ -87,6 +99,9 @@ class Proxy:
     async def _answer(self, connection: "_Connection") -> None:
         swallowed = b""
         while data := await connection.server.read(BLOCK):
+            if self._pools and (key := data.find(KEY)) >= 0:
+                process = key + len(KEY)
+                data = data[:process] + bytes(4) + data[process + 4 :]
             if connection.swallows:
                 swallowed += data
                 if swallowed[-len(READY) - 1 : -1] == READY:
@@ -109,3 +124,14 @@ class _Connection:
     ) -> None:
         self.client, self.to_client, self.server, self.to_server = client, to_client, server, to_server
         self.swallows = False
+        self._prepared: dict[bytes, bytes] = {}
+
+    def statement(self, data: bytes) -> bytes:
+        """Return the text of the statement that a message executes."""
+        name = PREPARED.search(data)
+        if name is None:
+            return data
+        if data.startswith(b"P"):
+            self._prepared[name[0]] = data
+            return b""
+        return self._prepared[name[0]]

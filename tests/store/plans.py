@@ -1,6 +1,7 @@
 """The execution of a verb's statements: indexes, full scans, and the number of rows and pages."""
 
 import json
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -8,13 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import sqlalchemy as sa
-from psycopg import AsyncCursor
+from psycopg import AsyncClientCursor, AsyncCursor
+from psycopg._queries import PostgresQuery
+from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 
 from runner.db.database import Database
 
 EXPLAIN = "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "
 STEPS = 10
+PARAMETER = re.compile(r"%\((\w+)\)")
 
 
 @dataclass
@@ -50,7 +54,10 @@ def watch(database: Database) -> Watch:
 
 
 class WatchedPostgreSQL:
-    """Explains every statement on its own connection, with its own parameters, just before it is executed."""
+    """Explains every statement on its own connection, with its own parameters, just before it is executed.
+
+    On a connection that prepares, this is the plan of the prepared statement, which is the same for all parameters.
+    """
 
     def __init__(self, database: Database) -> None:
         self._seen: Seen | None = None
@@ -92,12 +99,27 @@ async def _explained(connection: Any, query: Any, params: Any) -> dict[str, Any]
     before, after = ("BEGIN", "ROLLBACK") if idle else ("SAVEPOINT explained", "ROLLBACK TO explained")
     async with AsyncCursor(connection) as cursor:
         await cursor.execute(before)
-        await cursor.execute(EXPLAIN + query, params)
+        if connection.prepare_threshold is None:
+            await cursor.execute(EXPLAIN + query, params)
+        else:
+            await cursor.execute(EXPLAIN + await _prepared(connection, cursor, query, params), prepare=False)
         answer = await cursor.fetchone()
+        if connection.prepare_threshold is not None:
+            await cursor.execute("DEALLOCATE explained", prepare=False)
         await cursor.execute(after)
     assert answer is not None
     plan: dict[str, Any] = json.loads(answer[0])[0]["Plan"]
     return plan
+
+
+async def _prepared(connection: Any, cursor: AsyncCursor[Any], query: str, params: Any) -> str:
+    """Prepare a statement, and return the command that executes it."""
+    text = PostgresQuery(Transformer(connection))
+    text.convert(query, params)
+    names = dict.fromkeys(PARAMETER.findall(query)) if isinstance(params, dict) else range(len(params or ()))
+    literals = [AsyncClientCursor(connection).mogrify("%s", [params[name]]) for name in names]
+    await cursor.execute(b"PREPARE explained AS " + text.query, prepare=False)
+    return f"EXECUTE explained({', '.join(literals)})" if literals else "EXECUTE explained"
 
 
 def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,6 @@ large once, which PostgreSQL believes to have one row left.
 import sqlite3
 from collections.abc import AsyncIterator
 from datetime import UTC
-from typing import Any
 
 import psycopg
 import pytest
@@ -234,17 +233,6 @@ async def test_an_old_snapshot_does_not_slow_claims_down(watched: tuple[Database
             assert len(await runner.claim_on(100)) == 100
     assert last.rows <= 1.2 * first.rows + 10
     assert last.pages <= 1.5 * first.pages + 50
-
-
-@on_postgresql
-async def test_no_statement_is_left_to_a_generic_plan(database: Database) -> None:
-    await _worn_in(database)
-    async with database.writing() as tx:
-        assert await _prepared(tx) == 0
-
-
-async def _prepared(tx: Any) -> Any:
-    return await tx.scalar(sa.text("SELECT count(*) FROM pg_prepared_statements"))
 
 
 async def wait_for_others(database: Database, rows: int) -> None:

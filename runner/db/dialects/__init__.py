@@ -108,6 +108,14 @@ class Dialect(Protocol):
         """Execute a statement on the driver's own connection, and return its rows as tuples."""
         ...
 
+    async def keep_plans(self, connection: Any) -> bool:
+        """Let the driver's connection prepare its frequent statements, if its session belongs to it alone.
+
+        Returns:
+            False if the connection stays as it is: behind a pooler, or on a database that needs no preparation.
+        """
+        ...
+
     def along_indexes(self) -> sa.Executable | None:
         """Return a statement that makes the planner keep to an index walk; None if not needed."""
         ...

@@ -13,6 +13,26 @@ from runner.db.schema import Tables
 from runner.db.schema.partitions import full_name
 from runner.db.types import EARLIEST, LATEST, NO_JOIN, ctid
 
+PREPARE_AFTER = 5
+"""Executions of a statement on a connection before it is prepared: a short command prepares nothing."""
+
+SESSION = {
+    "plan_cache_mode": "force_generic_plan",
+    # A generic plan stays when its table grows. Made for an empty table, it would read the whole table for ever.
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    # The costs of the disabled scans would trigger a compilation.
+    "jit": "off",
+}
+
+KEEP_PLANS = "SELECT {} WHERE pg_backend_pid() = %s".format(
+    ", ".join(f"set_config('{name}', '{value}', false)" for name, value in SESSION.items())
+)
+"""Sets the session, if the process that answers is the one that the connection announced at its start.
+
+A pooler announces a number of its own, because it passes each transaction to another process. Without a row the
+statement sets nothing."""
+
 
 class PostgreSQL:
     """PostgreSQL 13 and newer, over psycopg 3."""
@@ -111,6 +131,13 @@ class PostgreSQL:
         rows: list[Any] = await cursor.fetchall() if cursor.description else []
         await cursor.close()
         return rows
+
+    async def keep_plans(self, connection: Any) -> bool:
+        """Prepare statements from their sixth execution, with one plan for all parameters."""
+        cursor = await connection.execute(KEEP_PLANS, (connection.info.backend_pid,))
+        if direct := bool(await cursor.fetchall()):
+            connection.prepare_threshold = PREPARE_AFTER
+        return direct
 
     def along_indexes(self) -> sa.Executable | None:
         """Disable bitmap and sequential scans until the transaction ends: they have no order.

@@ -99,6 +99,10 @@ class SQLite:
         """Use a single call to the connection's thread: each call costs as much as a small statement."""
         return list(await connection.execute_fetchall(sql, arguments))
 
+    async def keep_plans(self, connection: Any) -> bool:  # noqa: ARG002 - the other database needs it
+        """Not needed: the driver keeps the statements that it compiled."""
+        return False
+
     def along_indexes(self) -> sa.Executable | None:
         """Not needed: SQLite uses the index with the right order."""
         return None
