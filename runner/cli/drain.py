@@ -40,12 +40,13 @@ async def drain(
         return await _ask(database, "drain", runner, RunnerCommand(drain=True), reason, dry_run=dry_run, json=json)
 
 
-async def resize(
+async def resize(  # noqa: PLR0913 - one argument per option
     runner: RunnerId,
     /,
     *,
     concurrency: int | None = None,
     threads: int | None = None,
+    processes: int | None = None,
     dry_run: bool = False,
     sql: bool = False,
     reason: str | None = None,
@@ -58,16 +59,17 @@ async def resize(
         runner: Id of the runner; see runner runners.
         concurrency: Number of async handlers to run in parallel.
         threads: Number of plain functions to run in parallel.
+        processes: Number of process handlers to run in parallel.
         dry_run: Only show the request.
         sql: Only print equivalent SQL for psql or sqlite3.
         reason: The reason; recorded with the change.
         json: Print one JSON document.
         connection: The database.
     """
-    if concurrency is None and threads is None:
-        raise InvalidInput(why="set --concurrency, --threads or both: --concurrency 50 --threads 4")
+    if concurrency is None and threads is None and processes is None:
+        raise InvalidInput(why="set --concurrency, --threads or --processes: --concurrency 50 --threads 4")
     async with open_database(connection.settings()) as database:
-        command = RunnerCommand(concurrency=concurrency, threads=threads)
+        command = RunnerCommand(concurrency=concurrency, threads=threads, processes=processes)
         if sql:
             return await _print_script(database, runner, command, reason)
         return await _ask(database, "resize", runner, command, reason, dry_run=dry_run, json=json)

@@ -36,6 +36,7 @@ class RunnerOptions:
     claim_batch_size: Annotated[int | None, _described("claim_batch_size")] = None
     concurrency: Annotated[int | None, _described("concurrency")] = None
     threads: Annotated[int | None, _described("threads")] = None
+    processes: Annotated[int | None, _described("processes")] = None
     prefetch: Annotated[int | None, _described("prefetch")] = None
     claim_order: Annotated[str | None, _described("claim_order", "--order")] = None
     lease_timeout: Annotated[str | None, _described("lease_timeout")] = None

@@ -7,6 +7,8 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.handle import TaskHandle
 from runner.client.submission import Call, Submission, task_handle, task_handles
@@ -16,7 +18,7 @@ from runner.handlers.dependencies import Parent
 from runner.handlers.derived import Bucket, Tenant
 from runner.handlers.options import convert
 from runner.handlers.order import OrderKey
-from runner.handlers.registry import REGISTRY, Handler, OnError, Options
+from runner.handlers.registry import REGISTRY, ExecutorKind, Handler, OnError, Options
 from runner.handlers.rules import NO_RULES, Rules
 from runner.handlers.unique import Duplicate, UniqueKey
 from runner.model.duration import parse_duration
@@ -243,6 +245,8 @@ def handler(  # noqa: PLR0913 - one argument per task option
     limit_per_tenant: int | None = None,
     limit_per_runner: int | None = None,
     rate: str | None = None,
+    executor: ExecutorKind | None = None,
+    memory_limit: str | int | None = None,
 ) -> _Decorator:
     """Register a function as a handler.
 
@@ -267,6 +271,9 @@ def handler(  # noqa: PLR0913 - one argument per task option
         limit_per_tenant: the same for each tenant.
         limit_per_runner: maximum number of its tasks in one runner, which leaves the other slots to other handlers.
         rate: maximum rate of starts over all runners, such as 5/s or 100/min; an operator can change it.
+        executor: "process" runs the function in a process of its own, which can be killed and uses another processor;
+            None runs an async function on the event loop ("async") and a plain one in a thread ("thread").
+        memory_limit: maximum private memory of its process: text ("512m") or bytes; Linux only.
 
     Returns:
         A decorator for an async function, or for a plain function, which runs in a thread.
@@ -274,7 +281,7 @@ def handler(  # noqa: PLR0913 - one argument per task option
     Raises:
         InvalidRetryPlan: `retry` is not a retry plan.
         InvalidTask: `unique` or `on_duplicate` is not valid.
-        InvalidHandler: the name is missing, or a limit is not valid.
+        InvalidHandler: the name is missing, or a limit or the executor is not valid.
         DuplicateHandler: another handler has this name.
 
     Example:
@@ -302,6 +309,8 @@ def _defaults(given: Mapping[str, Any]) -> Options:
         rules=Rules.read(*(given[name] for name in rules)),
         limits=_limits(given["name"], shared, given["limit_per_runner"]),
         limit_per_runner=given["limit_per_runner"],
+        executor=given["executor"],
+        memory_limit=_bytes(given["name"], given["memory_limit"]),
     )
 
 
@@ -315,6 +324,16 @@ def _limits(name: str, shared: tuple[int | None, int | None, str | None], per_ru
         return read_limits(*shared)
     except InvalidEdit as error:
         raise InvalidHandler(name=name, why=str(error)) from None
+
+
+def _bytes(name: str, limit: str | int | None) -> int | None:
+    if limit is None:
+        return None
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(limit))
+    except ValidationError:
+        why = f'memory_limit is {limit!r}: use a number of bytes, or text such as "512m" or "2g"'
+        raise InvalidHandler(name=name, why=why) from None
 
 
 NO_TIMEOUT = "none"

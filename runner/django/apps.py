@@ -37,7 +37,7 @@ class TasktuiConfig(AppConfig):
         """Connect this package to the project. No database is opened."""
         use_application(django_settings)
         use_client(DjangoClient)
-        REGISTRY.wrap(between_connections)
+        REGISTRY.wrap(between_connections, prepare="django:setup")
         pre_migrate.connect(self.before_migrate, sender=self)
         post_migrate.connect(self.after_flush, sender=self)
         checks.register(check_settings)

@@ -10,7 +10,7 @@ from runner.engine.slots import Running
 from runner.errors import TransactionUnavailable
 from runner.handlers.registry import Handler
 from runner.model.duration import format_duration
-from runner.model.outcome import Dead, Failure, HandlerOutcome, Outcome, Release, Retry, Snooze
+from runner.model.outcome import Dead, Failure, HandlerOutcome, Interrupted, Outcome, Release, Retry, Snooze
 
 log = logging.getLogger("runner.task")
 
@@ -21,6 +21,18 @@ def timed_out(running: Running, limit: float | None) -> Retry | Release:
         return Release(f"timed out while waiting for a transaction: {running.waits_for}")
     allowed = format_duration(timedelta(seconds=limit or 0))
     return Retry(failure=Failure("Timeout", f"the task took longer than {allowed}"))
+
+
+def interrupted(running: Running, most: int | None) -> Interrupted | Release:
+    """Return the outcome of an attempt that its runner interrupted.
+
+    Args:
+        running: the task.
+        most: maximum number of interruptions without a new checkpoint; None for no limit.
+    """
+    if running.waits_for:
+        return Release("the runner stopped while the task waited for a transaction")
+    return Interrupted(most)
 
 
 def failed(running: Running, error: BaseException) -> Outcome:

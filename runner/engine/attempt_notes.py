@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import math
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -11,10 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from runner.db.database import Database
-from runner.engine.handler_result import json_text
+from runner.engine.handler_result import checkpoint_text
 from runner.engine.slots import Running
 from runner.errors import FencedOut, StoreError
-from runner.handlers.notes import InvalidCheckpoint, InvalidProgress
+from runner.handlers.notes import require_progress
 from runner.settings import Settings
 from runner.store.notes import Checkpoint, LogLine, Progress, last_checkpoint, save_checkpoint, write_notes
 from runner.text.redact import MASK, secrets
@@ -88,9 +87,7 @@ class AttemptNotes:
 
     def progress(self, done: float, total: float | None, unit: str) -> None:
         """Set the progress."""
-        for value in (done, total or 0):
-            if not math.isfinite(value) or value < 0:
-                raise InvalidProgress(done=done, total=total, why="numbers must be finite and not negative")
+        require_progress(done, total)
         now, task = time.monotonic(), self.running.task
         began, start = self._first = self._first or (now, float(done))
         rate = (done - start) / (now - began) if now - began > RATE_AFTER and done > start else None
@@ -118,11 +115,7 @@ class AttemptNotes:
         return asyncio.run_coroutine_threadsafe(work(), self._writer.loop)
 
     def _text(self, state: Any) -> str:
-        try:
-            return json_text(state, self._writer.limit, "checkpoint_limit")
-        except ValueError as error:
-            kind = type(state).__qualname__
-            raise InvalidCheckpoint(id=self.running.task.id, type=kind, why=str(error)) from None
+        return checkpoint_text(state, self._writer.limit, self.running.task.id)
 
     async def _store(self, text: str) -> None:
         task = self.running.task

@@ -252,7 +252,7 @@ class Claimer:
     async def _claim_round(self) -> int | None:
         """Claim once per turn and return the number of tasks; None if no due lane has a free slot."""
         counts: list[int | None] = []
-        for slots in (self._in_flight.on_loop, self._in_flight.in_threads):
+        for slots in self._in_flight.pools:
             room = min(slots.room(), self._batch)
             turns = [part for turn in self._limited.turns(slots) for part in turn.divided(self._shares, room)]
             counts += [await self._claim_turn(slots, turn) for turn in turns]
@@ -300,7 +300,7 @@ class Claimer:
 
     def _suspect_room(self) -> int:
         """The smallest number of free slots among the pools that have one, at most the batch size."""
-        pools = [slots for slots in (self._in_flight.on_loop, self._in_flight.in_threads) if slots.free]
+        pools = [slots for slots in self._in_flight.pools if slots.free]
         return min([self._batch, *(slots.size - slots.in_use for slots in pools)])
 
     @contextlib.contextmanager

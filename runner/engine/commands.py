@@ -42,13 +42,13 @@ class CommandReceiver:
             log.info("draining: requested by an operator")
             self._drain()
             return
-        self._worker.resize(command.concurrency, command.threads)
+        self._worker.resize(command.concurrency, command.threads, command.processes)
         in_flight = self._worker.in_flight
-        capacity, threads = in_flight.capacity, in_flight.in_threads.size
+        sizes = in_flight.capacity, in_flight.in_threads.size, in_flight.in_processes.size
         try:
-            await self._lease.acknowledge(text, capacity, threads)
+            await self._lease.acknowledge(text, *sizes)
         except StoreError as error:  # the next heartbeat returns the command again
             log.warning("could not acknowledge a runner command: %s", error)
         else:
-            log.info("resized by an operator: %s, capacity %d", command, capacity)
+            log.info("resized by an operator: %s, capacity %d", command, in_flight.capacity)
         self._scan()

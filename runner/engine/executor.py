@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import contextvars
-import inspect
 import logging
 import threading
 import time
@@ -13,20 +12,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import inf
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from runner.engine.attempt_failure import failed, failure_of, timed_out
-from runner.engine.attempt_notes import NotesWriter
-from runner.engine.handler_result import done, redact_error, redact_outcome
+from runner.engine.attempt_failure import failed, failure_of, interrupted, timed_out
+from runner.engine.handler_result import outcome_of, redact_error, redact_outcome
 from runner.engine.middleware import Middleware
 from runner.engine.slots import Running
-from runner.errors import InvalidPayload, StoreError
+from runner.errors import InvalidPayload, StoreError, TransactionInProcess
 from runner.handlers.batch import BatchResult, ParentResults
 from runner.handlers.context import Context, OwnTransaction
-from runner.handlers.notes import AttemptLogger, MemoryNotes
+from runner.handlers.notes import AttemptLogger, KeptNotes, MemoryNotes
 from runner.logs import CURRENT_TASK, TaskFields
-from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outcome, Release, Retry, Snooze
+from runner.model.outcome import Cancelled, Dead, Done, Failure, Outcome, Release, Retry
 from runner.settings import Settings
+
+if TYPE_CHECKING:
+    from runner.engine.process_attempt import ProcessAttempts
 
 log = logging.getLogger("runner.task")
 
@@ -62,7 +63,7 @@ class AttemptLimits:
 
 
 class Executor:
-    """Executes tasks: async handlers on the event loop, plain functions in threads.
+    """Executes tasks: async handlers on the event loop, plain functions in threads, process handlers in processes.
 
     Args:
         threads: maximum number of plain functions that run at the same time.
@@ -71,7 +72,8 @@ class Executor:
         parents: returns the reader of `ctx.batch.results()`; None without a database.
         resources: the open resources by name.
         middleware: runs around each handler.
-        notes: writes checkpoints, progress and logs; None without a database.
+        notes: begins the notes of an attempt: checkpoints, progress and logs; None without a database.
+        open_processes: makes the worker processes when the first task needs one; None runs process handlers here.
     """
 
     def __init__(
@@ -82,7 +84,8 @@ class Executor:
         parents: Callable[[int], ParentResults] | None = None,
         resources: Mapping[str, Any] = NO_RESOURCES,
         middleware: Middleware = NO_MIDDLEWARE,
-        notes: NotesWriter | None = None,
+        notes: "Callable[[Running], KeptNotes] | None" = None,
+        open_processes: "Callable[[], ProcessAttempts] | None" = None,
     ) -> None:
         self._pool = _threads(threads)
         self._limits = limits
@@ -91,6 +94,8 @@ class Executor:
         self._resources = resources
         self._middleware = middleware
         self._notes = notes
+        self._open_processes = open_processes
+        self._processes: ProcessAttempts | None = None
         self.stuck = 0
         """Threads that still run the function of an abandoned task."""
 
@@ -124,13 +129,15 @@ class Executor:
             release_slot()
             return Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize)))
         if self._notes is not None and (handler.context or self._middleware):
-            running.notes = self._notes.begin(running)
+            running.notes = self._notes(running)
             try:
                 if task.fence > 1:
                     await running.notes.load()
             except (StoreError, ValueError) as error:
                 release_slot()
                 return Release(f"its checkpoint could not be read: {error}")
+        if handler.in_process and self._open_processes is not None:
+            return await self._in_process(running, self._open_processes, release_slot)
         try:
             arguments = handler.bind(payload, lambda: self._context(running), self._resources)
         except InvalidPayload as error:
@@ -162,7 +169,7 @@ class Executor:
             return failed(running, error)
         finally:
             release_slot()
-        return self._outcome_of(running, result)
+        return outcome_of(running, result, self._limits.result)
 
     async def _in_thread(
         self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]
@@ -177,7 +184,7 @@ class Executor:
             await asyncio.wait([body], timeout=limit)
             outcome: Outcome = timed_out(running, limit)
         except asyncio.CancelledError:
-            outcome = Cancelled() if running.cancel_requested else self._interrupted(running)
+            outcome = Cancelled() if running.cancel_requested else interrupted(running, self._limits.interruptions)
             if running.cancel_requested:
                 with contextlib.suppress(asyncio.CancelledError):  # ctx.stop is set; the result of the function decides
                     await asyncio.wait([body], timeout=limit)
@@ -186,7 +193,16 @@ class Executor:
         result, error = body.result()
         if running.cancel_requested and (error is not None or result is None):
             return Cancelled()
-        return self._outcome_of(running, result) if error is None else failed(running, error)
+        return outcome_of(running, result, self._limits.result) if error is None else failed(running, error)
+
+    async def _in_process(
+        self, running: Running, open_processes: "Callable[[], ProcessAttempts]", release_slot: Callable[[], None]
+    ) -> Outcome:
+        self._processes = self._processes or open_processes()
+        try:
+            return await self._processes.execute(running, self._limit(running), lambda: self._context(running))
+        finally:
+            release_slot()
 
     def _begin(
         self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]
@@ -244,29 +260,13 @@ class Executor:
         log.warning("task %d (%s) does not end: abandoning its thread", running.task.id, running.handler.name)
         return outcome
 
-    def _outcome_of(self, running: Running, result: Any) -> Outcome:
-        if isinstance(result, (Retry, Dead, Snooze)):
-            return result
-        if inspect.iscoroutine(result):
-            result.close()
-            return Dead("the handler returned a coroutine: define the handler with async def")
-        outcome = done(result, self._limits.result)
-        if outcome.why:
-            log.warning("task %d (%s): %s", running.task.id, running.handler.name, outcome.why)
-        return outcome
-
     def _cancelled(self, running: Running, error: asyncio.CancelledError) -> Outcome:
         """Distinguish a cancellation by the runner from a CancelledError of the handler itself."""
         if running.cancel_requested:
             return Cancelled()
         job = asyncio.current_task()
-        interrupted = job is not None and job.cancelling() > 0
-        return self._interrupted(running) if interrupted else failed(running, error)
-
-    def _interrupted(self, running: Running) -> Interrupted | Release:
-        if running.waits_for:
-            return Release("the runner stopped while the task waited for a transaction")
-        return Interrupted(self._limits.interruptions)
+        by_runner = job is not None and job.cancelling() > 0
+        return interrupted(running, self._limits.interruptions) if by_runner else failed(running, error)
 
     def _start_clock(self, running: Running) -> float | None:
         limit = self._limit(running)
@@ -285,7 +285,11 @@ class Executor:
         deadline = None if limit is None else datetime.now(UTC) + timedelta(seconds=limit)
         notes = running.notes or MemoryNotes()
         extra = {"task": task.id, "handler": task.handler, "attempt": task.attempt}
-        open_tx = None if self._open_tx is None else partial(self._open_tx, running)
+        open_tx: Callable[[], OwnTransaction] | None = None
+        if running.handler.in_process:
+            open_tx = partial(_refuse_transaction, task.id)
+        elif self._open_tx is not None:
+            open_tx = partial(self._open_tx, running)
         return Context(
             task.id,
             task.key,
@@ -307,13 +311,19 @@ class Executor:
         old_pool, self._pool = self._pool, _threads(threads)
         old_pool.shutdown(wait=False)
 
-    def close(self) -> None:
-        """Start no more functions."""
+    async def close(self) -> None:
+        """Start no more functions, and end the processes."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._processes is not None:
+            await self._processes.close()
 
 
 def _threads(number: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(number, thread_name_prefix="runner-task")
+
+
+def _refuse_transaction(task_id: int) -> NoReturn:
+    raise TransactionInProcess(id=task_id)
 
 
 def _call(running: Running, arguments: dict[str, Any]) -> tuple[Any, BaseException | None]:

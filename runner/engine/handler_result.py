@@ -1,18 +1,26 @@
 """Handler results as JSON text that both databases accept."""
 
+import inspect
 import json
+import logging
 import os
 import re
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
+from runner.handlers.notes import InvalidCheckpoint
 from runner.handlers.signature import HIDDEN, require_faithful, require_shown
-from runner.model.outcome import RESULT_NOT_KEPT, Dead, Done, Failure, Outcome, Retry
+from runner.model.outcome import RESULT_NOT_KEPT, Dead, Done, Failure, Outcome, Retry, Snooze
 from runner.text.redact import MASK, secrets
+
+if TYPE_CHECKING:
+    from runner.engine.slots import Running
+
+log = logging.getLogger("runner.task")
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """The escape of the character NUL in JSON. After an escaped backslash, `u0000` is text."""
@@ -48,6 +56,25 @@ def done(result: Any, limit: int) -> Done:
         return _not_kept(str(error))
 
 
+def outcome_of(running: "Running", result: Any, limit: int) -> Outcome:
+    """Return the outcome of a handler that returned, which may have returned an outcome.
+
+    Args:
+        running: the task.
+        result: the return value of the handler.
+        limit: maximum size of a result in bytes.
+    """
+    if isinstance(result, (Retry, Dead, Snooze)):
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+        return Dead("the handler returned a coroutine: define the handler with async def")
+    outcome = done(result, limit)
+    if outcome.why:
+        log.warning("task %d (%s): %s", running.task.id, running.handler.name, outcome.why)
+    return outcome
+
+
 def json_text(value: Any, limit: int, setting: str) -> str:
     """Write a value as JSON text that both databases accept.
 
@@ -73,6 +100,23 @@ def json_text(value: Any, limit: int, setting: str) -> str:
     if len(text) * 4 > limit and (size := len(text.encode())) > limit:
         raise ValueError(f"{size:,} bytes exceed the {setting} of {limit:,}")
     return text
+
+
+def checkpoint_text(state: Any, limit: int, task_id: int) -> str:
+    """Write the state of a checkpoint as JSON text.
+
+    Args:
+        state: the state.
+        limit: maximum size of the text in bytes.
+        task_id: id of the task, for the message.
+
+    Raises:
+        InvalidCheckpoint: the state is not JSON or too large.
+    """
+    try:
+        return json_text(state, limit, "checkpoint_limit")
+    except ValueError as error:
+        raise InvalidCheckpoint(id=task_id, type=type(state).__qualname__, why=str(error)) from None
 
 
 def _hides(result: Any) -> bool:

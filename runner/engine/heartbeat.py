@@ -134,10 +134,10 @@ class Lease:
                 self.distrust()
             self._renewed = max(self._renewed, started)
 
-    async def acknowledge(self, command: str, capacity: int, threads: int) -> None:
+    async def acknowledge(self, command: str, capacity: int, threads: int, processes: int) -> None:
         """Store that a command was executed, with the new capacity."""
-        self.identity = self.identity._replace(capacity=capacity, threads=threads)
-        await self._database.write(acknowledge, self.id, command, capacity, threads)
+        self.identity = self.identity._replace(capacity=capacity, threads=threads, processes=processes)
+        await self._database.write(acknowledge, self.id, command, capacity, threads, processes)
 
     async def deregister(self) -> None:
         """Deregister. No tasks may be in flight."""
@@ -180,11 +180,13 @@ class BlockingRenewal:
 
 def identity(handlers: Mapping[str, Handler], queues: Iterable[str], in_flight: InFlight) -> Identity:
     """Return the identity of a runner in this process."""
-    threaded = [name for name, handler in handlers.items() if not handler.is_async]
+    in_processes = sorted(name for name, handler in handlers.items() if handler.in_process)
+    threaded = [name for name, handler in handlers.items() if not handler.is_async and not handler.in_process]
     names, queue_names, threads = sorted(handlers), sorted(queues), in_flight.in_threads.size
     limits = {name: handler.defaults.limits for name, handler in handlers.items() if handler.defaults.limits}
     made = Identity(socket.gethostname(), os.getpid(), release(), names, in_flight.capacity, queue_names, threads)
-    return made._replace(threaded=sorted(threaded), limits=limits)
+    processes = in_flight.in_processes.size
+    return made._replace(threaded=sorted(threaded), processes=processes, in_processes=in_processes, limits=limits)
 
 
 def release() -> str:

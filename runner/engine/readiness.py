@@ -46,7 +46,7 @@ class Readiness:
         for handler in handlers.values():
             if "" in handler.resources.values():
                 handler.require()
-        names = {name for handler in handlers.values() for name in handler.resources.values()} | life_cycle.needs()
+        names = {name for handler in handlers.values() for name in _needs(handler)} | life_cycle.needs()
         self.resources = OpenResources(sorted(names), replacements)
         self.hooks = Hooks(life_cycle, self.resources.values)
         self.middleware = Middleware(life_cycle.of("around_execute"), self.resources.values)
@@ -134,6 +134,9 @@ class Readiness:
 
     def _update(self) -> None:
         ready = self.resources.values.keys()
-        self.claimable |= {
-            name: handler for name, handler in self._handlers.items() if ready >= set(handler.resources.values())
-        }
+        self.claimable |= {name: handler for name, handler in self._handlers.items() if ready >= _needs(handler)}
+
+
+def _needs(handler: Handler) -> set[str]:
+    """The resources of a handler in this process. A worker process opens its own."""
+    return set() if handler.in_process else set(handler.resources.values())

@@ -84,6 +84,7 @@ class Engine:
             on_release=lambda: self.claimer.expect_release(),  # noqa: PLW0108 - created below
             on_final=lambda task: self.dependency_resolver.add(task),  # noqa: PLW0108 - created below
             readiness=self.readiness,
+            processes=settings.processes if any(handler.in_process for handler in handlers.values()) else 0,
         )
         self.dependency_resolver = DependencyResolver(
             self.database, settings.notify, self.metrics.verbs, self._on_submit
@@ -172,7 +173,7 @@ class Engine:
         finally:
             self.tried.set()
             self.watchdog.stop()
-            self.worker.executor.close()
+            await self.worker.executor.close()
             await self.database.dispose()
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from runner.handlers.notes import KeptNotes
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed
 from runner.policy.polling import LookAhead
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     import asyncio
     import threading
 
-    from runner.engine.attempt_notes import AttemptNotes
+    from runner.engine.process_pool import WorkerProcess
 
 
 Claim = tuple[int, int]
@@ -45,6 +46,7 @@ class Running:
         "job",
         "notes",
         "prefetched",
+        "process",
         "received_at",
         "settled",
         "slot_released",
@@ -76,11 +78,13 @@ class Running:
         self.body: asyncio.Future[Any] | None = None
         """A plain function in its thread; the slot is released when it ends."""
         self.job: asyncio.Task[None] | None = None
-        self.notes: AttemptNotes | None = None
+        self.notes: KeptNotes | None = None
         """Checkpoints, progress and log, if the handler has a Context."""
         self.stop: threading.Event | None = None
         self.thread = 0
         """Ident of the thread that runs a plain function."""
+        self.process: WorkerProcess | None = None
+        """The process that runs a process handler."""
 
     @property
     def expired(self) -> bool:
@@ -156,11 +160,18 @@ class InFlight:
         async_slots: number of slots for async handlers, on the event loop.
         thread_slots: number of slots for plain functions, in threads.
         ahead: maximum number of prefetched tasks per pool.
+        process_slots: number of slots for process handlers; 0 if the runner has none.
     """
 
-    def __init__(self, async_slots: int, thread_slots: int, ahead: int) -> None:
+    def __init__(self, async_slots: int, thread_slots: int, ahead: int, process_slots: int = 0) -> None:
         self.on_loop = Slots("async", async_slots, look_ahead=LookAhead(most=ahead))
         self.in_threads = Slots("threads", thread_slots, look_ahead=LookAhead(most=ahead))
+        self.in_processes = Slots("processes", process_slots, look_ahead=LookAhead(most=ahead))
+        self.pools: tuple[Slots, ...] = (
+            self.on_loop,
+            self.in_threads,
+            *((self.in_processes,) if process_slots else ()),
+        )
         self.tasks: dict[int, Running] = {}
         self.claims: set[Claim] = set()
         """The unsettled claims, including snoozed duplicates, which are not in `tasks`."""
@@ -170,6 +181,8 @@ class InFlight:
 
     def slots_of(self, handler: Handler) -> Slots:
         """Return the pool of a handler."""
+        if handler.in_process:
+            return self.in_processes
         return self.on_loop if handler.is_async else self.in_threads
 
     def add(self, task: Claimed, handler: Handler, prefetched: bool = False) -> Running | None:
@@ -206,7 +219,7 @@ class InFlight:
 
     def abandoned(self) -> list[Running]:
         """Return the tasks whose job has ended, or never started, without an outcome."""
-        waiting = {*self.on_loop.waiting, *self.in_threads.waiting}
+        waiting = {running for slots in self.pools for running in slots.waiting}
         return [
             running
             for running in self.tasks.values()
@@ -223,21 +236,23 @@ class InFlight:
 
     def unstarted(self, before: float = inf) -> list[Running]:
         """Remove and return the tasks that have waited for a slot since before a time in monotonic seconds."""
-        return [running for slots in (self.on_loop, self.in_threads) for running in slots.expire(before)]
+        return [running for slots in self.pools for running in slots.expire(before)]
 
     def started(self) -> list[Running]:
         """Return the tasks whose body is running."""
         return [running for running in self.tasks.values() if running.job is not None and not running.job.done()]
 
-    def resize(self, async_slots: int | None, thread_slots: int | None) -> None:
+    def resize(self, async_slots: int | None, thread_slots: int | None, process_slots: int | None = None) -> None:
         """Change the number of slots. Tasks in surplus slots finish normally."""
         self.on_loop.size = async_slots or self.on_loop.size
         self.in_threads.size = thread_slots or self.in_threads.size
+        if self.in_processes in self.pools:
+            self.in_processes.size = process_slots or self.in_processes.size
 
     @property
     def capacity(self) -> int:
         """The maximum number of tasks that run at the same time."""
-        return self.on_loop.size + self.in_threads.size
+        return sum(slots.size for slots in self.pools)
 
     def suspects(self) -> list[Suspect]:
         """Return the tasks that may have killed their last runner."""

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.db.database import Database
 from runner.engine.attempt_failure import failure_of
@@ -32,6 +32,9 @@ from runner.store.settle import Settled, Settlement
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 
+if TYPE_CHECKING:
+    from runner.engine.process_attempt import ProcessAttempts
+
 log = logging.getLogger("runner")
 outcome_log = logging.getLogger("runner.outcome")
 """The failed attempts and the deaths."""
@@ -54,6 +57,7 @@ class Worker:
         on_release: called when released tasks wait in the table again.
         on_final: called with each task that reached a final state.
         readiness: the resources, the middleware and the hooks.
+        processes: number of worker processes; 0 if no handler needs one.
     """
 
     def __init__(
@@ -65,8 +69,10 @@ class Worker:
         on_release: Callable[[], None],
         on_final: Callable[[FinishedParent], None],
         readiness: Readiness,
+        processes: int = 0,
     ) -> None:
-        self._hooks = readiness.hooks
+        self._settings = settings
+        self._hooks, self._middleware = readiness.hooks, readiness.middleware
         self._database = database
         self.on_settled: Callable[[Claimed], None] = _ignore
         """Called with each task of which the outcome is written, before `on_room`; the runner sets it."""
@@ -79,7 +85,7 @@ class Worker:
         self._context = contextvars.copy_context()
         """The context of the runner: a task that starts when another ends must not inherit the context of that task."""
         self.metrics = Metrics()
-        self.in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch)
+        self.in_flight = InFlight(settings.concurrency, settings.threads, settings.prefetch, processes)
         limits = AttemptLimits.of(settings)
         self._done = partial(done, limit=limits.result)
         self.notes = NotesWriter(database, settings, lambda: self.buffer.runner_id)
@@ -90,7 +96,8 @@ class Worker:
             self._parent_results,
             readiness.resources.values,
             readiness.middleware,
-            self.notes,
+            self.notes.begin,
+            self._open_processes,
         )
         linger = settings.settle_interval.total_seconds()
         self._starts = Starts(database, lambda: self.buffer.runner_id)
@@ -108,13 +115,13 @@ class Worker:
             self._starting = False
 
     def start_waiting(self) -> None:
-        """Start the waiting tasks of both pools, as far as slots are free."""
-        for slots in (self.in_flight.on_loop, self.in_flight.in_threads):
+        """Start the waiting tasks of all pools, as far as slots are free."""
+        for slots in self.in_flight.pools:
             self.start(slots)
 
-    def resize(self, slots: int | None, threads: int | None) -> None:
+    def resize(self, slots: int | None, threads: int | None, processes: int | None) -> None:
         """Change the number of slots and start waiting tasks; None keeps the current number."""
-        self.in_flight.resize(slots, threads)
+        self.in_flight.resize(slots, threads, processes)
         if threads is not None:
             self.executor.resize(threads)
         self.start_waiting()
@@ -223,6 +230,11 @@ class Worker:
 
     def _parent_results(self, task_id: int) -> StoredParentResults:
         return StoredParentResults(self._database, task_id, asyncio.get_running_loop())
+
+    def _open_processes(self) -> "ProcessAttempts":
+        from runner.engine.process_attempt import ProcessAttempts  # most runners have no process handlers
+
+        return ProcessAttempts(self._settings, self._parent_results, self._middleware)
 
     def _finish_in_tx(self, running: Running, outcome: Outcome, took: float) -> None:
         """Remove a task that its handler completed in its own transaction; a later failure changes nothing."""

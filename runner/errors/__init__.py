@@ -294,6 +294,13 @@ class NoTransaction(StoreError):
     """Task {id} is not executed by a runner, so ctx.transaction() is not available."""
 
 
+class TransactionInProcess(StoreError):
+    """
+    Task {id} runs in a process of its own, where ctx.transaction() is not available. Open a transaction of your own,
+    or remove executor="process" from the handler.
+    """
+
+
 class NoRunner(StoreError):
     """No runner executes this task, so {call} is not available."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
@@ -16,6 +17,17 @@ class InvalidCheckpoint(InvalidInput):
 
 class InvalidProgress(InvalidInput):
     """Progress of {done!r} of {total!r} is not valid: {why}."""
+
+
+def require_progress(done: float, total: float | None) -> None:
+    """Refuse a progress that is not a number.
+
+    Raises:
+        InvalidProgress: a number is negative or not finite.
+    """
+    for value in (done, total or 0):
+        if not math.isfinite(value) or value < 0:
+            raise InvalidProgress(done=done, total=total, why="numbers must be finite and not negative")
 
 
 class Notes(Protocol):
@@ -41,6 +53,20 @@ class Notes(Protocol):
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Future[None]:
         """Run a coroutine function on the runner's loop, from a thread."""
+        ...
+
+
+class KeptNotes(Notes, Protocol):
+    """Notes of which a runner stores the last state when the attempt ends."""
+
+    unsaved: str | None
+
+    async def load(self) -> None:
+        """Read the last checkpoint."""
+        ...
+
+    async def save_kept(self) -> None:
+        """Store the kept state."""
         ...
 
 

@@ -37,6 +37,12 @@ OnError: TypeAlias = (
 
 The function returns an outcome, or None to retry."""
 
+ExecutorKind: TypeAlias = Literal["async", "thread", "process"]
+"""Where the function of a handler runs: on the event loop, in a thread, or in a process."""
+
+LEAST_MEMORY = 64 * 1000 * 1000
+"""The smallest memory limit in bytes: less than this is too little for Python and the libraries of a runner."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -53,6 +59,8 @@ class Options:
         rules: values derived from a call's arguments, such as its unique key and bucket.
         limits: its limits over all runners, by column of the registry of handlers.
         limit_per_runner: maximum number of its tasks in one runner; None for its slots.
+        executor: where the function runs; None for the event loop (async functions) or a thread (plain functions).
+        memory_limit: maximum number of bytes of private memory of its process; None for no limit.
     """
 
     queue: str | None = None
@@ -65,6 +73,8 @@ class Options:
     rules: Rules = NO_RULES
     limits: Mapping[str, Any] = field(default_factory=dict)
     limit_per_runner: int | None = None
+    executor: ExecutorKind | None = None
+    memory_limit: int | None = None
 
     def at_submit(self) -> dict[str, Any]:
         """The defaults that a submit writes into the row; a claim takes the others."""
@@ -98,6 +108,9 @@ class Handler:
         _check_defaults(name, defaults or Options())
         self.defaults = defaults or Options()
         self.is_async = inspect.iscoroutinefunction(function)
+        _check_executor(name, self.is_async, self.defaults)
+        self.in_process = self.defaults.executor == "process"
+        """True if it runs in a worker process."""
         self.context = _context_parameter(function)
         self._read_signature()
         self.result_type = Returned(function)
@@ -142,6 +155,10 @@ class Handler:
             why = f"its parameter {missing[0]} is injected, but no @resource has its type or name"
             raise InvalidHandler(name=self.name, why=why)
         self.signature.require_types()
+        if self.in_process and (self.function.__module__ == "__main__" or "<locals>" in self.function.__qualname__):
+            why = 'executor="process" needs a function that a new process can import: define it in a module, not in '
+            where = "the program that starts" if self.function.__module__ == "__main__" else "a function"
+            raise InvalidHandler(name=self.name, why=f"{why}{where}")
 
     def bind(self, payload: str, context: Callable[[], Context], resources: Mapping[str, Any] = {}) -> dict[str, Any]:
         """Return the keyword arguments for the function.
@@ -188,6 +205,24 @@ def _check_defaults(name: str, options: Options) -> None:
                 raise InvalidHandler(name=name, why=f"{option.name} is {value!r}: {error.fields['why']}") from None
 
 
+def _check_executor(name: str, is_async: bool, options: Options) -> None:
+    """Reject an executor that the function cannot use."""
+    executor, limit = options.executor, options.memory_limit
+    why = None
+    if executor not in (None, "async", "thread", "process"):
+        why = f'executor is {executor!r}: use "async", "thread" or "process"'
+    elif executor == "async" and not is_async:
+        why = 'executor="async" needs an async function: define it with async def'
+    elif executor == "thread" and is_async:
+        why = 'executor="thread" needs a plain function: define it without async'
+    elif limit is not None and executor != "process":
+        why = 'memory_limit needs executor="process": threads and coroutines share the memory of the runner'
+    elif limit is not None and limit < LEAST_MEMORY:
+        why = f"memory_limit is {limit:,} bytes: Python alone needs {LEAST_MEMORY:,}"
+    if why is not None:
+        raise InvalidHandler(name=name, why=why)
+
+
 def _context_parameter(function: Callable[..., Any]) -> str | None:
     for item in inspect.signature(function).parameters.values():
         if item.annotation is Context or item.annotation in ("Context", "runner.Context"):
@@ -203,14 +238,17 @@ class Registry(Mapping[str, Handler]):
     def __init__(self) -> None:
         self._handlers: dict[str, Handler] = {}
         self._wrap: Callable[[Handler], Callable[..., Any]] | None = None
+        self.prepare: str | None = None
+        """The function that loads the framework in a worker process, as module:function."""
 
-    def wrap(self, wrapper: Callable[[Handler], Callable[..., Any]] | None) -> None:
+    def wrap(self, wrapper: Callable[[Handler], Callable[..., Any]] | None, prepare: str | None = None) -> None:
         """Let an application framework wrap the function of each handler, registered before or after this call.
 
         Args:
             wrapper: returns the function that a runner calls in the place of the handler's own; None for none.
+            prepare: function that a worker process calls before it imports a handler, as module:function.
         """
-        self._wrap = wrapper
+        self._wrap, self.prepare = wrapper, prepare
         for handler in self._handlers.values():
             handler.body = wrapper(handler) if wrapper else handler.function
 

@@ -3,6 +3,7 @@
 drain            claim no more tasks, finish the running ones, and exit
 concurrency=50         run this many async handlers concurrently
 threads=4        run this many plain functions concurrently
+processes=2      run this many process handlers concurrently
 concurrency=50 threads=4
 """
 
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 from runner.errors import InvalidEdit
 
 MOST_SLOTS = 1_000_000
-KINDS = ("concurrency", "threads")
-_RESIZE = re.compile(r"(concurrency|threads)=([0-9]{1,7})")
+KINDS = ("concurrency", "threads", "processes")
+_RESIZE = re.compile(r"(concurrency|threads|processes)=([0-9]{1,7})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,13 @@ class RunnerCommand:
         drain: claim no more tasks, and exit.
         concurrency: number of concurrent async handlers; None to keep it.
         threads: number of concurrent plain functions; None to keep it.
+        processes: number of concurrent process handlers; None to keep it.
     """
 
     drain: bool = False
     concurrency: int | None = None
     threads: int | None = None
+    processes: int | None = None
 
     def __str__(self) -> str:
         sizes = [f"{name}={getattr(self, name)}" for name in KINDS if getattr(self, name) is not None]
@@ -43,7 +46,7 @@ def parse_runner_command(text: str) -> RunnerCommand:
     """
     if text == "drain":
         return RunnerCommand(drain=True)
-    sizes = {}
+    sizes: dict[str, int] = {}
     for word in text.split():
         part = _RESIZE.fullmatch(word)
         if not part or part[1] in sizes or not 1 <= int(part[2]) <= MOST_SLOTS:
@@ -51,9 +54,9 @@ def parse_runner_command(text: str) -> RunnerCommand:
         sizes[part[1]] = int(part[2])
     if not sizes:
         raise _invalid(text)
-    return RunnerCommand(concurrency=sizes.get("concurrency"), threads=sizes.get("threads"))
+    return RunnerCommand(False, *(sizes.get(kind) for kind in KINDS))
 
 
 def _invalid(text: str) -> InvalidEdit:
-    why = f"use drain, concurrency=N or threads=N, with N from 1 to {MOST_SLOTS:,}"
+    why = f"use drain, concurrency=N, threads=N or processes=N, with N from 1 to {MOST_SLOTS:,}"
     return InvalidEdit(field="the runner command", value=text, why=why)

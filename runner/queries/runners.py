@@ -3,6 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal, TypeAlias
 
 import sqlalchemy as sa
 
@@ -17,6 +18,10 @@ from runner.store.lanes import survey
 
 MOST = 1_000
 """Maximum number of runners in a list."""
+
+
+SlotKind: TypeAlias = Literal["slots", "threads", "processes"]
+"""The slots of a runner: for coroutines, for plain functions and for process handlers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,10 @@ class RunnerRow:
         handlers: the names of its handlers.
         queues: the queues that it claims from; empty for all.
         threaded: the handlers that run in threads.
-        capacity: its slots, threads included.
+        capacity: its slots, threads and processes included.
         threads: its threads.
+        in_processes: the handlers that run in processes.
+        processes: its worker processes.
         running: the tasks that it reported with its last heartbeat.
         running_tasks: the running tasks of this runner in the task table.
         command: the runner command that an operator stored for it.
@@ -54,6 +61,8 @@ class RunnerRow:
     threaded: tuple[str, ...]
     capacity: int
     threads: int
+    in_processes: tuple[str, ...]
+    processes: int
     running: int
     running_tasks: int
     command: str | None
@@ -69,6 +78,18 @@ class RunnerRow:
         """Its runner command, and its claim order unless it is strict."""
         order = "" if self.claim_order == "strict" else self.claim_order
         return tuple(text for text in (self.command, order) if text)
+
+    def pool_of(self, handler: str) -> SlotKind:
+        """The slots in which it runs the tasks of a handler."""
+        if handler in self.in_processes:
+            return "processes"
+        return "threads" if handler in self.threaded else "slots"
+
+    @property
+    def sizes(self) -> dict[SlotKind, int]:
+        """The number of its slots of each kind."""
+        slots = max(0, self.capacity - self.threads - self.processes)
+        return {"threads": self.threads, "processes": self.processes, "slots": slots}
 
     def takes(self, queue: str, handler: str) -> bool:
         """True if it claims such tasks."""
@@ -132,6 +153,8 @@ def _runner(row: sa.RowMapping) -> RunnerRow:
         threaded=texts(row["threaded"]),
         capacity=as_int(row["capacity"]),
         threads=as_int(row["threads"]),
+        in_processes=texts(row["in_processes"]),
+        processes=as_int(row["processes"]),
         running=as_int(row["running"]),
         running_tasks=row["running_tasks"],
         command=text(row["command"]),

@@ -62,6 +62,8 @@ class Identity(NamedTuple):
         queues: queues that it claims from; empty for all.
         threads: number of thread slots.
         threaded: handlers that run in threads.
+        processes: number of process slots.
+        in_processes: handlers that run in processes.
         schedules: fingerprints of the definitions of its schedules by id.
         limits: limits of its handlers over all runners by handler; the values are those of their registry rows.
         claim_order: order in which it claims, as text.
@@ -75,6 +77,8 @@ class Identity(NamedTuple):
     queues: Sequence[str] = ()
     threads: int = 0
     threaded: Sequence[str] = ()
+    processes: int = 0
+    in_processes: Sequence[str] = ()
     schedules: Mapping[str, str] = {}
     limits: Mapping[str, Mapping[str, Any]] = {}
     claim_order: str = "strict"
@@ -122,6 +126,8 @@ async def register(tx: Transaction, identity: Identity, lease: float) -> int:
         threaded=json.dumps(sorted(identity.threaded)),
         capacity=identity.capacity,
         threads=identity.threads,
+        in_processes=json.dumps(sorted(identity.in_processes)),
+        processes=identity.processes,
         claim_order=identity.claim_order,
         schedules=json.dumps(dict(identity.schedules), sort_keys=True),
         lease_until=db_later(db_now(), lease),
@@ -213,7 +219,9 @@ def _is_it(tables: Tables) -> sa.ColumnElement[bool]:
     return tables.runner.c.id == sa.bindparam("runner", type_=sa.BigInteger)
 
 
-async def acknowledge(tx: Transaction, runner_id: int, command: str, capacity: int, threads: int) -> None:
+async def acknowledge(
+    tx: Transaction, runner_id: int, command: str, capacity: int, threads: int, processes: int
+) -> None:
     """Clear an executed command, unless a newer one has replaced it.
 
     Args:
@@ -222,10 +230,16 @@ async def acknowledge(tx: Transaction, runner_id: int, command: str, capacity: i
         command: the command from `heartbeat`.
         capacity: new maximum number of tasks that run at the same time.
         threads: new number of thread slots.
+        processes: new number of process slots.
     """
     runner = tx.tables.runner
     same = runner.c.command == command
-    values = {"capacity": capacity, "threads": threads, "command": sa.case((same, sa.null()), else_=runner.c.command)}
+    values = {
+        "capacity": capacity,
+        "threads": threads,
+        "processes": processes,
+        "command": sa.case((same, sa.null()), else_=runner.c.command),
+    }
     await tx.execute(sa.update(runner).where(runner.c.id == runner_id).values(values))
 
 

@@ -193,10 +193,10 @@ class Drain:
             lambda task_id: StoredParentResults(self.database, task_id, asyncio.get_running_loop()),
             self._resources.values,
             Middleware(self._around, self._resources.values),
-            notes,
+            notes.begin,
         )
         try:
             return await executor.execute(running, lambda: None)
         finally:
             await notes.flush()
-            executor.close()
+            await executor.close()

@@ -115,21 +115,23 @@ def _no_runner(overview: Overview) -> Iterator[Alert]:
     yield Alert("dead", "No runner is alive", f"{seen}; {wait}{rescue}; start one: runner work", "5", "runners")
 
 
-def pools(overview: Overview) -> Iterator[tuple[str, int, Counter[str]]]:
-    """The slots of the live runners: name, number, and running tasks by handler, apart for threads and async handlers.
+POOLS = {"threads": "thread", "processes": "process", "slots": "async"}
+"""The name of each kind of slots."""
 
-    A thread pool and the async slots of a runner do not help each other out: one of them may be full while the other
-    is free.
+
+def pools(overview: Overview) -> Iterator[tuple[str, int, Counter[str]]]:
+    """The slots of the live runners: name, number, and running tasks by handler, apart for each kind of slots.
+
+    The kinds do not help each other out: the threads of a runner may be full while its async slots are free.
     """
-    slots = {"thread": 0, "async": 0}
-    busy: dict[str, Counter[str]] = {"thread": Counter(), "async": Counter()}
+    slots, busy = Counter[str](), {name: Counter[str]() for name in POOLS.values()}
     for runner in overview.alive:
-        slots["thread"] += runner.threads
-        slots["async"] += max(0, runner.capacity - runner.threads)
+        for kind, number in runner.sizes.items():
+            slots[POOLS[kind]] += number
         for handler, number in overview.slots.get(runner.id, {}).items():
-            busy["thread" if handler in runner.threaded else "async"][handler] += number
-    for name, number in slots.items():
-        yield name, number, busy[name]
+            busy[POOLS[runner.pool_of(handler)]][handler] += number
+    for name, tasks in busy.items():
+        yield name, slots[name], tasks
 
 
 def _held_pools(overview: Overview) -> Iterator[Alert]:

@@ -80,7 +80,7 @@ async def desk() -> AsyncIterator[Desk]:
     desk = Desk(Executor(2, AttemptLimits(NO_LIMIT, RESULT_LIMIT)))
     yield desk
     await until(lambda: desk.executor.stuck == 0)
-    desk.executor.close()
+    await desk.executor.close()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -49,7 +49,7 @@ BEHIND = queue(ready=Count(18_240), oldest=252.0, arrived=Count(210), minute=Flo
 
 
 def runner(**values: object) -> RunnerRow:
-    usual = RunnerRow(7, "web-3", 4117, "1", None, 1.0, 14.0, ("h",), (), (), 8, 0, 3, 3, None)
+    usual = RunnerRow(7, "web-3", 4117, "1", None, 1.0, 14.0, ("h",), (), (), 8, 0, (), 0, 3, 3, None)
     return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
 
 

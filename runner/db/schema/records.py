@@ -204,6 +204,8 @@ def runner() -> list[sa.Column[Any]]:
         sa.Column("threaded", JsonText, nullable=False, server_default="[]"),
         sa.Column("capacity", sa.Integer, nullable=False, server_default="0"),
         sa.Column("threads", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("in_processes", JsonText, nullable=False, server_default="[]"),
+        sa.Column("processes", sa.Integer, nullable=False, server_default="0"),
         sa.Column("claim_order", sa.Text, nullable=False, server_default="strict"),
         sa.Column("running", sa.Integer, nullable=False, server_default="0"),
         sa.Column("command", sa.Text),

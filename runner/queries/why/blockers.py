@@ -8,7 +8,7 @@ from shlex import quote
 from runner.policy.claim_facts import Explanation
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.queries.pauses import RegistryEntry
-from runner.queries.why.cause import Cause, RelatedView, at_runner, claimants, listed, tasks_of
+from runner.queries.why.cause import Cause, RelatedView, at_runner, claimants, listed, resize, tasks_of
 from runner.queries.why.facts import Facts
 from runner.text.formatting import age, since
 from runner.text.sanitize import count_noun, one_line
@@ -74,11 +74,11 @@ def _full(facts: Facts) -> Iterator[Cause]:
     for candidate in facts.candidates:
         running.update(candidate.running)
     size = sum(candidate.size for candidate in facts.candidates)
-    kind = "threads" if facts.candidates[0].threads else "slots"
+    kind = facts.candidates[0].pool
     runners = [candidate.runner for candidate in facts.candidates]
     tasks = listed(f"{number:,} {one_line(name)}" for name, number in running.most_common())
     text = f"{claimants(runners)} such tasks, but no {kind} are free: {tasks} in {size:,} {kind}."
-    advice = f"runner resize {runners[0].id} --{kind} {2 * size}" if len(runners) == 1 else ""
+    advice = resize(runners[0].id, kind, 2 * size) if len(runners) == 1 else ""
     yield Cause("full", text, advice or "start another runner, or resize these", tasks_of(runners))
 
 

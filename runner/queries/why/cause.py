@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Literal, NamedTuple
 
-from runner.queries.runners import RunnerRow
+from runner.queries.runners import RunnerRow, SlotKind
 from runner.text.sanitize import one_line
 
 MOST_NAMED = 4
@@ -78,3 +78,9 @@ def listed(names: Iterable[str]) -> str:
     items = list(names)
     more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
     return ", ".join(items[:MOST_NAMED]) + more
+
+
+def resize(runner_id: int, kind: SlotKind, number: int) -> str:
+    """The command that changes the number of slots of one kind."""
+    option = "concurrency" if kind == "slots" else kind
+    return f"runner resize {runner_id} --{option} {number}"

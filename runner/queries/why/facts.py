@@ -24,7 +24,7 @@ from runner.queries.counting import Count
 from runner.queries.limits import limit_usages
 from runner.queries.pauses import Pauses, RegistryEntry, entry, pauses
 from runner.queries.rows import as_text, moment, readable
-from runner.queries.runners import RunnerRow, runner_of, runners
+from runner.queries.runners import RunnerRow, SlotKind, runner_of, runners
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row, task_rows
 from runner.queries.why.ahead import ahead, pace, suspects_ahead
@@ -54,13 +54,13 @@ class CandidateRunner:
 
     Args:
         runner: the runner.
-        threads: True if such tasks run in its threads, False if on its event loop.
+        pool: the kind of slots in which it runs such tasks.
         size: its slots for such tasks.
         running: the tasks in these slots, by handler.
     """
 
     runner: RunnerRow
-    threads: bool
+    pool: SlotKind
     size: int
     running: Mapping[str, int]
 
@@ -76,7 +76,7 @@ class CandidateRunner:
 
     def serves(self, lane: Lane) -> bool:
         """True if these slots also serve a lane's tasks."""
-        return self.runner.takes(lane.queue, lane.handler) and (lane.handler in self.runner.threaded) is self.threads
+        return self.runner.takes(lane.queue, lane.handler) and self.runner.pool_of(lane.handler) == self.pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +267,9 @@ async def _candidates(tx: Transaction, all_runners: Sequence[RunnerRow], task: T
 
 
 def _candidate(runner: RunnerRow, handler: str, running: Mapping[str, int]) -> CandidateRunner:
-    threads = handler in runner.threaded
-    own_tasks = {name: number for name, number in running.items() if (name in runner.threaded) is threads}
-    return CandidateRunner(runner, threads, runner.threads if threads else runner.capacity - runner.threads, own_tasks)
+    pool = runner.pool_of(handler)
+    own_tasks = {name: number for name, number in running.items() if runner.pool_of(name) == pool}
+    return CandidateRunner(runner, pool, runner.sizes[pool], own_tasks)
 
 
 async def _running(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str, int]]:

@@ -12,6 +12,7 @@ from runner.policy.claim_facts import RemedyStep
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.policy.limits import WithinLimits
 from runner.queries.counting import Count
+from runner.queries.why.cause import resize
 from runner.queries.why.facts import CandidateRunner, Facts
 from runner.text.sanitize import count_noun, one_line
 
@@ -121,6 +122,6 @@ def _resized(candidate: CandidateRunner, ahead: Count, room: int) -> Iterator[Re
     slots = candidate.size - candidate.free + ahead.number - (room - max(0, candidate.free)) + 1
     if ahead.more or slots > MAX_GROWTH * max(1, candidate.size):
         return
-    kind = "threads" if candidate.threads else "slots"
+    kind = candidate.pool
     text = f"runner {candidate.runner.id} had {count_noun(slots, kind.removesuffix('s'))}"
-    yield RemedyStep(kind, text, f"runner resize {candidate.runner.id} --{kind} {slots}")
+    yield RemedyStep(kind, text, resize(candidate.runner.id, kind, slots))

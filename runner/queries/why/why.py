@@ -151,6 +151,8 @@ def _termination(facts: Facts) -> Cause:
         return Cause("terminate", f"{text}; the task is cancelled when a live runner rescues it.")
     if not notified:
         return Cause("terminate", f"{text}; its runner learns about it with its next heartbeat.")
+    if task.handler in runner.in_processes:
+        return Cause("terminate", f"{text}, and its runner knows: the process of the handler ends within a second.")
     if task.handler not in runner.threaded:
         return Cause("terminate", f"{text}, and its runner knows: the handler is cancelled at its next await.")
     limit = "at its deadline" if facts.deadline_at else "when its runner stops"

@@ -1,0 +1,385 @@
+"""Worker process: executes the tasks of process handlers, one at a time, with the Executor of a runner.
+
+A runner starts this file as a script. Checkpoints, progress, log lines and results of parents go through the runner,
+which alone writes to the tables of tasks. The process and its children form a group of their own, which ends with the
+runner: a thread watches the socket. See runner.engine.process_pool for the runner's end.
+"""
+
+import asyncio
+import contextlib
+import faulthandler
+import importlib
+import json
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runner.engine.open_resources import OpenResources
+    from runner.engine.process_messages import Channel, ProcessCall, WorkerSetup
+    from runner.engine.slots import Running
+    from runner.model.outcome import Outcome
+
+PROGRESS_EVERY = 0.2
+"""Seconds between two messages with the progress."""
+
+STACK_SIGNAL = signal.SIGUSR1
+"""The signal after which the process writes its stacks even while C code holds the interpreter lock."""
+
+MEMORY_SCORE = "500"
+"""The out-of-memory killer of Linux prefers this process to its runner."""
+
+
+class Requests:
+    """Requests to the runner that have a reply.
+
+    Args:
+        channel: the channel to the runner.
+        loop: the event loop of this process.
+    """
+
+    def __init__(self, channel: "Channel", loop: asyncio.AbstractEventLoop) -> None:
+        self.channel, self.loop = channel, loop
+        self._replies: dict[int, Future[Any]] = {}
+        self._count = 0
+
+    async def ask(self, kind: str, *values: Any) -> Any:
+        """Send a request and wait for its reply; an error of the runner is raised."""
+        self._count += 1
+        reply = self._replies[self._count] = Future()
+        self.channel.send(kind, self._count, *values)
+        return await asyncio.wrap_future(reply)
+
+    def reply(self, number: int, value: Any, error: BaseException | None) -> None:
+        """Enter a reply."""
+        future = self._replies.pop(number)
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+
+class RemoteNotes:
+    """The notes of one attempt, which the runner writes.
+
+    Args:
+        requests: requests to the runner.
+        call: the task.
+        limit: maximum size of a checkpoint in bytes.
+    """
+
+    unsaved: str | None = None
+
+    def __init__(self, requests: Requests, call: "ProcessCall", limit: int) -> None:
+        self.state: Any = None if call.state is None else json.loads(call.state)
+        self._requests, self._task_id, self._limit = requests, call.task.id, limit
+        self._progress: tuple[float, float | None, str] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def load(self) -> None:
+        """Do nothing: the state came with the task."""
+
+    async def save_kept(self) -> None:
+        """Do nothing: the runner has the state."""
+
+    async def save(self, state: Any) -> None:
+        """Store a checkpoint."""
+        text = self._text(state)
+        self.state = json.loads(text)
+        await self._requests.ask("save", text)
+
+    def keep(self, state: Any) -> None:
+        """Send the state that the runner stores later."""
+        text = self._text(state)
+        self.state = json.loads(text)
+        self._requests.channel.send("keep", text)
+
+    def progress(self, done: float, total: float | None, unit: str) -> None:
+        """Send the progress, at most once per PROGRESS_EVERY and at the end."""
+        from runner.handlers.notes import require_progress
+
+        require_progress(done, total)
+        first, self._progress = self._progress is None, (done, total, unit)
+        if first:
+            self._requests.loop.call_soon_threadsafe(self._send_later)
+
+    def _send_later(self) -> None:
+        self._timer = self._requests.loop.call_later(PROGRESS_EVERY, self.send_progress)
+
+    def send_progress(self) -> None:
+        """Send the progress that was not sent yet."""
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            self._requests.channel.send("progress", *progress)
+
+    def line(self, level: int, text: str) -> None:
+        """Send a line of the log."""
+        self._requests.channel.send("line", level, text)
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Future[None]:
+        """Run a coroutine function on the event loop, from a thread."""
+        return asyncio.run_coroutine_threadsafe(work(), self._requests.loop)
+
+    def _text(self, state: Any) -> str:
+        from runner.engine.handler_result import checkpoint_text
+
+        return checkpoint_text(state, self._limit, self._task_id)
+
+
+class RemoteParentResults:
+    """The results of the parents of one task, which the runner reads.
+
+    Args:
+        requests: requests to the runner.
+    """
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+
+    async def read(self) -> list[Any]:
+        """Return the result of each parent, or the error in its place, in the order of the dependencies."""
+        values: list[Any] = await self._requests.ask("parents")
+        return values
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, list[Any]]]) -> Future[list[Any]]:
+        """Run a coroutine function on the event loop, from a thread."""
+        return asyncio.run_coroutine_threadsafe(work(), self._requests.loop)
+
+
+class ForwardRecords(logging.Handler):
+    """Sends log records to the runner, whose configuration decides where they go.
+
+    Args:
+        channel: the channel to the runner.
+    """
+
+    def __init__(self, channel: "Channel") -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a record, with its message and traceback as text."""
+        try:
+            values = dict(vars(record)) | {"msg": record.getMessage(), "args": None, "exc_info": None}
+            if record.exc_info and not record.exc_text:
+                values["exc_text"] = logging.Formatter().formatException(record.exc_info)
+            self._channel.send("log", {name: value for name, value in values.items() if _is_plain(value)})
+        except Exception:
+            self.handleError(record)
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool, tuple, list, dict))
+
+
+class ProcessWorker:
+    """The tasks of this process.
+
+    Args:
+        channel: the channel to the runner.
+        setup: the settings of the runner.
+    """
+
+    def __init__(self, channel: "Channel", setup: "WorkerSetup") -> None:
+        self._channel, self._setup = channel, setup
+        self._loop = asyncio.get_running_loop()
+        self._requests = Requests(channel, self._loop)
+        self._calls: asyncio.Queue[ProcessCall | None] = asyncio.Queue()
+        self._running: Running | None = None
+        self._resources: OpenResources | None = None
+
+    def listen(self) -> None:
+        """Receive messages, in a thread, until the runner ends; then end this process and its children."""
+        try:
+            while True:
+                kind, *values = self._channel.receive()
+                match kind:
+                    case "call":
+                        self._loop.call_soon_threadsafe(self._calls.put_nowait, *values)
+                    case "close":
+                        self._loop.call_soon_threadsafe(self._calls.put_nowait, None)
+                    case "reply":
+                        self._requests.reply(*values)
+                    case "stop":
+                        self._stop(*values)
+                    case "stack":
+                        self._channel.send("stack", self._stack())
+        except (EOFError, OSError):
+            os.killpg(0, signal.SIGKILL)
+
+    def _stop(self, terminated: bool) -> None:
+        """Set `ctx.stop`, and cancel a coroutine."""
+        running = self._running
+        if running is None:
+            return
+        running.cancel_requested = terminated
+        if running.stop is not None:
+            running.stop.set()
+        if running.handler.is_async and running.job is not None:
+            self._loop.call_soon_threadsafe(running.job.cancel)
+
+    def _stack(self) -> list[str]:
+        from runner.engine.stack import stack_of
+
+        return [] if self._running is None else stack_of(self._running)
+
+    async def run(self) -> None:
+        """Execute tasks until the runner closes this process."""
+        while (call := await self._calls.get()) is not None:
+            try:
+                running = self._prepared(call)
+                await self._open(running)
+            except BaseException as error:  # an import may raise anything, even SystemExit
+                self._channel.send("failed", f"{type(error).__name__}: {error}")
+                return
+            self._channel.send("started")
+            await self._execute(running, call)
+        if self._resources is not None:
+            await self._resources.close()
+
+    def _prepared(self, call: "ProcessCall") -> "Running":
+        from runner.engine.slots import Running, Slots
+        from runner.handlers.registry import REGISTRY
+
+        importlib.import_module(call.module)
+        handler = REGISTRY.find(call.task.handler)
+        handler.require()
+        timeout = inf if call.timeout is None else call.timeout
+        return Running(call.task._replace(timeout=timeout), handler, Slots("process", 1))
+
+    async def _open(self, running: "Running") -> None:
+        """Open the resources of a handler; they stay open until this process ends."""
+        if running.handler.resources:
+            if self._resources is None:
+                from runner.engine.open_resources import OpenResources
+
+                self._resources = OpenResources(())
+            await self._resources.require(running.handler.resources.values())
+
+    async def _execute(self, running: "Running", call: "ProcessCall") -> None:
+        from runner.engine.executor import AttemptLimits, Executor
+        from runner.engine.process_messages import ProcessEnd
+
+        settings = self._setup.settings
+        notes = RemoteNotes(self._requests, call, int(settings.checkpoint_limit))
+        executor = Executor(
+            1,
+            AttemptLimits(None, int(settings.result_limit), call.interruptions),
+            None,
+            lambda _: RemoteParentResults(self._requests),
+            {} if self._resources is None else self._resources.values,
+            notes=lambda _: notes,
+        )
+        self._running = running
+        ended: list[Outcome] = []
+        with _limited_memory(call.memory_limit):
+            running.job = self._loop.create_task(_settle(executor.execute(running, lambda: None), ended))
+            await running.job
+        outcome = ended[0]
+        self._running = None
+        notes.send_progress()
+        error, out_of_memory = running.error, isinstance(running.error, MemoryError)
+        if out_of_memory and call.memory_limit is not None:
+            outcome = _over_limit(outcome, call.memory_limit)
+        name = None if error is None else (type(error).__module__, type(error).__qualname__)
+        reusable = not executor.stuck and not out_of_memory
+        await executor.close()
+        self._channel.send("end", ProcessEnd(outcome, _pickled(error), name, reusable))
+
+
+async def _settle(execution: "Coroutine[Any, Any, Outcome]", ended: "list[Outcome]") -> None:
+    ended.append(await execution)
+
+
+@contextlib.contextmanager
+def _limited_memory(limit: int | None) -> Any:
+    """Limit the private memory of this process during the block. Only Linux enforces it."""
+    if limit is None:
+        yield
+        return
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    hard = before[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _over_limit(outcome: "Outcome", limit: int) -> "Outcome":
+    """Name the memory limit as the reason of a failure."""
+    from runner.model.outcome import Dead, Failure, Retry
+    from runner.text.formatting import size
+
+    if not isinstance(outcome, (Retry, Dead)):
+        return outcome
+    traceback = outcome.failure.traceback if outcome.failure else ""
+    message = f"the attempt needed more memory than its memory_limit of {size(limit)}"
+    return replace(outcome, failure=Failure("MemoryLimit", message, traceback))
+
+
+def _pickled(error: BaseException | None) -> bytes | None:
+    try:
+        return None if error is None else pickle.dumps(error)
+    except Exception:  # the runner makes a substitute
+        return None
+
+
+def _set_up(setup: "WorkerSetup", channel: "Channel", crash_file: int) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the runner drains; children get the default action
+        signal.signal(number, lambda *_: None)
+    faulthandler.enable(crash_file)
+    faulthandler.register(STACK_SIGNAL, crash_file)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(MEMORY_SCORE, encoding="ascii")
+    logging.root.addHandler(ForwardRecords(channel))
+    logging.root.setLevel(setup.level)
+    if setup.prepare is not None:
+        module, _, function = setup.prepare.partition(":")
+        getattr(importlib.import_module(module), function)()
+    from runner.client.client import connect
+
+    connect(setup.settings)  # handlers submit tasks to the database of the runner
+
+
+async def _main(channel: "Channel", setup: "WorkerSetup") -> None:
+    worker = ProcessWorker(channel, setup)
+    threading.Thread(target=worker.listen, name="runner-process", daemon=True).start()
+    await worker.run()
+
+
+def main(connection: int, crash_file: int) -> None:
+    """Run a worker process.
+
+    Args:
+        connection: file descriptor of the socket. The first line is the module search path of the runner as JSON.
+        crash_file: file descriptor for the stack at a crash.
+    """
+    receiver, line = socket.socket(fileno=connection), bytearray()
+    while not line.endswith(b"\n"):
+        line += receiver.recv(1) or sys.exit()
+    sys.path[:] = json.loads(line)
+    from runner.engine.process_messages import Channel
+
+    channel = Channel(receiver)
+    (setup,) = channel.receive()
+    _set_up(setup, channel, crash_file)
+    asyncio.run(_main(channel, setup))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
+    os._exit(0)  # threads that handlers left do not keep the process

@@ -1,0 +1,85 @@
+"""Stack: where a running handler is, as file, line and function. It has no values of variables."""
+
+import linecache
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from runner.engine.handler_result import PACKAGE
+from runner.engine.slots import Running
+
+MOST_FRAMES = 40
+"""Maximum number of frames: the innermost ones."""
+
+ASYNCIO = str(Path(sys.modules["asyncio"].__file__ or "").parent)
+
+Position = tuple[CodeType, int]
+"""A function and a line in it."""
+
+
+def stack_of(running: Running) -> list[str]:
+    """Return the stack of a handler that runs in this process, from any thread.
+
+    Args:
+        running: the task.
+
+    Returns:
+        A text per frame, outermost first, without the frames of the runner; empty if the handler has not started.
+    """
+    if running.thread:
+        positions = list(_thread_positions(sys._current_frames().get(running.thread)))[::-1]  # noqa: SLF001 - the only access to the frames of a thread
+    elif running.job is not None:
+        positions = list(_await_positions(running.job.get_coro()))
+    else:
+        positions = []
+    own = next((at for at, (code, _) in enumerate(positions) if not _is_ours(code.co_filename)), len(positions))
+    return [_text(code, line) for code, line in positions[own:][-MOST_FRAMES:]]
+
+
+def _thread_positions(frame: FrameType | None) -> Iterator[Position]:
+    while frame is not None:
+        yield frame.f_code, frame.f_lineno
+        frame = frame.f_back
+
+
+def _await_positions(awaited: Any) -> Iterator[Position]:
+    """The frames of a coroutine and of all that it awaits; those of its thread while it executes code."""
+    while awaited is not None:
+        frame = _attribute(awaited, "frame")
+        if not isinstance(frame, FrameType):
+            return
+        if _attribute(awaited, "running"):
+            yield from _executing(frame)
+            return
+        yield frame.f_code, frame.f_lineno
+        awaited = _attribute(awaited, "await") or getattr(awaited, "gi_yieldfrom", None)
+
+
+def _executing(outer: FrameType) -> list[Position]:
+    """The frames from a coroutine on that a thread executes now."""
+    for inner in sys._current_frames().values():  # noqa: SLF001 - the only access to the frames of a thread
+        positions: list[Position] = []
+        frame: FrameType | None = inner
+        while frame is not None:
+            positions.append((frame.f_code, frame.f_lineno))
+            if frame is outer:
+                return positions[::-1]
+            frame = frame.f_back
+    return [(outer.f_code, outer.f_lineno)]
+
+
+def _attribute(awaited: Any, name: str) -> Any:
+    """An attribute of a coroutine, a generator or an async generator."""
+    return next((value for kind in ("cr", "gi", "ag") if (value := getattr(awaited, f"{kind}_{name}", None))), None)
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith((PACKAGE, ASYNCIO)) or file == threading.__file__ or "/concurrent/futures/" in file
+
+
+def _text(code: CodeType, line: int) -> str:
+    source = linecache.getline(code.co_filename, line).strip()
+    return f"{code.co_filename}:{line} in {code.co_qualname}{f': {source}' if source else ''}"

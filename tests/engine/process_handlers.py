@@ -1,0 +1,110 @@
+"""Process handlers, which the worker processes of the tests import."""
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from runner import Context, Dead, handler, resource
+
+RESOURCES: list[int] = []
+"""Process ids in which the resource was opened."""
+
+
+class Model:
+    """A resource."""
+
+
+@resource
+async def model() -> AsyncIterator[Model]:
+    RESOURCES.append(os.getpid())
+    yield Model()
+
+
+@handler("process.pid", executor="process")
+def pid() -> int:
+    return os.getpid()
+
+
+@handler("process.model", executor="process")
+async def predict(model: Model, number: int) -> list[int]:
+    await asyncio.sleep(0)
+    return [number, len(RESOURCES), type(model) is Model]
+
+
+@handler("process.fail", executor="process", on_error=KeyError)
+def fail(kind: str) -> None:
+    raise {"key": KeyError, "value": ValueError, "dead": Dead}[kind]("bad input")
+
+
+@handler("process.crash", executor="process")
+def crash(how: str) -> None:
+    if how == "segfault":
+        ctypes.string_at(0)
+    os._exit(3)
+
+
+@handler("process.hold", executor="process", timeout=0.3)
+def hold() -> None:
+    """Start a child, and hold the interpreter lock for ever."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    Path(os.environ["PROCESS_FOLDER"], "child").write_text(str(child.pid))
+    ctypes.PyDLL(None).sleep(600)
+
+
+@handler("process.wait", executor="process")
+def wait(ctx: Context, folder: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    (folder / "pids").write_text(f"{os.getpid()} {child.pid}")
+    while True:
+        time.sleep(0.05)
+
+
+@handler("process.tidy", executor="process")
+def tidy(ctx: Context, folder: Path) -> None:
+    (folder / "started").touch()
+    while not ctx.cancelled:
+        time.sleep(0.02)
+    (folder / "tidied").touch()
+
+
+@handler("process.async", executor="process", timeout=0.3)
+async def sleeps() -> None:
+    await asyncio.sleep(600)
+
+
+@handler("process.memory", executor="process", memory_limit="256m")
+def memory() -> int:
+    return len(bytearray(600_000_000))
+
+
+@handler("process.notes", executor="process")
+def notes(ctx: Context, secret: str) -> Any:
+    before = ctx.state
+    ctx.checkpoint({"step": (before or {"step": 0})["step"] + 1})
+    ctx.progress(1, 4, "files")
+    ctx.progress(2, 4, "files")
+    ctx.logger.info("reads with %s", secret)
+    logging.getLogger("shop").warning("a line of a library")
+    if before is None:
+        ctx.keep({"step": 5})
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [before, ctx.attempt]
+
+
+@handler("process.transaction", executor="process")
+def transaction(ctx: Context) -> None:
+    with ctx.transaction():
+        pass
+
+
+@handler("process.invalid", executor="process")
+def invalid(ctx: Context) -> None:
+    ctx.checkpoint(object())

@@ -1,0 +1,176 @@
+"""Process handlers: results, failures, crashes, kills, limits, notes and the end of their processes."""
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner import handler
+from runner.errors import InvalidHandler
+from runner.handlers.registry import REGISTRY, Handler, Options
+from runner.operations.results import Actor, Target
+from runner.operations.terminate import terminate
+from tests.engine import process_handlers
+from tests.engine.harness import Harness, until
+
+ANA = Actor("ana", "desk", None)
+
+
+@pytest.fixture(autouse=True)
+def processes(harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROCESS_FOLDER", str(tmp_path))
+    names = [name for name in REGISTRY if REGISTRY[name].function.__module__ == process_handlers.__name__]
+    harness.handlers |= {name: REGISTRY[name] for name in names}
+
+
+def gone(pid: int) -> bool:
+    """True if a process has ended, or is a zombie of another process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+async def result(harness: Harness, task_id: int) -> Any:
+    row = await harness.row(task_id)
+    assert row.state == "succeeded", row.error
+    return json.loads(row.result) if isinstance(row.result, str) else row.result
+
+
+async def test_a_process_is_reused_opens_its_resources_once_and_is_replaced_after_its_last_task(
+    harness: Harness,
+) -> None:
+    ids = [await harness.submit("process.pid") for _ in range(3)]
+    models = [await harness.submit("process.model", {"number": number}) for number in range(2)]
+    await harness.work(processes=1, tasks_per_process=4)
+    pids = [await result(harness, id) for id in ids]
+    assert os.getpid() not in pids
+    results = [await result(harness, id) for id in models]
+    used = [*pids, *(None for _ in results)]
+    assert len({pid for pid in used if pid}) <= 2
+    assert [number for number, _, _ in results] == [0, 1]
+    assert all(opened == 1 and injected for _, opened, injected in results)
+    assert all(gone(pid) for pid in pids)
+
+
+async def test_exceptions_cross_with_their_traceback_and_meet_on_error(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = [await harness.submit("process.fail", {"kind": kind}, max_attempts=2) for kind in ("key", "value", "dead")]
+    await harness.work(processes=2)
+    attempts = [await harness.attempts(id) for id in ids]
+    assert [len(rows) for rows in attempts] == [1, 2, 1]
+    assert [rows[0].error_type for rows in attempts[:2]] == ["KeyError", "ValueError"]
+    assert "process_handlers.py" in attempts[1][0].traceback
+    assert "runner/engine" not in attempts[1][0].traceback
+    errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert any(isinstance(error, ValueError) and "in fail" in str(error.__cause__) for error in errors)
+
+
+async def test_a_crash_takes_only_its_task_and_names_the_signal(harness: Harness) -> None:
+    crashes = [await harness.submit("process.crash", {"how": how}, max_attempts=1) for how in ("segfault", "exit")]
+    others = [await harness.submit("process.pid") for _ in range(3)]
+    await harness.work(processes=2)
+    rows = [(await harness.attempts(id))[0] for id in crashes]
+    assert [row.error_type for row in rows] == ["ProcessCrashed", "ProcessCrashed"]
+    assert "killed by SIGSEGV" in rows[0].message
+    assert "process_handlers.py" in rows[0].traceback
+    assert "exited with code 3" in rows[1].message
+    assert [await harness.state(id) for id in others] == ["succeeded"] * 3
+
+
+async def test_a_timeout_kills_c_code_and_its_children(harness: Harness, tmp_path: Path) -> None:
+    held = await harness.submit("process.hold", max_attempts=1)
+    slept = await harness.submit("process.async", max_attempts=1)
+    await harness.work(processes=2)
+    assert [(await harness.attempts(id))[0].error_type for id in (held, slept)] == ["Timeout", "Timeout"]
+    child = int((tmp_path / "child").read_text())
+    await until(lambda: gone(child))
+
+
+async def test_a_memory_limit_fails_the_attempt_with_this_reason(harness: Harness) -> None:
+    task = await harness.submit("process.memory", max_attempts=1)
+    after = await harness.submit("process.pid")
+    await harness.work(processes=1)
+    row = (await harness.attempts(task))[0]
+    assert row.error_type == "MemoryLimit"
+    assert "memory_limit of 256" in row.message
+    assert "in memory" in row.traceback
+    assert await harness.state(after) == "succeeded"
+
+
+async def test_a_terminate_lets_a_handler_clean_up_and_kills_another(harness: Harness, tmp_path: Path) -> None:
+    tidy = await harness.submit("process.tidy", {"folder": str(tmp_path)})
+    deaf = await harness.submit("process.wait", {"folder": str(tmp_path)})
+    async with harness.running(processes=2):
+        await until(lambda: (tmp_path / "started").exists() and (tmp_path / "pids").exists())
+        await harness.database.write(terminate, [Target(tidy), Target(deaf)], ANA)
+        await harness.ended(tidy, deaf)
+        assert (tmp_path / "tidied").exists()
+        pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+        await until(lambda: all(map(gone, pids)))
+    assert [await harness.state(id) for id in (tidy, deaf)] == ["cancelled", "cancelled"]
+
+
+async def test_a_stop_interrupts_without_costing_an_attempt_and_leaves_no_process(
+    harness: Harness, tmp_path: Path
+) -> None:
+    task = await harness.submit("process.wait", {"folder": str(tmp_path)})
+    async with harness.running(processes=1, drain_timeout="100ms"):
+        await until((tmp_path / "pids").exists)
+    row = await harness.row(task)
+    assert (row.state, row.attempt, row.interruptions) == ("waiting", 0, 1)
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    await until(lambda: all(map(gone, pids)))
+
+
+async def test_notes_cross_and_survive_a_kill(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    task = await harness.submit("process.notes", {"secret": "hunter2-hunter2"})
+    await harness.work(processes=1)
+    assert await result(harness, task) == [{"step": 5}, 2]
+    log = harness.database.tables.log
+    lines = await harness.rows(sa.select(log).where(log.c.task_id == task).order_by(log.c.fence, log.c.number))
+    assert {row.attempt for row in lines} == {1, 2}
+    assert "hunter2" not in "".join(row.line for row in lines)
+    progress = (await harness.rows(sa.select(harness.database.tables.progress)))[0]
+    assert (progress.done, progress.total) == (2.0, 4.0)
+    assert any(record.name == "shop" and record.getMessage() == "a line of a library" for record in caplog.records)
+
+
+async def test_what_cannot_cross_is_refused_with_advice(harness: Harness) -> None:
+    tasks = [await harness.submit(name, max_attempts=1) for name in ("process.transaction", "process.invalid")]
+    await harness.work(processes=1)
+    first, second = [(await harness.attempts(id))[0] for id in tasks]
+    assert first.error_type == "runner.errors.TransactionInProcess"
+    assert 'remove executor="process"' in first.message
+    assert second.error_type.endswith("InvalidCheckpoint")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"executor": "fork"}, 'use "async", "thread" or "process"'),
+        ({"executor": "async"}, "define it with async def"),
+        ({"memory_limit": 10**9}, 'memory_limit needs executor="process"'),
+        ({"executor": "process", "memory_limit": 10**6}, "Python alone needs"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], reason: str) -> None:
+    def work() -> None: ...
+
+    with pytest.raises(InvalidHandler, match=reason):
+        Handler("work", work, Options(**options))
+
+
+def test_a_function_that_no_process_can_import_is_refused() -> None:
+    def work() -> None: ...
+
+    with pytest.raises(InvalidHandler, match="a new process can import"):
+        Handler("work", work, Options(executor="process")).require()
+    with pytest.raises(InvalidHandler, match="512 potatoes"):
+        handler("work", executor="process", memory_limit="512 potatoes")
