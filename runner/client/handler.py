@@ -1,13 +1,12 @@
 """Registering a handler with @handler, and submitting tasks for it."""
 
 import inspect
+import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
-
-from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.handle import TaskHandle
@@ -326,14 +325,19 @@ def _limits(name: str, shared: tuple[int | None, int | None, str | None], per_ru
         raise InvalidHandler(name=name, why=str(error)) from None
 
 
+MEMORY = re.compile(r"([0-9]+) ?([mg])(?:i?b)?")
+UNITS = {"m": 20, "g": 30}
+
+
 def _bytes(name: str, limit: str | int | None) -> int | None:
-    if limit is None:
-        return None
-    try:
-        return int(TypeAdapter(ByteSize).validate_python(limit))
-    except ValidationError:
+    """Read a memory limit: bytes, or text with a binary unit as for containers."""
+    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool)):
+        return limit
+    parts = MEMORY.fullmatch(limit.lower()) if isinstance(limit, str) else None
+    if parts is None:
         why = f'memory_limit is {limit!r}: use a number of bytes, or text such as "512m" or "2g"'
-        raise InvalidHandler(name=name, why=why) from None
+        raise InvalidHandler(name=name, why=why)
+    return int(parts[1]) << UNITS[parts[2]]
 
 
 NO_TIMEOUT = "none"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from runner.handlers.notes import KeptNotes
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed
 from runner.policy.polling import LookAhead
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     import threading
 
     from runner.engine.process_pool import WorkerProcess
+    from runner.handlers.notes import KeptNotes
 
 
 Claim = tuple[int, int]

@@ -40,7 +40,7 @@ The function returns an outcome, or None to retry."""
 ExecutorKind: TypeAlias = Literal["async", "thread", "process"]
 """Where the function of a handler runs: on the event loop, in a thread, or in a process."""
 
-LEAST_MEMORY = 64 * 1000 * 1000
+LEAST_MEMORY = 64 << 20
 """The smallest memory limit in bytes: less than this is too little for Python and the libraries of a runner."""
 
 
@@ -218,7 +218,7 @@ def _check_executor(name: str, is_async: bool, options: Options) -> None:
     elif limit is not None and executor != "process":
         why = 'memory_limit needs executor="process": threads and coroutines share the memory of the runner'
     elif limit is not None and limit < LEAST_MEMORY:
-        why = f"memory_limit is {limit:,} bytes: Python alone needs {LEAST_MEMORY:,}"
+        why = f"memory_limit is {limit:,} bytes: Python and this package need {LEAST_MEMORY:,} (64m)"
     if why is not None:
         raise InvalidHandler(name=name, why=why)
 

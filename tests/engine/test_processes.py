@@ -157,7 +157,7 @@ async def test_what_cannot_cross_is_refused_with_advice(harness: Harness) -> Non
         ({"executor": "fork"}, 'use "async", "thread" or "process"'),
         ({"executor": "async"}, "define it with async def"),
         ({"memory_limit": 10**9}, 'memory_limit needs executor="process"'),
-        ({"executor": "process", "memory_limit": 10**6}, "Python alone needs"),
+        ({"executor": "process", "memory_limit": 10**6}, "Python and this package need"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], reason: str) -> None:
