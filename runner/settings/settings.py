@@ -1,6 +1,5 @@
 """Settings: every value that a user can set, with its type, bounds, default, description and origin."""
 
-import os
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
@@ -119,10 +118,10 @@ class Settings(BaseModel):
     )
     concurrency: Count = Field(default=100, description="maximum number of coroutines running at the same time")
     threads: Count = Field(default=10, description="maximum number of plain functions running at the same time")
-    processes: Count = Field(
-        default_factory=lambda: os.cpu_count() or 1,
-        description='maximum number of handlers with executor="process" running at the same time; one per processor by '
-        "default",
+    processes: Maximum = Field(
+        default=None,
+        description='maximum number of handlers with executor="process" running at the same time; none is one per '
+        "processor",
     )
     tasks_per_process: Count = Field(
         default=1_000, description="number of tasks after which a worker process ends and a new one takes its place"

@@ -14,8 +14,10 @@ from runner.errors import InvalidHandler
 from runner.handlers.registry import REGISTRY, Handler, Options
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
+from tests.conftest import on_sqlite
 from tests.engine import process_handlers
 from tests.engine.harness import Harness, until
+from tests.programs import Program
 
 ANA = Actor("ana", "desk", None)
 
@@ -41,6 +43,7 @@ async def result(harness: Harness, task_id: int) -> Any:
     return json.loads(row.result) if isinstance(row.result, str) else row.result
 
 
+@on_sqlite
 async def test_a_process_is_reused_opens_its_resources_once_and_is_replaced_after_its_last_task(
     harness: Harness,
 ) -> None:
@@ -57,6 +60,7 @@ async def test_a_process_is_reused_opens_its_resources_once_and_is_replaced_afte
     assert all(gone(pid) for pid in pids)
 
 
+@on_sqlite
 async def test_exceptions_cross_with_their_traceback_and_meet_on_error(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,6 +87,7 @@ async def test_a_crash_takes_only_its_task_and_names_the_signal(harness: Harness
     assert [await harness.state(id) for id in others] == ["succeeded"] * 3
 
 
+@on_sqlite
 async def test_a_timeout_kills_c_code_and_its_children(harness: Harness, tmp_path: Path) -> None:
     held = await harness.submit("process.hold", max_attempts=1)
     slept = await harness.submit("process.async", max_attempts=1)
@@ -92,13 +97,14 @@ async def test_a_timeout_kills_c_code_and_its_children(harness: Harness, tmp_pat
     await until(lambda: gone(child))
 
 
+@on_sqlite
 async def test_a_memory_limit_fails_the_attempt_with_this_reason(harness: Harness) -> None:
     task = await harness.submit("process.memory", max_attempts=1)
     after = await harness.submit("process.pid")
     await harness.work(processes=1)
     row = (await harness.attempts(task))[0]
     assert row.error_type == "MemoryLimit"
-    assert "memory_limit of 256" in row.message
+    assert "memory_limit of 256.0 MiB" in row.message
     assert "in memory" in row.traceback
     assert await harness.state(after) == "succeeded"
 
@@ -128,6 +134,21 @@ async def test_a_stop_interrupts_without_costing_an_attempt_and_leaves_no_proces
     await until(lambda: all(map(gone, pids)))
 
 
+@on_sqlite
+async def test_a_killed_runner_leaves_no_process(harness: Harness, migrated_url: str, tmp_path: Path) -> None:
+    await harness.submit("process.wait", {"folder": str(tmp_path)})
+    arguments = ("work", "-H", process_handlers.__name__)
+    environment = os.environ | {"RUNNER_URL": migrated_url}
+    log, directory = tmp_path / "log", Path(__file__).parent.parent.parent
+    program = Program("runner", *arguments, log=log, directory=directory, environment=environment)
+    try:
+        await until((tmp_path / "pids").exists)
+    finally:
+        program.kill()
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    await until(lambda: all(map(gone, pids)))
+
+
 async def test_notes_cross_and_survive_a_kill(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     task = await harness.submit("process.notes", {"secret": "hunter2-hunter2"})
@@ -142,6 +163,7 @@ async def test_notes_cross_and_survive_a_kill(harness: Harness, caplog: pytest.L
     assert any(record.name == "shop" and record.getMessage() == "a line of a library" for record in caplog.records)
 
 
+@on_sqlite
 async def test_what_cannot_cross_is_refused_with_advice(harness: Harness) -> None:
     tasks = [await harness.submit(name, max_attempts=1) for name in ("process.transaction", "process.invalid")]
     await harness.work(processes=1)
