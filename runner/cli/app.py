@@ -44,6 +44,7 @@ CLI_COMMANDS = (
     CliCommand("show", INSPECT, "Show everything about one task.", "show"),
     CliCommand("why", INSPECT, "Explain why a task is not running.", "why"),
     CliCommand("logs", INSPECT, "Print the log lines of one task.", "logs"),
+    CliCommand("stack", INSPECT, "Show where the handler of a running task is.", "stack"),
     CliCommand("stats", INSPECT, "Summarize the queues: states, ages, rates.", "stats"),
     CliCommand("runners", INSPECT, "List the runners and the tasks they hold.", "runners"),
     CliCommand("schedules", INSPECT, "List, preview, add, edit, pause, run or delete schedules.", "schedules"),

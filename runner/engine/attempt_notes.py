@@ -15,7 +15,7 @@ from runner.engine.slots import Running
 from runner.errors import FencedOut, StoreError
 from runner.handlers.notes import require_progress
 from runner.settings import Settings
-from runner.store.notes import Checkpoint, LogLine, Progress, last_checkpoint, save_checkpoint, write_notes
+from runner.store.notes import STACK_LEVEL, Checkpoint, LogLine, Progress, last_checkpoint, save_checkpoint, write_notes
 from runner.text.redact import MASK, secrets
 
 log = logging.getLogger("runner")
@@ -97,6 +97,13 @@ class AttemptNotes:
 
     def line(self, level: int, text: str) -> None:
         """Add a line to the log, without the values of secret fields."""
+        self._add(logging.getLevelName(level).lower(), text)
+
+    def stack_line(self, text: str) -> None:
+        """Add a line of a stack, which an operator has asked for."""
+        self._add(STACK_LEVEL, text)
+
+    def _add(self, level: str, text: str) -> None:
         self._line_count += 1
         if self._line_count > MOST_LINES + 1:
             return
@@ -105,8 +112,7 @@ class AttemptNotes:
         task = self.running.task
         for secret in secrets(task.payload or "{}"):
             text = text.replace(secret, MASK)
-        name = logging.getLevelName(level).lower()
-        line = LogLine(task.id, task.fence, self._line_count, task.attempt, datetime.now(UTC), name, text)
+        line = LogLine(task.id, task.fence, self._line_count, task.attempt, datetime.now(UTC), level, text)
         self.lines.append(line)
         self._writer.changed.add(self)
 

@@ -42,6 +42,8 @@ class CommandReceiver:
             log.info("draining: requested by an operator")
             self._drain()
             return
+        if command.stack is not None:
+            await self._worker.write_stack(command.stack)
         self._worker.resize(command.concurrency, command.threads, command.processes)
         in_flight = self._worker.in_flight
         sizes = in_flight.capacity, in_flight.in_threads.size, in_flight.in_processes.size
@@ -50,5 +52,7 @@ class CommandReceiver:
         except StoreError as error:  # the next heartbeat returns the command again
             log.warning("could not acknowledge a runner command: %s", error)
         else:
+            if command.stack is not None:
+                return
             log.info("resized by an operator: %s, capacity %d", command, in_flight.capacity)
         self._scan()

@@ -1,6 +1,8 @@
 """Stack: where a running handler is, as file, line and function. It has no values of variables."""
 
 import linecache
+import os
+import resource
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,6 +12,12 @@ from typing import Any
 
 from runner.engine.handler_result import PACKAGE
 from runner.engine.slots import Running
+from runner.text.formatting import size
+
+REPLY_TIMEOUT = 1.0
+"""Seconds for a worker process to reply, before its signal handler writes the stack."""
+
+BEFORE = "the handler has not started, or has just ended"
 
 MOST_FRAMES = 40
 """Maximum number of frames: the innermost ones."""
@@ -18,6 +26,31 @@ ASYNCIO = str(Path(sys.modules["asyncio"].__file__ or "").parent)
 
 Position = tuple[CodeType, int]
 """A function and a line in it."""
+
+
+async def describe_stack(running: Running) -> list[str]:
+    """Describe where a running handler is, wherever it runs.
+
+    Args:
+        running: the task.
+
+    Returns:
+        A line with its executor, and a line per frame, outermost first.
+    """
+    if running.process is not None:
+        pid = running.process.pid
+        return [f"process {pid}, {_memory(pid)}", *(await running.process.stack(REPLY_TIMEOUT) or [BEFORE])]
+    place = f"thread of process {os.getpid()}" if running.thread else f"event loop of process {os.getpid()}"
+    return [f"{place}, {_memory(os.getpid())}", *(stack_of(running) or [BEFORE])]
+
+
+def _memory(pid: int) -> str:
+    """The memory of a process in use; only Linux shows it."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return "memory unknown"
+    return f"{size(pages * resource.getpagesize())} of memory"
 
 
 def stack_of(running: Running) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.db.database import Database
 from runner.engine.attempt_failure import failure_of
-from runner.engine.attempt_notes import NotesWriter
+from runner.engine.attempt_notes import AttemptNotes, NotesWriter
 from runner.engine.executor import AttemptLimits, Executor
 from runner.engine.handler_result import done, handler_frames
 from runner.engine.hooks import attempt_end
@@ -132,6 +132,19 @@ class Worker:
             running = self.in_flight.tasks.get(task_id)
             if running is not None and not running.cancel_requested:
                 running.cancel()
+
+    async def write_stack(self, task_id: int) -> None:
+        """Write the stack of a task in flight into its log."""
+        running = self.in_flight.tasks.get(task_id)
+        if running is None or running.settled or running.job is None:
+            return
+        from runner.engine.stack import describe_stack
+
+        notes = running.notes if isinstance(running.notes, AttemptNotes) else self.notes.begin(running)
+        running.notes = notes  # the numbers of its lines continue
+        for line in await describe_stack(running):
+            notes.stack_line(line)
+        await self.notes.flush()
 
     def snooze_duplicate(self, task: Claimed, handler: Handler) -> None:
         """Return a task to the queue whose earlier claim is still in flight here, so that other runners can take it."""

@@ -4,6 +4,7 @@ drain            claim no more tasks, finish the running ones, and exit
 concurrency=50         run this many async handlers concurrently
 threads=4        run this many plain functions concurrently
 processes=2      run this many process handlers concurrently
+stack=12         write the stack of this task into its log
 concurrency=50 threads=4
 """
 
@@ -14,6 +15,7 @@ from runner.errors import InvalidEdit
 
 MOST_SLOTS = 1_000_000
 KINDS = ("concurrency", "threads", "processes")
+_STACK = re.compile(r"stack=([0-9]{1,18})")
 _RESIZE = re.compile(r"(concurrency|threads|processes)=([0-9]{1,7})")
 
 
@@ -26,15 +28,19 @@ class RunnerCommand:
         concurrency: number of concurrent async handlers; None to keep it.
         threads: number of concurrent plain functions; None to keep it.
         processes: number of concurrent process handlers; None to keep it.
+        stack: id of the task whose stack to write; None for none.
     """
 
     drain: bool = False
     concurrency: int | None = None
     threads: int | None = None
     processes: int | None = None
+    stack: int | None = None
 
     def __str__(self) -> str:
         sizes = [f"{name}={getattr(self, name)}" for name in KINDS if getattr(self, name) is not None]
+        if self.stack is not None:
+            return f"stack={self.stack}"
         return " ".join(["drain"] * self.drain + sizes)
 
 
@@ -46,6 +52,8 @@ def parse_runner_command(text: str) -> RunnerCommand:
     """
     if text == "drain":
         return RunnerCommand(drain=True)
+    if stack := _STACK.fullmatch(text):
+        return RunnerCommand(stack=int(stack[1]))
     sizes: dict[str, int] = {}
     for word in text.split():
         part = _RESIZE.fullmatch(word)

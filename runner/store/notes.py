@@ -20,6 +20,9 @@ KEPT_CHECKPOINTS = 10
 LINE_LIMIT = 2 * 1024
 """Maximum size of a log line in bytes."""
 
+STACK_LEVEL = "stack"
+"""The level of the lines of a stack."""
+
 
 class Checkpoint(NamedTuple):
     """A state to store.

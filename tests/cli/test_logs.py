@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 import pytest
 import sqlalchemy as sa
 
+from runner.db.database import Database
 from runner.db.transaction import Transaction
+from runner.db.types import db_later, db_now
 from runner.model.outcome import Done
 from runner.model.task import NewTask
 from runner.store.notes import LogLine, Progress, write_notes
@@ -46,8 +48,6 @@ def test_lines_are_printed_without_control_characters_and_secrets(cli: Call, tas
 
 def test_follow_prints_new_lines_until_the_task_has_finished(cli: Call, store: Store, task: int) -> None:
     async def work() -> None:
-        from runner.db.database import Database
-
         database = Database.open(store.url)
         try:
             runner = await Runner.enter(database)
@@ -82,3 +82,25 @@ def test_show_has_progress_checkpoints_and_lines(cli: Call, task: int) -> None:
     assert "42 of 105 files (40%)" in shown
     assert shown.count("file 3") == 1
     assert "2  attempt 1" in shown
+
+
+def test_a_stack_is_refused_for_a_task_that_no_runner_can_describe(cli: Call, store: Store, task: int) -> None:
+    waiting = cli("stack", task)
+    assert (waiting.code, "is not running on a registered runner" in waiting.err) == (6, True)
+    assert cli("stack", 99).code == 5
+
+    async def claim(lease: float, command: str | None) -> None:
+        database = Database.open(store.url)
+        try:
+            runner = await Runner.enter(database)
+            await runner.claim()
+            table = database.tables.runner
+            async with database.writing() as tx:
+                until = db_later(db_now(), lease)
+                values = {"lease_until": until, "command": command}
+                await tx.execute(sa.update(table).where(table.c.id == runner.id).values(values))
+        finally:
+            await database.dispose()
+
+    asyncio.run(claim(60.0, "drain"))
+    assert "has not received its command drain yet" in cli("stack", task).err

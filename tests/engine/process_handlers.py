@@ -59,6 +59,12 @@ def hold() -> None:
     ctypes.PyDLL(None).sleep(600)
 
 
+@handler("process.held", executor="process")
+def held(folder: Path) -> None:
+    (folder / "held").touch()
+    ctypes.PyDLL(None).sleep(600)
+
+
 @handler("process.wait", executor="process")
 def wait(ctx: Context, folder: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])

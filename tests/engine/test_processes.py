@@ -1,18 +1,21 @@
 """Process handlers: results, failures, crashes, kills, limits, notes and the end of their processes."""
 
+import asyncio
 import json
 import logging
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from runner import handler
+from runner import Context, handler
 from runner.errors import InvalidHandler
 from runner.handlers.registry import REGISTRY, Handler, Options
 from runner.operations.results import Actor, Target
+from runner.operations.runner_command import send_command
 from runner.operations.terminate import terminate
 from tests.conftest import on_sqlite
 from tests.engine import process_handlers
@@ -171,6 +174,60 @@ async def test_what_cannot_cross_is_refused_with_advice(harness: Harness) -> Non
     assert first.error_type == "runner.errors.TransactionInProcess"
     assert 'remove executor="process"' in first.message
     assert second.error_type.endswith("InvalidCheckpoint")
+
+
+async def test_the_stack_of_each_executor_is_in_the_log_of_the_attempt(harness: Harness, tmp_path: Path) -> None:
+    go_on, in_thread = asyncio.Event(), threading.Event()
+
+    @harness.handler("async")
+    async def waits() -> None:
+        await inner(go_on)
+
+    @harness.handler("thread")
+    def blocks(ctx: Context, password: str) -> None:
+        in_thread.wait()
+
+    ids = [
+        await harness.submit("async"),
+        await harness.submit("thread", {"password": "hunter2"}),
+        await harness.submit("process.wait", {"folder": str(tmp_path)}),
+        await harness.submit("process.held", {"folder": str(tmp_path)}),
+    ]
+    async with harness.running(processes=2, drain_timeout="100ms") as runner:
+        await until(lambda: (tmp_path / "pids").exists() and (tmp_path / "held").exists())
+        await until(lambda: len(runner.worker.in_flight.started()) == len(ids))
+        stacks = [await stack(harness, runner.lease.id, id) for id in ids]
+        go_on.set()
+        in_thread.set()
+    assert "event loop of process" in stacks[0][0]
+    assert [line.partition(" in ")[2] for line in stacks[0][1:3]] == [
+        f"{waits.__qualname__}: await inner(go_on)",
+        "inner: await event.wait()",
+    ]
+    assert "thread of process" in stacks[1][0]
+    assert f"in {blocks.__qualname__}: in_thread.wait()" in stacks[1][1]
+    pid = (tmp_path / "pids").read_text().split()[0]
+    assert stacks[2][0].startswith(f"process {pid}, ")
+    assert "process_handlers.py" in stacks[2][1]
+    assert "C code holds the interpreter lock" in stacks[3][1]
+    assert any("process_handlers.py" in line and "in held" in line for line in stacks[3])
+
+
+async def inner(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def stack(harness: Harness, runner_id: int, task_id: int) -> list[str]:
+    """Ask a runner for a stack, and wait for its lines."""
+    await harness.database.write(send_command, runner_id, f"stack={task_id}", ANA)
+    log = harness.database.tables.log
+    lines = sa.select(log.c.line).where(log.c.task_id == task_id, log.c.level == "stack").order_by(log.c.number)
+    await until(lambda: has_rows(harness, lines))
+    return [row.line for row in await harness.rows(lines)]
+
+
+async def has_rows(harness: Harness, statement: Any) -> bool:
+    return bool(await harness.rows(statement))
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,8 @@ def _running(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
         limit = f"; its deadline is {when(facts.deadline_at, facts.at, zone)}" if facts.deadline_at else ""
         attempt = f"attempt {task.attempt}{f' of {task.max_attempts}' if task.max_attempts else ''}"
         duration = since(task.claimed_at, facts.at)
-        text = f"It has been running on {describe(runner)} for {duration}, {attempt}{limit}."
+        process = " in a process of its own" if task.handler in runner.in_processes else ""
+        text = f"It has been running on {describe(runner)}{process} for {duration}, {attempt}{limit}."
         yield Cause(State.RUNNING, text, view=at_runner(runner))
     if task.cancel_requested:
         yield _termination(facts)
