@@ -259,13 +259,7 @@ def handler(  # noqa: PLR0913 - one argument per task option
         expires: longest time from the due time of its tasks to the start of an attempt; None for no limit.
         on_error: how to treat exceptions: "retry", "dead", classes that mean dead, or a function that takes the
             exception and returns an outcome.
-        bucket: as in `options`.
-        tenant: as in `options`.
-        unique_key: as in `options`.
-        unique: as in `options`.
-        on_duplicate: as in `options`.
-        order_key: as in `options`.
-        order_on_failure: as in `options`.
+        bucket, tenant, unique_key, unique, on_duplicate, order_key, order_on_failure: as in `options`.
         limit: maximum number of its tasks that run at the same time, over all runners; an operator can change it.
         limit_per_tenant: the same for each tenant.
         limit_per_runner: maximum number of its tasks in one runner, which leaves the other slots to other handlers.

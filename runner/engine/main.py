@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 from runner.client.client import connect
 from runner.engine.forced_end import ForcedEnd, exit_now
 from runner.engine.keeper_process import KeeperProcess
+from runner.engine.outcome_log import log_unfinished
 from runner.engine.runner import LAST_WRITES, Engine
 from runner.engine.watchdog import EVERY, LONGEST_BLOCK
-from runner.engine.worker import INTERRUPT, log_unfinished
+from runner.engine.worker import INTERRUPT
 from runner.handlers.registry import Handler
 from runner.settings import Settings
 from runner.text.sanitize import count_noun

@@ -17,169 +17,24 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from runner.engine.open_resources import OpenResources
     from runner.engine.process_messages import Channel, ProcessCall, WorkerSetup
     from runner.engine.slots import Running
     from runner.model.outcome import Outcome
-
-PROGRESS_EVERY = 0.2
-"""Seconds between two messages with the progress."""
 
 STACK_SIGNAL = signal.SIGUSR1
 """The signal after which the process writes its stacks even while C code holds the interpreter lock."""
 
 MEMORY_SCORE = "500"
 """The out-of-memory killer of Linux prefers this process to its runner."""
-
-
-class Requests:
-    """Requests to the runner that have a reply.
-
-    Args:
-        channel: the channel to the runner.
-        loop: the event loop of this process.
-    """
-
-    def __init__(self, channel: "Channel", loop: asyncio.AbstractEventLoop) -> None:
-        self.channel, self.loop = channel, loop
-        self._replies: dict[int, Future[Any]] = {}
-        self._count = 0
-
-    async def ask(self, kind: str, *values: Any) -> Any:
-        """Send a request and wait for its reply; an error of the runner is raised."""
-        self._count += 1
-        reply = self._replies[self._count] = Future()
-        self.channel.send(kind, self._count, *values)
-        return await asyncio.wrap_future(reply)
-
-    def reply(self, number: int, value: Any, error: BaseException | None) -> None:
-        """Enter a reply."""
-        future = self._replies.pop(number)
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(value)
-
-
-class RemoteNotes:
-    """The notes of one attempt, which the runner writes.
-
-    Args:
-        requests: requests to the runner.
-        call: the task.
-        limit: maximum size of a checkpoint in bytes.
-    """
-
-    unsaved: str | None = None
-
-    def __init__(self, requests: Requests, call: "ProcessCall", limit: int) -> None:
-        self.state: Any = None if call.state is None else json.loads(call.state)
-        self._requests, self._task_id, self._limit = requests, call.task.id, limit
-        self._progress: tuple[float, float | None, str] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def load(self) -> None:
-        """Do nothing: the state came with the task."""
-
-    async def save_kept(self) -> None:
-        """Do nothing: the runner has the state."""
-
-    async def save(self, state: Any) -> None:
-        """Store a checkpoint."""
-        text = self._text(state)
-        self.state = json.loads(text)
-        await self._requests.ask("save", text)
-
-    def keep(self, state: Any) -> None:
-        """Send the state that the runner stores later."""
-        text = self._text(state)
-        self.state = json.loads(text)
-        self._requests.channel.send("keep", text)
-
-    def progress(self, done: float, total: float | None, unit: str) -> None:
-        """Send the progress, at most once per PROGRESS_EVERY and at the end."""
-        from runner.handlers.notes import require_progress
-
-        require_progress(done, total)
-        first, self._progress = self._progress is None, (done, total, unit)
-        if first:
-            self._requests.loop.call_soon_threadsafe(self._send_later)
-
-    def _send_later(self) -> None:
-        self._timer = self._requests.loop.call_later(PROGRESS_EVERY, self.send_progress)
-
-    def send_progress(self) -> None:
-        """Send the progress that was not sent yet."""
-        progress, self._progress = self._progress, None
-        if progress is not None:
-            self._requests.channel.send("progress", *progress)
-
-    def line(self, level: int, text: str) -> None:
-        """Send a line of the log."""
-        self._requests.channel.send("line", level, text)
-
-    def submit(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Future[None]:
-        """Run a coroutine function on the event loop, from a thread."""
-        return asyncio.run_coroutine_threadsafe(work(), self._requests.loop)
-
-    def _text(self, state: Any) -> str:
-        from runner.engine.handler_result import checkpoint_text
-
-        return checkpoint_text(state, self._limit, self._task_id)
-
-
-class RemoteParentResults:
-    """The results of the parents of one task, which the runner reads.
-
-    Args:
-        requests: requests to the runner.
-    """
-
-    def __init__(self, requests: Requests) -> None:
-        self._requests = requests
-
-    async def read(self) -> list[Any]:
-        """Return the result of each parent, or the error in its place, in the order of the dependencies."""
-        values: list[Any] = await self._requests.ask("parents")
-        return values
-
-    def submit(self, work: Callable[[], Coroutine[Any, Any, list[Any]]]) -> Future[list[Any]]:
-        """Run a coroutine function on the event loop, from a thread."""
-        return asyncio.run_coroutine_threadsafe(work(), self._requests.loop)
-
-
-class ForwardRecords(logging.Handler):
-    """Sends log records to the runner, whose configuration decides where they go.
-
-    Args:
-        channel: the channel to the runner.
-    """
-
-    def __init__(self, channel: "Channel") -> None:
-        super().__init__()
-        self._channel = channel
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send a record, with its message and traceback as text."""
-        try:
-            values = dict(vars(record)) | {"msg": record.getMessage(), "args": None, "exc_info": None}
-            if record.exc_info and not record.exc_text:
-                values["exc_text"] = logging.Formatter().formatException(record.exc_info)
-            self._channel.send("log", {name: value for name, value in values.items() if _is_plain(value)})
-        except Exception:
-            self.handleError(record)
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, (str, int, float, bool, tuple, list, dict))
 
 
 class ProcessWorker:
@@ -193,6 +48,8 @@ class ProcessWorker:
     def __init__(self, channel: "Channel", setup: "WorkerSetup") -> None:
         self._channel, self._setup = channel, setup
         self._loop = asyncio.get_running_loop()
+        from runner.engine.process_remote import Requests  # after the search path is set
+
         self._requests = Requests(channel, self._loop)
         self._calls: asyncio.Queue[ProcessCall | None] = asyncio.Queue()
         self._running: Running | None = None
@@ -269,6 +126,7 @@ class ProcessWorker:
     async def _execute(self, running: "Running", call: "ProcessCall") -> None:
         from runner.engine.executor import AttemptLimits, Executor
         from runner.engine.process_messages import ProcessEnd
+        from runner.engine.process_remote import RemoteNotes, RemoteParentResults
 
         settings = self._setup.settings
         notes = RemoteNotes(self._requests, call, int(settings.checkpoint_limit))
@@ -345,6 +203,8 @@ def _set_up(setup: "WorkerSetup", channel: "Channel", crash_file: int) -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text(MEMORY_SCORE, encoding="ascii")
+    from runner.engine.process_remote import ForwardRecords
+
     logging.root.addHandler(ForwardRecords(channel))
     logging.root.setLevel(setup.level)
     if setup.prepare is not None:

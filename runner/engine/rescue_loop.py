@@ -9,7 +9,7 @@ from runner.engine.dependency_resolver import DependencyResolver
 from runner.engine.heartbeat import Lease
 from runner.engine.hooks import Hooks
 from runner.engine.metrics import Metrics
-from runner.engine.worker import log_rescued
+from runner.engine.outcome_log import log_rescued
 from runner.errors import DatabaseUnavailable
 from runner.handlers.life_cycle import AttemptEnd
 from runner.model.task import MOVES

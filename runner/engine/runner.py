@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import random
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -25,6 +24,7 @@ from runner.engine.readiness import Readiness
 from runner.engine.reconcile import Reconciler
 from runner.engine.rescue_loop import RescueLoop
 from runner.engine.schedules import LOOK_EVERY, Scheduler
+from runner.engine.slots import process_slots
 from runner.engine.ticks import Tick, Ticks
 from runner.engine.watchdog import Watchdog
 from runner.engine.worker import Worker
@@ -58,13 +58,6 @@ MAX_SLOT_WAIT = 2.0
 """Seconds that a task may wait for a slot before the next heartbeat releases it."""
 
 
-def _process_slots(settings: Settings, handlers: Mapping[str, Handler]) -> int:
-    """Return the number of worker processes; 0 if no handler needs one."""
-    if not any(handler.in_process for handler in handlers.values()):
-        return 0
-    return settings.processes or os.cpu_count() or 1
-
-
 class Engine:
     """One runner. Its constructor connects all parts of the engine.
 
@@ -92,7 +85,7 @@ class Engine:
             on_release=lambda: self.claimer.expect_release(),  # noqa: PLW0108 - created below
             on_final=lambda task: self.dependency_resolver.add(task),  # noqa: PLW0108 - created below
             readiness=self.readiness,
-            processes=_process_slots(settings, handlers),
+            processes=process_slots(settings, handlers),
         )
         self.dependency_resolver = DependencyResolver(
             self.database, settings.notify, self.metrics.verbs, self._on_submit

@@ -1,9 +1,10 @@
 """Slots and tasks in flight: the claimed tasks of a runner, and room for more."""
 
+import os
 import time
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from runner.handlers.registry import Handler
 from runner.model.task import Claimed
 from runner.policy.polling import LookAhead
 from runner.policy.suspicion import Suspect, is_suspect, width
+from runner.settings import Settings
 
 if TYPE_CHECKING:
     import asyncio
@@ -266,6 +268,13 @@ class InFlight:
 
     def __len__(self) -> int:
         return len(self.tasks)
+
+
+def process_slots(settings: Settings, handlers: Mapping[str, Handler]) -> int:
+    """Return the number of worker processes; 0 if no handler needs one."""
+    if not any(handler.in_process for handler in handlers.values()):
+        return 0
+    return settings.processes or os.cpu_count() or 1
 
 
 def width_of(task: Claimed) -> int:

@@ -81,14 +81,14 @@ def _thread_positions(frame: FrameType | None) -> Iterator[Position]:
 def _await_positions(awaited: Any) -> Iterator[Position]:
     """The frames of a coroutine and of all that it awaits; those of its thread while it executes code."""
     while awaited is not None:
-        frame = _attribute(awaited, "frame")
+        frame = _attribute(awaited, "_frame")
         if not isinstance(frame, FrameType):
             return
-        if _attribute(awaited, "running"):
+        if _attribute(awaited, "_running"):
             yield from _executing(frame)
             return
         yield frame.f_code, frame.f_lineno
-        awaited = _attribute(awaited, "await") or getattr(awaited, "gi_yieldfrom", None)
+        awaited = _attribute(awaited, "_await") or getattr(awaited, "gi_yieldfrom", None)
 
 
 def _executing(outer: FrameType) -> list[Position]:
@@ -106,7 +106,7 @@ def _executing(outer: FrameType) -> list[Position]:
 
 def _attribute(awaited: Any, name: str) -> Any:
     """An attribute of a coroutine, a generator or an async generator."""
-    return next((value for kind in ("cr", "gi", "ag") if (value := getattr(awaited, f"{kind}_{name}", None))), None)
+    return next((value for kind in ("cr", "gi", "ag") if (value := getattr(awaited, f"{kind}{name}", None))), None)
 
 
 def _is_ours(file: str) -> bool:

@@ -13,9 +13,10 @@ from runner.db.database import Database
 from runner.engine.attempt_failure import failure_of
 from runner.engine.attempt_notes import AttemptNotes, NotesWriter
 from runner.engine.executor import AttemptLimits, Executor
-from runner.engine.handler_result import done, handler_frames
+from runner.engine.handler_result import done
 from runner.engine.hooks import attempt_end
 from runner.engine.metrics import Metrics
+from runner.engine.outcome_log import log_failure, log_unfinished
 from runner.engine.own_transaction import HandlerTransaction
 from runner.engine.parent_results import StoredParentResults
 from runner.engine.readiness import Readiness
@@ -27,18 +28,13 @@ from runner.model.outcome import INTERRUPTED, Cancelled, Outcome, Release, Retry
 from runner.model.task import MOVES, Claimed
 from runner.settings import Settings
 from runner.store.dependencies import FinishedParent
-from runner.store.rescue import Rescued
 from runner.store.settle import Settled, Settlement
-from runner.text import formatting
 from runner.text.sanitize import count_noun
 
 if TYPE_CHECKING:
     from runner.engine.process_attempt import ProcessAttempts
 
 log = logging.getLogger("runner")
-outcome_log = logging.getLogger("runner.outcome")
-"""The failed attempts and the deaths."""
-
 DUPLICATE_DELAY = 1.0
 """Seconds by which a task is delayed that is still in flight from an earlier claim."""
 
@@ -304,7 +300,7 @@ class Worker:
         if MOVES[verb].target.final:
             self._on_final(FinishedParent(task.id, task.handler, task.key))
         if verb != "succeed":
-            _log_failure(running, settlement, verb)
+            log_failure(running, settlement, verb)
         self._publish(running, verb, settlement.outcome, settlement.duration)
 
     def _publish(self, running: Running, verb: str, outcome: Outcome, duration: float | None) -> None:
@@ -315,12 +311,6 @@ class Worker:
 
 def _ignore(_task: Claimed) -> None:
     """Do nothing."""
-
-
-def log_unfinished(running: Running) -> None:
-    """Log a task that did not end when interrupted, without its payload."""
-    task = running.task
-    log.error("task %d (%s) ignored its interrupt: it ends with the process", task.id, task.handler)
 
 
 def _create_task(work: Coroutine[Any, Any, None], context: contextvars.Context) -> "asyncio.Task[None]":
@@ -335,35 +325,3 @@ def _exception_of(running: Running) -> BaseException | None:
     """Return the exception that ended a job; None if it was cancelled before its first step or never started."""
     job = running.job
     return None if job is None or job.cancelled() else job.exception()
-
-
-_LEVELS = {"die": logging.ERROR, "retry": logging.WARNING, "rescue": logging.WARNING}
-"""Levels of the moves that need attention; the others are information."""
-
-
-def log_rescued(id: int, task: Rescued) -> None:
-    """Log a task that this runner took from a lost one."""
-    extra = {"task": id, "handler": task.handler, "queue": task.queue, "key": task.key, "attempt": task.attempt}
-    outcome_log.log(
-        _LEVELS.get(task.verb, logging.WARNING), "task %d (%s) %s", id, task.handler, task.text, extra=extra
-    )
-
-
-def _log_failure(running: Running, settlement: Settlement, verb: str) -> None:
-    """Log an attempt that did not succeed, without its payload: a death with its exception, for error trackers."""
-    task, failure = running.task, getattr(settlement.outcome, "failure", None)
-    why = failure.reason if failure else getattr(settlement.outcome, "why", None) or ""
-    attempt = f"attempt {task.attempt}/{task.max_attempts}"
-    level, error = _LEVELS.get(verb, logging.INFO), running.error if verb == "die" else None
-    exc_info = error and (type(error), error, handler_frames(error))
-    extra = {
-        "task": task.id,
-        "handler": task.handler,
-        "queue": task.queue,
-        "key": task.key,
-        "attempt": task.attempt,
-        "max_attempts": task.max_attempts,
-        "error_type": failure.type if failure else None,
-    }
-    arguments = (task.id, task.handler, attempt, formatting.ended_as(verb), " ".join(why[:300].split()))
-    outcome_log.log(level, "task %d (%s) %s %s: %s", *arguments, exc_info=exc_info, extra=extra)
