@@ -257,29 +257,29 @@ def handler(  # noqa: PLR0913 - one argument per task option
         max_attempts: maximum number of attempts; None for the runner's.
         priority: priority of its tasks, 1 to 9; 9 runs first.
         expires: longest time from the due time of its tasks to the start of an attempt; None for no limit.
-        on_error: how to treat exceptions: "retry", "dead", classes that mean dead, or a function that takes the
-            exception and returns an outcome.
-        bucket, tenant, unique_key, unique, on_duplicate, order_key, order_on_failure: as in `options`.
+        on_error: how to treat exceptions: "retry", "dead", classes that mean dead, or a function of the exception.
+        bucket: as in `options`.
+        tenant: as in `options`.
+        unique_key: as in `options`.
+        unique: as in `options`.
+        on_duplicate: as in `options`.
+        order_key: as in `options`.
+        order_on_failure: as in `options`.
         limit: maximum number of its tasks that run at the same time, over all runners; an operator can change it.
         limit_per_tenant: the same for each tenant.
         limit_per_runner: maximum number of its tasks in one runner, which leaves the other slots to other handlers.
         rate: maximum rate of starts over all runners, such as 5/s or 100/min; an operator can change it.
-        executor: "process" runs the function in a process of its own, which can be killed and uses another processor;
-            None runs an async function on the event loop ("async") and a plain one in a thread ("thread").
+        executor: "process" for a process of its own; None for the event loop or a thread, by the kind of function.
         memory_limit: maximum private memory of its process: text ("512m") or bytes; Linux only.
 
     Returns:
-        A decorator for an async function, or for a plain function, which runs in a thread.
+        A decorator for an async or a plain function.
 
     Raises:
         InvalidRetryPlan: `retry` is not a retry plan.
         InvalidTask: `unique` or `on_duplicate` is not valid.
         InvalidHandler: the name is missing, or a limit or the executor is not valid.
         DuplicateHandler: another handler has this name.
-
-    Example:
-        >>> @handler("coupons.send", retry="1m,5m,20m", timeout="30s")
-        ... async def send_coupon(ctx: Context, user_id: int) -> None: ...
     """
     return _Decorator(name, _defaults(dict(locals())))
 
