@@ -57,7 +57,7 @@ CLI_COMMANDS = (
     CliCommand("delay", OPERATE, "Postpone tasks.", "operate"),
     CliCommand("unblock", OPERATE, "Release tasks from their dependencies.", "operate"),
     CliCommand("rewind", OPERATE, "Make a task continue from an earlier checkpoint.", "logs"),
-    CliCommand("edit", OPERATE, "Change when and how one task runs.", "edit"),
+    CliCommand("edit", OPERATE, "Change when and how tasks run.", "edit"),
     CliCommand("pause", OPERATE, "Stop starting the tasks of a queue or a handler.", "pause"),
     CliCommand("resume", OPERATE, "End a pause.", "pause"),
     CliCommand("limit", OPERATE, "Limit the tasks of a queue or a handler over all runners.", "limit"),

@@ -1,24 +1,26 @@
-"""`runner edit`: change when and how one task runs."""
+"""`runner edit`: change when and how tasks run."""
 
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from json import dumps
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Group, Parameter
 
 from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, change_targets
 from runner.cli.operation_output import exit_code, print_result, print_script
 from runner.cli.output import print_json, print_line
-from runner.cli.task_filter import TaskId
+from runner.cli.task_filter import read_targets
+from runner.db.database import Database
 from runner.db.transaction import clock
-from runner.errors import InvalidEdit, VersionConflict
+from runner.errors import InvalidEdit, InvalidInput, VersionConflict
 from runner.model.duration import parse_duration
-from runner.operations.edit import EditPreview, edit_each, preview_edit
+from runner.operations.edit import EditPreview, edit_all, edit_each, preview_edit
 from runner.operations.edit import edit as apply_edit
-from runner.operations.edit_values import KEEP, Changes
+from runner.operations.edit_values import KEEP, Changes, check_bulk
 from runner.operations.results import Target, local_actor
 from runner.policy.retry import parse_plan
 from runner.text import formatting
@@ -83,57 +85,72 @@ NO_VALUES = NewValues()
 
 
 async def edit(
-    id: TaskId,
-    /,
-    *,
+    *targets: Targets,
     values: NewValues = NO_VALUES,
     version: int | None = None,
-    dry_run: bool = False,
-    sql: bool = False,
-    reason: str | None = None,
-    json: bool = False,
+    spread: str | None = None,
+    options: ChangeOptions = NO_OPTIONS,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Change when and how one task runs, even while it runs.
+    """Change when and how tasks run, even while they run.
 
-    With --requeue a dead or cancelled task runs again with the new values.
+    TASKS are ids or a filter, as for runner retry. Payload and key belong to one
+    task. With --requeue a dead or cancelled task runs again with the new values.
 
     With --version nothing changes if the task has another version than runner show
     printed.
 
     Args:
-        id: The id of the task.
+        targets: Task ids, or a filter.
         values: The new values.
-        version: The version from runner show.
-        dry_run: Only show the changes.
-        sql: Only print equivalent SQL for psql or sqlite3.
-        reason: The reason; recorded with the change.
-        json: Print one JSON document.
+        version: The version from runner show; for one task.
+        spread: Spread the due times at random over this time after --run-at: 10m.
+        options: Confirmation.
         connection: The database.
     """
-    settings = connection.settings()
+    tasks, settings = read_targets(targets), connection.settings()
+    seconds = parse_duration(spread).total_seconds() if spread else 0.0
     async with open_database(settings) as database:
         at = await database.read(clock)
         changes = values.changes(at)
-        requeue, limit = values.requeue, int(settings.payload_limit)
-        if sql:
-            operation = partial(
-                edit_each, changes=changes, by=local_actor(reason), requeue=requeue, payload_limit=limit
-            )
-            await print_script(database, operation, [Target(id, version)])
-            return Exit.OK
-        if dry_run:
-            plan = await database.read(preview_edit, id, version, changes, requeue=requeue, payload_limit=limit)
-            result = plan.result
-        else:
-            operation = partial(apply_edit, requeue=requeue, payload_limit=limit)
-            result = await database.write(operation, id, version, changes, local_actor(reason))
+        if isinstance(tasks, list) and len(tasks) == 1 and not spread:
+            task = TaskEdit(Target(tasks[0], version), changes, values.requeue, int(settings.payload_limit))
+            return await _edit_one(database, task, options, at)
+        if version is not None or values.requeue:
+            name = "--requeue" if values.requeue else "--version"
+            raise InvalidInput(why=f"{name} works with one task id; to run many tasks again use runner retry")
+        function = partial(edit_all, changes=changes, spread=seconds)
+        change = Change("edit", function, check_bulk(changes, seconds))
+        return await change_targets(database, change, tasks, options, settings)
+
+
+class TaskEdit(NamedTuple):
+    """An edit of one task."""
+
+    target: Target
+    changes: Changes
+    requeue: bool
+    payload_limit: int
+
+
+async def _edit_one(database: Database, task: TaskEdit, options: ChangeOptions, at: datetime) -> int:
+    (id, version), changes = task.target, task.changes
+    how: dict[str, Any] = {"requeue": task.requeue, "payload_limit": task.payload_limit}
+    by = local_actor(options.reason)
+    if options.sql:
+        await print_script(database, partial(edit_each, changes=changes, by=by, **how), [task.target])
+        return Exit.OK
+    if options.dry_run:
+        plan = await database.read(preview_edit, id, version, changes, **how)
+        result = plan.result
+    else:
+        result = await database.write(apply_edit, id, version, changes, by, **how)
     for conflict in result.conflicts:
         raise VersionConflict(id=id, seen=version, state=conflict.state, found=conflict.version)
-    if dry_run:
-        return _show(plan, json=json)
-    code = print_result("edit", result, json=json)
-    if code == Exit.OK and not json and changes.run_at is not KEEP:
+    if options.dry_run:
+        return _show(plan, json=options.json)
+    code = print_result("edit", result, json=options.json)
+    if code == Exit.OK and not options.json and changes.run_at is not KEEP:
         print_line(
             f"It runs at {format_moment(changes.run_at, local_zone())}, {formatting.distance(changes.run_at, at)}."
         )

@@ -1,10 +1,10 @@
 """`runner retry`, `terminate`, `delay`, `unblock`: operations on task ids or on a filter."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Group, Parameter
 
@@ -21,7 +21,7 @@ from runner.filter.parse import Filter, Term
 from runner.model.duration import parse_duration
 from runner.operations.bulk import BulkOptions, Operation, to_all, to_each
 from runner.operations.delay import delay as apply_delay
-from runner.operations.preview import Preview, bounded
+from runner.operations.preview import NO_VALUES, Preview, bounded
 from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Result, Target, local_actor, with_change_group
 from runner.operations.retry import retry_now
@@ -146,27 +146,63 @@ async def _change(
     options: ChangeOptions,
     connection: Connection,
 ) -> int:
-    if options.limit is not None and options.limit < 1:
-        raise InvalidInput(why=f"--limit must be at least 1, not {options.limit}")
     targets, settings = read_targets(words), connection.settings()
     async with open_database(settings) as database:
-        if options.dry_run:
-            print_preview(await _preview(database, verb, targets), json=options.json)
-            return Exit.OK
-        if options.sql:
-            await _print_script(database, function, targets, options)
-            return Exit.OK
-        if isinstance(targets, Filter):
-            preview = await _preview(database, verb, targets)
-            if not _is_applicable(preview, options):
-                return _print_unchanged(preview, options)
-            targets, limit = await _confirmed(database, targets, preview, options, settings)
-        else:
-            limit = len(targets)
-        by = local_actor(options.reason) if limit == 1 else with_change_group(local_actor(options.reason))
-        operation = partial(function, by=by)
-        result = await _execute(database, operation, targets, limit, options, formatting.verb(verb))
-    return print_result(formatting.verb(verb), result, json=options.json, change_group=by.change_group)
+        return await change_targets(database, Change(verb, function), targets, options, settings)
+
+
+class Change(NamedTuple):
+    """An operation on tasks.
+
+    Args:
+        verb: a key of eligibility.ACCEPTED_STATES.
+        function: the operation, which lacks its targets and its author.
+        values: the validated values of an edit.
+    """
+
+    verb: str
+    function: Callable[..., Awaitable[Result]]
+    values: Mapping[str, Any] = NO_VALUES
+
+    async def preview(self, database: Database, targets: list[int] | Filter) -> Preview:
+        """Preview the operation."""
+        if isinstance(targets, list):
+            one = Term("id", Operator.EQ, targets[0])
+            targets = Filter((one if len(targets) == 1 else Term("id", Operator.IN, tuple(targets)),))
+        return await database.read(apply_preview, targets, self.verb, values=self.values)
+
+
+async def change_targets(
+    database: Database, change: Change, targets: list[int] | Filter, options: ChangeOptions, settings: Settings
+) -> int:
+    """Preview, confirm and apply an operation on tasks.
+
+    Args:
+        database: the database.
+        change: the operation.
+        targets: the ids of the tasks, or a filter.
+        options: the confirmation.
+        settings: the settings, with the profile.
+    """
+    if options.limit is not None and options.limit < 1:
+        raise InvalidInput(why=f"--limit must be at least 1, not {options.limit}")
+    if options.dry_run:
+        print_preview(await change.preview(database, targets), json=options.json)
+        return Exit.OK
+    if options.sql:
+        await _print_script(database, change.function, targets, options)
+        return Exit.OK
+    if isinstance(targets, Filter):
+        preview = await change.preview(database, targets)
+        if not _is_applicable(preview, options):
+            return _print_unchanged(preview, options)
+        targets, limit = await _confirmed(database, change, targets, preview, options, settings)
+    else:
+        limit = len(targets)
+    by = local_actor(options.reason) if limit == 1 else with_change_group(local_actor(options.reason))
+    label = formatting.verb(change.verb)
+    result = await _execute(database, partial(change.function, by=by), targets, limit, options, label)
+    return print_result(label, result, json=options.json, change_group=by.change_group)
 
 
 def _is_applicable(preview: Preview, options: ChangeOptions) -> bool:
@@ -201,7 +237,12 @@ async def _print_script(
 
 
 async def _confirmed(
-    database: Database, task_filter: Filter, preview: Preview, options: ChangeOptions, settings: Settings
+    database: Database,
+    change: Change,
+    task_filter: Filter,
+    preview: Preview,
+    options: ChangeOptions,
+    settings: Settings,
 ) -> tuple[Filter, int | None]:
     """The filter bounded to the previewed tasks, and their number; None if the count stopped at its cap."""
     yes = options.yes
@@ -210,16 +251,9 @@ async def _confirmed(
     require_reason(demand_for(eligible_count(preview), settings), options.reason)
     if yes is None:
         yes = ask(eligible_count(preview), demand_for(eligible_count(preview), settings))
-        preview = await _preview(database, preview.verb, task_filter)  # tasks may have changed since
+        preview = await change.preview(database, task_filter)  # tasks may have changed since
     check_count(eligible_count(preview), yes)
     return bounded(task_filter, preview.newest), None if preview.total.more else preview.eligible
-
-
-async def _preview(database: Database, verb: str, targets: list[int] | Filter) -> Preview:
-    if isinstance(targets, list):
-        one = Term("id", Operator.EQ, targets[0])
-        targets = Filter((one if len(targets) == 1 else Term("id", Operator.IN, tuple(targets)),))
-    return await database.read(apply_preview, targets, verb)
 
 
 async def _execute(

@@ -1,17 +1,25 @@
-"""edit: set values of one task."""
+"""edit: set values of one task, or the same values of many."""
 
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from runner.db.transaction import Transaction
 from runner.operations.audit_log import AuditEntry, record
-from runner.operations.edit_values import PAYLOAD_LIMIT, Changes, check_against, check_values
-from runner.operations.lock import LockedTask, change, lock_targets, partition_targets, read_tasks
+from runner.operations.edit_values import (
+    PAYLOAD_LIMIT,
+    SAME,
+    Changes,
+    check_against,
+    check_bulk,
+    check_values,
+    edit_objection,
+)
+from runner.operations.lock import LockedTask, change, lock_targets, partition_targets, read_tasks, reschedule
 from runner.operations.results import Actor, Result, Skipped, Target
 from runner.operations.retry import requeue_with
-
-SAME = "it already has these values"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +135,45 @@ async def edit_each(
     for target in targets:
         result.add(await edit(tx, target.id, target.version, changes, by, requeue=requeue, payload_limit=payload_limit))
     return result
+
+
+async def edit_all(
+    tx: Transaction, targets: Iterable[Target], changes: Changes, by: Actor, *, spread: float = 0.0
+) -> Result:
+    """Set the same values of many live tasks; a task that does not allow them, or already has them, is skipped.
+
+    Args:
+        tx: a writing transaction.
+        targets: the tasks, with the versions that the operator saw.
+        changes: the new values, without payload and key.
+        by: the author.
+        spread: seconds after the new due time over which the tasks are spread at random.
+
+    Raises:
+        InvalidEdit: a value is not allowed, or belongs to one task; nothing was changed.
+        InvalidRetryPlan: the retry plan is invalid.
+    """
+    values = check_bulk(changes, spread)
+    locked, result = await lock_targets(tx, "edit", targets)
+    tasks = []
+    for task in locked:
+        if why := edit_objection(values, task):
+            result.skipped.append(Skipped(task.id, why))
+        else:
+            tasks.append(task)
+    news = {task.id: values for task in tasks}
+    if spread:
+        others = {name: value for name, value in values.items() if name != "run_at"}
+        delays = {task.id: timedelta(seconds=random.uniform(0, spread)) for task in tasks}  # noqa: S311 - no secret
+        times = await reschedule(tx, {id: values["run_at"] + delay for id, delay in delays.items()}, **others)
+        news = {id: values | {"run_at": time} for id, time in times.items()}
+    elif tasks:
+        await change(tx, list(news), **values)
+    await record(tx, by, [_entry(task, news[task.id]) for task in tasks])
+    result.changed = list(news)
+    return result
+
+
+def _entry(task: LockedTask, values: dict[str, Any]) -> AuditEntry:
+    new = {name: value for name, value in values.items() if getattr(task, name) != value}
+    return AuditEntry("edit", {name: getattr(task, name) for name in new}, new, task.id)

@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 from runner.errors import InvalidEdit, InvalidTask, PayloadTooLarge
 from runner.model.task import NewTask, State
 from runner.model.text_limits import require_json
-from runner.operations.lock import LockedTask
 from runner.policy.claim_conditions import used_up
 from runner.store.validation import check
 
@@ -91,8 +90,12 @@ def check_values(changes: Changes, payload_limit: int = PAYLOAD_LIMIT) -> dict[s
     return values | {name: _to_milliseconds(value) for name, value in values.items() if isinstance(value, datetime)}
 
 
-def check_against(values: Mapping[str, Any], task: LockedTask) -> None:
+def check_against(values: Mapping[str, Any], task: Any) -> None:
     """Validate values against the current state of the task.
+
+    Args:
+        values: the validated values by column.
+        task: a row with state and attempt.
 
     Raises:
         InvalidEdit: the change would have no effect, or the task could never run again.
@@ -104,6 +107,49 @@ def check_against(values: Mapping[str, Any], task: LockedTask) -> None:
     elif "max_attempts" in values and used_up(task.attempt, values["max_attempts"]):
         why = f"the task has used {task.attempt} attempts and could never run again; allow more, or terminate it"
         raise InvalidEdit(field="max_attempts", value=values["max_attempts"], why=why)
+
+
+SAME = "it already has these values"
+
+
+def edit_objection(values: Mapping[str, Any], task: Any) -> str | None:
+    """The reason why an edit of many tasks skips one.
+
+    Args:
+        values: the validated values by column.
+        task: a row with state, attempt, and the columns of the values as far as they are known.
+
+    Returns:
+        The reason as a clause; None if the task would change.
+    """
+    try:
+        check_against(values, task)
+    except InvalidEdit as error:
+        return str(error.fields["why"])
+    return SAME if values and all(getattr(task, name, KEEP) == value for name, value in values.items()) else None
+
+
+def check_bulk(changes: Changes, spread: float = 0.0) -> dict[str, Any]:
+    """Validate the values of an edit of many tasks.
+
+    Args:
+        changes: the values to set.
+        spread: seconds over which the due times are spread.
+
+    Returns:
+        The values by column.
+
+    Raises:
+        InvalidEdit: a value is not allowed, or belongs to one task; the message names it.
+        InvalidRetryPlan: the retry plan is invalid.
+    """
+    values = check_values(changes)
+    for name in ("payload", "key"):
+        if name in values:
+            raise InvalidEdit(field=name, value=values[name], why="it belongs to one task; edit the tasks one by one")
+    if spread and "run_at" not in values:
+        raise InvalidEdit(field="the spread", value=f"{spread:g}s", why="it needs a due time; set run_at")
+    return values
 
 
 def _to_milliseconds(moment: datetime) -> datetime:

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -11,10 +13,11 @@ from runner.db.transaction import Transaction
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.task import Shown, State
+from runner.operations.edit_values import edit_objection
 from runner.operations.eligibility import is_last, objection
 from runner.operations.unique_keys import ANOTHER, key_conflicts
 from runner.queries.counting import Count
-from runner.queries.rows import as_int, as_text
+from runner.queries.rows import as_int, as_text, moment, number, readable, text
 from runner.queries.task_list.row import STORED, TaskRow, displayed_state, task_rows
 from runner.queries.task_list.search import find
 
@@ -23,6 +26,8 @@ MAX_SEARCHES = 50
 """Maximum number of searches, each up to the scan limit, before the preview is incomplete."""
 
 SAMPLES = 5
+
+NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,9 @@ class Preview:
     last: int = 0
 
 
-async def preview(tx: Transaction, task_filter: Filter, verb: str, cap: int = CAP) -> Preview:
+async def preview(
+    tx: Transaction, task_filter: Filter, verb: str, cap: int = CAP, *, values: Mapping[str, Any] = NO_VALUES
+) -> Preview:
     """Preview an operation.
 
     Args:
@@ -58,10 +65,11 @@ async def preview(tx: Transaction, task_filter: Filter, verb: str, cap: int = CA
         task_filter: the filter.
         verb: a key of eligibility.ACCEPTED_STATES.
         cap: maximum number of tasks to read.
+        values: the validated values of an edit.
     """
     ids, more = await matching_ids(tx, task_filter, cap)
     outlines = await _outlines(tx, ids)
-    objections = {outline.id: objection(verb, outline) for outline in outlines}
+    objections = {outline.id: objection(verb, outline) or edit_objection(values, outline) for outline in outlines}
     returning = [outline.id for outline in outlines if outline.state.final and objections[outline.id] is None]
     objections |= dict.fromkeys(await key_conflicts(tx, returning), ANOTHER)
     eligible = [id for id in ids if id in objections and objections[id] is None]
@@ -91,6 +99,11 @@ class Outline(NamedTuple):
     attempt: int
     max_attempts: int | None
     cancel_requested: bool
+    priority: int
+    run_at: datetime | None
+    retry: str | None
+    timeout: float | None
+    expires_at: datetime | None
 
     @property
     def state(self) -> State:
@@ -114,8 +127,7 @@ async def matching_ids(tx: Transaction, task_filter: Filter, cap: int = CAP) -> 
 async def _outlines(tx: Transaction, ids: Sequence[int]) -> list[Outline]:
     outlines = []
     for table in (tx.tables.task, tx.tables.history):
-        names = [name for name in Outline._fields if name in table.c]
-        columns: list[Any] = [sa.type_coerce(table.c[name], sa.types.NullType()).label(name) for name in names]
+        columns: list[Any] = readable(tx, [table.c[name] for name in Outline._fields if name in table.c])
         columns.append(displayed_state(tx.tables, table).label("shown"))
         rows = await tx.execute(sa.select(*columns).where(tx.dialect.one_of(table.c.id, ids)))
         outlines += [_outline(row) for row in rows.mappings()]
@@ -130,4 +142,9 @@ def _outline(row: sa.RowMapping) -> Outline:
         attempt=as_int(row["attempt"]),
         max_attempts=None if row["max_attempts"] is None else as_int(row["max_attempts"]),
         cancel_requested=row.get("cancel_requested") in (1, True),
+        priority=as_int(row["priority"]),
+        run_at=moment(row["run_at"]),
+        retry=text(row["retry"]),
+        timeout=number(row["timeout"]),
+        expires_at=moment(row["expires_at"]),
     )

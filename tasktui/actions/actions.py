@@ -53,7 +53,7 @@ ACTIONS = {
             operation=tasks.unblock,
             options=tasks.unblock_options,
         ),
-        Action("edit", "E", "Edit", ActionTarget.TASK, edit.ask, verb="edit"),
+        Action("edit", "E", "Edit", ActionTarget.TASKS, edit.ask, verb="edit"),
         Action("pause", "P", "Pause", ActionTarget.QUEUE, pause.ask_for_queue, "Pause for", "30m", required=True),
         Action(
             "pause --handler",

@@ -13,6 +13,7 @@ from tasktui.actions.action import Action
 from tasktui.actions.as_command import command_line, edit_words
 from tasktui.actions.question import Dialog
 from tasktui.actions.targets import Targets
+from tasktui.actions.tasks import question
 from tasktui.messages import Notice
 from tasktui.session.session import Session
 
@@ -21,10 +22,16 @@ if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
 
 
-def ask(_action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
-    """Ask for the new values of the selected task."""
-    task = targets.task()
-    return _ask(session, task.id) if task is not None else None
+def ask(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
+    """Ask for the new values of the selected tasks."""
+    from tasktui.actions.form import bulk_form  # The first screen does not need it.
+
+    task_filter, tasks = targets.task_filter(), targets.tasks()
+    if task_filter is not None:
+        return bulk_form(action, session, task_filter, f"all tasks that match {task_filter}", question)
+    if len(tasks) > 1:
+        return bulk_form(action, session, tasks, f"{len(tasks):,} tasks", question)
+    return _ask(session, tasks[0].id) if tasks else None
 
 
 async def _ask(session: Session, task_id: int) -> Dialog:

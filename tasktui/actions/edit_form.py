@@ -18,6 +18,7 @@ from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from runner.text.redact import MASK, decode, redact
 from runner.text.times import format_zone, parse_moment
+from tasktui.actions.form import FormField
 from tasktui.render.render import block, line
 
 NONE = "none"
@@ -28,24 +29,6 @@ MOST_RUNS = 6
 
 LONGEST_FORECAST = 20
 """A forecast of this length may be cut off."""
-
-
-class FormField(NamedTuple):
-    """An entry of the form.
-
-    Args:
-        name: the column.
-        label: the label beside the input.
-        value: current value as text.
-        hint: placeholder of an empty input.
-        lock_reason: reason why the entry is read-only; empty if it can be edited.
-    """
-
-    name: str
-    label: str
-    value: str
-    hint: str = ""
-    lock_reason: str = ""
 
 
 def requeues(detail: TaskDetail) -> bool:
@@ -87,7 +70,7 @@ def changes(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> Chang
         InvalidInput: a text cannot be parsed.
     """
     texts = edited_texts(typed, detail, zone)
-    parsed = {name: _parse(name, text, detail.at, zone) for name, text in texts.items()}
+    parsed = {name: parse_value(name, text, detail.at, zone) for name, text in texts.items()}
     if "payload" in parsed:
         parsed["payload"] = with_secrets(parsed["payload"], detail.payload)
     return Changes(**parsed)
@@ -212,7 +195,18 @@ def _format(value: Any) -> Any:
     return NONE if value is None else f"{value:g}s" if isinstance(value, float) else value
 
 
-def _parse(name: str, text: str, at: datetime, zone: tzinfo) -> Any:
+def parse_value(name: str, text: str, at: datetime, zone: tzinfo) -> Any:
+    """Parse the text of an entry.
+
+    Args:
+        name: the column.
+        text: the text, not empty.
+        at: the time that durations count from.
+        zone: time zone of times without an offset.
+
+    Raises:
+        InvalidInput: the text cannot be parsed.
+    """
     match name:
         case "max_attempts" | "retry" | "timeout" | "key" | "expires_at" if text == NONE:
             return None

@@ -1,5 +1,6 @@
 """Applying confirmed actions in transactions of the store."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ from runner.queries.pauses import Pause
 from runner.queries.pauses import pauses as read_pauses
 from runner.text.times import format_moment, parse_moment
 from tasktui.actions.action import Action, Confirmation
-from tasktui.actions.plan import ActionPlan, plan_for_filter
+from tasktui.actions.plan import NO_VALUES, ActionPlan, plan_for_filter
 from tasktui.session.job import Job
 from tasktui.session.session import Session
 
@@ -40,9 +41,13 @@ LATEST = 100
 """Maximum number of audit entries of a task to search for one to undo."""
 
 
-async def preview(session: Session, action: Action, task_filter: Filter) -> ActionPlan:
-    """Preview an action on the tasks that match a filter."""
-    return plan_for_filter(action, task_filter, await session.read(apply_preview, task_filter, action.verb))
+async def preview(
+    session: Session, action: Action, task_filter: Filter, values: Mapping[str, object] = NO_VALUES
+) -> ActionPlan:
+    """Preview an action on the tasks that match a filter; an edit needs its validated values."""
+    return plan_for_filter(
+        action, task_filter, await session.read(apply_preview, task_filter, action.verb, values=values)
+    )
 
 
 async def carry_out(session: Session, plan: ActionPlan, confirmation: Confirmation, work: Job) -> Result:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from textual.content import Content
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 
 SAMPLES = 5
+
+NO_VALUES: Mapping[str, object] = MappingProxyType({})
 
 MOST_GROUPS = 6
 """Maximum number of states and queues to list, so that the dialog fits a small screen."""
@@ -59,9 +62,19 @@ class ActionPlan:
         return MANY + 1 if self.eligible.more else self.eligible.number
 
 
-def plan(action: Action, tasks: Sequence[TaskRow]) -> ActionPlan:
-    """Plan an action on selected tasks, with the same eligibility rules that the store applies."""
+def plan(action: Action, tasks: Sequence[TaskRow], values: Mapping[str, object] = NO_VALUES) -> ActionPlan:
+    """Plan an action on selected tasks, with the same eligibility rules that the store applies.
+
+    Args:
+        action: the action.
+        tasks: the tasks as they are on the screen.
+        values: the validated values of an edit.
+    """
     objections = {task.id: objection(action.verb, task) for task in tasks}
+    if values:
+        from runner.operations.edit_values import edit_objection
+
+        objections |= {task.id: edit_objection(values, task) for task in tasks if objections[task.id] is None}
     eligible = [task for task in tasks if objections[task.id] is None]
     return ActionPlan(
         action=action,

@@ -14,6 +14,7 @@ from tasktui.session.job import Job
 
 if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
+    from tasktui.actions.form import Form
 
 MOST_SKIPPED = 8
 """Maximum number of skipped tasks to list in a notice."""
@@ -58,8 +59,8 @@ class Question:
     reason: str = ""
 
 
-Dialog: TypeAlias = Union[Question, "TaskDetail", Notice]
-"""A confirmation, a task for the edit form, or the reason why the action is impossible."""
+Dialog: TypeAlias = Union[Question, "Form", "TaskDetail", Notice]
+"""A confirmation, a form, a task for the edit form, or the reason why the action is impossible."""
 
 
 def result_notice(label: str, result: Result) -> Notice:

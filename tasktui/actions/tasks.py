@@ -14,6 +14,7 @@ from tasktui.actions.plan import ActionPlan, plan, plan_lines
 from tasktui.actions.question import BulkChange, Dialog, Question
 from tasktui.actions.targets import Targets
 from tasktui.messages import Notice
+from tasktui.render.render import content, line
 from tasktui.session.session import Session
 
 if TYPE_CHECKING:
@@ -31,16 +32,23 @@ def ask(action: Action, session: Session, targets: Targets) -> Dialog | Coroutin
     task_filter, tasks = targets.task_filter(), targets.tasks()
     if task_filter is not None:
         return _ask_for_filter(action, session, task_filter)
-    return _question(plan(action, tasks), session) if tasks else Notice(targets.missing(), bad=True)
+    return question(plan(action, tasks), session) if tasks else Notice(targets.missing(), bad=True)
 
 
 async def _ask_for_filter(action: Action, session: Session, task_filter: Filter) -> Dialog:
     from tasktui.actions import perform  # imports all operations, which the first screen does not need
 
-    return _question(await perform.preview(session, action, task_filter), session)
+    return question(await perform.preview(session, action, task_filter), session)
 
 
-def _question(plan: ActionPlan, session: Session) -> Dialog:
+def question(plan: ActionPlan, session: Session, details: Sequence[str] = ()) -> Question | Notice:
+    """Ask for confirmation of a plan, or explain why none of its tasks would change.
+
+    Args:
+        plan: the plan.
+        session: the operator's session.
+        details: the change in more words, such as new values.
+    """
     from tasktui.actions import perform
 
     if not plan.eligible.number:
@@ -54,7 +62,7 @@ def _question(plan: ActionPlan, session: Session) -> Dialog:
 
     return Question(
         plan.action,
-        plan_lines(plan, session.name),
+        [*plan_lines(plan, session.name), *(content((line(text), "bold")) for text in details)],
         plan.weight,
         words=partial(plan_words, plan),
         change=change,

@@ -49,11 +49,17 @@ MODES = {
 """The screens by name. The name is also the command that opens the screen."""
 
 
-DIALOGS = ("answer", "ask", "command", "confirm", "edit", "health", "help", "palette", "why")
+DIALOGS = ("answer", "ask", "command", "confirm", "edit", "form", "health", "help", "palette", "why")
 
 OPERATIONS = (
     "tasktui.actions.perform",
-    *("runner.operations.delay", "runner.operations.retry", "runner.operations.terminate", "runner.operations.unblock"),
+    *(
+        "runner.operations.delay",
+        "runner.operations.edit",
+        "runner.operations.retry",
+        "runner.operations.terminate",
+        "runner.operations.unblock",
+    ),
 )
 """The modules that the actions import when they are first used."""
 

@@ -14,6 +14,7 @@ from tasktui.actions import limit, pause
 from tasktui.actions.action import ActionTarget, Confirmation
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
+from tasktui.actions.form import Form
 from tasktui.actions.question import BulkChange, Dialog, Question, result_notice
 from tasktui.actions.targets import Targets
 from tasktui.messages import Notice
@@ -134,8 +135,17 @@ class Actions:
                 self._screen.post_message(dialog)
             case Question():
                 self._confirm(dialog)
+            case Form():
+                from tasktui.dialogs.form import FormScreen
+
+                self._screen.app.push_screen(FormScreen(dialog), self._continue)
             case detail:
                 self._edit(detail)
+
+    def _continue(self, dialog: Dialog | None) -> None:
+        """Open the dialog that follows a form."""
+        if dialog is not None:
+            self._open(dialog)
 
     def _confirm(self, question: Question) -> None:
         session = self._screen.session

@@ -55,7 +55,7 @@ def test_tasks_are_delayed(cli: Call, store: Store) -> None:
     assert cli("delay", id, "--by", "soon").code == Exit.BAD_INPUT
 
 
-@pytest.mark.parametrize("verb", [("retry",), ("terminate",), ("delay", "--by", "1h")])
+@pytest.mark.parametrize("verb", [("retry",), ("terminate",), ("delay", "--by", "1h"), ("edit", "--priority", "8")])
 def test_a_filter_is_only_previewed_until_the_count_is_confirmed(
     cli: Call, store: Store, verb: tuple[str, ...]
 ) -> None:
@@ -73,7 +73,7 @@ def test_a_filter_is_only_previewed_until_the_count_is_confirmed(
     assert (done.code, len(done.document["changed"])) == (Exit.OK, 3)
 
 
-CHANGES = [("retry",), ("terminate",), ("delay", "--by", "1h"), ("unblock",)]
+CHANGES = [("retry",), ("terminate",), ("delay", "--by", "1h"), ("unblock",), ("edit", "--timeout", "5m")]
 
 
 @pytest.mark.parametrize("verb", CHANGES)
@@ -217,6 +217,20 @@ def test_values_of_a_task_are_edited(cli: Call, store: Store) -> None:
     assert cli("edit", id, "--retry", "none", "--key", "none", "--max-attempts", "none").code == Exit.OK
     (task,) = store.tasks()
     assert (task["retry"], task["key"], task["max_attempts"]) == (None, None, None)
+
+
+def test_many_tasks_are_edited_with_a_spread_and_undone(cli: Call, store: Store) -> None:
+    ids = later(store, 3, queue="mail")
+    before = store.tasks()
+    result = cli("edit", "queue:mail", "--run-at", "+2h", "--spread", "10m", "--max-attempts", 7, "--yes", 3)
+    assert (result.code, "edit: 3 changed; undo with: runner undo --group " in result.out) == (Exit.OK, True)
+    assert {task["max_attempts"] for task in store.tasks()} == {7}
+    assert cli("undo", "--group", result.out.split()[-1], "--yes", 3).code == Exit.OK
+    after = {task["id"]: task for task in store.tasks()}
+    for name in ("run_at", "max_attempts"):
+        assert [after[task["id"]][name] for task in before] == [task[name] for task in before]
+    for wrong in (("--payload", "{}"), ("--version", 1), ("--requeue",), ("--spread", "5m"), ()):
+        assert cli("edit", *ids, *wrong).code == Exit.BAD_INPUT
 
 
 def test_an_edit_of_an_outdated_version_is_a_conflict(cli: Call, store: Store) -> None:

@@ -13,7 +13,7 @@ from runner.model.schedule import ScheduleSpec
 from runner.model.task import State
 from runner.operations.audit_log import reveal
 from runner.operations.delay import delay
-from runner.operations.edit import edit, edit_each
+from runner.operations.edit import edit, edit_all, edit_each
 from runner.operations.edit_values import Changes
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget, pause, resume
@@ -67,6 +67,7 @@ OPERATIONS: dict[str, Verb] = {
     "delay": lambda tx: delay(tx, [Target(LATER)], seconds=60, by=BY),
     "edit": lambda tx: edit(tx, LATER, None, Changes(FAR, 9, 9, "1m", 5.0, "{}", "k"), BY),
     "edit_each": lambda tx: edit_each(tx, [Target(LATER)], Changes(key="k"), BY),
+    "edit_all": lambda tx: edit_all(tx, [Target(LATER)], Changes(priority=2), BY),
     "undo_script": _undo_script,
     "command_script": lambda tx: command_script(tx, RUNNER, "drain", BY),
     "undo": lambda tx: undo(tx, [EDITED], BY),

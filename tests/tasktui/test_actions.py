@@ -114,7 +114,9 @@ async def test_an_action_explains_why_it_does_not_apply(database: Database, watc
         await operator.press("asterisk")
         await operator.is_told("Marked 2 tasks")
         await operator.press("E")
-        await operator.is_told("Edit applies to one task: 2 are marked, \\ clears the marks")
+        await operator.sees("New values for 2 tasks")
+        await operator.press("escape", "Z")
+        await operator.is_told("Undo applies to one change of a task: 2 are marked, \\ clears the marks")
 
 
 async def test_an_edit_is_previewed_saved_and_undone(database: Database, watch: Watch) -> None:

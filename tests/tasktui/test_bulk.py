@@ -11,7 +11,7 @@ from runner.model.task import State
 from runner.operations import bulk
 from tasktui.actions import perform
 from tasktui.data import load_tasks
-from tests.store.rows import add_attempt, add_live, add_past, ahead
+from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WAIT_SECONDS, Operator, Watch
 from tests.tasktui.test_actions import audited, confirm
 
@@ -59,6 +59,51 @@ async def test_all_that_match_are_counted_previewed_and_changed(database: Databa
         await operator.until(lambda: "marked" not in operator.text)
     assert await states(database) == {State.WAITING: 3, State.CANCELLED: 12, State.SUCCEEDED: 1}
     assert len(await audited(database)) == 12
+
+
+async def test_new_values_are_set_on_all_that_match_and_undone(database: Database, watch: Watch) -> None:
+    ids = await many(database, 12, queue="mail", priority=5)
+    urgent = await add_live(database, queue="mail", priority=8)
+    await add_past(database, 99, queue="mail")
+    async with watch("tasks", wanted="queue:mail") as operator:
+        await mark_all(operator)
+        await operator.press("E")
+        await operator.sees("New values for all tasks that match queue:mail id<=99", "no changes yet")
+        operator.screen.query_one("#priority").value = "12"
+        await operator.press("ctrl+s")
+        await operator.sees("priority")
+        assert await audited(database) == []
+        operator.screen.query_one("#priority").value = "8"
+        await operator.sees("priority: 8")
+        await operator.press("ctrl+s")
+        await operator.sees("Edit: 12 tasks of 14 selected", "1 skipped: it already has these values")
+        await confirm(operator)
+        await operator.is_told("Edit: 12 changed, 2 skipped")
+        assert {(await stored(database, id)).priority for id in ids} == {8}
+        await operator.press("8")
+        await operator.sees("12 tasks")
+        await operator.press("Z")
+        await confirm(operator)
+        await operator.is_told("Undo: 12 changed")
+    assert {(await stored(database, id)).priority for id in ids} == {5}
+    assert (await stored(database, urgent)).version == 0
+
+
+@ON_ONE_DATABASE
+async def test_marked_tasks_get_new_values_as_they_were_on_the_screen(database: Database, watch: Watch) -> None:
+    ids = [await add_live(database) for _ in range(3)]
+    async with watch("tasks") as operator:
+        await operator.until(lambda: len(operator.screen.pages.listing.ids) == 3)
+        await operator.press("space", "space", "E")
+        await operator.sees("New values for 2 tasks")
+        operator.screen.query_one("#timeout").value = "5m"
+        await operator.press("ctrl+s")
+        await operator.sees("Edit: 2 tasks", "timeout: 300")
+        await operator.press("ctrl+y")
+        await operator.sees(f"runner edit {ids[2]} {ids[1]} --timeout 5m")
+        await confirm(operator)
+        await operator.is_told("Edit: 2 changed")
+    assert [(await stored(database, id)).timeout for id in ids] == [None, 300.0, 300.0]
 
 
 async def test_a_limit_tries_one_task_first(database: Database, watch: Watch) -> None:

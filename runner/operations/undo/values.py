@@ -24,9 +24,12 @@ async def set_values(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lock
     values_by_id = {task.id: check_values(Changes(**change.before)) for change, task in pairs}
     times = {id: values["run_at"] for id, values in values_by_id.items() if list(values) == ["run_at"]}
     await reschedule(tx, {id: moment for id, moment in times.items() if isinstance(moment, datetime)})
+    same: dict[tuple[tuple[str, object], ...], list[int]] = {}
     for id, values in values_by_id.items():
         if id not in times:
-            await change(tx, [id], **values)
+            same.setdefault(tuple(values.items()), []).append(id)
+    for items, ids in same.items():
+        await change(tx, ids, **dict(items))
     await record(tx, by, [_entry(change, task, values_by_id[task.id]) for change, task in pairs])
     return Result([task.id for _, task in pairs])
 
