@@ -137,6 +137,9 @@ FIELDS = {
         Field("unique", FieldKind.TEXT, _NAME, "unique key", "unique:user-7 unique:*"),
         Field("error", FieldKind.TEXT, _MESSAGE, "last error", "error~Timeout error:OSError*"),
         Field("failure", FieldKind.TEXT, _CHOICE, "failure group of an attempt", "failure:3fa91c0a77e2b1d4"),
+        Field("change", FieldKind.TEXT, _CHOICE, "change group, from runner audit", "change:3fa91c0a"),
+        Field("batch", FieldKind.WHOLE, _CHOICE, "members of a batch, by its callback", "batch:17", 1, _ANY_ID),
+        Field("payload", FieldKind.TEXT, _NAME, "value in the payload", "payload.user_id:7 payload.city:*"),
         Field("host", FieldKind.TEXT, _NAME, "host of the last attempt", "host:web-1 host:web-*"),
         Field("runner", FieldKind.WHOLE, _CHOICE, "runner id of the last attempt", "runner:7", 1, _ANY_ID),
         Field("tag", FieldKind.TEXT, _CHOICE, "tag", "tag:slow -tag:nightly"),
@@ -161,3 +164,13 @@ FIELDS = {
     )
 }
 """Every field by name, in display order."""
+
+PAYLOAD = "payload."
+"""The beginning of a field that names a member of the payload: `payload.to.city`."""
+
+
+def field_of(name: str) -> Field | None:
+    """Find a field by its name; a member of the payload is a field of its own. None if there is none."""
+    if name.startswith(PAYLOAD):
+        return FIELDS["payload"]._replace(name=name)
+    return FIELDS.get(name)

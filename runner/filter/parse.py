@@ -14,14 +14,15 @@ from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple
 
 from runner.errors import InvalidFilter, InvalidInput
-from runner.filter.fields import FIELDS, Field, Operator, Value, suggestion
+from runner.filter.fields import FIELDS, PAYLOAD, Field, Operator, Value, field_of, suggestion
 from runner.model.duration import format_duration
+from runner.text.redact import is_secret
 
 MOST_TERMS = 50
 MOST_CHOICES = 1_000
 LONGEST_VALUE = 500
 
-_HEAD = re.compile(r"\s*(?P<minus>[-!]?)(?:(?P<field>[A-Za-z_]+)(?P<sign>!=|!~|<=|>=|[:=<>~]))?")
+_HEAD = re.compile(r"\s*(?P<minus>[-!]?)(?:(?P<field>[A-Za-z_]+(?:\.[A-Za-z0-9_-]+)*)(?P<sign>!=|!~|<=|>=|[:=<>~]))?")
 _TOKEN = re.compile(r'"(?P<quoted>(?:[^"\\]|\\["\\]|\\(?!["\\]))*)"|(?P<bare>[^\s",*]+)|(?P<mark>[,*])')
 _ORDINARY = re.compile(r'[^\s",*]*')
 _ESCAPED = re.compile(r'\\(["\\])')
@@ -35,7 +36,7 @@ class Term:
     """One condition of a filter.
 
     Args:
-        field: a name in FIELDS.
+        field: a name in FIELDS, or a member of the payload.
         operator: one of the field's operators.
         value: a value of the field's kind, in the operator's shape.
         negated: True for the opposite, which also matches a task without a value for the field.
@@ -51,7 +52,8 @@ class Term:
         if self.field == "text":
             return f"{minus}{_format_word(str(self.value))}"
         values = self.value if isinstance(self.value, tuple) else (self.value,)
-        is_implied = self.operator in _SEPARATORS or FIELDS[self.field].operators == (self.operator,)
+        field = field_of(self.field)
+        is_implied = self.operator in _SEPARATORS or (field is not None and field.operators == (self.operator,))
         sign = Operator.EQ if is_implied else self.operator
         return f"{minus}{self.field}{sign}{_SEPARATORS.get(self.operator, '').join(map(_format_value, values))}"
 
@@ -166,11 +168,18 @@ def _term(raw: _RawTerm, now: datetime, zone: tzinfo) -> Term:
 
 
 def _field(raw: _RawTerm) -> Field:
-    name = raw.field.lower()
-    if name not in FIELDS:
+    first, dot, path = raw.field.partition(".")
+    name = f"{first.lower()}{dot}{path}"
+    if name == "payload":
+        raise _SyntaxError("name a member of the payload: payload.user_id:7", raw.at)
+    secret = next((part for part in path.split(".") if is_secret(part)), None)
+    if name.startswith(PAYLOAD) and secret is not None:
+        raise _SyntaxError(f"{secret} looks like a secret, and a filter could guess it; search another field", raw.at)
+    field = field_of(name)
+    if field is None:
         hint = suggestion(name, tuple(FIELDS))
         raise _SyntaxError(f"unknown field {name!r}{hint}; put it in quotes to search for the text", raw.at)
-    return FIELDS[name]
+    return field
 
 
 def _ends(low: Value, high: Value) -> tuple[Value, Value]:

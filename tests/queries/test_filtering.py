@@ -8,6 +8,9 @@ from runner.errors import InvalidFilter
 from runner.filter.parse import Filter
 from runner.filter.sort import OLDEST
 from runner.model.task import State
+from runner.operations.edit import edit_all
+from runner.operations.edit_values import Changes
+from runner.operations.results import Actor, Target, with_change_group
 from runner.queries.failures import failures
 from runner.queries.task_list.compile import indexed
 from runner.queries.task_list.page import page
@@ -20,13 +23,19 @@ async def ids(database: Database, text: str) -> list[int]:
     return [task.id for task in found.tasks]
 
 
+USER_7 = '{"user_id": 7, "urgent": true}'
+
+
 @pytest.fixture
 async def zoo(database: Database) -> Database:
     """One task in every displayed state, with ids 1 to 9."""
     alive, gone = await add_runner(database), await add_runner(database, lease=-5)
     await add_live(database, queue="mail", run_at=ahead(-60), key="order-1", priority=5)  # 1 ready
-    await add_live(database, run_at=ahead(3600), submitted_by="ana")  # 2 scheduled
-    await add_live(database, run_at=ahead(600), attempt=2, max_attempts=4, error="OSError: Timeout 5")  # 3 retrying
+    await add_live(database, run_at=ahead(3600), submitted_by="ana", payload=USER_7)  # 2 scheduled
+    there = '{"to": {"city": "Bonn"}, "user_id": "8"}'
+    await add_live(
+        database, run_at=ahead(600), attempt=2, max_attempts=4, error="OSError: Timeout 5", payload=there
+    )  # 3 retrying
     await add_live(database, state=State.BLOCKED.value, blocked_by=1, tags='["slow", "a\\"b"]')  # 4 blocked
     await add_live(database, state=State.RUNNING.value, runner_id=alive, attempt=1, host="web-1")  # 5 running
     await add_live(database, state=State.RUNNING.value, runner_id=gone, attempt=1, host="web-2")  # 6 lost
@@ -70,6 +79,15 @@ EXPECTED: dict[str, list[int]] = {
     "by:ana": [2],
     "host:web-2": [6],
     "runner:1": [5],
+    "payload.user_id:7": [2],
+    "payload.user_id:7,8": [3, 2],
+    "payload.user_id!=7": [9, 8, 7, 6, 5, 4, 3, 1],
+    "payload.to.city:Bonn": [3],
+    "payload.to.city:B*": [3],
+    "payload.to.city~ONN": [3],
+    "payload.urgent:true": [2],
+    "payload.user_id:* payload.urgent:*": [2],
+    "payload.User_Id:*": [],
     "tag:slow": [4],
     "tag:SLOW": [],
     "tag:slo": [],
@@ -206,3 +224,29 @@ async def test_the_oldest_can_come_first(zoo: Database) -> None:
     rest = await zoo.read(page, Filter(), found.next, sort=OLDEST)
     assert [task.id for task in rest.tasks] == [5, 6, 7, 8, 9]
     assert rest.next is None
+
+
+async def test_the_members_of_a_batch_and_of_a_change_group_are_found_by_index(database: Database) -> None:
+    members = [await add_live(database) for _ in range(3)]
+    callback = await add_live(database, state=State.BLOCKED.value, blocked_by=3)
+    async with database.writing() as tx:
+        rows = [{"task_id": callback, "parent_id": id, "on_failure": "run"} for id in members[:2]]
+        await tx.execute(sa.insert(tx.tables.dependency), rows)
+    by = with_change_group(Actor("ana", "desk-1"))
+    await database.write(edit_all, [Target(members[1]), Target(members[2])], Changes(priority=7), by)
+    assert await ids(database, f"batch:{callback}") == [members[1], members[0]]
+    assert await ids(database, f"change:{by.change_group}") == [members[2], members[1]]
+    assert await ids(database, f"change:{by.change_group} batch:{callback}") == [members[1]]
+    assert await ids(database, f"change:{by.change_group} -batch:{callback}") == [members[2]]
+    assert (indexed(filtered("batch:4")), indexed(filtered("change:a")), indexed(filtered("payload.n:1"))) == (
+        True,
+        True,
+        False,
+    )
+
+
+async def test_a_payload_that_only_one_database_can_store_breaks_no_search(database: Database) -> None:
+    await add_live(database, payload='{"user_id": "a\\u0000b"}')
+    good = await add_live(database, payload='{"user_id": "ab"}')
+    assert await ids(database, "payload.user_id:ab") == [good]
+    assert await ids(database, "payload.user_id.more:*") == []

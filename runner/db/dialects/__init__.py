@@ -87,6 +87,10 @@ class Dialect(Protocol):
         """The condition that a text consists of these pieces with any text between them; case-sensitive."""
         ...
 
+    def member(self, payload: sa.ColumnElement[Any], path: Sequence[str]) -> sa.ColumnElement[str]:
+        """A member of a JSON object as text: strings without quotes; NULL if it does not exist or is unreadable."""
+        ...
+
     def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:
         """Return the conditions for runner.queries.permissions.
 

@@ -103,6 +103,13 @@ class PostgreSQL:
         signs = str.maketrans({sign: f"/{sign}" for sign in "/%_"})
         return column.like("%".join(piece.translate(signs) for piece in pieces), escape="/")
 
+    def member(self, payload: sa.ColumnElement[Any], path: Sequence[str]) -> sa.ColumnElement[str]:
+        """`#>>`, except for payloads with the escape of a NUL, which it cannot convert."""
+        text = sa.cast(payload, sa.Text)
+        names = sa.cast(sa.literal(list(path), _array(sa.Text)), _array(sa.Text))
+        value = sa.type_coerce(payload.op("#>>")(names), sa.Text)
+        return sa.case((sa.func.strpos(text, sa.literal_column(r"'\u0000'")) == 0, value), else_=sa.null())
+
     def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:
         """The privileges of the login (column privileges suffice), the role of the server, and read-only settings.
 

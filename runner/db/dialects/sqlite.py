@@ -83,6 +83,13 @@ class SQLite:
         signs = str.maketrans({"*": "[*]", "?": "[?]", "[": "[[]"})
         return column.op("GLOB", is_comparison=True)("*".join(piece.translate(signs) for piece in pieces))
 
+    def member(self, payload: sa.ColumnElement[Any], path: Sequence[str]) -> sa.ColumnElement[str]:
+        """`json_extract`, with the words true and false for booleans."""
+        place = sa.literal("$" + "".join(f'."{name}"' for name in path))
+        kind, value = sa.func.json_type(payload, place), sa.cast(sa.func.json_extract(payload, place), sa.Text)
+        text = sa.case((kind.in_(("true", "false")), kind), else_=value)
+        return sa.case((sa.func.json_valid(payload) == 1, text), else_=sa.null())
+
     def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:  # noqa: ARG002 - the other database needs them
         """SQLite has no logins and no standbys: write access to the file permits everything."""
         return {"intervenes": sa.true(), "follows": sa.false(), "closed": sa.false(), "reads_audit": sa.true()}

@@ -144,7 +144,7 @@ async def _lanes(tx: Transaction, task_filter: Filter) -> list[Lane]:
     if not lanes or not task_filter.terms:
         return lanes
     rows = tx.dialect.rows("lane", LANE_COLUMNS)
-    source = Source(tx.tables.task, {name: rows.c[name] for name in LANE}, {})
+    source = Source(tx.tables.task, {name: rows.c[name] for name in LANE}, {}, tx.tables)
     statement = sa.select(rows).where(*(conditions(task_filter, source, tx.dialect) or ()))
     parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes))
     return [Lane(*row) for row in await tx.rows(statement, parameters)]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -48,7 +49,7 @@ def conditions(task_filter: Filter, subject: Source, dialect: Dialect) -> list[C
     """
     result = []
     for term in task_filter.terms:
-        condition = _CONDITIONS.get(term.field, _plain)(term, subject, dialect)
+        condition = _CONDITIONS.get(term.field.partition(".")[0], _plain)(term, subject, dialect)
         if isinstance(condition, sa.False_) and not term.negated:
             return None
         # The negation also matches rows that have no value for the field.
@@ -70,7 +71,7 @@ def _is_served(term: Term) -> bool:
     match term.field:
         case "id":
             return not term.negated
-        case "key" | "failure":
+        case "key" | "failure" | "change" | "batch":
             return not term.negated and term.operator in (Operator.EQ, Operator.IN)
         case "state":
             return not term.negated and INDEXED_STATES.issuperset(_values(term))
@@ -82,7 +83,16 @@ def _values(term: Term) -> tuple[Any, ...]:
 
 
 def _plain(term: Term, subject: Source, dialect: Dialect) -> Condition:
-    column = _column(term, subject)
+    return _matches(_column(term, subject), term, dialect)
+
+
+def _payload(term: Term, subject: Source, dialect: Dialect) -> Condition:
+    """Compare a member of the payload as text; no index serves it."""
+    first, _, path = term.field.partition(".")
+    return _matches(dialect.member(_column(replace(term, field=first), subject), path.split(".")), term, dialect)
+
+
+def _matches(column: Any, term: Term, dialect: Dialect) -> Condition:
     match term.operator:
         case Operator.IN:
             return dialect.one_of(column, _values(term))
@@ -130,11 +140,27 @@ def _age(term: Term, subject: Source, _dialect: Dialect) -> Condition:
 
 def _failure(term: Term, subject: Source, dialect: Dialect) -> Condition:
     """Search the failed attempts, along the index of their fingerprints."""
-    if subject.failures is None:
+    if "failure" in subject.columns:
         return _plain(term, subject, dialect)
-    attempt = subject.failures.c
+    attempt = subject.related.attempt.c
     matches = dialect.one_of(attempt.fingerprint, _values(term))
     return subject.table.c.id.in_(sa.select(attempt.task_id).where(matches))
+
+
+def _change(term: Term, subject: Source, dialect: Dialect) -> Condition:
+    """Search the audit, along the index of its change groups."""
+    audit = subject.related.audit.c
+    matches = dialect.one_of(audit.change_group, _values(term)) & audit.task_id.is_not(None)
+    ids: Condition = subject.columns["id"].in_(sa.select(audit.task_id).where(matches))
+    return ids
+
+
+def _batch(term: Term, subject: Source, dialect: Dialect) -> Condition:
+    """Search the parents of the callback of a batch, along the index of dependencies."""
+    dependency = subject.related.dependency.c
+    matches = dialect.one_of(dependency.task_id, _values(term)) & dependency.parent_id.is_not(None)
+    ids: Condition = subject.columns["id"].in_(sa.select(dependency.parent_id).where(matches))
+    return ids
 
 
 def _tag(term: Term, subject: Source, _dialect: Dialect) -> Condition:
@@ -152,5 +178,15 @@ def _has_tag(tags: Any, tag: str) -> Condition:
     return sa.or_(*(text != sa.func.replace(text, needle, "") for needle in sorted(needles)))
 
 
-_CONDITIONS = {"text": _text, "state": _state, "due": _due, "failure": _failure, "age": _age, "tag": _tag}
+_CONDITIONS = {
+    "text": _text,
+    "state": _state,
+    "due": _due,
+    "failure": _failure,
+    "payload": _payload,
+    "change": _change,
+    "batch": _batch,
+    "age": _age,
+    "tag": _tag,
+}
 """The fields that need more than a comparison of one column."""

@@ -57,7 +57,7 @@ def scans(task_filter: Filter, subjects: Iterable[Source], dialect: Dialect, *, 
 
 def is_few(task_filter: Filter) -> bool:
     """True if an index serves the filter without an order and is expected to find few rows."""
-    return any(term.field in ("key", "failure") for term in path(task_filter).terms)
+    return any(term.field in ("key", "failure", "change", "batch") for term in path(task_filter).terms)
 
 
 def _divided(task_filter: Filter, *, by_queue: bool) -> Iterator[tuple[Filter, Filter, bool]]:

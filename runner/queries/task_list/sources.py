@@ -29,6 +29,7 @@ TASK_COLUMNS = {
     "max_attempts": "max_attempts",
     "priority": "priority",
     "age": "submitted_at",
+    "payload": "payload",
 }
 """The column of each field that is the same for live and finished tasks."""
 
@@ -53,7 +54,7 @@ class Source:
         table: the table.
         columns: the column or expression of each field.
         states: the condition of each state that a row of the table can have.
-        failures: the table of failed attempts that belong to its rows; None if it is that table itself.
+        related: the tables of attempts, changes and dependencies, which belong to its rows.
         always: conditions that hold for all of its rows; an index serves them.
         unordered: True if that index has none of the list orders.
     """
@@ -61,7 +62,7 @@ class Source:
     table: sa.Table
     columns: Mapping[str, Any]
     states: Mapping[str, Condition]
-    failures: sa.Table | None = None
+    related: Tables
     always: tuple[Condition, ...] = ()
     unordered: bool = False
 
@@ -72,7 +73,7 @@ def live(tables: Tables) -> Source:
     task = tables.task.c
     columns = {field: task[name] for field, name in TASK_COLUMNS.items()}
     times = {"since": task.submitted_at, "until": task.submitted_at, "due": task.run_at}
-    return Source(tables.task, columns | times, live_states(tables), tables.attempt)
+    return Source(tables.task, columns | times, live_states(tables), tables)
 
 
 @lru_cache
@@ -99,7 +100,7 @@ def past(tables: Tables) -> Source:
     columns = {field: history[name] for field, name in TASK_COLUMNS.items()}
     times = {"since": history.finished_at, "until": history.finished_at, "due": history.run_at}
     states: dict[str, Condition] = {state: ended(history.state, state) for state in FINAL}
-    return Source(tables.history, columns | times, states, tables.attempt)
+    return Source(tables.history, columns | times, states, tables)
 
 
 @lru_cache
@@ -107,7 +108,7 @@ def attempts(tables: Tables) -> Source:
     """Failed attempts."""
     attempt = tables.attempt.c
     columns = {field: attempt[name] for field, name in ATTEMPT_COLUMNS.items()}
-    return Source(tables.attempt, columns | {"error": attempt.error_type + ": " + attempt.message}, {})
+    return Source(tables.attempt, columns | {"error": attempt.error_type + ": " + attempt.message}, {}, tables)
 
 
 def live_states(tables: Tables) -> dict[str, Condition]:
