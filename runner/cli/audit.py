@@ -12,6 +12,7 @@ from runner.db.transaction import clock
 from runner.errors import InvalidInput
 from runner.queries.audit import AuditRecord
 from runner.queries.audit import audit as read_audit
+from runner.queries.fate import Fate, fate
 from runner.text import formatting
 from runner.text.operator import local_zone
 from runner.text.redact import decode_audit, differences
@@ -52,7 +53,7 @@ async def audit(  # noqa: PLR0913 - one for each option
         operator: Only changes by this operator.
         of: Only changes of this: 'queue mail', 'handler smtp.send', 'runner 7'.
         since: Only changes since this time: 1h, 9:00, yesterday.
-        group: Only this change group.
+        group: Only this change group, with the fate of its tasks.
         limit: Maximum number of entries.
         after: Continue after this entry; the last line of output names it.
         json: Print one JSON document.
@@ -66,11 +67,33 @@ async def audit(  # noqa: PLR0913 - one for each option
         entries = await database.read(
             read_audit, task, after, limit, operator=operator, since=begin, change_group=group, target=of
         )
+        outcome = await database.read(fate, group) if group is not None else None
     if json:
-        print_json({"entries": [document(entry) for entry in entries], "next": _next(entries, limit), "at": at})
+        documents = [document(entry) for entry in entries]
+        more = {"fate": _fate_document(outcome)} if outcome is not None else {}
+        print_json({"entries": documents, "next": _next(entries, limit), "at": at, **more})
     else:
         _print(entries, at, _next(entries, limit))
+        if outcome is not None:
+            _print_fate(outcome)
     return Exit.OK
+
+
+def _fate_document(outcome: Fate) -> dict[str, Any]:
+    return {
+        "total": outcome.total,
+        "states": {str(shown): number for shown, number in outcome.states.items()},
+        "pending": len(outcome.pending),
+        "causes": [cause._asdict() for cause in outcome.causes],
+    }
+
+
+def _print_fate(outcome: Fate) -> None:
+    """Print what became of the tasks of a change group."""
+    print_line(str(outcome), style="bold")
+    for cause in outcome.causes:
+        how = "as before the change" if cause.repeated else "new"
+        print_line(f"  {count_noun(cause.tasks, 'task')} failed, {how}: {cause.error} (runner show {cause.task_id})")
 
 
 def document(entry: AuditRecord) -> dict[str, Any]:

@@ -114,7 +114,7 @@ async def edit(
         at = await database.read(clock)
         changes = values.changes(at)
         if isinstance(tasks, list) and len(tasks) == 1 and not spread:
-            task = TaskEdit(Target(tasks[0], version), changes, values.requeue, int(settings.payload_limit))
+            task = SingleEdit(Target(tasks[0], version), changes, values.requeue, int(settings.payload_limit))
             return await _edit_one(database, task, options, at)
         if version is not None or values.requeue:
             name = "--requeue" if values.requeue else "--version"
@@ -124,7 +124,7 @@ async def edit(
         return await change_targets(database, change, tasks, options, settings)
 
 
-class TaskEdit(NamedTuple):
+class SingleEdit(NamedTuple):
     """An edit of one task."""
 
     target: Target
@@ -133,7 +133,7 @@ class TaskEdit(NamedTuple):
     payload_limit: int
 
 
-async def _edit_one(database: Database, task: TaskEdit, options: ChangeOptions, at: datetime) -> int:
+async def _edit_one(database: Database, task: SingleEdit, options: ChangeOptions, at: datetime) -> int:
     (id, version), changes = task.target, task.changes
     how: dict[str, Any] = {"requeue": task.requeue, "payload_limit": task.payload_limit}
     by = local_actor(options.reason)

@@ -20,16 +20,18 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.duration import parse_duration
 from runner.operations.bulk import BulkOptions, Operation, to_all, to_each
+from runner.operations.canary import canary as apply_canary
+from runner.operations.canary import check_canary
 from runner.operations.delay import delay as apply_delay
 from runner.operations.preview import NO_VALUES, Preview, bounded
 from runner.operations.preview import preview as apply_preview
-from runner.operations.results import Result, Target, local_actor, with_change_group
+from runner.operations.results import Actor, Result, Target, local_actor, with_change_group
 from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate as apply_terminate
 from runner.operations.unblock import unblock as apply_unblock
 from runner.settings import Settings
 from runner.text import formatting
-from runner.text.sanitize import count_noun
+from runner.text.sanitize import count_noun, one_line
 
 Targets = Annotated[str, Parameter(name="TASKS")]
 
@@ -62,6 +64,7 @@ NO_OPTIONS = ChangeOptions()
 async def retry(
     *targets: Targets,
     spread: str | None = None,
+    canary: bool = False,
     options: ChangeOptions = NO_OPTIONS,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
@@ -74,12 +77,16 @@ async def retry(
     Args:
         targets: Task ids, or a filter.
         spread: Spread the tasks at random over this time: 10m.
+        canary: Retry 1, then 10, then 100 tasks, then the rest, and stop when one
+            of them fails again.
         options: Confirmation.
         connection: The database.
     """
     seconds = parse_duration(spread).total_seconds() if spread else 0.0
-    operation = partial(retry_now, spread=seconds)
-    return await _change("retry_now", operation, targets, options, connection)
+    if canary:
+        check_canary(read_targets(targets), seconds)
+    change = Change("retry_now", partial(retry_now, spread=seconds), canary=canary)
+    return await _change(change, targets, options, connection)
 
 
 async def terminate(
@@ -95,7 +102,7 @@ async def terminate(
         options: Confirmation.
         connection: The database.
     """
-    return await _change("terminate", apply_terminate, targets, options, connection)
+    return await _change(Change("terminate", apply_terminate), targets, options, connection)
 
 
 async def delay(
@@ -116,7 +123,7 @@ async def delay(
     """
     seconds = parse_duration(length).total_seconds()
     operation = partial(apply_delay, seconds=seconds)
-    return await _change("delay", operation, targets, options, connection)
+    return await _change(Change("delay", operation), targets, options, connection)
 
 
 async def unblock(
@@ -136,19 +143,18 @@ async def unblock(
         connection: The database.
     """
     operation = partial(apply_unblock, dependency_id=dependency)
-    return await _change("unblock", operation, targets, options, connection)
+    return await _change(Change("unblock", operation), targets, options, connection)
 
 
 async def _change(
-    verb: str,
-    function: Callable[..., Awaitable[Result]],
+    change: "Change",
     words: Sequence[str],
     options: ChangeOptions,
     connection: Connection,
 ) -> int:
     targets, settings = read_targets(words), connection.settings()
     async with open_database(settings) as database:
-        return await change_targets(database, Change(verb, function), targets, options, settings)
+        return await change_targets(database, change, targets, options, settings)
 
 
 class Change(NamedTuple):
@@ -158,11 +164,13 @@ class Change(NamedTuple):
         verb: a key of eligibility.ACCEPTED_STATES.
         function: the operation, which lacks its targets and its author.
         values: the validated values of an edit.
+        canary: apply it in stages.
     """
 
     verb: str
     function: Callable[..., Awaitable[Result]]
     values: Mapping[str, Any] = NO_VALUES
+    canary: bool = False
 
     async def preview(self, database: Database, targets: list[int] | Filter) -> Preview:
         """Preview the operation."""
@@ -201,6 +209,8 @@ async def change_targets(
         limit = len(targets)
     by = local_actor(options.reason) if limit == 1 else with_change_group(local_actor(options.reason))
     label = formatting.verb(change.verb)
+    if change.canary and isinstance(targets, Filter):
+        return await _execute_canary(database, partial(change.function, by=by), targets, limit, options, by)
     result = await _execute(database, partial(change.function, by=by), targets, limit, options, label)
     return print_result(label, result, json=options.json, change_group=by.change_group)
 
@@ -276,3 +286,27 @@ async def _execute(
         raise
     finally:
         progress.end()
+
+
+async def _execute_canary(
+    database: Database,
+    operation: Operation,
+    task_filter: Filter,
+    limit: int | None,
+    options: ChangeOptions,
+    by: Actor,
+) -> int:
+    """Change in stages, and print the failure that stopped them."""
+    progress = ProgressLine("canary", limit if options.limit is None else min(options.limit, limit or options.limit))
+    bulk_options = BulkOptions(limit=progress.total, on_progress=progress.show)
+    try:
+        canary = await apply_canary(database, operation, task_filter, bulk_options, progress.wait)
+    except asyncio.CancelledError:
+        print_stderr(f"stopped: {count_noun(progress.done, 'task')} changed")
+        raise
+    finally:
+        progress.end()
+    code = print_result("retry", canary.result, json=options.json, change_group=by.change_group)
+    if canary.failure:
+        print_stderr(one_line(canary.failure))
+    return Exit.PARTIAL if canary.failure else code

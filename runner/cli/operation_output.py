@@ -13,6 +13,7 @@ from runner.operations.bulk import matching as apply_matching
 from runner.operations.lock import MISSING
 from runner.operations.results import Result, Target
 from runner.operations.sql_export import MOST_SCRIPTED, script
+from runner.queries.fate import Fate
 from runner.text import formatting
 
 # Characters that a terminal might interpret or hide, and lone surrogates. JSON has escapes for them.
@@ -83,6 +84,14 @@ class ProgressLine:
             self._updated_at, self._is_drawn = now, True
             text = formatting.progress(self.done, self.total, now - self._started_at)
             print(f"\r\x1b[K{self.label}: {text}; ctrl-c to stop", end="", file=sys.stderr, flush=True)
+
+    def wait(self, fate: Fate) -> None:
+        """Show the tasks that the next stage of a canary waits for."""
+        now = time.monotonic()
+        if fate.pending and now - self._updated_at >= PERIOD and sys.stderr.isatty():
+            self._updated_at, self._is_drawn = now, True
+            text = f"{self.done:,} changed, waiting for {len(fate.pending):,} of them; ctrl-c to stop"
+            print(f"\r\x1b[K{self.label}: {text}", end="", file=sys.stderr, flush=True)
 
     def end(self) -> None:
         """Clear the line."""

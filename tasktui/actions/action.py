@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tasktui.session.session import Session
 
 ALL = "all"
+CANARY = "canary"
+"""Limits in words: all tasks, or stages of 1, 10, 100 and the rest."""
 
 
 class ActionTarget(Enum):
@@ -96,11 +98,13 @@ class Confirmation(NamedTuple):
         answer: answer to the prompt of the action; empty if it has none.
         reason: reason for the audit; None if omitted.
         limit: maximum number of tasks to change; None for all.
+        canary: apply the action in stages, and stop at the first failure.
     """
 
     answer: str = ""
     reason: str | None = None
     limit: int | None = None
+    canary: bool = False
 
 
 def parse_limit(typed: str) -> int | None:

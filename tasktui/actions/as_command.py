@@ -45,6 +45,8 @@ def plan_words(plan: ActionPlan, confirmation: Confirmation) -> list[object]:
         words += [str(plan.task_filter), "--yes", f"{plan.eligible.number}{'+' if plan.eligible.more else ''}"]
     else:
         words += [target.id for target in plan.targets]
+    if confirmation.canary:
+        words.append("--canary")
     if confirmation.limit is not None:
         words += ["--limit", confirmation.limit]
     return [*words, *plan.action.options(confirmation.answer), *_reason(confirmation.reason)]

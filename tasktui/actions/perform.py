@@ -10,6 +10,7 @@ from runner.errors import NoSqlEquivalent
 from runner.filter.parse import Filter
 from runner.operations.audit_log import reveal
 from runner.operations.bulk import BulkOptions, to_all, to_each
+from runner.operations.canary import canary as apply_canary
 from runner.operations.limit import parse_edit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget, name_warning
 from runner.operations.pause import pause as apply_pause
@@ -22,12 +23,14 @@ from runner.operations.undo.change_group import undo_all
 from runner.operations.undo.undo import undo as apply_undo
 from runner.policy.limits import LimitUsage
 from runner.queries.audit import audit, undoable
+from runner.queries.fate import Fate
 from runner.queries.limits import limit_usages
 from runner.queries.pauses import Pause
 from runner.queries.pauses import pauses as read_pauses
 from runner.text.times import format_moment, parse_moment
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.plan import NO_VALUES, ActionPlan, plan_for_filter
+from tasktui.render.render import line
 from tasktui.session.job import Job
 from tasktui.session.session import Session
 
@@ -63,9 +66,17 @@ async def carry_out(session: Session, plan: ActionPlan, confirmation: Confirmati
     single = plan.task_filter is None and len(plan.targets) == 1
     change = plan.action.operation(by if single else with_change_group(by), confirmation.answer)
     options = BulkOptions(CHUNK, limit=work.total, on_progress=work.update, stop=lambda: work.stopping)
+    if plan.task_filter is not None and confirmation.canary:
+        canary = await apply_canary(session, change, plan.task_filter, options, partial(_waits, work))
+        work.note = f"Canary {line(canary.failure)}. 8 Z undoes what has not started." if canary.failure else ""
+        return canary.result
     if plan.task_filter is not None:
         return await to_all(session, change, plan.task_filter, options)
     return await to_each(session, change, plan.targets, options)
+
+
+def _waits(work: Job, fate: Fate) -> None:
+    work.note = f"waiting for {len(fate.pending):,} of them" if fate.pending else ""
 
 
 async def plan_sql(session: Session, plan: ActionPlan, confirmation: Confirmation) -> str:

@@ -46,6 +46,7 @@ class Question:
         change: returns the change for the answers: a coroutine, or a bulk change.
         sql: returns the equivalent SQL; None if there is none.
         many: True to offer a limit on the number of tasks.
+        canary: True to offer stages as well.
         reason: initial text of the reason.
     """
 
@@ -56,6 +57,7 @@ class Question:
     change: Callable[[Confirmation], Coroutine[Any, Any, Notice] | BulkChange]
     sql: ConsentSql | None = None
     many: bool = False
+    canary: bool = False
     reason: str = ""
 
 

@@ -68,6 +68,7 @@ def question(plan: ActionPlan, session: Session, details: Sequence[str] = ()) ->
         change=change,
         sql=partial(perform.plan_sql, session, plan),
         many=plan.eligible.number > 1,
+        canary=plan.task_filter is not None and plan.action.verb == "retry_now",
     )
 
 

@@ -1,6 +1,6 @@
 """ConfirmScreen: a dialog that previews a change; the operator types a word to confirm it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from textual.widgets import Input, Label, Static
 
 from runner.errors import InvalidInput
 from runner.policy.confirmation import RequiredConfirmation
-from tasktui.actions.action import ALL, Confirmation, parse_limit
+from tasktui.actions.action import ALL, CANARY, Confirmation, parse_limit
 from tasktui.actions.clipboard import copy
 from tasktui.actions.question import Question
 from tasktui.render.render import block, content, line, lines
@@ -54,7 +54,11 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
             if action.prompt:
                 yield from _entry("answer", action.prompt, action.default, action.default)
             if self._question.many:
-                yield from _entry("limit", "Limit", ALL, f"{ALL}, or 1 to try one task first")
+                stages = f", or {CANARY}: 1, 10, 100, then the rest" if self._question.canary else ""
+                yield from _entry("limit", "Limit", ALL, f"{ALL}, 1 to try one task first{stages}")
+                if self._question.canary:
+                    note = f"{'':21}{CANARY} goes on to 10, 100 and all only while no task fails again"
+                    yield Static(content((note, "muted")))
             yield from _entry(
                 "reason", "Reason", self._question.reason, hint="required" if self._required.reason else "optional"
             )
@@ -78,8 +82,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         """Copy the equivalent command line; the second time, copy the SQL."""
         values = self._values()
         try:
-            limit = parse_limit(values.get("limit", ""))
-            confirmation = Confirmation(values.get("answer", ""), values["reason"] or None, limit)
+            confirmation = self._confirmation(values)
             text = self._command(confirmation)
         except InvalidInput as error:
             self._reject(line(str(error)))
@@ -100,14 +103,21 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         elif self._required.reason and not values["reason"]:
             self._reject("Nothing was changed: enter a reason")
         else:
-            self._confirm(values.get("answer", ""), values["reason"], values.get("limit", ""))
+            self._confirm(values)
 
     def _values(self) -> dict[str, str]:
         return {field.id or "": field.value.strip() for field in self.query(Input)}
 
-    def _confirm(self, answer: str, reason: str, limit: str) -> None:
+    def _confirmation(self, values: Mapping[str, str]) -> Confirmation:
+        limit, answer = values.get("limit", ""), values.get("answer", "")
+        is_canary = self._question.canary and limit.lower() == CANARY
+        if is_canary and answer not in ("", "0", "0s"):
+            raise InvalidInput(why=f"{CANARY} waits for each stage; leave out the spread, or the {CANARY}")
+        return Confirmation(answer, values["reason"] or None, None if is_canary else parse_limit(limit), is_canary)
+
+    def _confirm(self, values: Mapping[str, str]) -> None:
         try:
-            self.dismiss(Confirmation(answer, reason or None, parse_limit(limit)))
+            self.dismiss(self._confirmation(values))
         except InvalidInput as error:
             self._reject(line(str(error)))
 

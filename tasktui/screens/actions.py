@@ -197,7 +197,8 @@ class Actions:
             except RunnerError as error:
                 self._report(Notice(f"{work.what} failed after {work.done:,} changes. {error}", bad=True))
             else:
-                self._report(result_notice(f"{work.what} (stopped)" if work.stopping else work.what, result))
+                notice = result_notice(f"{work.what} (stopped)" if work.stopping else work.what, result)
+                self._report(Notice(f"{work.note}\n{notice.text}", bad=True) if work.note else notice)
             finally:
                 session.work = None
                 screen.feed.hurry()

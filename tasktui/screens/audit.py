@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on
 from textual.binding import Binding, BindingType
@@ -12,19 +12,30 @@ from textual.content import Content
 from textual.widget import Widget
 
 from runner.db.transaction import Transaction, clock
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
 from runner.queries.audit import AuditRecord, ChangeGroup, change_groups
+from runner.queries.fate import Fate, fate
 from runner.queries.task.timeline import format_entry
 from runner.text import formatting
 from runner.text.redact import differences
+from runner.text.sanitize import SIGNS, count_noun
 from runner.text.times import format_moment
 from tasktui.actions.action import ActionTarget
 from tasktui.actions.targets import Targets
 from tasktui.messages import Notice
+from tasktui.render.plot import gauge
 from tasktui.render.render import Cell, ListColumn, RenderedRow, content, line, lines
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
 from tasktui.widgets.canvas import TextBlock
 from tasktui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from tasktui.render.rows import Part
+
+BAR = 40
+"""Cells of the bar of states."""
 
 MOST = 200
 """Maximum number of operations to list, latest first."""
@@ -43,10 +54,12 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class RecentOperations:
-    """The latest operations at one moment."""
+    """The latest operations at one moment, and the fate of the tasks of a change group."""
 
     at: datetime
     rows: tuple[ChangeGroup, ...]
+    fate: Fate | None = None
+    of: str | None = None
 
 
 class AuditScreen(LiveScreen):
@@ -59,6 +72,7 @@ class AuditScreen(LiveScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *action_bindings(ActionTarget.ENTRY),
+        Binding("t", "tasks", "Tasks"),
         Binding("escape", "back", "Back", show=False),
     ]
 
@@ -77,7 +91,12 @@ class AuditScreen(LiveScreen):
 
     async def read(self) -> object:
         """Read the operations."""
-        return await self.session.read(_operations, self._change_group)
+        return await self.session.read(_operations, self._change_group, self._group_of_cursor())
+
+    def _group_of_cursor(self) -> str | None:
+        """The change group under the cursor; None for a single change."""
+        operation = self._operation()
+        return operation.entry.change_group if operation is not None and is_group(operation) else None
 
     def request(self) -> object:
         """Return the change group whose changes are listed; None for all operations."""
@@ -92,6 +111,7 @@ class AuditScreen(LiveScreen):
             tuple(rows), lambda id: operation_line(rows[id], snapshot.at, self.session.zone, undone=id in undone)
         )
         self._move_to_target()
+        self._show_group()
         self._show_entry()
 
     def command_words(self) -> Sequence[object]:
@@ -124,18 +144,38 @@ class AuditScreen(LiveScreen):
 
     def _list(self, change_group: str | None) -> None:
         self._change_group = change_group
-        about = self.query_one("#about", TextBlock)
-        about.set_text(content(f" change group {line(change_group)}, latest {MOST} at most (escape lists all)"))
-        about.display = change_group is not None
+        self.query_one("#about", TextBlock).display = change_group is not None
         table = self.query_one("#entries", Table)
         table.scroll_home(animate=False)
         table.show((), lambda _: RenderedRow(()))  # An empty table puts the cursor on the first of the next rows.
         self.action_reload()
 
+    def action_tasks(self) -> None:
+        """List the tasks of the change group."""
+        group = self._change_group or self._group_of_cursor()
+        if group is None:
+            self.post_message(Notice("This is a single change; enter opens its task", bad=True))
+        else:
+            self.session.filter_text = str(Filter((Term("change", Operator.EQ, group),)))
+            self.app.switch_mode("tasks")
+
+    def _show_group(self) -> None:
+        title = f" change group {line(self._change_group)}, latest {MOST} at most (escape lists all, t its tasks)"
+        fate = self._operations.fate if self._operations and self._change_group else None
+        about = lines([content(title), *(fate_lines(fate) if fate else ())])
+        self.query_one("#about", TextBlock).set_text(about)
+
     @on(Table.CursorMoved)
+    def _cursor_moved(self) -> None:
+        self._show_entry()
+        if self._group_of_cursor():
+            self.feed.hurry()
+
     def _show_entry(self) -> None:
         operation, operations = self._operation(), self._operations
-        parts = change(operation.entry, operations.at, self.session.zone) if operation and operations else ()
+        parts = list(change(operation.entry, operations.at, self.session.zone)) if operation and operations else []
+        if operations and operations.fate and operations.of == self._group_of_cursor():
+            parts += fate_lines(operations.fate)
         self.query_one("#entry", TextBlock).set_text(lines(parts))
 
     def _operation(self) -> ChangeGroup | None:
@@ -172,8 +212,26 @@ def operation_line(operation: ChangeGroup, at: datetime, zone: tzinfo, *, undone
     )
 
 
-async def _operations(tx: Transaction, change_group: str | None) -> RecentOperations:
-    return RecentOperations(await clock(tx), tuple(await change_groups(tx, MOST, change_group)))
+async def _operations(tx: Transaction, change_group: str | None, cursor: str | None) -> RecentOperations:
+    rows = tuple(await change_groups(tx, MOST, change_group))
+    of = change_group or cursor
+    return RecentOperations(await clock(tx), rows, await fate(tx, of) if of is not None else None, of)
+
+
+def fate_lines(fate: Fate) -> Iterator[Content]:
+    """What became of the tasks of a change group: a bar with counts, and the failures since."""
+    total = max(fate.total.number, 1)
+    bar = gauge([(number / total, str(shown)) for shown, number in fate.states.items()], BAR)
+    parts: list[Part] = [(" ", ""), *bar]
+    for shown, number in fate.states.items():
+        parts += [(f"  {SIGNS[shown]} ", str(shown)), (f"{number:,}", "strong"), (f" {shown}", "muted")]
+    if deleted := fate.total.number - sum(fate.states.values()):
+        parts.append((f"  {deleted:,} deleted", "muted"))
+    yield content(*parts)
+    for cause in fate.causes:
+        how = "as before the change" if cause.repeated else "a new failure"
+        text = f" {count_noun(cause.tasks, 'task')} failed since, {how}: {line(cause.error, 80)}"
+        yield content((text, "dead" if cause.repeated else "retrying"))
 
 
 def change(entry: AuditRecord, at: datetime, zone: tzinfo) -> Iterator[Content]:

@@ -16,6 +16,7 @@ class Job:
         began: start in seconds on the clock of `now`.
         done: number of tasks changed so far.
         stopping: no further chunk starts.
+        note: the present stage, or the reason why it ended early; sanitized.
     """
 
     what: str
@@ -23,6 +24,7 @@ class Job:
     began: float
     done: int = 0
     stopping: bool = False
+    note: str = ""
 
     def update(self, result: Result) -> None:
         """Update the progress."""
@@ -35,4 +37,5 @@ class Job:
     def label(self, now: float) -> str:
         """The progress, and the key that stops the operation."""
         end = "stopping" if self.stopping else "ctrl+x stops it"
-        return f"{self.what}: {formatting.progress(self.done, self.total, now - self.began)}; {end}"
+        note = f"; {self.note}" if self.note else ""
+        return f"{self.what}: {formatting.progress(self.done, self.total, now - self.began)}{note}; {end}"

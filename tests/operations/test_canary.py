@@ -1,0 +1,127 @@
+"""Retries in stages of 1, 10, 100 and the rest, and the fate of their tasks."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.errors import InvalidInput
+from runner.filter.parse import Filter
+from runner.model.task import Shown, State
+from runner.operations import canary as module
+from runner.operations.bulk import BulkOptions
+from runner.operations.canary import canary, check_canary
+from runner.operations.results import Actor, with_change_group
+from runner.operations.retry import retry_now
+from runner.operations.undo.change_group import undo_all
+from runner.operations.undo.undo import undo
+from runner.queries.fate import fate
+from tests.store.rows import add_attempt, add_past, ahead, ended, filtered, stored
+
+ANA = with_change_group(Actor("ana", "desk-1", "the relay is back"))
+GROUP = ANA.change_group or ""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE", 0.01)
+    monkeypatch.setattr(module, "STAGES", (1, 3))
+
+
+async def dead(database: Database, number: int) -> list[int]:
+    """Tasks that died of one error."""
+    ids = list(range(101, 101 + number))
+    for id in ids:
+        await add_past(database, id, State.DEAD, attempt=1, max_attempts=1, fence=1)
+        await add_attempt(database, id, ended_at=ahead(-60))
+    return ids
+
+
+@asynccontextmanager
+async def ending(database: Database, end: Callable[[int], str | None]) -> AsyncIterator[None]:
+    """End waiting tasks as a runner does: with a fingerprint, or successfully."""
+
+    async def work() -> None:
+        while True:
+            async with database.reading() as tx:
+                task = tx.tables.task
+                ids = [row.id for row in await tx.rows(sa.select(task.c.id).where(task.c.state == "waiting"))]
+            for id in ids:
+                fingerprint = end(id)
+                if fingerprint is not None:
+                    await add_attempt(database, id, fence=id, fingerprint=fingerprint, message="again")
+                async with database.writing() as tx:
+                    await tx.execute(sa.delete(tx.tables.task).where(tx.tables.task.c.id == id))
+                await add_past(database, id, State.SUCCEEDED if fingerprint is None else State.DEAD)
+            await asyncio.sleep(0.01)
+
+    running = asyncio.create_task(work())
+    try:
+        yield
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+def run(database: Database, **options: Any) -> Any:
+    return canary(database, partial(retry_now, by=ANA), filtered("state:dead failure:f1"), BulkOptions(**options))
+
+
+async def test_all_stages_run_while_no_task_fails_again(database: Database) -> None:
+    ids = await dead(database, 9)
+    seen: list[int] = []
+    async with ending(database, lambda _: None):
+        result = await run(database, on_progress=lambda so_far: seen.append(len(so_far.changed)))
+    assert (result.failure, result.stages, seen) == ("", 3, [1, 4, 9])
+    assert sorted(result.result.changed) == ids
+    assert result.result.changed[0] == ids[-1]
+
+
+async def test_a_failure_stops_the_canary_and_the_rest_is_never_touched(database: Database) -> None:
+    ids = await dead(database, 9)
+    async with ending(database, lambda id: "f1" if id == ids[-3] else None):
+        result = await run(database)
+    assert (result.stages, len(result.result.changed)) == (2, 4)
+    assert result.failure == f"stopped after 4: task {ids[-3]} failed again with the same error, ValueError: again"
+    assert [(await ended(database, id)).state for id in ids[:5]] == [State.DEAD] * 5
+    now = await database.read(fate, GROUP)
+    assert (now.total.number, now.states[Shown.DEAD]) == (4, 1)
+    assert [(cause.fingerprint, cause.tasks, cause.repeated) for cause in now.causes] == [("f1", 1, True)]
+    assert str(now).startswith("4 tasks: ")
+    assert str(now).endswith("; 1 failed since the change")
+
+
+async def test_another_error_stops_it_too_and_is_named_as_such(database: Database) -> None:
+    await dead(database, 5)
+    async with ending(database, lambda _: "f2"):
+        result = await run(database)
+    assert (result.stages, "with another error" in result.failure) == (1, True)
+
+
+async def test_a_stop_ends_the_wait_and_undo_returns_what_has_not_started(database: Database) -> None:
+    ids = await dead(database, 5)
+    waits: list[Any] = []
+    result = await canary(
+        database,
+        partial(retry_now, by=ANA),
+        filtered("state:dead failure:f1"),
+        BulkOptions(stop=lambda: bool(waits)),
+        waits.append,
+    )
+    assert (result.result.changed, result.failure, waits[0].pending) == ([ids[-1]], "", (ids[-1],))
+    assert (await stored(database, ids[-1])).state == State.WAITING
+    assert (await undo_all(database, partial(undo, by=ANA), GROUP)).changed == [ids[-1]]
+    assert (await ended(database, ids[-1])).state == State.DEAD
+
+
+def test_a_canary_needs_a_filter_and_no_spread() -> None:
+    with pytest.raises(InvalidInput, match="goes through the tasks of a filter"):
+        check_canary([1, 2], 0.0)
+    with pytest.raises(InvalidInput, match="cannot spread"):
+        check_canary(Filter(), 60.0)
