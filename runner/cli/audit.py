@@ -12,7 +12,7 @@ from runner.db.transaction import clock
 from runner.errors import InvalidInput
 from runner.queries.audit import AuditRecord
 from runner.queries.audit import audit as read_audit
-from runner.queries.fate import Fate, fate
+from runner.queries.fate import GroupFate, fate
 from runner.text import formatting
 from runner.text.operator import local_zone
 from runner.text.redact import decode_audit, differences
@@ -79,7 +79,7 @@ async def audit(  # noqa: PLR0913 - one for each option
     return Exit.OK
 
 
-def _fate_document(outcome: Fate) -> dict[str, Any]:
+def _fate_document(outcome: GroupFate) -> dict[str, Any]:
     return {
         "total": outcome.total,
         "states": {str(shown): number for shown, number in outcome.states.items()},
@@ -88,7 +88,7 @@ def _fate_document(outcome: Fate) -> dict[str, Any]:
     }
 
 
-def _print_fate(outcome: Fate) -> None:
+def _print_fate(outcome: GroupFate) -> None:
     """Print what became of the tasks of a change group."""
     print_line(str(outcome), style="bold")
     for cause in outcome.causes:

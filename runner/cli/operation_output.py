@@ -13,7 +13,7 @@ from runner.operations.bulk import matching as apply_matching
 from runner.operations.lock import MISSING
 from runner.operations.results import Result, Target
 from runner.operations.sql_export import MOST_SCRIPTED, script
-from runner.queries.fate import Fate
+from runner.queries.fate import GroupFate
 from runner.text import formatting
 
 # Characters that a terminal might interpret or hide, and lone surrogates. JSON has escapes for them.
@@ -85,7 +85,7 @@ class ProgressLine:
             text = formatting.progress(self.done, self.total, now - self._started_at)
             print(f"\r\x1b[K{self.label}: {text}; ctrl-c to stop", end="", file=sys.stderr, flush=True)
 
-    def wait(self, fate: Fate) -> None:
+    def wait(self, fate: GroupFate) -> None:
         """Show the tasks that the next stage of a canary waits for."""
         now = time.monotonic()
         if fate.pending and now - self._updated_at >= PERIOD and sys.stderr.isatty():

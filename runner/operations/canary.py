@@ -12,7 +12,7 @@ from runner.filter.parse import Filter, Term
 from runner.operations.bulk import BulkOptions, DatabaseAccess, to_all
 from runner.operations.bulk import Operation as BulkOperation
 from runner.operations.results import Result
-from runner.queries.fate import Cause, Fate, fate_of
+from runner.queries.fate import FailureCause, GroupFate, fate_of
 
 STAGES = (1, 10, 100)
 """The tasks of each stage before the rest."""
@@ -21,7 +21,7 @@ PAUSE = 1.0
 """Seconds between two looks at the tasks of a stage."""
 
 
-def ignore(_fate: Fate) -> None:
+def ignore(_fate: GroupFate) -> None:
     """The default of `on_wait`."""
 
 
@@ -36,7 +36,7 @@ class CanaryResult:
     """
 
     result: Result
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[FailureCause, ...] = ()
     stages: int = 0
 
     @property
@@ -54,7 +54,7 @@ async def canary(
     operation: BulkOperation,
     task_filter: Filter,
     options: BulkOptions,
-    on_wait: Callable[[Fate], object] = ignore,
+    on_wait: Callable[[GroupFate], object] = ignore,
 ) -> CanaryResult:
     """Apply an operation in stages; each stage begins when all tasks of the one before have ended without a failure.
 
@@ -92,8 +92,8 @@ async def _settled(
     ids: list[int],
     since: datetime,
     options: BulkOptions,
-    on_wait: Callable[[Fate], object],
-) -> Fate:
+    on_wait: Callable[[GroupFate], object],
+) -> GroupFate:
     """Wait until each task has ended or one of them has failed."""
     while True:
         fate = await database.read(fate_of, ids, since)

@@ -21,7 +21,7 @@ MOST_CAUSES = 10
 """Maximum number of failure groups in a fate."""
 
 
-class Cause(NamedTuple):
+class FailureCause(NamedTuple):
     """A failure group of attempts after a change.
 
     Args:
@@ -40,7 +40,7 @@ class Cause(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class GroupFate:
     """The tasks of a change group, now.
 
     Args:
@@ -52,7 +52,7 @@ class Fate:
 
     total: Count
     states: Mapping[Shown, int]
-    causes: tuple[Cause, ...]
+    causes: tuple[FailureCause, ...]
     pending: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class Fate:
         return f"{self.total.of('task')}: {', '.join(words)}{again}"
 
 
-async def fate(tx: Transaction, change_group: str) -> Fate:
+async def fate(tx: Transaction, change_group: str) -> GroupFate:
     """Read the fate of the tasks of a change group.
 
     Args:
@@ -78,11 +78,11 @@ async def fate(tx: Transaction, change_group: str) -> Fate:
     begin = tx.dialect.legible(sa.func.min(audit.at, type_=audit.at.type))
     since = moment(await tx.scalar(sa.select(begin).where(mine)))
     if since is None:
-        return Fate(Count(), {}, (), ())
+        return GroupFate(Count(), {}, (), ())
     return await fate_of(tx, ids[:CAP], since, more=len(ids) > CAP)
 
 
-async def fate_of(tx: Transaction, ids: Sequence[int], since: datetime, *, more: bool = False) -> Fate:
+async def fate_of(tx: Transaction, ids: Sequence[int], since: datetime, *, more: bool = False) -> GroupFate:
     """Read the fate of tasks.
 
     Args:
@@ -101,7 +101,7 @@ async def fate_of(tx: Transaction, ids: Sequence[int], since: datetime, *, more:
     finished = {id for id, shown in states.items() if STORED[shown] in FINAL}
     pending = tuple(id for id in ids if id in states and id not in failed | finished)
     counts = dict(Counter(states.values()).most_common())
-    return Fate(Count(len(ids), more), counts, _causes(failures), pending)
+    return GroupFate(Count(len(ids), more), counts, _causes(failures), pending)
 
 
 class _Failure(NamedTuple):
@@ -126,14 +126,14 @@ async def _failures(tx: Transaction, ids: Sequence[int], since: datetime) -> lis
     ]
 
 
-def _causes(failures: Sequence[_Failure]) -> tuple[Cause, ...]:
+def _causes(failures: Sequence[_Failure]) -> tuple[FailureCause, ...]:
     earlier = {failure.fingerprint for failure in failures if failure.before}
     causes: dict[str, dict[int, str]] = {}
     for failure in failures:
         if failure.after:
             causes.setdefault(failure.fingerprint, {})[failure.task_id] = failure.error
     all_causes = [
-        Cause(fingerprint, error, len(tasks), task_id, fingerprint in earlier)
+        FailureCause(fingerprint, error, len(tasks), task_id, fingerprint in earlier)
         for fingerprint, tasks in causes.items()
         for task_id, error in [next(iter(tasks.items()))]
     ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
 
 
-def ask(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
+def ask(action: Action, session: Session, targets: Targets) -> Dialog | Coroutine[Any, Any, Dialog]:
     """Ask for the new values of the selected tasks."""
     from tasktui.actions.form import bulk_form  # The first screen does not need it.
 
@@ -31,7 +31,7 @@ def ask(action: Action, session: Session, targets: Targets) -> Coroutine[Any, An
         return bulk_form(action, session, task_filter, f"all tasks that match {task_filter}", question)
     if len(tasks) > 1:
         return bulk_form(action, session, tasks, f"{len(tasks):,} tasks", question)
-    return _ask(session, tasks[0].id) if tasks else None
+    return _ask(session, tasks[0].id) if tasks else Notice(targets.missing(), bad=True)
 
 
 async def _ask(session: Session, task_id: int) -> Dialog:

@@ -23,7 +23,7 @@ from runner.operations.undo.change_group import undo_all
 from runner.operations.undo.undo import undo as apply_undo
 from runner.policy.limits import LimitUsage
 from runner.queries.audit import audit, undoable
-from runner.queries.fate import Fate
+from runner.queries.fate import GroupFate
 from runner.queries.limits import limit_usages
 from runner.queries.pauses import Pause
 from runner.queries.pauses import pauses as read_pauses
@@ -75,7 +75,7 @@ async def carry_out(session: Session, plan: ActionPlan, confirmation: Confirmati
     return await to_each(session, change, plan.targets, options)
 
 
-def _waits(work: Job, fate: Fate) -> None:
+def _waits(work: Job, fate: GroupFate) -> None:
     work.note = f"waiting for {len(fate.pending):,} of them" if fate.pending else ""
 
 

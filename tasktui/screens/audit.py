@@ -15,7 +15,7 @@ from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.queries.audit import AuditRecord, ChangeGroup, change_groups
-from runner.queries.fate import Fate, fate
+from runner.queries.fate import GroupFate, fate
 from runner.queries.task.timeline import format_entry
 from runner.text import formatting
 from runner.text.redact import differences
@@ -58,7 +58,7 @@ class RecentOperations:
 
     at: datetime
     rows: tuple[ChangeGroup, ...]
-    fate: Fate | None = None
+    fate: GroupFate | None = None
     of: str | None = None
 
 
@@ -218,7 +218,7 @@ async def _operations(tx: Transaction, change_group: str | None, cursor: str | N
     return RecentOperations(await clock(tx), rows, await fate(tx, of) if of is not None else None, of)
 
 
-def fate_lines(fate: Fate) -> Iterator[Content]:
+def fate_lines(fate: GroupFate) -> Iterator[Content]:
     """What became of the tasks of a change group: a bar with counts, and the failures since."""
     total = max(fate.total.number, 1)
     bar = gauge([(number / total, str(shown)) for shown, number in fate.states.items()], BAR)

@@ -8,9 +8,10 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.model.task import State
-from runner.operations import bulk
+from runner.operations import bulk, canary
 from tasktui.actions import perform
 from tasktui.data import load_tasks
+from tests.operations.test_canary import dead, ending
 from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WAIT_SECONDS, Operator, Watch
 from tests.tasktui.test_actions import audited, confirm
@@ -183,3 +184,28 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
     async with database.reading() as tx:
         times = [row[0] for row in await tx.rows(sa.select(tx.tables.task.c.run_at))]
     assert max(times) > min(times)
+
+
+async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canary, "PAUSE", 0.01)
+    monkeypatch.setattr(canary, "STAGES", (1, 3))
+    ids = await dead(database, 9)
+    async with watch("failures") as operator, ending(database, lambda id: "f1" if id == ids[-3] else None):
+        await operator.sees("ValueError")
+        await operator.press("R")
+        await operator.sees("canary goes on to 10, 100 and all")
+        operator.screen.query_one("#limit").value = "canary"
+        operator.screen.query_one("#answer").value = "5m"
+        await confirm(operator)
+        await operator.sees("leave out the spread, or the canary")
+        operator.screen.query_one("#answer").value = ""
+        await confirm(operator)
+        await operator.is_told(f"Canary stopped after 4: task {ids[-3]} failed again with the same error")
+        await operator.is_told("Retry: 4 changed")
+        await operator.press("8")
+        await operator.sees("4 tasks", "✗ 1 dead", "1 task failed since, as before the change: ValueError: again")
+        await operator.press("t")
+        await operator.sees("change:", "4 tasks")
+    assert len(await audited(database)) == 4
