@@ -110,6 +110,8 @@ class Console(KeyBuffer):
         Raises:
             InvalidInput: the theme does not exist, or the choice cannot be kept.
         """
+        if name != AUTO and name not in THEMES:
+            raise InvalidInput(why=f"unknown theme {name[:20]!r}; the themes are {AUTO}, {', '.join(THEMES)}")
         self.apply_theme(suitable(os.environ) if name == AUTO else name)
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
@@ -223,7 +225,11 @@ class Console(KeyBuffer):
         """Run a command. The following keys wait for the screen that it opens."""
         self.hold()
         try:
-            run_command(self, parse_command(typed))
+            command = parse_command(typed)
+            for screen in self.screen_stack:
+                if isinstance(screen, LiveScreen):
+                    screen.frame.clear_error()
+            run_command(self, command)
         except RunnerError as error:
             self.show_notice(str(error), bad=True)
         self.call_later(self.release)

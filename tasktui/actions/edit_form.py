@@ -251,6 +251,19 @@ def _payload(text: str) -> tuple[str, str]:
     return text, ""
 
 
+def indented(text: str) -> str:
+    """A payload for an editor, on several lines; a text that is not JSON stays as it is."""
+    try:
+        return f"{json.dumps(json.loads(text, object_pairs_hook=_unique_names), ensure_ascii=False, indent=2)}\n"
+    except (_LossyPayload, ValueError, RecursionError):
+        return text
+
+
+def on_one_line(text: str) -> str:
+    """The payload from an editor on one line. Strings of JSON have no line breaks, so the value is the same."""
+    return " ".join(part.strip() for part in text.splitlines()).strip()
+
+
 def with_secrets(typed: str, stored: str) -> str:
     """Put the secrets of a stored payload back in place of their masks.
 

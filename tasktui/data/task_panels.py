@@ -197,7 +197,8 @@ def payload(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> li
     for name in ("payload", "result"):
         value = decode(getattr(detail, name), reveal=reveal)
         if value is not None:
-            note = "secrets shown, v hides" if reveal else "redacted, v reveals"
+            hidden = decode(getattr(detail, name)) != decode(getattr(detail, name), reveal=True)
+            note = "" if not hidden else "secrets shown, v hides" if reveal else "redacted, v reveals"
             rows += [BLANK] if rows else []
             rows += [rule([heading(name.upper())], width, [(note, "faint")]), *payload_rows(value, width, most)]
     return rows

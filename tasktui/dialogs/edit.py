@@ -17,12 +17,14 @@ from runner.policy.confirmation import required_confirmation
 from runner.queries.task.detail import TaskDetail, task_detail
 from tasktui.actions.clipboard import copy
 from tasktui.actions.edit import TaskEdit
-from tasktui.actions.edit_form import edit_conflict, entries, preview, requeues
+from tasktui.actions.edit_form import edit_conflict, entries, indented, on_one_line, preview, requeues
 from tasktui.messages import Notice, OperationDone, TaskChanged
 from tasktui.render.render import block, content, line
 from tasktui.session.session import Session
 from tasktui.widgets.heading import Heading
 from tasktui.widgets.input import FOCUS_KEYS, TextLine
+
+HINT = "ctrl+s save, escape cancel, ctrl+e payload in $EDITOR, ctrl+y copy, again for SQL"
 
 
 class EditScreen(ModalScreen[Result | None]):
@@ -38,6 +40,7 @@ class EditScreen(ModalScreen[Result | None]):
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+s", "save", "Save"),
         Binding("ctrl+y", "copy", "Copy as command line (again: SQL)"),
+        Binding("ctrl+e", "editor", "Edit the payload in $EDITOR", priority=True),
     ]
 
     def __init__(self, detail: TaskDetail, session: Session) -> None:
@@ -67,7 +70,7 @@ class EditScreen(ModalScreen[Result | None]):
             yield from self._confirmation()
             yield Static("", id="conflict")
             yield Static("", id="preview")
-            yield Static(content(("ctrl+s save, escape cancel, ctrl+y copy, again for SQL", "muted")))
+            yield Static(content((HINT, "muted")))
 
     def _title(self) -> Content:
         task = self._detail.task
@@ -111,6 +114,20 @@ class EditScreen(ModalScreen[Result | None]):
             self.report(f"Nothing was copied. {error}", bad=True)
         else:
             copy(self, command, edit.sql)
+
+    def action_editor(self) -> None:
+        """Edit the payload in the operator's editor; secrets stay masked, and no text is ever lost."""
+        from tasktui.terminal.editor import edit_text
+
+        field = self.query_one("#payload", TextLine)
+        if field.disabled:
+            self.report("The payload is read-only", bad=True)
+            return
+        try:
+            field.value = on_one_line(edit_text(self.app, indented(field.value), ".json"))
+        except RunnerError as error:
+            self.report(str(error), bad=True)
+        field.focus()
 
     def report(self, text: str, *, bad: bool = False) -> None:
         """Show a copied text or an error."""

@@ -29,6 +29,7 @@ class FilterBar(VerticalGroup):
         session: returns the operator's session.
         reload: called after a change of the filter.
         close: called after a change that the operator typed.
+        clear_error: called after a valid filter.
     """
 
     def __init__(
@@ -37,10 +38,11 @@ class FilterBar(VerticalGroup):
         session: Callable[[], Session],
         reload: Callable[[], object],
         close: Callable[[], object],
+        clear_error: Callable[[], object],
     ) -> None:
         super().__init__()
         self._pages, self._session = pages, session
-        self._reload, self._close = reload, close
+        self._reload, self._close, self._clear_error = reload, close, clear_error
         self._input = CompletionInput(lambda text: complete_filter(text, session().names), HINT, id="filter")
         self._input.on_submit = self._submit
         self._input.display = False
@@ -93,6 +95,7 @@ class FilterBar(VerticalGroup):
             self.post_message(Notice(str(error), bad=True))
             return False
         session.filter_text = text
+        self._clear_error()
         self._reload()
         return True
 

@@ -71,6 +71,12 @@ class ScreenFrame:
         self._drawn = None
         self.update_keys()
 
+    def clear_error(self) -> None:
+        """Hide an error, because the operator has done the same thing right since."""
+        if self._message is not None and self._message.bad:
+            self._message = self._drawn = None
+            self.update_keys()
+
     def update_keys(self) -> None:
         """Show the keys that do something now, and the message until its time is over."""
         if self._message is not None and time.monotonic() > self._message.until:

@@ -89,7 +89,11 @@ class TasksScreen(LiveScreen):
         self.sql = lambda: self.pages.sql(self.session)
         self.preview = PreviewPane()
         self.filter_bar = FilterBar(
-            self.pages, lambda: self.session, self.action_reload, lambda: self.set_focus(self.table)
+            self.pages,
+            lambda: self.session,
+            self.action_reload,
+            lambda: self.set_focus(self.table),
+            self.frame.clear_error,
         )
 
     def parts(self) -> Iterable[Widget]:

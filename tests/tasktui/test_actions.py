@@ -1,7 +1,10 @@
 """Action keys: confirmed first, compared with the displayed version, audited, and limited to the displayed tasks."""
 
 import asyncio
+import json
 import re
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -16,6 +19,7 @@ from runner.operations.results import Actor, Target, with_change_group
 from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate
 from runner.queries.audit import AuditRecord, audit
+from tasktui.app import Console
 from tasktui.dialogs.confirm import ConfirmScreen
 from tasktui.dialogs.edit import EditScreen
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, ended, stored
@@ -160,6 +164,43 @@ async def test_a_key_before_the_task_is_read_does_not_change_the_previous_one(
         await operator.is_told("Terminate: 1 changed")
     assert await stored(database, first) is not None
     assert await stored(database, second) is None
+
+
+@ON_ONE_DATABASE
+async def test_the_payload_is_edited_in_the_editor_of_the_operator(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    id = await add_live(database, payload='{"n": 1, "token": "geheim"}')
+    editor, seen = tmp_path / "editor", tmp_path / "seen"
+    monkeypatch.setenv("VISUAL", str(editor))
+    monkeypatch.setattr(Console, "suspend", lambda _: nullcontext())
+
+    def edits(script: str) -> None:
+        editor.write_text(f'#!/bin/sh\ncp "$1" {seen}\n{script}\n')
+        editor.chmod(0o700)
+
+    async with watch("task", task_id=id) as operator:
+        await operator.sees("○ ready")
+        await operator.press("E")
+        await operator.until(lambda: isinstance(operator.screen, EditScreen) and operator.screen.focused)
+        payload = operator.screen.query_one("#payload")
+        edits("""sed -i 's/"n": 1,/"n": 1/' "$1" """)
+        await operator.press("ctrl+e")
+        await operator.sees("invalid JSON")
+        assert '"n": 1 "token"' in payload.value
+        edits("""sed -i 's/"n": 1/"n": 2,/' "$1"; exit 1""")
+        await operator.press("ctrl+e")
+        await operator.sees("ended with code 1; the text is as before")
+        edits("""sed -i 's/"n": 1/"n": 2,/' "$1" """)
+        await operator.press("ctrl+e")
+        await operator.sees("payload: n: 1 -> 2")
+        editor.unlink()
+        await operator.press("ctrl+e")
+        await operator.sees("cannot start")
+        await operator.press("ctrl+s")
+        await operator.is_told("Edit: 1 changed")
+    assert "geheim" not in seen.read_text()
+    assert json.loads((await stored(database, id)).payload) == {"n": 2, "token": "geheim"}
 
 
 @ON_ONE_DATABASE
