@@ -15,11 +15,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.db.schema import MINUTE_COUNTS, TOOK_MS, UNKNOWN_MS
+from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN
 from runner.db.transaction import Transaction
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
-from runner.policy.histogram import add
+from runner.policy.histogram import Histogram
 
 NOW = datetime.now(UTC)
 MINUTE = timedelta(minutes=1)
@@ -139,25 +139,24 @@ async def _minutes(tx: Transaction, runners: list[int]) -> None:
                 failing = handler.startswith("payments") and ago <= 26
                 number = int(rate * wave * (0.12 if failing else 1.0) / (3 if queue == "payments" else 1))
                 failed = int(70 * min(1.0, (27 - ago) / 9)) if failing else int(random.random() * 2)
-                histogram: list[int] = []
+                histogram = Histogram()
                 for _ in range(min(number, 12)):
                     seconds = 30.0 if failing else min(usual, 0.9) * random.lognormvariate(-1, 0.8)
-                    add(histogram, seconds)
+                    histogram.add(seconds)
                 place = {"minute": at, "queue": queue, "handler": handler, "runner_id": runners[ago % 3]}
-                bins = dict.fromkeys(MINUTE_COUNTS, 0)
+                bins = dict.fromkeys((*MINUTE_COUNTS, *MINUTE_TIMES), 0)
                 # The durations of a sample of the successes are known.
                 rows += [
-                    place | bins | {"took_ms": took_ms, "succeeded": runs}
-                    for took_ms, runs in zip(TOOK_MS, histogram, strict=False)
-                    if runs
+                    place | bins | {"bin_ms": bound, "runs": number, "run_time": seconds}
+                    for bound, (number, seconds) in histogram.bins.items()
                 ]
                 rows.append(
                     place
                     | bins
                     | {
-                        "took_ms": UNKNOWN_MS,
+                        "bin_ms": NO_BIN,
                         "submitted": 71 if failing else int(number * 0.985),
-                        "succeeded": number - sum(histogram),
+                        "succeeded": number,
                         "first_try": int(number * 0.97),
                         "second_try": int(number * 0.02),
                         "retried": failed,

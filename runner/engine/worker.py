@@ -270,7 +270,7 @@ class Worker:
     def _settle(self, running: Running, outcome: Outcome, duration: float | None) -> None:
         task = running.task
         plan = running.handler.defaults.retry or self._retry
-        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan))
+        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan, running.wait))
         running.settled = True  # it may be claimed again before the result of the settle arrives
 
     def _settled(self, batch: list[Settling], settled: Settled) -> None:

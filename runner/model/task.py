@@ -150,6 +150,8 @@ class Claimed(NamedTuple):
     """Size in bytes of a payload that exceeds the limit of the runner."""
     expires_in: float | None = None
     """Seconds from the claim after which the task may not start; None if it does not expire."""
+    late: float | None = None
+    """Seconds from the due time to the claim, by the database's clock; None if the due time is unreadable."""
 
 
 BUCKETS = 1_000

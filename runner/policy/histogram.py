@@ -1,54 +1,95 @@
-"""Histograms of durations: counts that add up over runners and minutes, instead of every duration."""
+"""Histograms of times: counts and sums that add up over runners and minutes, instead of every time.
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, zip_longest
+The bins are log-linear, as in HdrHistogram: one millisecond wide up to 40 ms, and from there a twentieth of the lower
+power of two. A percentile is the mean of the times in its bin. It therefore never lies outside the real minimum and
+maximum, and its error is below 5 % from 20 ms on, and below one millisecond under that.
+"""
 
-_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
-_MINUTES = (1, 2, 5, 10, 20, 60)
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import ceil
+from typing import NamedTuple
 
-BOUNDS: tuple[float, ...] = (*_SECONDS, *(60.0 * minutes for minutes in _MINUTES))
-"""Inclusive upper bounds of the bins in seconds: 1 ms to 1 h in 1-2-5 steps. One more bin holds longer durations."""
+FINE = 20
+"""Bins per power of two."""
 
-PLACES = len(BOUNDS) + 1
-
-
-def add(counts: list[int], seconds: float) -> None:
-    """Count a duration.
-
-    Args:
-        counts: histogram, changed in index; an empty one grows to PLACES bins.
-        seconds: duration.
-    """
-    counts.extend([0] * (PLACES - len(counts)))
-    counts[bisect_left(BOUNDS, seconds)] += 1
+HIGHEST = 2**31 - 1
+"""The bound of the last bin in milliseconds, 24 days; it holds longer times too."""
 
 
-def merged(histograms: Iterable[Sequence[int]]) -> list[int]:
-    """Return the sum of histograms, bin by bin. A shorter one counts as if zeros followed."""
-    return [sum(bins) for bins in zip_longest(*histograms, fillvalue=0)][:PLACES]
+def bin_ms(seconds: float) -> int:
+    """The inclusive upper bound, in milliseconds, of the bin of a time in seconds; at least 1."""
+    if seconds * 1_000 >= HIGHEST:
+        return HIGHEST
+    ms = max(1, ceil(round(seconds * 1_000, 6)))
+    width = max(0, ((ms - 1) // FINE).bit_length() - 1)
+    return min(-(-ms >> width) << width, HIGHEST)
 
 
-def percentile(counts: Sequence[int], q: float) -> float | None:
-    """Estimate a percentile of the durations.
+class Bin(NamedTuple):
+    """The times of one bin: their number, and their sum in seconds."""
 
-    The estimate assumes that durations are evenly distributed within a bin, as Prometheus' histogram_quantile does.
-    Its error is at most the width of the bin. In the last bin, the estimate is its lower bound.
+    number: int
+    seconds: float
 
-    Args:
-        counts: histogram.
-        q: share of durations not above the result, 0 to 1; 0.95 for the 95th percentile.
 
-    Returns:
-        Seconds; None for an empty histogram.
-    """
-    total = sum(counts)
-    if not total:
+@dataclass(slots=True)
+class Histogram:
+    """The numbers and sums of times, by the upper bound of the bin in milliseconds."""
+
+    bins: dict[int, Bin] = field(default_factory=dict)
+
+    def add(self, seconds: float) -> None:
+        """Count one time in seconds."""
+        self.put(bin_ms(seconds), 1, seconds)
+
+    def put(self, bound: int, number: int, seconds: float) -> None:
+        """Count the times of a bin.
+
+        Args:
+            bound: the bin, from `bin_ms`.
+            number: how many times.
+            seconds: their sum.
+        """
+        before = self.bins.get(bound, Bin(0, 0.0))
+        self.bins[bound] = Bin(before.number + number, before.seconds + seconds)
+
+    @property
+    def number(self) -> int:
+        """The number of times."""
+        return sum(each.number for each in self.bins.values())
+
+    @property
+    def seconds(self) -> float:
+        """The sum of the times in seconds."""
+        return sum(each.seconds for each in self.bins.values())
+
+    @property
+    def mean(self) -> float | None:
+        """The mean time in seconds; None without times."""
+        return self.seconds / self.number if self.number else None
+
+    def percentile(self, q: float) -> float | None:
+        """Estimate a percentile: the mean of the bin that holds the nearest rank.
+
+        Args:
+            q: share of times not above the result, 0 to 1; 0.95 for the 95th percentile.
+
+        Returns:
+            Seconds; None for an empty histogram.
+        """
+        rank = max(1, ceil(round(q * self.number, 6)))  # rounding errors must not move a rank to the next bin
+        for _, each in sorted(self.bins.items()):
+            rank -= each.number
+            if rank <= 0 < each.number:
+                return each.seconds / each.number
         return None
-    rank = max(round(q * total, 6), 1e-6)  # rounding errors must not move a rank to the next bin
-    index = bisect_left(list(accumulate(counts)), rank)
-    if index >= len(BOUNDS):
-        return BOUNDS[-1]
-    lower = BOUNDS[index - 1] if index else 0.0
-    before = sum(counts[:index])
-    return lower + (BOUNDS[index] - lower) * (rank - before) / counts[index]
+
+
+def merged(histograms: Iterable[Histogram]) -> Histogram:
+    """Return the sum of histograms."""
+    result = Histogram()
+    for histogram in histograms:
+        for bound, (number, seconds) in histogram.bins.items():
+            result.put(bound, number, seconds)
+    return result

@@ -4,21 +4,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.schema import MINUTE_COUNTS, TOOK_MS
+from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, minute_number
-from runner.policy.histogram import percentile
+from runner.policy.histogram import Histogram
 from runner.queries.rows import as_text, moment
-from runner.store.minute_statistics import COUNTED
 
-RUNS = tuple(COUNTED[verb] for verb in ("succeed", "retry", "die", "cancel"))
-"""The counts of runs with a duration."""
-
-_ZERO: sa.ColumnElement[int] = sa.literal_column("0", sa.Integer)
+_NO_BIN: sa.ColumnElement[int] = sa.literal_column(str(NO_BIN), sa.Integer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +70,25 @@ class Total:
         queue: the name of the queue.
         handler: the name of the handler.
         flow: the counts.
-        durations: a histogram, see runner.policy.histogram.
-        p50: the median duration of attempts in seconds; None if unknown.
-        p95: the 95th percentile in seconds; None if unknown.
+        durations: the run times of attempts.
+        waits: the times from the due times of attempts to their starts.
     """
 
     queue: str
     handler: str
     flow: Flow
-    durations: tuple[int, ...]
-    p50: float | None
-    p95: float | None
+    durations: Histogram
+    waits: Histogram
+
+    @property
+    def p50(self) -> float | None:
+        """The median duration of attempts in seconds; None if unknown."""
+        return self.durations.percentile(0.5)
+
+    @property
+    def p95(self) -> float | None:
+        """The 95th percentile in seconds; None if unknown."""
+        return self.durations.percentile(0.95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ async def flows(tx: Transaction) -> tuple[dict[str, Flow], dict[str, Flow]]:
     last = (minute.minute > db_later(db_now(), -120)) & (minute.minute <= db_later(db_now(), -60))
     in_last = [sa.func.sum(sa.case((last, minute[name]), else_=0)) for name in MINUTE_COUNTS]
     statement = sa.select(minute.queue, *_sums(tx), *in_last).group_by(minute.queue)
-    rows = await tx.rows(statement.where(minute.minute > db_later(db_now(), -3600)))
+    rows = await tx.rows(statement.where(minute.minute > db_later(db_now(), -3600), minute.bin_ms == _NO_BIN))
     half = 1 + len(MINUTE_COUNTS)
     return {as_text(row[0]): _flow(row[half:]) for row in rows}, {as_text(row[0]): _flow(row[1:half]) for row in rows}
 
@@ -124,7 +128,7 @@ async def pulses(tx: Transaction, since: datetime) -> dict[str, list[MinuteFlow]
     """
     minute = tx.tables.minute.c
     groups = (minute.queue, minute.minute)
-    statement = sa.select(*groups, *_sums(tx)).where(minute.minute >= since).group_by(*groups).order_by(*groups)
+    statement = sa.select(*groups, *_sums(tx)).where(*_counts(tx, since)).group_by(*groups).order_by(*groups)
     minutes: dict[str, list[MinuteFlow]] = defaultdict(list)
     for row in await tx.rows(statement):
         if beginning := moment(row[1]):
@@ -150,9 +154,12 @@ async def totals(
     minute = tx.tables.minute.c
     conditions = _conditions(tx, since, until, queue, handler)
     groups = (minute.queue, minute.handler)
-    rows = await tx.rows(sa.select(*groups, *_sums(tx)).where(*conditions).group_by(*groups))
-    durations = await _durations(tx, conditions)
-    result = [_total(row, durations[as_text(row[0]), as_text(row[1])]) for row in rows]
+    rows = await tx.rows(sa.select(*groups, *_sums(tx)).where(*conditions, minute.bin_ms == _NO_BIN).group_by(*groups))
+    times = await _times(tx, groups, conditions)
+    result = []
+    for row in rows:
+        queue_name, handler_name = as_text(row[0]), as_text(row[1])
+        result.append(Total(queue_name, handler_name, _flow(row[2:]), *times[queue_name, handler_name]))
     return sorted(result, key=lambda total: (-total.flow.succeeded, total.queue, total.handler))
 
 
@@ -177,7 +184,8 @@ async def per_minute(
     # Integers, because databases agree on integer division.
     number = sa.cast(minute_number(tx.tables.minute.c.minute), sa.BigInteger)
     span = (number // sa.literal_column(str(step))).label("span")
-    statement = sa.select(span, *_sums(tx)).where(*_conditions(tx, since, until, queue, handler))
+    conditions = [*_conditions(tx, since, until, queue, handler), tx.tables.minute.c.bin_ms == _NO_BIN]
+    statement = sa.select(span, *_sums(tx)).where(*conditions)
     rows = await tx.rows(statement.group_by(span).order_by(span))
     return [MinuteFlow(datetime.fromtimestamp(row[0] * step * 60, UTC), _flow(row[1:])) for row in rows]
 
@@ -202,49 +210,49 @@ def _flow(sums: Sequence[Any]) -> Flow:
     return Flow(**{name: int(number) for name, number in zip(MINUTE_COUNTS, sums, strict=True)})
 
 
-async def _durations(tx: Transaction, conditions: list[sa.ColumnElement[bool]]) -> dict[tuple[str, str], list[int]]:
-    """Histograms by queue and handler."""
+def _counts(tx: Transaction, since: datetime) -> list[sa.ColumnElement[bool]]:
+    """The rows with counts, without histograms."""
     minute = tx.tables.minute.c
-    columns = (minute.queue, minute.handler, minute.took_ms)
-    statement = sa.select(*columns, _runs(tx)).where(*conditions, minute.took_ms.in_(TOOK_MS)).group_by(*columns)
-    histograms: dict[tuple[str, str], list[int]] = defaultdict(_histogram)
-    for queue, handler, took_ms, number in await tx.rows(statement):
-        histograms[as_text(queue), as_text(handler)][TOOK_MS.index(took_ms)] += int(number)
+    return [minute.minute >= since, minute.bin_ms == _NO_BIN]
+
+
+class Times(NamedTuple):
+    """Histograms of attempts: their run times, and their waits from the due time to the start."""
+
+    runs: Histogram
+    waits: Histogram
+
+
+async def _times(
+    tx: Transaction, groups: Sequence[Any], conditions: Sequence[sa.ColumnElement[bool]]
+) -> dict[tuple[Any, ...], Times]:
+    """Read histograms by groups of rows; the keys are tuples of text, or of times for the column `minute`."""
+    minute = tx.tables.minute.c
+    sums = [sa.func.sum(minute[name]) for name in MINUTE_TIMES]
+    statement = sa.select(*groups, minute.bin_ms, *sums).where(*conditions, minute.bin_ms > _NO_BIN)
+    histograms: dict[tuple[Any, ...], Times] = defaultdict(lambda: Times(Histogram(), Histogram()))
+    for *key, bound, runs, run_time, waits, wait_time in await tx.rows(statement.group_by(*groups, minute.bin_ms)):
+        times = histograms[tuple(part if isinstance(part, datetime) else as_text(part) for part in key)]
+        if runs > 0:
+            times.runs.put(bound, int(runs), float(run_time))
+        if waits > 0:
+            times.waits.put(bound, int(waits), float(wait_time))
     return histograms
 
 
-def _runs(tx: Transaction) -> sa.ColumnElement[int]:
-    """The number of runs that ended, as a sum over rows."""
-    return sum((sa.func.sum(tx.tables.minute.c[name]) for name in RUNS), start=_ZERO)
-
-
-def _histogram() -> list[int]:
-    return [0] * len(TOOK_MS)
-
-
-def _total(row: Sequence[Any], durations: list[int]) -> Total:
-    p50, p95 = (percentile(durations, q) for q in (0.5, 0.95))
-    return Total(as_text(row[0]), as_text(row[1]), _flow(row[2:]), tuple(durations), p50, p95)
-
-
-async def run_times(tx: Transaction, since: datetime) -> dict[datetime, list[int]]:
-    """Read the durations of all attempts by minute; see runner.policy.histogram for the bins.
+async def times_by_minute(tx: Transaction, since: datetime) -> dict[datetime, Times]:
+    """Read the run times and waits of all attempts by minute.
 
     Args:
         tx: an open transaction; one statement is executed.
         since: the first minute, aware.
 
     Returns:
-        One histogram per minute with runs.
+        The histograms of each minute with attempts that ended.
     """
     minute = tx.tables.minute.c
-    columns = (minute.minute, minute.took_ms)
-    statement = sa.select(*columns, _runs(tx)).where(minute.minute >= since, minute.took_ms.in_(TOOK_MS))
-    histograms: dict[datetime, list[int]] = defaultdict(_histogram)
-    for beginning, took_ms, number in await tx.rows(statement.group_by(*columns)):
-        if number and (at := moment(beginning)):
-            histograms[at][TOOK_MS.index(took_ms)] += int(number)
-    return dict(histograms)
+    histograms = await _times(tx, (minute.minute,), [minute.minute >= since])
+    return {at: times for (beginning,), times in histograms.items() if (at := moment(beginning))}
 
 
 async def results_by_runner(tx: Transaction, since: datetime) -> dict[int, Flow]:
@@ -255,7 +263,7 @@ async def results_by_runner(tx: Transaction, since: datetime) -> dict[int, Flow]
         since: the first minute, aware.
     """
     minute = tx.tables.minute.c
-    statement = sa.select(minute.runner_id, *_sums(tx)).where(minute.minute >= since).group_by(minute.runner_id)
+    statement = sa.select(minute.runner_id, *_sums(tx)).where(*_counts(tx, since)).group_by(minute.runner_id)
     return {row[0]: _flow(row[1:]) for row in await tx.rows(statement)}
 
 
@@ -268,5 +276,5 @@ async def failing_handlers(tx: Transaction, since: datetime) -> int:
     """
     minute = tx.tables.minute.c
     failed = (minute.retried > 0) | (minute.died > 0)
-    statement = sa.select(sa.func.count(minute.handler.distinct())).where(minute.minute >= since, failed)
+    statement = sa.select(sa.func.count(minute.handler.distinct())).where(*_counts(tx, since), failed)
     return int((await tx.rows(statement))[0][0])

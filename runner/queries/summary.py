@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from runner.db.transaction import Transaction, clock
-from runner.policy.histogram import merged, percentile
+from runner.policy.histogram import merged
 from runner.queries.counting import Count
 from runner.queries.queues import uncounted
 from runner.queries.reports import Flow, Total, totals
@@ -34,6 +34,8 @@ class SummaryLine:
         flow: the results.
         p50: the median duration of attempts in seconds; None if unknown.
         p95: the 95th percentile in seconds; None if unknown.
+        wait50: the median wait of attempts from the due time to the start in seconds; None if unknown.
+        wait95: the 95th percentile of the wait in seconds; None if unknown.
     """
 
     name: str
@@ -41,6 +43,8 @@ class SummaryLine:
     flow: Flow
     p50: float | None
     p95: float | None
+    wait50: float | None
+    wait95: float | None
 
     @property
     def first_try_rate(self) -> float | None:
@@ -107,8 +111,9 @@ async def summary(
 def _line(name: str, totals: Sequence[Total], waiting: int, more: bool) -> SummaryLine:
     flow = Flow(**{field.name: sum(getattr(total.flow, field.name) for total in totals) for field in fields(Flow)})
     durations = merged([total.durations for total in totals])
-    p50, p95 = (percentile(durations, q) for q in (0.5, 0.95))
-    return SummaryLine(name, Count(flow.submitted + waiting, more), flow, p50, p95)
+    waits = merged([total.waits for total in totals])
+    percentiles = (times.percentile(q) for times in (durations, waits) for q in (0.5, 0.95))
+    return SummaryLine(name, Count(flow.submitted + waiting, more), flow, *percentiles)
 
 
 DIGITS = 6
@@ -129,6 +134,6 @@ def as_csv(summary: Summary) -> str:
 def _figures(line: SummaryLine) -> dict[str, object]:
     counts = {field.name: getattr(line.flow, field.name) for field in fields(Flow)}
     rates = {"success": line.flow.success_rate, "first": line.first_try_rate, "second": line.second_try_rate}
-    numbers = {**rates, "p50": line.p50, "p95": line.p95}
+    numbers = {**rates, "p50": line.p50, "p95": line.p95, "wait50": line.wait50, "wait95": line.wait95}
     rounded = {name: None if number is None else round(number, DIGITS) for name, number in numbers.items()}
     return {"name": line.name, **counts, "submitted": line.submitted.number, **rounded}

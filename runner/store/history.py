@@ -12,7 +12,7 @@ from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, JsonText, db_now, next_version
 from runner.model.task import HIGHEST_FENCE, MOVES, State
-from runner.store.minute_statistics import NO_RUNNER, count_successes, took_ms
+from runner.store.minute_statistics import NO_RUNNER, bin_of, count_successes
 
 ENDING_COLUMNS: dict[str, Any] = {
     "id": sa.BigInteger,
@@ -22,7 +22,7 @@ ENDING_COLUMNS: dict[str, Any] = {
     "error": sa.Text,
 }
 
-SUCCESS_COLUMNS: dict[str, Any] = ENDING_COLUMNS | {"took_ms": sa.Integer}
+SUCCESS_COLUMNS: dict[str, Any] = ENDING_COLUMNS | {"wait": sa.Float, "run_ms": sa.Integer, "wait_ms": sa.Integer}
 
 UNASSIGNED: dict[str, Any] = {"runner_id": None, "deadline_at": None, "claimed_at": None, "started_at": None}
 """The columns to reset when a task no longer has a runner."""
@@ -37,6 +37,7 @@ class FinishedTask(NamedTuple):
         duration: duration of the last attempt in seconds; None without one.
         result: JSON text; None without a result.
         error: the last error; None keeps the stored one.
+        wait: seconds from the due time of the last attempt to its start; None if unknown.
     """
 
     id: int
@@ -44,6 +45,7 @@ class FinishedTask(NamedTuple):
     duration: float | None = None
     result: str | None = None
     error: str | None = None
+    wait: float | None = None
 
 
 RUNNER = sa.bindparam("holder", type_=sa.BigInteger)
@@ -68,7 +70,8 @@ async def finish(tx: Transaction, verb: str, holder: int, endings: list[Finished
 
 def finish_steps(frame: Frame, verb: str, holder: int, endings: list[FinishedTask]) -> Steps[set[int]]:
     """The statements of `finish` for any kind of connection."""
-    parameters = frame.dialect.parameters("ending", by_column(ENDING_COLUMNS, endings)) | {"holder": holder}
+    rows = [ending[: len(ENDING_COLUMNS)] for ending in endings]
+    parameters = frame.dialect.parameters("ending", by_column(ENDING_COLUMNS, rows)) | {"holder": holder}
     return (yield from _steps(_prepared(frame.tables, frame.driver, verb), parameters))
 
 
@@ -81,7 +84,7 @@ def succeed_steps(frame: Frame, holder: int, endings: list[FinishedTask], part: 
         endings: one item per task.
         part: number of the row of the statistics that the transaction writes, see runner.store.minute_statistics.
     """
-    rows = [(*ending, took_ms(ending.duration)) for ending in endings]
+    rows = [(*ending, bin_of(ending.duration), bin_of(ending.wait)) for ending in endings]
     parameters = frame.dialect.parameters("ending", by_column(SUCCESS_COLUMNS, rows))
     parameters |= {"holder": holder, "part": part}
     return (yield from _steps(_prepared_success(frame.tables, frame.driver), parameters))
@@ -133,12 +136,15 @@ def finish_statements(tables: Tables, dialect: Dialect, target: State, counts: b
     joined = ending.join(task, _held(task, ending))
     statements = _in_two(tables, ending, joined, target)
     if counts:
-        run = sa.select(*(task.c[name] for name in RUN_COLUMNS), ending.c.took_ms).select_from(joined).subquery("run")
+        times = [ending.c[name].label(label) for name, label in TIMES.items()]
+        run = sa.select(*(task.c[name] for name in RUN_COLUMNS), *times).select_from(joined).subquery("run")
         statements.insert(0, count_successes(tables, dialect, run, RUNNER, PART))
     return statements
 
 
 RUN_COLUMNS = ("queue", "handler", "attempt", "fence", "submitted_at")
+TIMES = {"duration": "new_duration", "run_ms": "run_ms", "wait": "wait", "wait_ms": "wait_ms"}
+"""The columns that the statistics need, and their names beside those of the task."""
 
 
 def _in_two(tables: Tables, ending: sa.FromClause, joined: sa.FromClause, target: State) -> list[sa.UpdateBase]:
@@ -156,8 +162,8 @@ def _in_one(
     ending_row, match = dialect.one_by_one(ending, task, _held)
     carried = [*(task.c[name] for name in shared(tables)), task.c.error]
     result_values = [ending_row.c[name].label(f"new_{name}") for name in RESULT_COLUMNS]
-    took = [ending_row.c.took_ms] if counts else []
-    gone = sa.delete(task).where(match).returning(*carried, *result_values, *took).cte("gone")
+    times = [ending_row.c[name] for name, label in TIMES.items() if counts and name == label]
+    gone = sa.delete(task).where(match).returning(*carried, *result_values, *times).cte("gone")
     renamed = {name: gone.c[f"new_{name}"] for name in RESULT_COLUMNS}
     copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
     if counts:

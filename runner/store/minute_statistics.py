@@ -4,8 +4,7 @@ Each runner has its own rows. A settle therefore waits for no other runner, and 
 process.
 """
 
-from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
@@ -13,11 +12,11 @@ from typing import Any, NamedTuple, TypeAlias
 import sqlalchemy as sa
 
 from runner.db.dialects import Dialect
-from runner.db.schema import MINUTE_COUNTS, TOOK_MS, UNKNOWN_MS, Tables
+from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN, Tables
 from runner.db.transaction import Transaction
 from runner.db.types import MinuteAt, db_now, minute_number, minute_start
 from runner.model.task import State
-from runner.policy.histogram import BOUNDS
+from runner.policy.histogram import bin_ms
 
 COUNTED: dict[str, str] = {
     "succeed": State.SUCCEEDED,
@@ -40,10 +39,10 @@ NO_RUNNER = 0
 MAX_AHEAD = 60
 """Minutes that a submit time may be ahead of the database's clock."""
 
-PLACE = ("minute", "queue", "handler", "took_ms")
+PLACE = ("minute", "queue", "handler", "bin_ms")
 
 Place: TypeAlias = tuple[datetime, str, str, int]
-"""Minute, queue, handler and the upper bound of the durations in milliseconds."""
+"""Minute, queue, handler and the bin of a time in milliseconds; NO_BIN for counts."""
 
 
 class Run(NamedTuple):
@@ -53,16 +52,18 @@ class Run(NamedTuple):
         row: the task's row with queue, handler, attempt, fence of the run, and `minute_columns`.
         verb: the resulting move.
         duration: seconds; None if unknown.
+        wait: seconds from the due time to the start; None if unknown.
     """
 
     row: Any
     verb: str
     duration: float | None = None
+    wait: float | None = None
 
 
-def took_ms(duration: float | None) -> int:
-    """The upper bound in milliseconds of the bin of a duration in seconds, see runner.policy.histogram."""
-    return UNKNOWN_MS if duration is None else TOOK_MS[bisect_left(BOUNDS, duration)]
+def bin_of(seconds: float | None) -> int:
+    """The bin of a time in seconds, see runner.policy.histogram; NO_BIN for an unknown one."""
+    return NO_BIN if seconds is None else bin_ms(seconds)
 
 
 def minute_columns(task: Any) -> list[sa.ColumnElement[Any]]:
@@ -82,16 +83,21 @@ async def count_runs(tx: Transaction, runner_id: int, runs: Iterable[Run]) -> No
         runner_id: id of the runner that moves them.
         runs: the runs.
     """
-    totals: dict[Place, Counter[str]] = defaultdict(Counter)
-    for row, verb, duration in runs:
-        bound = took_ms(duration)
+    totals: dict[Place, dict[str, float]] = defaultdict(lambda: defaultdict(int))
+    for row, verb, duration, wait in runs:
+        place = (row.minute, row.queue, row.handler)
         if verb in COUNTED:
-            total = totals[row.minute, row.queue, row.handler, bound]
+            total = totals[*place, NO_BIN]
             total[COUNTED[verb]] += 1
             if verb == "succeed" and row.attempt in EARLY:
                 total[EARLY[row.attempt]] += 1
+            for number, name, seconds in (("runs", "run_time", duration), ("waits", "wait_time", wait)):
+                if seconds is not None:
+                    times = totals[*place, bin_ms(seconds)]
+                    times[number] += 1
+                    times[name] += seconds
         if row.fence == FIRST:
-            totals[row.submitted_minute, row.queue, row.handler, bound]["submitted"] += 1
+            totals[row.submitted_minute, row.queue, row.handler, NO_BIN]["submitted"] += 1
     await add_counts(tx, runner_id, totals)
 
 
@@ -131,18 +137,18 @@ async def _places(tx: Transaction, minute: Any, condition: sa.ColumnElement[bool
     task = tx.tables.task.c
     columns = (minute, task.queue, task.handler)
     rows = await tx.rows(sa.select(*columns, sa.func.count()).where(condition).group_by(*columns))
-    return {(row[0], row[1], row[2], UNKNOWN_MS): row[3] for row in rows}
+    return {(row[0], row[1], row[2], NO_BIN): row[3] for row in rows}
 
 
-async def add_counts(tx: Transaction, runner_id: int, totals: Mapping[Place, Mapping[str, int]]) -> None:
+async def add_counts(tx: Transaction, runner_id: int, totals: Mapping[Place, Mapping[str, float]]) -> None:
     """Add counts to the rows of a runner. Call it once per transaction, so that two transactions never deadlock.
 
     Args:
         tx: an open transaction.
         runner_id: id of the runner.
-        totals: counts by column, for each place.
+        totals: counts and sums by column, for each place.
     """
-    names = [name for name in MINUTE_COUNTS if any(name in counts for counts in totals.values())]
+    names = [name for name in (*MINUTE_COUNTS, *MINUTE_TIMES) if any(name in counts for counts in totals.values())]
     rows = [
         dict(zip(PLACE, place, strict=True))
         | {"runner_id": runner_id, "part": 0}
@@ -159,7 +165,7 @@ def count_successes(tables: Tables, dialect: Dialect, run: sa.FromClause, holder
     Args:
         tables: the tables of the installation.
         dialect: the dialect of the database.
-        run: the tasks with queue, handler, attempt, fence, submitted_at and took_ms.
+        run: the tasks with queue, handler, attempt, fence, submitted_at, new_duration, wait, run_ms and wait_ms.
         holder: id of the runner.
         part: number of the row among those of the runner.
     """
@@ -167,26 +173,32 @@ def count_successes(tables: Tables, dialect: Dialect, run: sa.FromClause, holder
     keys = {
         "queue": column.queue,
         "handler": column.handler,
-        "took_ms": column.took_ms,
+        "run_ms": column.run_ms,
+        "wait_ms": column.wait_ms,
         "early": sa.case((column.attempt <= _number(max(EARLY)), column.attempt)),
         "submitted": sa.case((column.fence == _number(FIRST), _submitted_number(column))),
     }
     columns = [key.label(name) for name, key in keys.items()]
     # Each task is touched once; the rest works on the few groups.
-    groups = sa.select(*columns, sa.cast(sa.func.count(), sa.Integer).label("runs"))
+    sums = [sa.func.sum(column.new_duration).label("run_time"), sa.func.sum(column.wait).label("wait_time")]
+    groups = sa.select(*columns, sa.cast(sa.func.count(), sa.Integer).label("runs"), *sums)
     group = groups.group_by(*(sa.text(name) for name in keys)).cte("run_group")
-    place = (group.c.queue, group.c.handler, group.c.took_ms)
-    early = [sa.case((group.c.early == _number(n), group.c.runs), else_=zero).label(EARLY[n]) for n in EARLY]
-    success = sa.select(
-        minute_start(db_now()).label("minute"),
-        *place,
-        zero.label("submitted"),
-        group.c.runs.label(COUNTED["succeed"]),
-        *early,
-    )
-    submit = sa.select(_minute(group.c.submitted), *place, group.c.runs, zero, *(zero for _ in EARLY))
-    each = sa.union_all(success, submit.where(group.c.submitted.is_not(None))).subquery("each")
-    names, key = ("submitted", COUNTED["succeed"], *EARLY.values()), [each.c[name] for name in PLACE]
+    minute = minute_start(db_now()).label("minute")
+
+    def row(at: Any, bound: Any, **values: Any) -> sa.Select[Any]:
+        """One row of the statistics per group; the other columns are 0."""
+        place = (at, group.c.queue, group.c.handler, bound.label("bin_ms"))
+        return sa.select(*place, *(values.get(name, zero).label(name) for name in names))
+
+    names = ("submitted", COUNTED["succeed"], *EARLY.values(), *MINUTE_TIMES)
+    early = {EARLY[n]: sa.case((group.c.early == _number(n), group.c.runs), else_=zero) for n in EARLY}
+    each = sa.union_all(
+        row(minute, zero, **{COUNTED["succeed"]: group.c.runs}, **early),
+        row(_minute(group.c.submitted), zero, submitted=group.c.runs).where(group.c.submitted.is_not(None)),
+        row(minute, group.c.run_ms, runs=group.c.runs, run_time=group.c.run_time).where(group.c.run_ms > zero),
+        row(minute, group.c.wait_ms, waits=group.c.runs, wait_time=group.c.wait_time).where(group.c.wait_ms > zero),
+    ).subquery("each")
+    key = [each.c[name] for name in PLACE]
     counts = sa.select(*key, holder, part, *(sa.func.sum(each.c[name]) for name in names)).group_by(*key).order_by(*key)
     insert = dialect.insert(tables.minute).from_select([*PLACE, "runner_id", "part", *names], counts)
     return _adding(tables, insert, names)

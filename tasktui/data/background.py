@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import pairwise
+from math import log
 
 from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.filter.sort import Sort, SortField
 from runner.model.task import State
-from runner.policy.histogram import BOUNDS, merged, percentile
+from runner.policy.histogram import Histogram, merged
 from runner.queries.audit import ChangeGroup, change_groups
 from runner.queries.failures import Failures, failures
-from runner.queries.reports import Flow, results_by_runner, run_times, totals
+from runner.queries.reports import Flow, Times, results_by_runner, times_by_minute, totals
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.task_list.page import page
 from runner.queries.task_list.row import TaskRow
@@ -28,8 +28,8 @@ MOST_SCHEDULES = 6
 
 LONGEST_FIRST = Sort(SortField.CLAIMED_AT, descending=False)
 
-LOWEST_BIN, HIGHEST_BIN = BOUNDS.index(0.01), BOUNDS.index(60.0)
-"""The bins of the heat map: up to 10 ms, and up to one minute with everything above."""
+LOWEST_MS, HIGHEST_MS = 10, 60_000
+"""The range of the heat map in milliseconds; its outer rows hold everything beyond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Background:
 
     Args:
         at: the database's time.
-        run_times: histograms of the attempts of the last hour by minute.
+        times: histograms of the attempts of the last hour by minute.
         results: results of the last ten minutes by runner.
         p95: 95th percentile of each handler in the last hour, in seconds.
         failures: the largest failure groups of the last hour; only for a wide screen, as the rest.
@@ -48,7 +48,7 @@ class Background:
     """
 
     at: datetime
-    run_times: Mapping[datetime, Sequence[int]] = field(default_factory=dict)
+    times: Mapping[datetime, Times] = field(default_factory=dict)
     results: Mapping[int, Flow] = field(default_factory=dict)
     p95: Mapping[str, float] = field(default_factory=dict)
     failures: tuple[Failures, ...] = ()
@@ -58,7 +58,7 @@ class Background:
 
     def percentile(self, q: float, since: datetime, until: datetime) -> float | None:
         """A percentile of the run times in seconds; None if no attempt ended in the period."""
-        return percentile(merged([bins for at, bins in self.run_times.items() if since <= at < until]), q)
+        return merged(times.runs for at, times in self.times.items() if since <= at < until).percentile(q)
 
     @property
     def latest(self) -> tuple[float | None, float | None, float | None]:
@@ -80,7 +80,7 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
         wide: also read the panels of a wide screen.
     """
     at = await clock(tx)
-    histograms = await run_times(tx, at - HOUR)
+    histograms = await times_by_minute(tx, at - HOUR)
     results = await results_by_runner(tx, at - RECENT)
     if not wide:
         return Background(at, histograms, results)
@@ -94,12 +94,12 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
 
 
 def heat_columns(
-    run_times: Mapping[datetime, Sequence[int]], at: datetime, columns: int, rows: int
+    times: Mapping[datetime, Times], at: datetime, columns: int, rows: int
 ) -> list[list[float]]:
     """Distributions for a heat map: for each column the weight of each bucket, the lowest first.
 
     Args:
-        run_times: histograms by minute.
+        times: histograms by minute.
         at: the end; the map shows the hour before it.
         columns: columns of the map.
         rows: rows of the map; each has two buckets.
@@ -108,16 +108,15 @@ def heat_columns(
     result = []
     for column in range(columns):
         ago = 59 - column * 60 // columns
-        bins = run_times.get(last - timedelta(minutes=ago), ())
-        result.append(_buckets(bins, 2 * rows))
+        minute = times.get(last - timedelta(minutes=ago))
+        result.append(_buckets(minute.runs if minute else Histogram(), 2 * rows))
     return result
 
 
-def _buckets(bins: Sequence[int], number: int) -> list[float]:
-    """Bins from 10 ms to one minute, spread over a number of buckets; the outer ones hold everything beyond."""
-    places = HIGHEST_BIN - LOWEST_BIN + 1
-    weights = [0.0] * places
-    for index, count in enumerate(bins):
-        weights[min(max(index - LOWEST_BIN, 0), places - 1)] += count
-    edges = [bucket * places / number for bucket in range(number + 1)]
-    return [sum(weights[int(low) : max(int(low) + 1, int(high))]) for low, high in pairwise(edges)]
+def _buckets(times: Histogram, number: int) -> list[float]:
+    """The times from 10 ms to one minute, on a logarithmic scale of a number of buckets."""
+    weights = [0.0] * number
+    for bound, each in times.bins.items():
+        place = number * log(bound / LOWEST_MS) / log(HIGHEST_MS / LOWEST_MS)
+        weights[min(max(int(place), 0), number - 1)] += each.number
+    return weights

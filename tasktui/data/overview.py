@@ -249,5 +249,5 @@ def per_minute(
 
 
 def _time(total: Total) -> float:
-    """Approximate total duration of all attempts in seconds."""
-    return (total.p50 or 0.0) * sum(total.durations)
+    """Total duration of all attempts in seconds."""
+    return total.durations.seconds

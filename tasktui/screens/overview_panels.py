@@ -235,7 +235,7 @@ def marks(data: Overview) -> list[Mark]:
 def run_time(view: View, width: int, height: int) -> list[Row]:
     """A heat map of the run times of the last hour."""
     title = [heading("RUN TIME")]
-    if view.slow is None or not view.slow.run_times:
+    if view.slow is None or not view.slow.times:
         return [rule(title, width), fit([("  no attempt ended in the last hour", "faint")], width)]
     room = width - AXIS
     p50, p95, before = view.slow.latest
@@ -248,7 +248,7 @@ def run_time(view: View, width: int, height: int) -> list[Row]:
     labels = _log_labels(height)
     rows = [
         [(f"{labels.get(index, ''):>5} ", "faint"), ("┤" if index in labels else "│", "line"), *row]
-        for index, row in enumerate(heat(heat_columns(view.slow.run_times, view.slow.at, room, height), height))
+        for index, row in enumerate(heat(heat_columns(view.slow.times, view.slow.at, room, height), height))
     ]
     end = view.data.at.replace(second=0, microsecond=0)
     return [rule(title, width, legend), *rows, time_axis(Span(end - 60 * MINUTE, end, view.zone), room, "")]

@@ -1,61 +1,70 @@
-from itertools import pairwise
+from math import ceil
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.policy.histogram import BOUNDS, PLACES, add, merged, percentile
+from runner.policy.histogram import FINE, HIGHEST, Histogram, bin_ms, merged
 
-durations = st.lists(st.floats(0, 10_000), min_size=1, max_size=50)
+LINEAR = FINE / 1_000
+"""Seconds up to which the error is absolute."""
 
-
-def counted(*seconds: float) -> list[int]:
-    counts: list[int] = []
-    for duration in seconds:
-        add(counts, duration)
-    return counts
+times = st.lists(st.floats(0, 100_000), min_size=1, max_size=50)
 
 
-def test_the_bounds_rise_from_a_millisecond_to_an_hour() -> None:
-    assert (BOUNDS[0], BOUNDS[-1], len(BOUNDS)) == (0.001, 3600, 20)
-    assert all(lower < upper for lower, upper in pairwise(BOUNDS))
+def counted(*seconds: float) -> Histogram:
+    histogram = Histogram()
+    for each in seconds:
+        histogram.add(each)
+    return histogram
 
 
-def test_a_bound_belongs_to_the_bin_below() -> None:
-    assert counted(0.001) == [1] + [0] * 20
-    assert counted(0.0010001) == [0, 1] + [0] * 19
+@pytest.mark.parametrize(
+    ("seconds", "bound"),
+    [(0.0, 1), (0.001, 1), (0.0011, 2), (0.04, 40), (0.0401, 42), (4.0, 4_096), (300.0, 303_104), (1e9, HIGHEST)],
+)
+def test_a_bound_belongs_to_the_bin_below(seconds: float, bound: int) -> None:
+    assert bin_ms(seconds) == bound
 
 
-def test_durations_over_an_hour_have_a_bin() -> None:
-    assert counted(3601)[-1] == 1
-    assert percentile(counted(3601, 90_000), 0.5) == 3600
+@given(st.floats(LINEAR + 1e-6, 1_000_000))
+def test_a_bin_is_narrower_than_five_percent(seconds: float) -> None:
+    bound = bin_ms(seconds)
+    assert bin_ms(bound / 1_000) == bound
+    assert seconds <= bound / 1_000 + 1e-9
+    assert bin_ms(bound / 1_000 / (1 + 1 / FINE) - 1e-6) < bound
 
 
-def test_histograms_of_different_lengths_add_up() -> None:
-    assert merged([[], [1, 2], [0, 0, 3]]) == [1, 2, 3]
-    assert merged([]) == []
-    assert len(merged([[1] * 500])) == PLACES
+@pytest.mark.parametrize("seconds", [4.0, 300.0, 0.00042])
+def test_every_percentile_of_one_time_is_that_time(seconds: float) -> None:
+    assert {counted(seconds).percentile(q) for q in (0.0, 0.5, 0.95, 1.0)} == {seconds}
 
 
-def test_a_percentile_is_between_the_bounds_of_its_bin() -> None:
-    assert percentile([0, 0, 0, 0, 0, 0, 0, 0, 0, 100], 0.5) == pytest.approx(0.75)
-    assert percentile([], 0.5) is None
-    assert percentile([0, 0], 0.5) is None
-
-
-@given(durations, st.integers(1, 50))
-def test_a_percentile_is_in_the_bin_of_the_exact_percentile(seconds: list[float], rank: int) -> None:
-    rank = min(rank, len(seconds))
-    exact = sorted(seconds)[rank - 1]
-    estimate = percentile(counted(*seconds), rank / len(seconds))
+@given(times, st.integers(1, 100))
+def test_a_percentile_is_within_five_percent_and_within_the_minimum_and_the_maximum(
+    seconds: list[float], percent: int
+) -> None:
+    exact = sorted(seconds)[max(1, ceil(percent * len(seconds) / 100)) - 1]
+    estimate = counted(*seconds).percentile(percent / 100)
     assert estimate is not None
-    lower = max((bound for bound in (0.0, *BOUNDS) if bound < exact), default=0.0)
-    upper = min((bound for bound in BOUNDS if bound >= exact), default=BOUNDS[-1])
-    assert lower - 1e-9 <= estimate <= upper + 1e-9
+    assert min(seconds) - 1e-9 <= estimate <= max(seconds) * (1 + 1e-12) + 1e-9
+    assert abs(estimate - exact) <= max(0.05 * exact, 0.001) + 1e-9
 
 
-@given(durations)
+@given(times)
 def test_percentiles_rise_with_the_share(seconds: list[float]) -> None:
-    counts = counted(*seconds)
-    percentiles = [percentile(counts, share / 20) or 0.0 for share in range(21)]
+    histogram = counted(*seconds)
+    percentiles = [histogram.percentile(share / 20) or 0.0 for share in range(21)]
     assert percentiles == sorted(percentiles)
+
+
+@given(times, times)
+def test_histograms_add_up(some: list[float], others: list[float]) -> None:
+    total = merged([counted(*some), Histogram(), counted(*others)])
+    assert total.number == len(some) + len(others)
+    assert total.seconds == pytest.approx(sum(some) + sum(others))
+    assert total.percentile(0.5) == pytest.approx(counted(*some, *others).percentile(0.5))
+
+
+def test_a_histogram_without_times_has_no_percentile() -> None:
+    assert (Histogram().percentile(0.5), Histogram().mean) == (None, None)

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from runner.db.schema import MINUTE_COUNTS, TOOK_MS, UNKNOWN_MS
+from runner.db.schema import MINUTE_COUNTS, NO_BIN
 from runner.db.transaction import Transaction
+from runner.policy.histogram import Histogram
 from runner.store.minute_statistics import add_counts
 
 Arrival = tuple[float, str, str]
@@ -21,14 +22,16 @@ class Minute:
         queue: queue of the tasks.
         handler: handler of the tasks.
         counts: counts by column.
-        durations: histogram of the durations, see runner.policy.histogram.
+        durations: the run times.
+        waits: the waits.
     """
 
     minute: datetime
     queue: str
     handler: str
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(MINUTE_COUNTS, 0))
-    durations: list[int] = field(default_factory=list)
+    durations: Histogram = field(default_factory=Histogram)
+    waits: Histogram = field(default_factory=Histogram)
 
 
 async def write_statistics(
@@ -36,12 +39,13 @@ async def write_statistics(
 ) -> None:
     """Add the counts of a runner, and submitted tasks."""
     for minute in minutes:
-        at, unknown = minute.minute.replace(second=0, microsecond=0), dict(minute.counts)
+        at = minute.minute.replace(second=0, microsecond=0)
         place = (at, minute.queue, minute.handler)
-        for took_ms, runs in zip(TOOK_MS, minute.durations, strict=False):
-            unknown["succeeded"] -= runs
-            await add_counts(tx, runner_id, {(*place, took_ms): {"succeeded": runs}})
-        await add_counts(tx, runner_id, {(*place, UNKNOWN_MS): unknown})
-    for (number, queue, handler), tasks in arrivals.items():
-        at = datetime.fromtimestamp(number * 60, UTC)
-        await add_counts(tx, runner_id, {(at, queue, handler, UNKNOWN_MS): {"submitted": tasks}})
+        for bound, (number, seconds) in minute.durations.bins.items():
+            await add_counts(tx, runner_id, {(*place, bound): {"runs": number, "run_time": seconds}})
+        for bound, (number, seconds) in minute.waits.bins.items():
+            await add_counts(tx, runner_id, {(*place, bound): {"waits": number, "wait_time": seconds}})
+        await add_counts(tx, runner_id, {(*place, NO_BIN): minute.counts})
+    for (arrival, queue, handler), tasks in arrivals.items():
+        at = datetime.fromtimestamp(arrival * 60, UTC)
+        await add_counts(tx, runner_id, {(at, queue, handler, NO_BIN): {"submitted": tasks}})

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from runner.db.schema import records
 from runner.db.schema import task as tasks
-from runner.db.schema.records import GONE, MINUTE_COUNTS, TOOK_MS, UNKNOWN_MS
+from runner.db.schema.records import GONE, MINUTE_COUNTS, MINUTE_TIMES, NO_BIN
 from runner.db.schema.states import is_state, state_literal
 
 NAMING = {
@@ -63,8 +63,8 @@ def tables(prefix: str = "", schema: str | None = None) -> Tables:
 __all__ = [
     "GONE",
     "MINUTE_COUNTS",
-    "TOOK_MS",
-    "UNKNOWN_MS",
+    "MINUTE_TIMES",
+    "NO_BIN",
     "Tables",
     "is_state",
     "state_literal",

@@ -7,7 +7,6 @@ import sqlalchemy as sa
 from runner.db.types import BigId, Instant, JsonText, Name, db_now, login
 from runner.model.schedule import Overlap, TickOutcome
 from runner.model.task import OnFailure, Scope
-from runner.policy.histogram import BOUNDS
 
 
 def attempt() -> list[sa.Column[Any]]:
@@ -41,9 +40,10 @@ def minute() -> list[sa.Column[Any]]:
         sa.Column("runner_id", BigId, primary_key=True, autoincrement=False),
         # 0 for the runner itself. Transactions of handlers that end at the same time have different numbers.
         sa.Column("part", sa.SmallInteger, primary_key=True, autoincrement=False, server_default="0"),
-        # The bin of the durations, as its upper bound: a histogram of all runs adds up over rows.
-        sa.Column("took_ms", sa.Integer, primary_key=True, autoincrement=False, server_default="0"),
+        # 0 for the counts of outcomes. Other rows are bins of histograms, see runner.policy.histogram.
+        sa.Column("bin_ms", sa.Integer, primary_key=True, autoincrement=False, server_default="0"),
         *(sa.Column(name, sa.Integer, nullable=False, server_default="0") for name in MINUTE_COUNTS),
+        *(sa.Column(name, type, nullable=False, server_default="0") for name, type in MINUTE_TIMES.items()),
     ]
 
 
@@ -55,10 +55,13 @@ MINUTE_COUNTS = ("submitted", "succeeded", "first_try", "second_try", "retried",
 Counting at the submit would make all producers wait for one row, and would miss plain INSERTs. Other tasks are in the
 live table with fence 0, or running with fence 1."""
 
-UNKNOWN_MS, LONGER_MS = 0, 2**31 - 1
+NO_BIN = 0
+"""The value of `bin_ms` in the row with the counts of outcomes."""
 
-TOOK_MS = (*(round(1_000 * bound) for bound in BOUNDS), LONGER_MS)
-"""The values of `took_ms` for the bins of runner.policy.histogram; UNKNOWN_MS for runs without a known duration."""
+MINUTE_TIMES: dict[str, Any] = {"runs": sa.Integer, "run_time": sa.Float, "waits": sa.Integer, "wait_time": sa.Float}
+"""The numbers and sums, in seconds, of the run times and of the waits in a bin, in the minute of the settle.
+
+A wait lasts from the due time of an attempt to its start. Attempts that were snoozed or released do not count."""
 
 
 def audit() -> list[sa.Column[Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.schema import Tables, partitions
+from runner.db.schema import NO_BIN, Tables, partitions
 from runner.db.schema.states import is_state, state_literal
 from runner.model.task import State
 
@@ -42,6 +42,7 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
     _index_open(tables.dependency)
     _index_rest(tables.unique, tables.audit)
     _index_schedules(tables.schedule, tables.tick)
+    _index_counts(tables.minute)
     return tables.metadata
 
 
@@ -105,6 +106,11 @@ def _index_rest(unique: sa.Table, audit: sa.Table) -> None:
     expires_at, change_group = unique.c.expires_at, audit.c.change_group
     _index(unique, "expires", expires_at, where=expires_at.is_not(None))
     _index(audit, "change_group", change_group, audit.c.id, where=change_group.is_not(None))
+
+
+def _index_counts(minute: sa.Table) -> None:
+    # Most reports read no histograms, which have many rows.
+    _index(minute, "counts", minute.c.minute, where=minute.c.bin_ms == sa.literal_column(str(NO_BIN)))
 
 
 def _index_schedules(schedule: sa.Table, tick: sa.Table) -> None:

@@ -404,7 +404,7 @@ def _task_minute(op: Operations) -> None:
         sa.Column("handler", Name, primary_key=True),
         sa.Column("runner_id", BigId, primary_key=True, autoincrement=False),
         sa.Column("part", sa.SmallInteger, primary_key=True, autoincrement=False, server_default="0"),
-        sa.Column("took_ms", sa.Integer, primary_key=True, autoincrement=False, server_default="0"),
+        sa.Column("bin_ms", sa.Integer, primary_key=True, autoincrement=False, server_default="0"),
         sa.Column("submitted", sa.Integer, nullable=False, server_default="0"),
         sa.Column("succeeded", sa.Integer, nullable=False, server_default="0"),
         sa.Column("first_try", sa.Integer, nullable=False, server_default="0"),
@@ -413,7 +413,12 @@ def _task_minute(op: Operations) -> None:
         sa.Column("died", sa.Integer, nullable=False, server_default="0"),
         sa.Column("cancelled", sa.Integer, nullable=False, server_default="0"),
         sa.Column("rescued", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("runs", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("run_time", sa.Float, nullable=False, server_default="0"),
+        sa.Column("waits", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("wait_time", sa.Float, nullable=False, server_default="0"),
     )
+    op.create_index("task_minute", "counts", "minute", where="bin_ms = 0")
 
 
 def _task_schedule(op: Operations) -> None:

@@ -211,4 +211,5 @@ RETURNING
     task.rescues,
     task.parents,
     CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_2,
-    extract(epoch from task.expires_at - statement_timestamp())::float AS anon_3;
+    extract(epoch from task.expires_at - statement_timestamp())::float AS anon_3,
+    -extract(epoch from task.run_at - statement_timestamp())::float AS anon_4;

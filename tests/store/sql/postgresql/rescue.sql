@@ -122,17 +122,17 @@ VALUES (
     :fingerprint::VARCHAR,
     :delay
 );
-INSERT INTO task_minute(minute, queue, handler, runner_id, part, took_ms, submitted, rescued)
+INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, rescued)
 VALUES (
     :minute::TIMESTAMP WITH TIME ZONE,
     :queue::VARCHAR COLLATE "C",
     :handler::VARCHAR COLLATE "C",
     :runner_id::BIGINT,
     :part::SMALLINT,
-    :took_ms::INTEGER,
+    :bin_ms::INTEGER,
     :submitted::INTEGER,
     :rescued::INTEGER
 )
-ON CONFLICT (minute, queue, handler, runner_id, part, took_ms) DO
+ON CONFLICT (minute, queue, handler, runner_id, part, bin_ms) DO
 UPDATE
 SET submitted = (task_minute.submitted + excluded.submitted), rescued = (task_minute.rescued + excluded.rescued);

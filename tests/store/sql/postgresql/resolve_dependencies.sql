@@ -125,18 +125,18 @@ GROUP BY
     ) ELSE date_trunc('minute', statement_timestamp()) END,
     task.queue,
     task.handler;
-INSERT INTO task_minute(minute, queue, handler, runner_id, part, took_ms, submitted, cancelled)
+INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, cancelled)
 VALUES (
     :minute::TIMESTAMP WITH TIME ZONE,
     :queue::VARCHAR COLLATE "C",
     :handler::VARCHAR COLLATE "C",
     :runner_id::BIGINT,
     :part::SMALLINT,
-    :took_ms::INTEGER,
+    :bin_ms::INTEGER,
     :submitted::INTEGER,
     :cancelled::INTEGER
 )
-ON CONFLICT (minute, queue, handler, runner_id, part, took_ms) DO
+ON CONFLICT (minute, queue, handler, runner_id, part, bin_ms) DO
 UPDATE
 SET submitted = (task_minute.submitted + excluded.submitted), cancelled = (task_minute.cancelled + excluded.cancelled);
 DELETE FROM task_history

@@ -234,21 +234,25 @@ FROM (
     ) AS place ON true
 ) AS found
 WHERE task.ctid = found.ctid;
-INSERT INTO task_minute(minute, queue, handler, runner_id, part, took_ms, submitted, retried, died)
+INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, retried, died, runs, run_time)
 VALUES (
     :minute::TIMESTAMP WITH TIME ZONE,
     :queue::VARCHAR COLLATE "C",
     :handler::VARCHAR COLLATE "C",
     :runner_id::BIGINT,
     :part::SMALLINT,
-    :took_ms::INTEGER,
+    :bin_ms::INTEGER,
     :submitted::INTEGER,
     :retried::INTEGER,
-    :died::INTEGER
+    :died::INTEGER,
+    :runs::INTEGER,
+    :run_time
 )
-ON CONFLICT (minute, queue, handler, runner_id, part, took_ms) DO
+ON CONFLICT (minute, queue, handler, runner_id, part, bin_ms) DO
 UPDATE
 SET
     submitted = (task_minute.submitted + excluded.submitted),
     retried = (task_minute.retried + excluded.retried),
-    died = (task_minute.died + excluded.died);
+    died = (task_minute.died + excluded.died),
+    runs = (task_minute.runs + excluded.runs),
+    run_time = (task_minute.run_time + excluded.run_time);

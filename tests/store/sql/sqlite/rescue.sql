@@ -144,8 +144,8 @@ VALUES (
     :fingerprint,
     :delay
 );
-INSERT INTO task_minute(minute, queue, handler, runner_id, part, took_ms, submitted, rescued)
-VALUES (:minute, :queue, :handler, :runner_id, :part, :took_ms, :submitted, :rescued)
-ON CONFLICT (minute, queue, handler, runner_id, part, took_ms) DO
+INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, rescued)
+VALUES (:minute, :queue, :handler, :runner_id, :part, :bin_ms, :submitted, :rescued)
+ON CONFLICT (minute, queue, handler, runner_id, part, bin_ms) DO
 UPDATE
 SET submitted = (task_minute.submitted + excluded.submitted), rescued = (task_minute.rescued + excluded.rescued);

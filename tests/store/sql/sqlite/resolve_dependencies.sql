@@ -153,9 +153,9 @@ GROUP BY
     ) ELSE strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')) END,
     task.queue,
     task.handler;
-INSERT INTO task_minute(minute, queue, handler, runner_id, part, took_ms, submitted, cancelled)
-VALUES (:minute, :queue, :handler, :runner_id, :part, :took_ms, :submitted, :cancelled)
-ON CONFLICT (minute, queue, handler, runner_id, part, took_ms) DO
+INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, cancelled)
+VALUES (:minute, :queue, :handler, :runner_id, :part, :bin_ms, :submitted, :cancelled)
+ON CONFLICT (minute, queue, handler, runner_id, part, bin_ms) DO
 UPDATE
 SET submitted = (task_minute.submitted + excluded.submitted), cancelled = (task_minute.cancelled + excluded.cancelled);
 DELETE FROM task_history
