@@ -127,9 +127,9 @@ class HandlerTransaction:
         return complete_steps(tx, self._runner_id, self._finished_task(), part=tx.number)
 
     def _finished_task(self) -> FinishedTask:
-        running, done = self._running, self._done(self.result)
-        took = time.monotonic() - running.started
-        return FinishedTask(running.task.id, running.task.fence, took, done.result, done.why, running.wait)
+        task = self._running.task
+        done = self._done(self.result)
+        return FinishedTask(task.id, task.fence, time.monotonic() - self._running.started, done.result, done.why)
 
     @staticmethod
     def _require_first(running: Running) -> None:

@@ -301,6 +301,7 @@ class Engine:
 
     async def _heartbeat(self) -> None:
         await self._renew()
+        await self.metrics.write_times(self.database, self.lease.id)
         await self.commands.execute()
         if self.lease.declared_lost and not self.stopping:
             await self._register()
@@ -340,6 +341,7 @@ class Engine:
         try:
             await self._renew()  # reconciles tasks whose claim result was lost; a rescue would count an attempt
             await self.reconciler.close(LAST_WRITES)
+            await self.metrics.write_times(self.database, self.lease.id)
             await self.lease.deregister()
         except StoreError as error:
             log.warning("could not deregister, the lease will expire: %s", error)

@@ -94,12 +94,6 @@ class Running:
         limit = self.task.expires_in
         return self.prefetched and limit is not None and time.monotonic() > self.received_at + limit
 
-    @property
-    def wait(self) -> float | None:
-        """Seconds from its due time to its start; None if it has not started, or the due time is unreadable."""
-        late = self.task.late
-        return max(0.0, late + self.started - self.received_at) if late is not None and self.started else None
-
     def cancel(self) -> None:
         """Execute a terminate request: cancel an async body, set `ctx.stop` of a plain function."""
         self.cancel_requested = True

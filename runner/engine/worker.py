@@ -251,7 +251,7 @@ class Worker:
         running.settled = True
         self.in_flight.remove(running)
         self.on_settled(task)
-        self.metrics.verbs["succeed"] += 1
+        self.metrics.count(running, "succeed", took)
         self._on_final(FinishedParent(task.id, task.handler, task.key))
         self._publish(running, "succeed", outcome, took)
         failure = getattr(outcome, "failure", None)
@@ -270,7 +270,7 @@ class Worker:
     def _settle(self, running: Running, outcome: Outcome, duration: float | None) -> None:
         task = running.task
         plan = running.handler.defaults.retry or self._retry
-        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan, running.wait))
+        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan))
         running.settled = True  # it may be claimed again before the result of the settle arrives
 
     def _settled(self, batch: list[Settling], settled: Settled) -> None:
@@ -296,7 +296,7 @@ class Worker:
             return
         if task.id in settled.written:
             log.info("task %d (%s): %s was written before: its commit was not answered", task.id, task.handler, verb)
-        self.metrics.verbs[verb] += 1
+        self.metrics.count(running, verb, settlement.duration)
         if MOVES[verb].target.final:
             self._on_final(FinishedParent(task.id, task.handler, task.key))
         if verb != "succeed":

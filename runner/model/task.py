@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 
 class State(StrEnum):
@@ -150,8 +150,21 @@ class Claimed(NamedTuple):
     """Size in bytes of a payload that exceeds the limit of the runner."""
     expires_in: float | None = None
     """Seconds from the claim after which the task may not start; None if it does not expire."""
-    late: float | None = None
-    """Seconds from the due time to the claim, by the database's clock; None if the due time is unreadable."""
+    claimed_at: object = None
+    """The time of the claim in the database's own form."""
+
+    @property
+    def late(self) -> float | None:
+        """Seconds from the due time to the claim, by the database's clock; None if a plain insert's time is odd."""
+        try:
+            return (_moment(self.claimed_at) - _moment(self.run_at)).total_seconds()
+        except (TypeError, ValueError, OverflowError):
+            return None
+
+
+def _moment(value: Any) -> datetime:
+    """A time in the form of either database."""
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
 BUCKETS = 1_000

@@ -93,3 +93,10 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
         for bound, (number, seconds) in histogram.bins.items():
             result.put(bound, number, seconds)
     return result
+
+
+class Times(NamedTuple):
+    """Histograms of attempts: their run times, and their waits from the due time to the start."""
+
+    runs: Histogram
+    waits: Histogram

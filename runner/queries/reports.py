@@ -4,14 +4,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, minute_number
-from runner.policy.histogram import Histogram
+from runner.policy.histogram import Histogram, Times
 from runner.queries.rows import as_text, moment
 
 _NO_BIN: sa.ColumnElement[int] = sa.literal_column(str(NO_BIN), sa.Integer)
@@ -214,13 +214,6 @@ def _counts(tx: Transaction, since: datetime) -> list[sa.ColumnElement[bool]]:
     """The rows with counts, without histograms."""
     minute = tx.tables.minute.c
     return [minute.minute >= since, minute.bin_ms == _NO_BIN]
-
-
-class Times(NamedTuple):
-    """Histograms of attempts: their run times, and their waits from the due time to the start."""
-
-    runs: Histogram
-    waits: Histogram
 
 
 async def _times(

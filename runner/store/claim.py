@@ -214,7 +214,6 @@ def _handed_out(task: sa.Table) -> list[sa.ColumnElement[Any]]:
         "payload": sa.case((size <= PAYLOAD_LIMIT, task.c.payload)),
         "oversize": sa.case((size > PAYLOAD_LIMIT, size)),
         "expires_in": seconds_until(task.c.expires_at),
-        "late": -seconds_until(task.c.run_at),
     }
     return [made[name] if name in made else task.c[name] for name in Claimed._fields]
 

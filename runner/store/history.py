@@ -12,7 +12,7 @@ from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, JsonText, db_now, next_version
 from runner.model.task import HIGHEST_FENCE, MOVES, State
-from runner.store.minute_statistics import NO_RUNNER, bin_of, count_successes
+from runner.store.minute_statistics import NO_RUNNER, count_successes
 
 ENDING_COLUMNS: dict[str, Any] = {
     "id": sa.BigInteger,
@@ -21,8 +21,6 @@ ENDING_COLUMNS: dict[str, Any] = {
     "result": sa.Text,
     "error": sa.Text,
 }
-
-SUCCESS_COLUMNS: dict[str, Any] = ENDING_COLUMNS | {"wait": sa.Float, "run_ms": sa.Integer, "wait_ms": sa.Integer}
 
 UNASSIGNED: dict[str, Any] = {"runner_id": None, "deadline_at": None, "claimed_at": None, "started_at": None}
 """The columns to reset when a task no longer has a runner."""
@@ -37,7 +35,6 @@ class FinishedTask(NamedTuple):
         duration: duration of the last attempt in seconds; None without one.
         result: JSON text; None without a result.
         error: the last error; None keeps the stored one.
-        wait: seconds from the due time of the last attempt to its start; None if unknown.
     """
 
     id: int
@@ -45,7 +42,6 @@ class FinishedTask(NamedTuple):
     duration: float | None = None
     result: str | None = None
     error: str | None = None
-    wait: float | None = None
 
 
 RUNNER = sa.bindparam("holder", type_=sa.BigInteger)
@@ -70,8 +66,7 @@ async def finish(tx: Transaction, verb: str, holder: int, endings: list[Finished
 
 def finish_steps(frame: Frame, verb: str, holder: int, endings: list[FinishedTask]) -> Steps[set[int]]:
     """The statements of `finish` for any kind of connection."""
-    rows = [ending[: len(ENDING_COLUMNS)] for ending in endings]
-    parameters = frame.dialect.parameters("ending", by_column(ENDING_COLUMNS, rows)) | {"holder": holder}
+    parameters = frame.dialect.parameters("ending", by_column(ENDING_COLUMNS, endings)) | {"holder": holder}
     return (yield from _steps(_prepared(frame.tables, frame.driver, verb), parameters))
 
 
@@ -84,8 +79,7 @@ def succeed_steps(frame: Frame, holder: int, endings: list[FinishedTask], part: 
         endings: one item per task.
         part: number of the row of the statistics that the transaction writes, see runner.store.minute_statistics.
     """
-    rows = [(*ending, bin_of(ending.duration), bin_of(ending.wait)) for ending in endings]
-    parameters = frame.dialect.parameters("ending", by_column(SUCCESS_COLUMNS, rows))
+    parameters = frame.dialect.parameters("ending", by_column(ENDING_COLUMNS, endings))
     parameters |= {"holder": holder, "part": part}
     return (yield from _steps(_prepared_success(frame.tables, frame.driver), parameters))
 
@@ -129,22 +123,19 @@ def finish_statements(tables: Tables, dialect: Dialect, target: State, counts: b
         target: the final state.
         counts: count the tasks as successes in the minute statistics too.
     """
-    ending = dialect.rows("ending", SUCCESS_COLUMNS if counts else ENDING_COLUMNS)
+    ending = dialect.rows("ending", ENDING_COLUMNS)
     if dialect.isolates_rows:
         return _in_one(tables, dialect, ending, target, counts)
     task = tables.task
     joined = ending.join(task, _held(task, ending))
     statements = _in_two(tables, ending, joined, target)
     if counts:
-        times = [ending.c[name].label(label) for name, label in TIMES.items()]
-        run = sa.select(*(task.c[name] for name in RUN_COLUMNS), *times).select_from(joined).subquery("run")
+        run = sa.select(*(task.c[name] for name in RUN_COLUMNS)).select_from(joined).subquery("run")
         statements.insert(0, count_successes(tables, dialect, run, RUNNER, PART))
     return statements
 
 
 RUN_COLUMNS = ("queue", "handler", "attempt", "fence", "submitted_at")
-TIMES = {"duration": "new_duration", "run_ms": "run_ms", "wait": "wait", "wait_ms": "wait_ms"}
-"""The columns that the statistics need, and their names beside those of the task."""
 
 
 def _in_two(tables: Tables, ending: sa.FromClause, joined: sa.FromClause, target: State) -> list[sa.UpdateBase]:
@@ -162,8 +153,7 @@ def _in_one(
     ending_row, match = dialect.one_by_one(ending, task, _held)
     carried = [*(task.c[name] for name in shared(tables)), task.c.error]
     result_values = [ending_row.c[name].label(f"new_{name}") for name in RESULT_COLUMNS]
-    times = [ending_row.c[name] for name, label in TIMES.items() if counts and name == label]
-    gone = sa.delete(task).where(match).returning(*carried, *result_values, *times).cte("gone")
+    gone = sa.delete(task).where(match).returning(*carried, *result_values).cte("gone")
     renamed = {name: gone.c[f"new_{name}"] for name in RESULT_COLUMNS}
     copy = sa.insert(tables.history).from_select(*_copied(tables, gone.c, renamed, target, gone))
     if counts:

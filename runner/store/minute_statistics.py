@@ -4,7 +4,7 @@ Each runner has its own rows. A settle therefore waits for no other runner, and 
 process.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
@@ -16,7 +16,7 @@ from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN, Tables
 from runner.db.transaction import Transaction
 from runner.db.types import MinuteAt, db_now, minute_number, minute_start
 from runner.model.task import State
-from runner.policy.histogram import bin_ms
+from runner.policy.histogram import Times
 
 COUNTED: dict[str, str] = {
     "succeed": State.SUCCEEDED,
@@ -39,10 +39,10 @@ NO_RUNNER = 0
 MAX_AHEAD = 60
 """Minutes that a submit time may be ahead of the database's clock."""
 
-PLACE = ("minute", "queue", "handler", "bin_ms")
+PLACE = ("minute", "queue", "handler")
 
-Place: TypeAlias = tuple[datetime, str, str, int]
-"""Minute, queue, handler and the bin of a time in milliseconds; NO_BIN for counts."""
+Place: TypeAlias = tuple[datetime, str, str]
+"""Minute, queue and handler."""
 
 
 class Run(NamedTuple):
@@ -51,19 +51,10 @@ class Run(NamedTuple):
     Args:
         row: the task's row with queue, handler, attempt, fence of the run, and `minute_columns`.
         verb: the resulting move.
-        duration: seconds; None if unknown.
-        wait: seconds from the due time to the start; None if unknown.
     """
 
     row: Any
     verb: str
-    duration: float | None = None
-    wait: float | None = None
-
-
-def bin_of(seconds: float | None) -> int:
-    """The bin of a time in seconds, see runner.policy.histogram; NO_BIN for an unknown one."""
-    return NO_BIN if seconds is None else bin_ms(seconds)
 
 
 def minute_columns(task: Any) -> list[sa.ColumnElement[Any]]:
@@ -83,21 +74,15 @@ async def count_runs(tx: Transaction, runner_id: int, runs: Iterable[Run]) -> No
         runner_id: id of the runner that moves them.
         runs: the runs.
     """
-    totals: dict[Place, dict[str, float]] = defaultdict(lambda: defaultdict(int))
-    for row, verb, duration, wait in runs:
-        place = (row.minute, row.queue, row.handler)
+    totals: dict[Place, Counter[str]] = defaultdict(Counter)
+    for row, verb in runs:
         if verb in COUNTED:
-            total = totals[*place, NO_BIN]
+            total = totals[row.minute, row.queue, row.handler]
             total[COUNTED[verb]] += 1
             if verb == "succeed" and row.attempt in EARLY:
                 total[EARLY[row.attempt]] += 1
-            for number, name, seconds in (("runs", "run_time", duration), ("waits", "wait_time", wait)):
-                if seconds is not None:
-                    times = totals[*place, bin_ms(seconds)]
-                    times[number] += 1
-                    times[name] += seconds
         if row.fence == FIRST:
-            totals[row.submitted_minute, row.queue, row.handler, NO_BIN]["submitted"] += 1
+            totals[row.submitted_minute, row.queue, row.handler]["submitted"] += 1
     await add_counts(tx, runner_id, totals)
 
 
@@ -137,26 +122,48 @@ async def _places(tx: Transaction, minute: Any, condition: sa.ColumnElement[bool
     task = tx.tables.task.c
     columns = (minute, task.queue, task.handler)
     rows = await tx.rows(sa.select(*columns, sa.func.count()).where(condition).group_by(*columns))
-    return {(row[0], row[1], row[2], NO_BIN): row[3] for row in rows}
+    return {(row[0], row[1], row[2]): row[3] for row in rows}
 
 
-async def add_counts(tx: Transaction, runner_id: int, totals: Mapping[Place, Mapping[str, float]]) -> None:
+async def add_counts(tx: Transaction, runner_id: int, totals: Mapping[Place, Mapping[str, int]]) -> None:
     """Add counts to the rows of a runner. Call it once per transaction, so that two transactions never deadlock.
 
     Args:
         tx: an open transaction.
         runner_id: id of the runner.
-        totals: counts and sums by column, for each place.
+        totals: counts by column, for each place.
     """
-    names = [name for name in (*MINUTE_COUNTS, *MINUTE_TIMES) if any(name in counts for counts in totals.values())]
+    names = [name for name in MINUTE_COUNTS if any(name in counts for counts in totals.values())]
     rows = [
         dict(zip(PLACE, place, strict=True))
-        | {"runner_id": runner_id, "part": 0}
+        | {"runner_id": runner_id, "part": 0, "bin_ms": NO_BIN}
         | {name: counts.get(name, 0) for name in names}
         for place, counts in sorted(totals.items())
     ]
     if names:
         await tx.execute(_adding(tx.tables, tx.dialect.insert(tx.tables.minute), names), rows)
+
+
+async def record_times(tx: Transaction, runner_id: int, times: Mapping[tuple[str, str], Times]) -> None:
+    """Add the run times and waits of attempts to the current minute.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        runner_id: id of the runner of the attempts.
+        times: histograms by queue and handler.
+    """
+    minute = tx.tables.minute
+    zero = dict.fromkeys(MINUTE_TIMES, 0)
+    rows: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for (queue, handler), each in sorted(times.items()):
+        for names, histogram in zip((("runs", "run_time"), ("waits", "wait_time")), each, strict=True):
+            for bound, found in sorted(histogram.bins.items()):
+                key = {"queue": queue, "handler": handler, "bin_ms": bound, "runner_id": runner_id}
+                row = rows.setdefault((queue, handler, bound), key | zero)
+                row.update(zip(names, found, strict=True))
+    if rows:
+        insert = tx.dialect.insert(minute).values(minute=minute_start(db_now()), part=0)
+        await tx.execute(_adding(tx.tables, insert, tuple(MINUTE_TIMES)), list(rows.values()))
 
 
 def count_successes(tables: Tables, dialect: Dialect, run: sa.FromClause, holder: Any, part: Any) -> Any:
@@ -165,7 +172,7 @@ def count_successes(tables: Tables, dialect: Dialect, run: sa.FromClause, holder
     Args:
         tables: the tables of the installation.
         dialect: the dialect of the database.
-        run: the tasks with queue, handler, attempt, fence, submitted_at, new_duration, wait, run_ms and wait_ms.
+        run: the tasks with queue, handler, attempt, fence and submitted_at.
         holder: id of the runner.
         part: number of the row among those of the runner.
     """
@@ -173,32 +180,25 @@ def count_successes(tables: Tables, dialect: Dialect, run: sa.FromClause, holder
     keys = {
         "queue": column.queue,
         "handler": column.handler,
-        "run_ms": column.run_ms,
-        "wait_ms": column.wait_ms,
         "early": sa.case((column.attempt <= _number(max(EARLY)), column.attempt)),
         "submitted": sa.case((column.fence == _number(FIRST), _submitted_number(column))),
     }
     columns = [key.label(name) for name, key in keys.items()]
     # Each task is touched once; the rest works on the few groups.
-    sums = [sa.func.sum(column.new_duration).label("run_time"), sa.func.sum(column.wait).label("wait_time")]
-    groups = sa.select(*columns, sa.cast(sa.func.count(), sa.Integer).label("runs"), *sums)
+    groups = sa.select(*columns, sa.cast(sa.func.count(), sa.Integer).label("runs"))
     group = groups.group_by(*(sa.text(name) for name in keys)).cte("run_group")
-    minute = minute_start(db_now()).label("minute")
-
-    def row(at: Any, bound: Any, **values: Any) -> sa.Select[Any]:
-        """One row of the statistics per group; the other columns are 0."""
-        place = (at, group.c.queue, group.c.handler, bound.label("bin_ms"))
-        return sa.select(*place, *(values.get(name, zero).label(name) for name in names))
-
-    names = ("submitted", COUNTED["succeed"], *EARLY.values(), *MINUTE_TIMES)
-    early = {EARLY[n]: sa.case((group.c.early == _number(n), group.c.runs), else_=zero) for n in EARLY}
-    each = sa.union_all(
-        row(minute, zero, **{COUNTED["succeed"]: group.c.runs}, **early),
-        row(_minute(group.c.submitted), zero, submitted=group.c.runs).where(group.c.submitted.is_not(None)),
-        row(minute, group.c.run_ms, runs=group.c.runs, run_time=group.c.run_time).where(group.c.run_ms > zero),
-        row(minute, group.c.wait_ms, waits=group.c.runs, wait_time=group.c.wait_time).where(group.c.wait_ms > zero),
-    ).subquery("each")
-    key = [each.c[name] for name in PLACE]
+    place = (group.c.queue, group.c.handler)
+    early = [sa.case((group.c.early == _number(n), group.c.runs), else_=zero).label(EARLY[n]) for n in EARLY]
+    success = sa.select(
+        minute_start(db_now()).label("minute"),
+        *place,
+        zero.label("submitted"),
+        group.c.runs.label(COUNTED["succeed"]),
+        *early,
+    )
+    submit = sa.select(_minute(group.c.submitted), *place, group.c.runs, zero, *(zero for _ in EARLY))
+    each = sa.union_all(success, submit.where(group.c.submitted.is_not(None))).subquery("each")
+    names, key = ("submitted", COUNTED["succeed"], *EARLY.values()), [each.c[name] for name in PLACE]
     counts = sa.select(*key, holder, part, *(sa.func.sum(each.c[name]) for name in names)).group_by(*key).order_by(*key)
     insert = dialect.insert(tables.minute).from_select([*PLACE, "runner_id", "part", *names], counts)
     return _adding(tables, insert, names)

@@ -35,7 +35,6 @@ class Settlement(NamedTuple):
         outcome: outcome of the attempt.
         duration: duration in seconds; None if it was not started.
         retry: the handler's retry plan, for a task without its own.
-        wait: seconds from the due time to the start; None if unknown.
     """
 
     id: int
@@ -43,7 +42,6 @@ class Settlement(NamedTuple):
     outcome: Outcome
     duration: float | None = None
     retry: str = "1m,5m,20m"
-    wait: float | None = None
 
 
 @dataclass
@@ -93,7 +91,7 @@ async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> S
             await delete_stale_history(tx, [ending.id for ending in ended])
             await finish(tx, verb, holder, ended)
     await _requeue(tx, [(item, row, verdict) for item, row, verdict in verdicts if verdict.delay is not None])
-    await count_runs(tx, holder, [Run(row, verdict.verb, item.duration, item.wait) for item, row, verdict in verdicts])
+    await count_runs(tx, holder, [Run(row, verdict.verb) for _, row, verdict in verdicts])
     if settled.fenced:
         settled.written = await _written(tx, holder, [item for item in batch if item.id in settled.fenced])
         settled.fenced -= settled.written.keys()
@@ -148,7 +146,7 @@ async def settle_done(tx: Transaction, holder: int, batch: Sequence[Settlement])
     Raises:
         DatabaseRefused: a history row with the same id exists; nothing was written. `settle` removes such rows.
     """
-    endings = [FinishedTask(item.id, item.fence, item.duration, *_kept(item.outcome), item.wait) for item in batch]
+    endings = [FinishedTask(item.id, item.fence, item.duration, *_kept(item.outcome)) for item in batch]
     return await tx.follow(succeed_steps(tx, holder, endings)) if endings else set()
 
 

@@ -1,6 +1,6 @@
 """The figures of the overview that change slowly or need room: run times, results by runner, failures, long runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import log
@@ -10,10 +10,10 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.filter.sort import Sort, SortField
 from runner.model.task import State
-from runner.policy.histogram import Histogram, merged
+from runner.policy.histogram import Histogram, Times, merged
 from runner.queries.audit import ChangeGroup, change_groups
 from runner.queries.failures import Failures, failures
-from runner.queries.reports import Flow, Times, results_by_runner, times_by_minute, totals
+from runner.queries.reports import Flow, results_by_runner, times_by_minute, totals
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.task_list.page import page
 from runner.queries.task_list.row import TaskRow
@@ -93,9 +93,7 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
     return Background(at, histograms, results, p95, tuple(groups), tuple(slowest), tuple(changes), tuple(planned))
 
 
-def heat_columns(
-    times: Mapping[datetime, Times], at: datetime, columns: int, rows: int
-) -> list[list[float]]:
+def heat_columns(times: Mapping[datetime, Times], at: datetime, columns: int, rows: int) -> list[list[float]]:
     """Distributions for a heat map: for each column the weight of each bucket, the lowest first.
 
     Args:

@@ -71,6 +71,7 @@ COLUMNS = (
     ListColumn("DEAD", 6, right=True),
     ListColumn("P50", 6, right=True),
     ListColumn("P95", 6, right=True),
+    ListColumn("WAIT95", 6, right=True, drop=10),
     ListColumn("10ms     1s      1m", RANGE, drop=3),
     ListColumn("RETRIED", 8, right=True, drop=7),
     ListColumn("CANCELLED", 9, right=True, drop=8),
@@ -95,9 +96,10 @@ class ReportsScreen(LiveScreen):
 
     ABOUT = (
         "IN counts tasks by submit time, the other columns by end time. SUCCESS is the share of succeeded tasks among "
-        "succeeded and dead ones. 1ST ATT and 2ND are the shares that succeeded at the first and second attempt. The "
-        "plots show the row under the cursor. Enter lists its tasks, s switches the time span, b switches between "
-        "handlers and queues, x exports the table to a file."
+        "succeeded and dead ones. 1ST ATT and 2ND are the shares that succeeded at the first and second attempt. P50 "
+        "and P95 are of the run time, WAIT95 is of the wait from the due time to the start. The plots show the row "
+        "under the cursor. Enter lists its tasks, s switches the time span, b switches between handlers and queues, x "
+        "exports the table to a file."
     )
     OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -157,7 +159,7 @@ class ReportsScreen(LiveScreen):
             return [head]
         rows = {ALL: summary.total} | {row.name: row for row in summary.lines}
         row = rows.get(self._selected_name, summary.total)
-        flow, each = row.flow, width // 6
+        flow, each = row.flow, width // 7
         dead = ("dead", "bold dead") if flow.died else ("muted", "bold strong")
         success, first = flow.success_rate, row.first_try_rate
         figures = (
@@ -166,6 +168,7 @@ class ReportsScreen(LiveScreen):
             ("AT FIRST ATTEMPT", formatting.share(first), f"bold {_rated(first)}"),
             ("RUN TIME P50", formatting.duration(row.p50), "bold strong"),
             ("RUN TIME P95", formatting.duration(row.p95), "bold strong"),
+            ("WAIT P95", formatting.duration(row.wait95), "bold strong"),
             ("DEAD", f"{flow.died:,}", dead[1]),
         )
         above: list[Part] = []
@@ -268,6 +271,7 @@ def report_line(row: SummaryLine, summary: Summary) -> RenderedRow:
             Cell(f"{flow.died:,}", "dead" if flow.died else "faint"),
             Cell(formatting.duration(row.p50), "text"),
             Cell(formatting.duration(row.p95), "retrying" if (row.p95 or 0) >= 30 else "text"),
+            Cell(formatting.duration(row.wait95), "text"),
             Cell("".join(text for text, _ in times), "spark", tuple(times)),
             Cell(f"{flow.retried:,}", "muted" if flow.retried else "faint"),
             Cell(f"{flow.cancelled:,}", "muted" if flow.cancelled else "faint"),

@@ -1,4 +1,4 @@
-"""Reports count in the minutes of the database's clock, whatever the clock of the runner shows."""
+"""The minute statistics of a runner: the minutes of the database's clock, and the times of the attempts."""
 
 import time
 from datetime import datetime, timedelta
@@ -7,6 +7,11 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.transaction import clock
+from runner.errors import DatabaseUnavailable
+from runner.handlers.context import Context
+from runner.model.outcome import Retry
+from runner.policy.histogram import Histogram, Times, merged
+from runner.queries.reports import totals
 from tests.engine.harness import Harness, until
 
 NEAR = timedelta(minutes=2)
@@ -31,3 +36,56 @@ async def test_a_runner_with_a_wrong_clock_counts_in_the_right_minutes(
     assert (sum(row.submitted for row in rows), sum(row.succeeded for row in rows)) == (1, 1)
     at: datetime = await harness.database.read(clock)
     assert all(abs(row.minute - at) < NEAR for row in rows), (at, rows)
+
+
+async def times(harness: Harness) -> Times:
+    """The times of all attempts."""
+    at = await harness.database.read(clock)
+    rows = await harness.database.read(totals, at - NEAR, at + NEAR)
+    return Times(merged(row.durations for row in rows), merged(row.waits for row in rows))
+
+
+async def test_every_attempt_has_its_run_time_and_its_wait(harness: Harness) -> None:
+    """The wait starts at the due time of the attempt: not at the submit, nor at the end of the attempt before."""
+
+    @harness.handler("work")
+    async def work(ctx: Context) -> object:
+        return Retry("1ms") if ctx.attempt == 1 else None
+
+    @harness.handler("copy")
+    async def copy(ctx: Context) -> None:
+        async with ctx.transaction():
+            pass
+
+    due = await harness.database.read(clock) - timedelta(seconds=100)
+    await harness.submit("work", run_at=due)
+    await harness.submit("copy", run_at=due)
+    await harness.work()
+    runs, waits = await times(harness)
+    assert (runs.number, waits.number) == (3, 3)
+    late = [each.number for bound, each in waits.bins.items() if bound > 99_000]
+    assert sum(late) == 2
+    assert 100 <= (waits.percentile(0.5) or 0.0) < 100 + 30
+
+
+async def test_times_outlast_an_outage_of_the_database(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    engine = harness.runner()
+    histogram = Histogram()
+    histogram.add(4.0)
+    engine.metrics.times["mail", "send"] = Times(histogram, Histogram())
+
+    async def away(*_: object) -> None:
+        engine.metrics.times["mail", "send"] = Times(merged([histogram]), Histogram())
+        raise DatabaseUnavailable(why="test")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.database, "write", away)
+        await engine.metrics.write_times(engine.database, 1)
+    await engine.metrics.write_times(engine.database, 1)
+    await engine.database.dispose()
+    runs, _ = await times(harness)
+    assert (runs.number, runs.percentile(0.5)) == (2, 4.0)
+    assert not engine.metrics.times

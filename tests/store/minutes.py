@@ -1,10 +1,13 @@
 """Minute statistics as test data."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from runner.db.schema import MINUTE_COUNTS, NO_BIN
+import sqlalchemy as sa
+
+from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES
 from runner.db.transaction import Transaction
 from runner.policy.histogram import Histogram
 from runner.store.minute_statistics import add_counts
@@ -41,11 +44,17 @@ async def write_statistics(
     for minute in minutes:
         at = minute.minute.replace(second=0, microsecond=0)
         place = (at, minute.queue, minute.handler)
+        rows: dict[int, dict[str, float]] = defaultdict(lambda: dict.fromkeys(MINUTE_TIMES, 0))
         for bound, (number, seconds) in minute.durations.bins.items():
-            await add_counts(tx, runner_id, {(*place, bound): {"runs": number, "run_time": seconds}})
+            rows[bound] |= {"runs": number, "run_time": seconds}
         for bound, (number, seconds) in minute.waits.bins.items():
-            await add_counts(tx, runner_id, {(*place, bound): {"waits": number, "wait_time": seconds}})
-        await add_counts(tx, runner_id, {(*place, NO_BIN): minute.counts})
+            rows[bound] |= {"waits": number, "wait_time": seconds}
+        key = {"minute": at, "queue": minute.queue, "handler": minute.handler, "runner_id": runner_id}
+        if rows:
+            await tx.execute(
+                sa.insert(tx.tables.minute), [key | {"bin_ms": bound} | row for bound, row in rows.items()]
+            )
+        await add_counts(tx, runner_id, {place: minute.counts})
     for (arrival, queue, handler), tasks in arrivals.items():
         at = datetime.fromtimestamp(arrival * 60, UTC)
-        await add_counts(tx, runner_id, {(at, queue, handler, NO_BIN): {"submitted": tasks}})
+        await add_counts(tx, runner_id, {(at, queue, handler): {"submitted": tasks}})

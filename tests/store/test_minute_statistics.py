@@ -8,13 +8,16 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN
+from runner.db.schema import MINUTE_COUNTS
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Cancelled, Dead, Done, Outcome, Release, Retry, Snooze
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
+from runner.policy.histogram import Histogram, Times, merged
+from runner.queries.reports import times_by_minute
 from runner.store.history import FinishedTask
+from runner.store.minute_statistics import record_times
 from runner.store.rescue import rescue
 from runner.store.settle import Settlement, complete_steps, settle, settle_done
 from tests.store.rows import add_live
@@ -42,17 +45,8 @@ async def counts(database: Database) -> dict[str, int]:
     return {name: int(number) for name, number in zip(MINUTE_COUNTS, row, strict=True) if number}
 
 
-async def times(database: Database) -> dict[int, tuple[float, ...]]:
-    """The numbers and sums of run times and waits, by `bin_ms`."""
-    minute = database.tables.minute.c
-    sums = [sa.func.sum(minute[name]) for name in MINUTE_TIMES]
-    async with database.reading() as tx:
-        rows = await tx.rows(sa.select(minute.bin_ms, *sums).where(minute.bin_ms > NO_BIN).group_by(minute.bin_ms))
-    return {row[0]: tuple(map(float, row[1:])) for row in rows}
-
-
-def succeeded(tasks: list[Any], duration: float | None = 0.3, wait: float | None = None) -> list[Settlement]:
-    return [Settlement(task.id, task.fence, Done(), duration, wait=wait) for task in tasks]
+def succeeded(tasks: list[Any]) -> list[Settlement]:
+    return [Settlement(task.id, task.fence, Done(), 0.3) for task in tasks]
 
 
 async def test_a_task_counts_in_the_minute_in_which_it_was_submitted(database: Database, runner: Runner) -> None:
@@ -73,41 +67,33 @@ async def test_a_later_run_is_the_same_task(database: Database, runner: Runner, 
     assert sum((await submitted(database)).values()) == 1
 
 
-async def test_successes_are_counted_with_their_attempts_and_durations(database: Database, runner: Runner) -> None:
+async def test_successes_are_counted_with_their_attempts(database: Database, runner: Runner) -> None:
     await put_many(database, 4)
     second = await add_live(database, "work", queue="mail", attempt=1, fence=1)
     third = await add_live(database, "work", queue="mail", attempt=2, fence=2)
     tasks = await runner.claim(100)
-    long = [task for task in tasks if task.id == third]
-    settled = succeeded([task for task in tasks if task not in long]) + succeeded(long, 4_000.0)
-    assert len(await database.write_single(settle_done, runner.id, settled)) == 6
+    assert len(await database.write_single(settle_done, runner.id, succeeded(tasks))) == 6
     assert await counts(database) == {"submitted": 4, "succeeded": 6, "first_try": 4, "second_try": 1}
-    assert await times(database) == {304: (5, 1.5, 0, 0), 4_063_232: (1, 4_000, 0, 0)}
     async with database.reading() as tx:
         minute = tx.tables.minute.c
         rows = await tx.rows(sa.select(minute.queue, sa.func.sum(minute.succeeded)).group_by(minute.queue))
     assert {row[0]: row[1] for row in rows} == {"default": 4, "mail": 2}, (second, third)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "wait"), [(0.0, 0.0), (0.0011, 0.0011), (1.0, 300.0), (3_601.0, None), (None, 1e7), (None, None)]
-)
-async def test_every_way_to_settle_counts_a_run_time_and_a_wait_in_the_same_rows(
-    database: Database, runner: Runner, seconds: float | None, wait: float | None
-) -> None:
-    await put_many(database, 3)
-    first, second, third = await runner.claim(3)
-    await database.write_single(settle_done, runner.id, succeeded([first], seconds, wait))
-    before = await times(database)
-    await database.write(settle, runner.id, succeeded([second], seconds, wait))
-    async with database.writing() as tx:
-        ending = FinishedTask(third.id, third.fence, seconds, wait=wait)
-        assert await tx.follow(complete_steps(tx, runner.id, ending, part=1))
-    assert before == {
-        bound: tuple(value / 3 for value in row) for bound, row in (await times(database)).items()
-    }
-    assert sum(row[1] for row in before.values()) == (seconds or 0.0)
-    assert sum(row[3] for row in before.values()) == (wait or 0.0)
+async def test_times_add_up_in_the_bins_of_the_current_minute(database: Database) -> None:
+    runs, waits = Histogram(), Histogram()
+    for seconds in (0.3, 0.304, 4.0):
+        runs.add(seconds)
+    for seconds in (0.3, 1e9):
+        waits.add(seconds)
+    for runner_id in (1, 1, 2):
+        await database.write(record_times, runner_id, {("mail", "send"): Times(runs, waits)})
+    read = await database.read(times_by_minute, datetime.now(UTC) - timedelta(minutes=5))
+    found = [merged(each) for each in zip(*read.values(), strict=True)]
+    assert [each.number for each in found] == [9, 6]
+    assert [each.seconds for each in found] == pytest.approx([13.812, 3e9 + 0.9])
+    assert [found[0].percentile(q) for q in (0.5, 1.0)] == [pytest.approx(0.302), 4.0]
+    assert await counts(database) == {}
 
 
 async def test_a_settle_counts_exactly_the_accepted_outcomes(database: Database, runner: Runner) -> None:

@@ -18,7 +18,7 @@ from tests.store.minutes import Minute, write_statistics
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-LINE = SummaryLine("send", Count(3), Flow(succeeded=3), 0.1, 0.2)
+LINE = SummaryLine("send", Count(3), Flow(succeeded=3), 0.1, 0.2, 0.3, 0.4)
 SUMMARY = Summary(NOON, NOON - timedelta(hours=1), NOON, GroupBy.HANDLER, LINE, (LINE,))
 
 

@@ -43,7 +43,7 @@ def minute() -> list[sa.Column[Any]]:
         # 0 for the counts of outcomes. Other rows are bins of histograms, see runner.policy.histogram.
         sa.Column("bin_ms", sa.Integer, primary_key=True, autoincrement=False, server_default="0"),
         *(sa.Column(name, sa.Integer, nullable=False, server_default="0") for name in MINUTE_COUNTS),
-        *(sa.Column(name, type, nullable=False, server_default="0") for name, type in MINUTE_TIMES.items()),
+        *(sa.Column(name, kind, nullable=False, server_default="0") for name, kind in MINUTE_TIMES.items()),
     ]
 
 

@@ -167,4 +167,4 @@ RETURNING
     task.parents,
     CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_2,
     extract(epoch from task.expires_at - statement_timestamp())::float AS anon_3,
-    -extract(epoch from task.run_at - statement_timestamp())::float AS anon_4;
+    task.claimed_at;

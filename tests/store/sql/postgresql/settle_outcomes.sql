@@ -234,7 +234,7 @@ FROM (
     ) AS place ON true
 ) AS found
 WHERE task.ctid = found.ctid;
-INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, retried, died, runs, run_time)
+INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, retried, died)
 VALUES (
     :minute::TIMESTAMP WITH TIME ZONE,
     :queue::VARCHAR COLLATE "C",
@@ -244,15 +244,11 @@ VALUES (
     :bin_ms::INTEGER,
     :submitted::INTEGER,
     :retried::INTEGER,
-    :died::INTEGER,
-    :runs::INTEGER,
-    :run_time
+    :died::INTEGER
 )
 ON CONFLICT (minute, queue, handler, runner_id, part, bin_ms) DO
 UPDATE
 SET
     submitted = (task_minute.submitted + excluded.submitted),
     retried = (task_minute.retried + excluded.retried),
-    died = (task_minute.died + excluded.died),
-    runs = (task_minute.runs + excluded.runs),
-    run_time = (task_minute.run_time + excluded.run_time);
+    died = (task_minute.died + excluded.died);

@@ -13,20 +13,14 @@ WITH
                 ending.fence AS fence,
                 ending.duration AS duration,
                 ending.result AS result,
-                ending.error AS error,
-                ending.wait AS wait,
-                ending.run_ms AS run_ms,
-                ending.wait_ms AS wait_ms
+                ending.error AS error
             FROM unnest(
                 :ending_id::BIGINT[],
                 :ending_fence::BIGINT[],
                 :ending_duration::FLOAT[],
                 :ending_result::TEXT[],
-                :ending_error::TEXT[],
-                :ending_wait::FLOAT[],
-                :ending_run_ms::INTEGER[],
-                :ending_wait_ms::INTEGER[]
-            ) AS ending(id, fence, duration, result, error, wait, run_ms, wait_ms)
+                :ending_error::TEXT[]
+            ) AS ending(id, fence, duration, result, error)
             JOIN LATERAL (
                 SELECT held.ctid AS ctid
                 FROM task AS held
@@ -72,71 +66,39 @@ WITH
             task.error,
             found.error AS new_error,
             found.duration AS new_duration,
-            found.result AS new_result,
-            found.run_ms,
-            found.wait,
-            found.wait_ms
+            found.result AS new_result
     ),
     run_group AS (
         SELECT
             gone.queue AS queue,
             gone.handler AS handler,
-            gone.run_ms AS run_ms,
-            gone.wait_ms AS wait_ms,
             CASE WHEN (gone.attempt <= 2) THEN gone.attempt END AS early,
             CASE WHEN (gone.fence = 1) THEN coalesce(floor(date_part('epoch', gone.submitted_at) / 60), -1) END AS submitted,
-            CAST(count(*) AS INTEGER) AS runs,
-            sum(gone.new_duration) AS run_time,
-            sum(gone.wait) AS wait_time
+            CAST(count(*) AS INTEGER) AS runs
         FROM gone
-        GROUP BY queue, handler, run_ms, wait_ms, early, submitted
+        GROUP BY queue, handler, early, submitted
     ),
     counted AS (
-        INSERT INTO task_minute(
-            minute,
-            queue,
-            handler,
-            bin_ms,
-            runner_id,
-            part,
-            submitted,
-            succeeded,
-            first_try,
-            second_try,
-            runs,
-            run_time,
-            waits,
-            wait_time
-        )
+        INSERT INTO task_minute(minute, queue, handler, runner_id, part, submitted, succeeded, first_try, second_try)
         SELECT
             each.minute AS minute,
             each.queue AS queue,
             each.handler AS handler,
-            each.bin_ms AS bin_ms,
             :holder::BIGINT AS anon_1,
             :part::SMALLINT AS anon_2,
             sum(each.submitted) AS sum_1,
             sum(each.succeeded) AS sum_2,
             sum(each.first_try) AS sum_3,
-            sum(each.second_try) AS sum_4,
-            sum(each.runs) AS sum_5,
-            sum(each.run_time) AS sum_6,
-            sum(each.waits) AS sum_7,
-            sum(each.wait_time) AS sum_8
+            sum(each.second_try) AS sum_4
         FROM (
             SELECT
                 date_trunc('minute', statement_timestamp()) AS minute,
                 run_group.queue AS queue,
                 run_group.handler AS handler,
-                0 AS bin_ms,
                 0 AS submitted,
                 run_group.runs AS succeeded,
                 CASE WHEN (run_group.early = 1) THEN run_group.runs ELSE 0 END AS first_try,
-                CASE WHEN (run_group.early = 2) THEN run_group.runs ELSE 0 END AS second_try,
-                0 AS runs,
-                0 AS run_time,
-                0 AS waits,
-                0 AS wait_time
+                CASE WHEN (run_group.early = 2) THEN run_group.runs ELSE 0 END AS second_try
             FROM run_group
             UNION ALL
             SELECT
@@ -145,63 +107,22 @@ WITH
                 ) THEN to_timestamp(run_group.submitted * 60) ELSE date_trunc('minute', statement_timestamp()) END AS anon_3,
                 run_group.queue AS queue,
                 run_group.handler AS handler,
-                0 AS bin_ms,
-                run_group.runs AS submitted,
-                0 AS succeeded,
-                0 AS first_try,
-                0 AS second_try,
-                0 AS runs,
-                0 AS run_time,
-                0 AS waits,
-                0 AS wait_time
+                run_group.runs AS runs,
+                0,
+                0,
+                0
             FROM run_group
             WHERE run_group.submitted IS NOT NULL
-            UNION ALL
-            SELECT
-                date_trunc('minute', statement_timestamp()) AS minute,
-                run_group.queue AS queue,
-                run_group.handler AS handler,
-                run_group.run_ms AS bin_ms,
-                0 AS submitted,
-                0 AS succeeded,
-                0 AS first_try,
-                0 AS second_try,
-                run_group.runs AS runs,
-                run_group.run_time AS run_time,
-                0 AS waits,
-                0 AS wait_time
-            FROM run_group
-            WHERE run_group.run_ms > 0
-            UNION ALL
-            SELECT
-                date_trunc('minute', statement_timestamp()) AS minute,
-                run_group.queue AS queue,
-                run_group.handler AS handler,
-                run_group.wait_ms AS bin_ms,
-                0 AS submitted,
-                0 AS succeeded,
-                0 AS first_try,
-                0 AS second_try,
-                0 AS runs,
-                0 AS run_time,
-                run_group.runs AS waits,
-                run_group.wait_time AS wait_time
-            FROM run_group
-            WHERE run_group.wait_ms > 0
         ) AS each
-        GROUP BY each.minute, each.queue, each.handler, each.bin_ms
-        ORDER BY each.minute, each.queue, each.handler, each.bin_ms
+        GROUP BY each.minute, each.queue, each.handler
+        ORDER BY each.minute, each.queue, each.handler
         ON CONFLICT (minute, queue, handler, runner_id, part, bin_ms) DO
         UPDATE
         SET
             submitted = (task_minute.submitted + excluded.submitted),
             succeeded = (task_minute.succeeded + excluded.succeeded),
             first_try = (task_minute.first_try + excluded.first_try),
-            second_try = (task_minute.second_try + excluded.second_try),
-            runs = (task_minute.runs + excluded.runs),
-            run_time = (task_minute.run_time + excluded.run_time),
-            waits = (task_minute.waits + excluded.waits),
-            wait_time = (task_minute.wait_time + excluded.wait_time)
+            second_try = (task_minute.second_try + excluded.second_try)
     )
 INSERT INTO task_history(
     id,

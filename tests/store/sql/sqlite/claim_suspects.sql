@@ -176,4 +176,4 @@ RETURNING
     parents,
     CASE WHEN (length(cast(payload as blob)) > :payload_limit) THEN length(cast(payload as blob)) END AS anon_2,
     ((julianday(expires_at) - julianday('now')) * 86400.0) AS anon_3,
-    - ((julianday(run_at) - julianday('now')) * 86400.0) AS anon_4;
+    claimed_at;

@@ -188,13 +188,11 @@ FROM (
     FROM json_each(:back) AS back_row
 ) AS back
 WHERE task.id = back.id;
-INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, retried, died, runs, run_time)
-VALUES (:minute, :queue, :handler, :runner_id, :part, :bin_ms, :submitted, :retried, :died, :runs, :run_time)
+INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, retried, died)
+VALUES (:minute, :queue, :handler, :runner_id, :part, :bin_ms, :submitted, :retried, :died)
 ON CONFLICT (minute, queue, handler, runner_id, part, bin_ms) DO
 UPDATE
 SET
     submitted = (task_minute.submitted + excluded.submitted),
     retried = (task_minute.retried + excluded.retried),
-    died = (task_minute.died + excluded.died),
-    runs = (task_minute.runs + excluded.runs),
-    run_time = (task_minute.run_time + excluded.run_time);
+    died = (task_minute.died + excluded.died);
