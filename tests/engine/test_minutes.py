@@ -79,7 +79,7 @@ async def test_times_outlast_an_outage_of_the_database(harness: Harness, monkeyp
 
     async def away(*_: object) -> None:
         engine.metrics.times["mail", "send"] = Times(merged([histogram]), Histogram())
-        raise DatabaseUnavailable(why="test")
+        raise DatabaseUnavailable(url="test", why="test")
 
     with monkeypatch.context() as patched:
         patched.setattr(engine.database, "write", away)
