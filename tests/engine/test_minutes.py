@@ -11,7 +11,7 @@ from runner.errors import DatabaseUnavailable
 from runner.handlers.context import Context
 from runner.model.outcome import Retry
 from runner.policy.histogram import Histogram, Times, merged
-from runner.queries.reports import totals
+from runner.queries.reports import times_by_minute
 from tests.engine.harness import Harness, until
 
 NEAR = timedelta(minutes=2)
@@ -41,8 +41,8 @@ async def test_a_runner_with_a_wrong_clock_counts_in_the_right_minutes(
 async def times(harness: Harness) -> Times:
     """The times of all attempts."""
     at = await harness.database.read(clock)
-    rows = await harness.database.read(totals, at - NEAR, at + NEAR)
-    return Times(merged(row.durations for row in rows), merged(row.waits for row in rows))
+    runs, waits = zip(*(await harness.database.read(times_by_minute, at - NEAR)).values(), strict=True)
+    return Times(merged(runs), merged(waits))
 
 
 async def test_every_attempt_has_its_run_time_and_its_wait(harness: Harness) -> None:
