@@ -27,6 +27,7 @@ LIBRARIES = (
     "sqlalchemy.dialects.sqlite.aiosqlite",
     "sqlalchemy.ext.asyncio",
 )
+APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload([*LIBRARIES])
 
@@ -37,16 +38,26 @@ class Program:
     Args:
         module: executed as `python -m` does.
         arguments: of the command line.
-        log: file for standard output and error.
+        log: file for standard output, and for errors unless they have a file of their own.
         directory: its working directory.
         environment: all of its environment variables.
+        errors: file for standard error.
+        source: file that it reads as its standard input.
     """
 
     def __init__(
-        self, module: str, *arguments: str, log: Path, directory: Path, environment: Mapping[str, str]
+        self,
+        module: str,
+        *arguments: str,
+        log: Path,
+        directory: Path,
+        environment: Mapping[str, str],
+        errors: Path | None = None,
+        source: Path = Path(os.devnull),
     ) -> None:
+        streams = str(source), str(log), str(errors or log)
         self._process: ForkServerProcess = CONTEXT.Process(
-            target=_execute, args=(module, arguments, str(log), str(directory), dict(environment)), daemon=True
+            target=_execute, args=(module, arguments, streams, str(directory), dict(environment)), daemon=True
         )
         self._process.start()
         assert self._process.pid is not None
@@ -71,11 +82,14 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
-def _execute(module: str, arguments: tuple[str, ...], log: str, directory: str, environment: dict[str, str]) -> None:
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for stream in (1, 2):
-        os.dup2(output, stream)
-    os.close(output)
+def _execute(
+    module: str, arguments: tuple[str, ...], streams: tuple[str, str, str], directory: str, environment: dict[str, str]
+) -> None:
+    for number, (path, flags) in enumerate(zip(streams, (os.O_RDONLY, APPEND, APPEND), strict=True)):
+        file = os.open(path, flags, 0o600)
+        os.dup2(file, number)
+        os.close(file)
+    sys.stdin = os.fdopen(0, closefd=False)  # multiprocessing has replaced it by an empty one
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)

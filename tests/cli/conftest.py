@@ -5,9 +5,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import pytest
@@ -19,6 +20,7 @@ from runner.db.transaction import Transaction
 from runner.model.outcome import Outcome
 from runner.model.task import NewTask
 from runner.store.submit import submit_many
+from tests.programs import Program
 from tests.store.runners import Runner
 
 T = TypeVar("T")
@@ -119,7 +121,26 @@ def store(migrated_url: str) -> Store:
     return Store(migrated_url)
 
 
-def program(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a program."""
-    command = [str(PROGRAM), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, **options)
+def program(
+    *arguments: object, env: Mapping[str, str] = os.environ, stdin: str = "", cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own.
+
+    Args:
+        arguments: of the command line.
+        env: all of its environment variables.
+        stdin: its standard input.
+        cwd: its working directory; None for that of this process.
+    """
+    words = [str(argument) for argument in arguments]
+    with TemporaryDirectory() as folder:
+        source, log, errors = (Path(folder, name) for name in ("input", "output", "errors"))
+        source.write_text(stdin)
+        process = Program(
+            "runner", *words, log=log, errors=errors, source=source, directory=cwd or Path.cwd(), environment=env
+        )
+        try:
+            code = process.wait(60)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(words, code, log.read_text(), errors.read_text())

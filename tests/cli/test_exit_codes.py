@@ -10,7 +10,7 @@ import pytest
 from runner.cli.app import CLI_COMMANDS, build
 from runner.cli.exit_codes import Exit, exit_code_of
 from runner.errors import DatabaseUnavailable, VersionConflict
-from tests.cli.conftest import PROGRAM, Call, program
+from tests.cli.conftest import PROGRAM, Call
 
 
 def test_an_error_of_ours_has_its_own_code_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,6 +126,7 @@ def test_closed_streams_do_not_affect_the_command_or_its_database(call: Call, tm
 
 def test_characters_that_the_terminal_cannot_encode_are_replaced(call: Call) -> None:
     call("submit", "a.b")
-    result = program("tasks", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    result = subprocess.run([PROGRAM, "tasks"], capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == 0
     assert "? ready" in result.stdout

@@ -169,12 +169,13 @@ def test_a_module_that_cannot_be_loaded_is_named(call: Call, tmp_path: Path, sou
 def test_files_of_the_current_directory_do_not_replace_modules_of_python(handlers: None, tmp_path: Path) -> None:
     for name in ("sqlite3", "queue", "getpass", "aiosqlite"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong module')")
-    result = program("submit", "mail.send", '{"to": "ana"}', "-H", "mail_handlers")
+    command = [str(PROGRAM), "submit", "mail.send", '{"to": "ana"}', "-H", "mail_handlers"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == Exit.OK, result.stderr
 
 
 def test_a_payload_can_come_from_standard_input(call: Call) -> None:
-    assert program("submit", "a.b", "-", input='{"secret": 1}').returncode == Exit.OK
+    assert program("submit", "a.b", "-", stdin='{"secret": 1}').returncode == Exit.OK
     assert call("show", 1, "--json", "--reveal").document["payload"] == {"secret": 1}
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -32,29 +32,18 @@ from runner.errors import (
     SchemaVersionMissing,
 )
 from tests.conftest import on_postgresql, on_sqlite
+from tests.programs import CONTEXT
 from tests.releases import NEXT, OUT_OF_DATE, install_next
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import SimpleQueue
+    from multiprocessing.synchronize import Barrier
 
 Open = Callable[..., Database]
 Described = dict[str, list[Any]]
 
 PLACES: list[dict[str, Any]] = [{}, {"prefix": "jobs_"}, {"prefix": "jobs_", "schema": "user"}]
 """Locations of an installation: default, with a prefix, and in a schema whose name needs quotes."""
-
-MIGRATE_ON_THE_WORD = """
-import asyncio, sys
-from runner.db.migrations.apply import upgrade
-from runner.db.schema.storage import storage_metadata
-from runner.db.database import Database
-
-async def main():
-    database = Database.open(sys.argv[1])
-    print("ready", flush=True)
-    sys.stdin.readline()
-    print(len(await upgrade(database)))
-    await database.dispose()
-
-asyncio.run(main())
-"""
 
 
 @pytest.fixture
@@ -235,19 +224,26 @@ async def test_one_process_migrates_four_installations_concurrently(open_databas
 
 
 def test_four_processes_upgrade_concurrently(database_url: str) -> None:
-    command = [sys.executable, "-P", "-c", MIGRATE_ON_THE_WORD, database_url]
-    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    processes = [subprocess.Popen(command, text=True, **pipes) for _ in range(4)]
+    barrier, answers = CONTEXT.Barrier(4), CONTEXT.SimpleQueue()
+    arguments = (database_url, barrier, answers)
+    processes = [CONTEXT.Process(target=upgrade_together, args=arguments, daemon=True) for _ in range(4)]
     for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n", process.communicate()
+        process.start()
     for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = [process.communicate() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0, 0], answers
-    assert sorted(int(out) for out, _ in answers) == [0, 0, 0, len(REVISIONS)]
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0, 0]
+    assert sorted(answers.get() for _ in processes) == [0, 0, 0, len(REVISIONS)]
+
+
+def upgrade_together(url: str, barrier: "Barrier", answers: "SimpleQueue[int]") -> None:
+    async def work() -> int:
+        database = Database.open(url)
+        barrier.wait(60)
+        applied = await upgrade(database)
+        await database.dispose()
+        return len(applied)
+
+    answers.put(asyncio.run(work()))
 
 
 async def test_a_database_without_tables_is_reported(open_database: Open) -> None:

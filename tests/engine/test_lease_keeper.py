@@ -22,9 +22,9 @@ from runner.model.task import State
 from runner.settings import Settings
 from runner.store.heartbeat import Identity, register
 from runner.urls import parse_url
-from tests.cli.conftest import PROGRAM
 from tests.conftest import on_sqlite
 from tests.engine.harness import Harness, until
+from tests.programs import Program
 
 LEASE = 12.0
 
@@ -53,18 +53,19 @@ async def holds(folder: str) -> None:
 
 
 @contextmanager
-def process(url: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def process(url: str, folder: Path) -> Iterator[Program]:
     """A runner process that logs to the file `log`."""
     (folder / "held_handlers.py").write_text(HANDLERS)
     settings = {"RUNNER_URL": url, "RUNNER_LEASE_TIMEOUT": f"{LEASE}s", "RUNNER_HEARTBEAT_INTERVAL": "500ms"}
-    with (folder / "log").open("wb") as log:
-        command = [str(PROGRAM), "work", "-H", "held_handlers"]
-        runner = subprocess.Popen(command, cwd=folder, env=os.environ | settings, stderr=log)
-        try:
-            yield runner
-        finally:
-            runner.kill()
-            runner.wait()
+    runner = Program(
+        "runner", "work", "-H", "held_handlers",
+        log=folder / "log", directory=folder, environment=os.environ | settings,
+    )  # fmt: skip
+    try:
+        yield runner
+    finally:
+        runner.kill()
+        runner.wait()
 
 
 def children(pid: int) -> list[int]:

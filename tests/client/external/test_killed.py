@@ -2,8 +2,6 @@
 
 import functools
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from tests.client.external.victim import POINTS
 from tests.conftest import Databases
 from tests.engine.harness import until
 from tests.postgres.reuse import CLEANER
+from tests.programs import Program
 
 PROJECT = Path(__file__).parents[3]
 
@@ -34,17 +33,17 @@ def urls(databases: Databases, tmp_path: Path) -> Iterator[dict[str, str]]:
     databases.remove(url)
 
 
-def kill_at(point: str, urls: dict[str, str]) -> None:
+async def kill_at(point: str, urls: dict[str, str], log: Path) -> None:
     """Run an application up to a point and kill it there."""
     arguments = [word for kind, url in urls.items() for word in (url, kind)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("RUNNER_", "PG"))}
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.client.external.victim", point, *arguments],
-        cwd=PROJECT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stdout.readline() == "here\n"
+    victim = "tests.client.external.victim"
+    process = Program(victim, point, *arguments, log=log, directory=PROJECT, environment=environment)
+    try:
+        await until(lambda: log.exists() and "here\n" in log.read_text())
+    finally:
         process.kill()
+        process.wait()
 
 
 def alone(url: str) -> bool:
@@ -59,12 +58,12 @@ def alone(url: str) -> bool:
 
 
 @pytest.mark.parametrize("point", POINTS)
-async def test_a_killed_application_leaves_both_or_neither(urls: dict[str, str], point: str) -> None:
+async def test_a_killed_application_leaves_both_or_neither(urls: dict[str, str], point: str, tmp_path: Path) -> None:
     for url in {*urls.values()}:
         database = Database.open(url)
         await make_business(database)
         await database.dispose()
-    kill_at(point, urls)
+    await kill_at(point, urls, tmp_path / "log")
     for number, (kind, url) in enumerate(urls.items()):
         if url.startswith("postgresql"):
             await until(functools.partial(alone, url))

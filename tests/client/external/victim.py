@@ -4,6 +4,7 @@ python -m tests.client.external.victim POINT URL KIND [URL KIND ...]
 """
 
 import asyncio
+import signal
 import sys
 from contextlib import AsyncExitStack
 
@@ -23,7 +24,7 @@ async def main(point: str, *connections: str) -> None:
             connection = KINDS[url.partition(":")[0]][kind](url)
             await come_to(point, await stack.enter_async_context(connection), number)
         print("here", flush=True)
-        sys.stdin.read()
+        signal.pause()
 
 
 async def come_to(point: str, application: Application, number: int) -> None:
