@@ -21,6 +21,12 @@ AGAIN_STATES = ("40001", "40P01", "55P03")
 LOST_STATES = ("26000", "42P05")
 """A prepared statement does not exist, or exists already: the session is not the one that prepared it."""
 
+UNIQUE_VIOLATION = "23505"
+
+ONE_RUNS = "_in_order"
+"""The end of the name of the unique index that refuses a second running task of an order key. The claim that lost did
+not see the one that won; the next one does."""
+
 SQLITE_AGAIN = ("database is locked", "database table is locked")
 SQLITE_AWAY = ("disk", "unable to open", "readonly database")
 
@@ -53,6 +59,8 @@ def is_transient(error: BaseException) -> bool:
     """Return True if the transaction lost against another one and a retry may succeed."""
     original = _original(error)
     state = _sqlstate(original)
+    if state == UNIQUE_VIOLATION:
+        return (getattr(getattr(original, "diag", None), "constraint_name", None) or "").endswith(ONE_RUNS)
     return state in AGAIN_STATES + LOST_STATES if state else any(sign in str(original) for sign in SQLITE_AGAIN)
 
 

@@ -3,8 +3,6 @@
 import asyncio
 from typing import Any
 
-import sqlalchemy as sa
-
 from runner.db.database import Database
 from runner.model.task import OnDuplicate, Scope, State
 from runner.operations.preview import preview
@@ -13,7 +11,7 @@ from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate
 from runner.store.submit import submit_with_result
 from tests.conftest import on_postgresql
-from tests.store.rows import add_past, filtered
+from tests.store.rows import add_past, filtered, until_locked
 from tests.store.table import count, live
 from tests.store.unique_tasks import key_row, let_time_pass, once, put
 
@@ -116,13 +114,5 @@ async def test_a_retry_waits_for_the_submit_that_has_its_key(database: Database,
     async with database.writing() as tx:
         (second,) = (await submit_with_result(tx, [once(on_duplicate=OnDuplicate.ERROR)])).ids
         trying = asyncio.create_task(again(rival, first))
-        async with asyncio.timeout(30):
-            while not await _somebody_waits(rival):
-                await asyncio.sleep(0.01)
+        await until_locked(rival)
     assert (await trying).skipped == [Skipped(first, f"task {second} has its unique key")]
-
-
-async def _somebody_waits(database: Database) -> bool:
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    async with database.reading() as tx:
-        return bool(await tx.scalar(sa.text(waits)))

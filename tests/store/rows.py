@@ -1,5 +1,6 @@
 """Test rows, inserted directly into the tables as a foreign client would."""
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,3 +63,14 @@ async def ended(database: Database, id: int) -> Any:
     async with database.reading() as tx:
         history = tx.tables.history
         return (await tx.execute(sa.select(history).where(history.c.id == id))).one_or_none()
+
+
+async def until_locked(database: Database, waiting: int = 1) -> None:
+    """Wait until this number of connections to a PostgreSQL database wait for locks."""
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    async with asyncio.timeout(30):
+        while True:
+            async with database.reading() as tx:
+                if await tx.scalar(sa.text(waits)) >= waiting:
+                    return
+            await asyncio.sleep(0.01)

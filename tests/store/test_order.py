@@ -1,7 +1,6 @@
 """Order: at most one task of a key at a time, first in, first out, whatever happens to the tasks before it."""
 
 import asyncio
-import contextlib
 from datetime import UTC
 from typing import Any
 
@@ -17,9 +16,11 @@ from runner.operations.retry import requeue
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.queries.why.why import why
+from runner.store.claim import claim
 from runner.store.dependencies import FinishedParent, find_strays, open_dependencies, resolve
 from runner.store.submit import submit, submit_many
-from tests.store.rows import add_live, stored
+from tests.conftest import on_postgresql
+from tests.store.rows import add_live, stored, until_locked
 from tests.store.runners import Runner
 from tests.store.table import change, edit
 
@@ -163,6 +164,20 @@ async def test_the_database_refuses_a_second_running_task(database: Database) ->
         await add_live(database, "work", order_key="k", state="running", runner_id=1)
 
 
+@on_postgresql
+async def test_a_claim_that_lost_the_key_to_another_one_is_repeated(database: Database, rival: Database) -> None:
+    winner, loser = [await Runner.enter(one) for one in (database, rival)]
+    first, second = await add(database, "k", "k", rule="run")
+    await end(winner, (await winner.claim())[0], Dead("broken"))
+    lanes = await winner.survey()
+    async with database.writing() as tx:
+        (claimed,) = await claim(tx, winner.who, lanes, winner.terms, 1)
+        await rival.write(requeue, [Target(first)], BY)  # it is before the one that is being claimed
+        losing = asyncio.create_task(loser.claim())
+        await until_locked(rival)
+    assert (claimed.id, await losing) == (second, [])
+
+
 async def test_of_concurrent_submits_and_claims_one_task_runs_at_a_time(database: Database, rival: Database) -> None:
     runners = [await Runner.enter(one) for one in (database, rival)]
     seen: list[int] = []
@@ -176,14 +191,13 @@ async def test_of_concurrent_submits_and_claims_one_task_runs_at_a_time(database
 
     async def consume(runner: Runner) -> None:
         while not (done.is_set() and len(seen) == len(submitted)):
-            with contextlib.suppress(DatabaseRefused):  # two claims that did not see each other
-                for claimed in await runner.claim():
-                    running.add(claimed.id)
-                    assert len(running) == 1
-                    seen.append(claimed.id)
-                    await asyncio.sleep(0)
-                    running.remove(claimed.id)
-                    await end(runner, claimed)
+            for claimed in await runner.claim():
+                running.add(claimed.id)
+                assert len(running) == 1
+                seen.append(claimed.id)
+                await asyncio.sleep(0)
+                running.remove(claimed.id)
+                await end(runner, claimed)
             page = await runner.database.read_single(find_strays)
             await runner.database.write(resolve, page.dependencies)
 

@@ -19,7 +19,9 @@ from runner.store.schedules.broadcast import abandon_rounds
 from runner.store.schedules.due import next_tick
 from runner.store.schedules.register import Registered, has_changed, register_schedules
 from runner.store.schedules.tick import Ticked, tick
+from tests.conftest import on_postgresql
 from tests.store.plans import watch
+from tests.store.rows import until_locked
 from tests.store.runners import Runner
 from tests.store.table import change, live, past
 
@@ -194,6 +196,23 @@ async def test_a_replaced_run_ends_and_its_successor_waits_for_that(database: Da
     assert new is not None
     assert old["cancel_requested"]
     assert new["state"] == "blocked"
+
+
+@on_postgresql
+async def test_replaced_runs_are_locked_in_the_order_of_their_ids(database: Database, rival: Database) -> None:
+    runs = []
+    for id in ("b", "a"):
+        await add(database, id, rule="every 1m", overlap="replace")
+        runs += await tasks_of(database)
+    for id in ("b", "a"):
+        await make_due(database, id=id)
+    task = database.tables.task
+    async with rival.writing() as tx:
+        await tx.rows(sa.select(task.c.id).where(task.c.id == runs[0]).with_for_update())
+        ticking = asyncio.create_task(tick_now(database))
+        await until_locked(rival)
+        await tx.rows(sa.select(task.c.id).where(task.c.id == runs[1]).with_for_update(nowait=True))
+    assert [result.schedule for result in await ticking] == ["a", "b"]
 
 
 async def test_a_fixed_delay_counts_from_the_end_of_the_run(database: Database, runner: Runner) -> None:

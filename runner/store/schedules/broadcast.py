@@ -96,5 +96,5 @@ async def abandon_rounds(tx: Transaction, limit: int = 1_000) -> list[int]:
     owner: sa.ColumnElement[str] = sa.literal_column(f"'{RUNNER_QUEUE}'") + sa.cast(runner.c.id, sa.Text)
     gone = sa.select(task.c.id).where(waiting, ~sa.exists().where(owner == task.c.queue)).limit(limit)
     ids = [row.id for row in await tx.rows(gone)]
-    await terminate(tx, ids, "its runner no longer exists")
+    await terminate(tx, dict.fromkeys(ids, "its runner no longer exists"))
     return ids

@@ -85,8 +85,8 @@ async def tick(tx: Transaction, limit: int = 100, *, notify: bool = True) -> lis
     rounds = await read_rounds(tx, [row for row in rows if row["broadcast"]])
     plans = [_plan(row, now, runs, rounds.get(row["id"])) for row in rows]
     await _drop_recorded(tx, plans)
-    for plan in plans:
-        await terminate(tx, plan.replaced, f"replaced by the next run of schedule {plan.id}")
+    replaced = {run: f"replaced by the next run of schedule {plan.id}" for plan in plans for run in plan.replaced}
+    await terminate(tx, replaced)
     tasks = _chained([plan for plan in plans if plan.runs])
     ids = iter(await submit_many(tx, tasks, notify=notify))
     submitted = {plan.id: [next(ids) for _ in plan.runs] for plan in plans}

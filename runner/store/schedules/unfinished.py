@@ -50,21 +50,23 @@ async def live_tasks(tx: Transaction, ids: Sequence[int]) -> frozenset[int]:
     return frozenset(row.id for row in await tx.rows(sa.select(task.c.id).where(tx.dialect.one_of(task.c.id, ids))))
 
 
-async def terminate(tx: Transaction, ids: Sequence[int], why: str) -> None:
+async def terminate(tx: Transaction, reasons: Mapping[int, str]) -> None:
     """Cancel tasks: waiting and blocked ones now, running ones through their runners.
+
+    Call it once per transaction: it locks the tasks in the order of their ids, and a second call could wait for a
+    transaction that waits for the first one.
 
     Args:
         tx: a writing transaction.
-        ids: task ids; finished tasks stay as they are.
-        why: the reason, which the history keeps.
+        reasons: the reason by task id, which the history keeps; finished tasks stay as they are.
     """
-    if not ids:
+    if not reasons:
         return
     task = tx.tables.task
-    selection = sa.select(task.c.id, task.c.state, task.c.fence).where(tx.dialect.one_of(task.c.id, sorted(ids)))
+    selection = sa.select(task.c.id, task.c.state, task.c.fence).where(tx.dialect.one_of(task.c.id, sorted(reasons)))
     rows = await tx.rows(selection.order_by(task.c.id).with_for_update())
     running = [row.id for row in rows if row.state == State.RUNNING]
-    idle = [FinishedTask(row.id, row.fence, error=why) for row in rows if row.state != State.RUNNING]
+    idle = [FinishedTask(row.id, row.fence, error=reasons[row.id]) for row in rows if row.state != State.RUNNING]
     change = sa.update(task).values(version=next_version(task.c.version))
     if running:
         await tx.execute(change.where(tx.dialect.one_of(task.c.id, running)).values(cancel_requested=sa.true()))
