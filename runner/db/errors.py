@@ -6,8 +6,9 @@ import sqlalchemy as sa
 
 from runner.errors import DatabaseLocked, DatabaseRefused, DatabaseUnavailable, StoreError, ValueRejected
 
-AWAY_STATES = ("08", "25006", "53", "57P", "58", "XX")
-"""SQLSTATE classes of an unavailable server: connection, read-only standby, resources, shutdown, system, internal."""
+AWAY_STATES = ("08", "25006", "25P03", "53", "57P", "58", "XX")
+"""SQLSTATE classes of an unavailable server: connection, read-only standby, end of a transaction that paused,
+resources, shutdown, system, internal."""
 
 CONTENT_STATES = ("22", "23")
 """SQLSTATE classes of rejected values: data, integrity."""

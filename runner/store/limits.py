@@ -108,7 +108,7 @@ async def hold(tx: Transaction, lanes: Sequence[Lane]) -> Ledger:
     lock, count = _holding(tx.tables, tx.driver)
     rows = await tx.run(lock, parameters)
     held: dict[Key, LimitUsage] = {}
-    for kind, name, at, _, *columns in (row for row in rows if row[3]):
+    for kind, name, at, _, *columns, _ in (row for row in rows if row[3]):
         row: dict[str, Any] = dict(zip(COLUMNS, columns, strict=True))
         held[kind, name] = LimitUsage(kind, name, SharedLimits.of_row(row), float(at), row["rate_spent"])
     if any(usage.limits.counts_running for usage in held.values()):
@@ -153,7 +153,8 @@ def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
         same = registry.outerjoin(held, held.c.name == registry.c.name)
         flag = held.c.name.is_not(None).label("held")
         entry: list[Any] = [sa.literal_column(f"'{kind}'").label("kind"), registry.c.name, epoch_seconds().label("at")]
-        parts.append(sa.select(*entry, flag, *(held.c[name] for name in COLUMNS)).select_from(same).where(wanted))
+        limits = [held.c[name] for name in COLUMNS]
+        parts.append(sa.select(*entry, flag, *limits, dialect.pause_limit()).select_from(same).where(wanted))
     task = tables.task.c
     groups = (task.queue, task.handler, task.tenant)
     mine = task.queue.in_(names["queue"]) | task.handler.in_(names["handler"])

@@ -123,7 +123,7 @@ async def rescue(tx: Transaction, rescuer: Rescuer, grace: float) -> dict[int, R
     """
     runner = tx.tables.runner
     parameters = {"rescuer": rescuer.runner_id, "registered_for": -rescuer.registered_for}
-    if not await tx.scalar(sa.select(_may_rescue(tx.tables)), parameters):
+    if not await tx.scalar(sa.select(_may_rescue(tx.tables), tx.dialect.pause_limit()), parameters):
         return {}
     await tx.execute(sa.delete(runner).where(runner.c.lease_until < db_now()))
     lost = await _lock_lost(tx, grace)

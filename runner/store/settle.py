@@ -160,6 +160,7 @@ async def _lock(tx: Transaction, holder: int, ids: list[int]) -> dict[int, Any]:
     names = ("id", "queue", "handler", "attempt", "max_attempts", "retry", "releases", "interruptions")
     more = ("cancel_requested", "fence", "state", "runner_id", "host")
     columns = [*(task[name] for name in (*names, *more)), started_at_column(task), *minute_columns(task)]
+    columns.append(tx.dialect.pause_limit())
     is_held = task.id.in_(ids) & (task.runner_id == holder)
     rows = await tx.rows(sa.select(*columns).where(is_held).order_by(task.id).with_for_update())
     return {row.id: row for row in rows}

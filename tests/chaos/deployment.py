@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Self, TypeVar
@@ -95,9 +95,9 @@ class Deployment:
         """Return True if every task has ended."""
         return self.live_count() == 0
 
-    def live_count(self, *handlers: str) -> int:
-        """The number of live tasks, of these handlers or of all."""
-        return self._do(lambda database: _count_live(database, handlers))
+    def live_count(self) -> int:
+        """The number of live tasks."""
+        return self._do(_count_live)
 
     def has_paid(self, tasks: int) -> bool:
         """Return True if there are payments for this number of tasks."""
@@ -170,11 +170,9 @@ async def _count_marked(database: Database) -> int:
         return int(await tx.scalar(sa.select(sa.func.count(task.c.started_at)).select_from(task)))
 
 
-async def _count_live(database: Database, handlers: Sequence[str]) -> int:
+async def _count_live(database: Database) -> int:
     async with database.reading() as tx:
-        task = tx.tables.task
-        live = sa.select(sa.func.count()).select_from(task)
-        return int(await tx.scalar(live.where(task.c.handler.in_(handlers)) if handlers else live))
+        return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
 
 
 async def _count_orders(database: Database) -> int:

@@ -69,6 +69,11 @@ class Evidence:
     def __init__(self, history: Sequence[Event], dump: Dump) -> None:
         self.history = history
         self.dump = dump
+        self.submitted_at: dict[Any, float] = {}
+        """When the submit of each token began."""
+        for event in history:
+            if event.what == "submit":
+                self.submitted_at.setdefault(event.data["token"], event.at)
         self.submits = _final_answers(history, "submit", "token")
         self.edits = _final_answers(history, "edit", "task")
         self.terminations = _final_answers(history, "terminate", "task")

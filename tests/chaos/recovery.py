@@ -4,8 +4,11 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
+from math import ceil
 from typing import NamedTuple
 
+from runner.engine.rescue_loop import MAX_RESCUE_PAUSE
+from runner.engine.runner import RESCUE_EVERY
 from runner.policy.suspicion import Proof, is_suspect, seconds, width
 from tests.chaos.dump import Attempt, Dump
 from tests.chaos.evidence import FAULTS, RUNNER_LOST, Evidence, Violation, run_of
@@ -31,12 +34,20 @@ class Recovery(NamedTuple):
     slots: int
     restart: float
 
-    def bound(self, suspects: Mapping[int, int]) -> float:
+    def bound(self, suspects: Mapping[int, int], ahead: int = 0) -> float:
         """Seconds from the last fault to the next start of a task that a lost runner held.
 
-        A lease expires, or a restarted runner waits one lease; then the policy's bound for suspects.
+        A runner restarts and waits one lease, or a lease expires; then the next rescue takes the task. It keeps its due
+        time: tasks that were due before it start first, at least as many at a time as a runner has slots. A suspect
+        also has the bound of its policy.
+
+        Args:
+            suspects: the number of suspects of each width.
+            ahead: the number of tasks that were due before it and started in this time.
         """
-        return self.restart + self.lease + self.scan + 1.0 + seconds(suspects, self.slots, self.proof, self.longest)
+        rescue = self.restart + self.lease + RESCUE_EVERY + MAX_RESCUE_PAUSE
+        before = ceil(ahead / self.slots) * self.longest
+        return rescue + self.scan + before + seconds(suspects, self.slots, self.proof, self.longest)
 
 
 def recoveries(history: Sequence[Event], dump: Dump) -> list[float]:
@@ -53,6 +64,7 @@ class Restart(NamedTuple):
         seconds: from the fault to the next start.
         calm: seconds from the last fault of any kind before the next start to that start.
         at: the time of the next start.
+        claimed_at: the time of the claim that was cut off.
         ran: True if the task had started; False for a claimed task that waited for a slot.
     """
 
@@ -61,6 +73,7 @@ class Restart(NamedTuple):
     seconds: float
     calm: float
     at: float
+    claimed_at: float
     ran: bool
 
 
@@ -76,7 +89,8 @@ def restarts(evidence: Evidence) -> list[Restart]:
         if later:
             last_fault = faults[bisect_right(faults, later[0]) - 1]
             ran = lost.fence in evidence.started[lost.task_id]
-            times = later[0] - fault.at, later[0] - last_fault, later[0]
+            claimed_at = lost.ended_at if lost.started_at is None else lost.started_at
+            times = later[0] - fault.at, later[0] - last_fault, later[0], claimed_at
             result.append(Restart(lost.task_id, lost.attempt, *times, ran))
     return result
 
@@ -93,7 +107,8 @@ def started_late(evidence: Evidence, recovery: Recovery) -> Iterator[Violation]:
     for restart in restarts(evidence):
         if restart.calm <= recovery.bound({}):
             continue
-        bound = recovery.bound(_suspects(evidence, restart.at - restart.calm, restart.at))
+        suspects = _suspects(evidence, restart.at - restart.calm, restart.at)
+        bound = recovery.bound(suspects, _ahead(evidence, restart))
         if restart.calm > bound:
             why = f"started again {restart.calm:.1f} s after the last fault, {bound:.1f} s at most"
             yield Violation(8, restart.task, why)
@@ -136,6 +151,15 @@ def _rescued(evidence: Evidence) -> Iterator[tuple[Event, Attempt]]:
                 attempt = lost[run_of(start)]
                 if start.at <= fault.at <= attempt.ended_at:
                     yield fault, attempt
+
+
+def _ahead(evidence: Evidence, restart: Restart) -> int:
+    """The number of starts between the last fault and a restart that its task had to wait for.
+
+    A task that was submitted after the claim that the fault cut off is due later, and cannot be ahead.
+    """
+    starts = [event for event in evidence.starts if restart.at - restart.calm < event.at < restart.at]
+    return sum(evidence.submitted_at.get(event.data["token"], 0.0) <= restart.claimed_at for event in starts)
 
 
 def _suspects(evidence: Evidence, since: float, until: float) -> dict[int, int]:

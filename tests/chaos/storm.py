@@ -43,9 +43,6 @@ HOLD_SECONDS = 10.0
 STEP = 0.1
 """Seconds between two checks of the processes."""
 
-MAX_KILLERS = 4
-"""Live tasks that kill their runner. Each kills up to seven runners, and these start within seconds, not at once."""
-
 END_TIMEOUT = 300.0
 """Seconds for all tasks to end after the last fault: each task that kills its runner does so until it is dead."""
 
@@ -91,8 +88,6 @@ class Storm:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             name, fault = self._draw.choice(self._faults())
-            if fault == self._submit_killer and not self._takes_killer():
-                continue
             fault()
             self.injected[name] += 1
             next_fault = time.monotonic() + self._draw.uniform(*PAUSE)
@@ -163,11 +158,6 @@ class Storm:
 
     def _kill_operator(self) -> None:
         self._fleet.kill(self._draw.choice(self._fleet.operators))
-
-    def _takes_killer(self) -> bool:
-        with suppress(StoreError):  # a frozen runner may have locked the file
-            return self._deployment.live_count("chaos.kill") < MAX_KILLERS
-        return False
 
     def _submit_killer(self) -> None:
         self._killers += 1

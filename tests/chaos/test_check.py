@@ -301,7 +301,7 @@ def test_recovery_has_no_bound_without_a_live_runner() -> None:
     assert check(HISTORY, slow) == []
 
 
-RECOVERY = Recovery(lease=1.5, scan=0.2, proof=Proof(group=0.3, alone=1.5), longest=0.5, slots=4, restart=1.0)
+RECOVERY = Recovery(lease=1.5, scan=0.2, proof=Proof(group=0.3, alone=1.5), longest=0.5, slots=4, restart=0.0)
 
 
 def with_bystander(runner_id: int = 7) -> Dump:
@@ -329,12 +329,22 @@ def test_restarts_are_measured_from_the_kill_for_bystanders_too() -> None:
 
 
 def test_a_late_start_after_the_last_fault_breaks_the_bound() -> None:
-    quick = RECOVERY._replace(lease=0.5)
+    quick = RECOVERY._replace(lease=0.0, longest=0.3)
     assert check(HISTORY, attempted(DUMP, 2, 2, runner_id=7), recovery=quick)[0].promise == 8
     disturbed = sorted([*HISTORY, Event("outage", 5.5, 1)], key=lambda event: event.at)
     assert check(disturbed, attempted(DUMP, 2, 2, runner_id=7), recovery=quick) == []
 
 
 def test_suspects_that_wait_before_a_task_widen_its_bound() -> None:
-    assert RECOVERY.bound({}) == pytest.approx(3.7)
-    assert RECOVERY.bound({1: 8}) == pytest.approx(3.7 + 8 * 0.5 + 2 * 0.5)
+    assert RECOVERY.bound({}) == pytest.approx(4.7)
+    assert RECOVERY.bound({1: 8}) == pytest.approx(4.7 + 8 * 0.5 + 2 * 0.5)
+
+
+@pytest.mark.parametrize(("submitted_at", "late"), [(0.0, False), (5.0, True)])
+def test_only_tasks_that_were_due_before_a_task_excuse_its_wait(submitted_at: float, late: bool) -> None:
+    submits = [replace(submit(50 + number, f"o{number}"), at=submitted_at) for number in range(5)]
+    starts = [start(6.0, 50 + number, 1, f"o{number}") for number in range(5)]
+    history = sorted([*HISTORY, *submits, *starts], key=lambda event: event.at)
+    quick = RECOVERY._replace(lease=0.0, longest=0.3)
+    violations = check(history, attempted(DUMP, 2, 2, runner_id=7), recovery=quick)
+    assert (8 in {violation.promise for violation in violations}) is late

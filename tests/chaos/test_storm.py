@@ -25,7 +25,7 @@ SECONDS = float(os.environ.get("CHAOS_SECONDS", "60"))
 RATE = float(os.environ.get("CHAOS_RATE", "500"))
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().getrandbits(32)))
 
-RECOVERY = Recovery(lease=1.5, scan=0.2, proof=Proof(group=0.3, alone=1.5), longest=0.5, slots=4, restart=15.0)
+RECOVERY = Recovery(lease=1.5, scan=0.2, proof=Proof(group=0.3, alone=1.5), longest=0.5, slots=4, restart=13.0)
 """The settings in deployment.QUICK. A runner starts slowly on a busy machine; plain functions have the fewest slots."""
 
 Report = Callable[[str, object], None]

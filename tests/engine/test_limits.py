@@ -178,6 +178,28 @@ async def test_suspects_keep_the_limit_per_runner(harness: Harness) -> None:
     assert meter.most["slow"] == 1
 
 
+async def test_a_suspect_starts_as_soon_as_the_limit_per_runner_has_room(harness: Harness) -> None:
+    started: list[str] = []
+    gates = {name: asyncio.Event() for name in ("other", "first", "second")}
+
+    @harness.handler("work", limit_per_runner=2)
+    async def work(name: str) -> None:
+        started.append(name)
+        await gates[name].wait()
+
+    ids = [await harness.submit("work", {"name": name}) for name in gates]
+    task = harness.database.tables.task
+    await harness.change(sa.update(task).where(task.c.id.in_(ids[1:])).values(rescues=2, max_attempts=9))
+    async with harness.running(poll_interval="1h", heartbeat_interval="1m", lease_timeout="5m"):
+        await until(lambda: len(started) == 2)
+        gates["other"].set()
+        await until(lambda: len(started) == 3)
+        for gate in gates.values():
+            gate.set()
+        await harness.ended(*ids)
+    assert sorted(started[:2]) == ["first", "other"]
+
+
 async def test_suspects_of_a_limited_handler_run_without_other_tasks(harness: Harness) -> None:
     meter = Meter()
 

@@ -124,6 +124,14 @@ class Dialect(Protocol):
         """Return a statement that makes the planner keep to an index walk; None if not needed."""
         ...
 
+    def pause_limit(self) -> sa.ColumnElement[Any]:
+        """Limit the time for which the program may pause in this transaction; add it to the statement that locks rows.
+
+        A runner that is frozen would hold its locks, and stop other runners, for as long as it is frozen. The database
+        ends its transaction instead. NULL where that is not possible.
+        """
+        ...
+
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Return a time in a form that can always be fetched, even for invalid values of foreign clients."""
         ...

@@ -33,6 +33,10 @@ KEEP_PLANS = "SELECT {} WHERE pg_backend_pid() = %s".format(
 A pooler announces a number of its own, because it passes each transaction to another process. Without a row the
 statement sets nothing."""
 
+PAUSE_SECONDS = 5.0
+"""Seconds after which the server ends a transaction of a runner that sends nothing. Between two statements a runner
+only computes for milliseconds."""
+
 
 class PostgreSQL:
     """PostgreSQL 13 and newer, over psycopg 3."""
@@ -152,6 +156,11 @@ class PostgreSQL:
         With outdated statistics a planner would collect all rows and sort them for each page.
         """
         return sa.select(*(sa.func.set_config(f"enable_{scan}", "off", True) for scan in ("bitmapscan", "seqscan")))
+
+    def pause_limit(self) -> sa.ColumnElement[Any]:
+        """A setting that ends with the transaction, so that poolers may share the session."""
+        limit = f"'{PAUSE_SECONDS * 1000:.0f}ms'"
+        return sa.literal_column(f"set_config('idle_in_transaction_session_timeout', {limit}, true)", sa.Text)
 
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Return NULL for values that Python cannot represent: infinity and years beyond its range."""

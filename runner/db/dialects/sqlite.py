@@ -114,6 +114,10 @@ class SQLite:
         """Not needed: SQLite uses the index with the right order."""
         return None
 
+    def pause_limit(self) -> sa.ColumnElement[Any]:
+        """Not possible: the lock belongs to the process, and ends with it."""
+        return sa.null()
+
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Times are text, and any text can be fetched."""
         return sa.type_coerce(moment, sa.Text)

@@ -166,8 +166,9 @@ async def _count_down(tx: Transaction, closed: Mapping[int, int]) -> None:
 async def _lock(tx: Transaction, ids: Collection[int]) -> dict[int, Dependent]:
     """Lock the blocked tasks among these in the order of their ids; skip those with other locks."""
     task = tx.tables.task
-    locked = sa.select(*(task.c[name] for name in Dependent._fields)).where(_blocked_tasks(tx, ids)).order_by(task.c.id)
-    return {row.id: Dependent(*row) for row in await tx.rows(locked.with_for_update(skip_locked=True))}
+    columns = [*(task.c[name] for name in Dependent._fields), tx.dialect.pause_limit()]
+    locked = sa.select(*columns).where(_blocked_tasks(tx, ids)).order_by(task.c.id)
+    return {row.id: Dependent(*row[:-1]) for row in await tx.rows(locked.with_for_update(skip_locked=True))}
 
 
 def _blocked_tasks(tx: Transaction, ids: Iterable[int]) -> sa.ColumnElement[bool]:

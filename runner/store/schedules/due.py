@@ -72,7 +72,8 @@ async def due_schedules(tx: Transaction, limit: int) -> list[dict[str, Any]]:
     if not ids:
         return []
     schedule = tx.tables.schedule
-    rows = sa.select(schedule).where(tx.dialect.one_of(schedule.c.id, sorted(set(ids)))).order_by(schedule.c.id)
+    chosen = tx.dialect.one_of(schedule.c.id, sorted(set(ids)))
+    rows = sa.select(schedule, tx.dialect.pause_limit().label("pause_limit")).where(chosen).order_by(schedule.c.id)
     return [dict(row) for row in (await tx.execute(rows.with_for_update(skip_locked=True))).mappings()]
 
 

@@ -1,0 +1,110 @@
+"""A runner that is frozen inside a transaction of the store holds up no other runner for long (PostgreSQL).
+
+On SQLite the lock belongs to the process: other writers wait until it continues or ends.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from runner.db.database import Database
+from runner.db.dialects import postgresql
+from runner.db.transaction import Transaction
+from runner.errors import DatabaseUnavailable
+from runner.model.outcome import Retry
+from runner.operations.limit import LimitEdit, set_limits
+from runner.operations.pause import PauseKind, PauseTarget
+from runner.operations.results import Actor
+from runner.store import limits
+from runner.store.claim_limited import LimitedLanes, claim_limited
+from runner.store.dependencies import FinishedParent, open_dependencies, resolve
+from runner.store.rescue import rescue
+from runner.store.schedules.tick import tick
+from runner.store.settle import Settlement, settle
+from tests.conftest import on_postgresql
+from tests.store.dependencies import put_after
+from tests.store.runners import GRACE, Runner
+from tests.store.table import expire, put
+from tests.store.test_schedules import add as add_schedule
+
+pytestmark = on_postgresql
+
+PAUSE = 0.2
+
+Verb = Callable[[Transaction], Awaitable[Any]]
+
+
+async def limited_claims(database: Database) -> tuple[Verb, Verb]:
+    await put(database, queue="mail")
+    edit = LimitEdit({"concurrency": "1"}, new=True)
+    await database.write(set_limits, PauseTarget(PauseKind("queue"), "mail"), edit, Actor("ana", "desk"))
+    frozen, healthy = [await Runner.enter(database) for _ in range(2)]
+    await healthy.survey()
+    lanes = LimitedLanes(list(healthy.lanes.limited.due), healthy.start)
+
+    async def claim(runner: Runner, tx: Transaction) -> Any:
+        return (await claim_limited(tx, runner.who, lanes, runner.terms, 1)).claimed
+
+    return lambda tx: claim(frozen, tx), lambda tx: claim(healthy, tx)
+
+
+async def rescues(database: Database) -> tuple[Verb, Verb]:
+    await put(database)
+    lost, frozen, healthy = [await Runner.enter(database) for _ in range(3)]
+    assert await lost.claim()
+    await expire(database, lost.id)
+    return lambda tx: rescue(tx, frozen.rescuer, GRACE), lambda tx: rescue(tx, healthy.rescuer, GRACE)
+
+
+async def settles(database: Database) -> tuple[Verb, Verb]:
+    await put(database)
+    frozen, healthy = [await Runner.enter(database) for _ in range(2)]
+    (task,) = await frozen.claim()
+    await expire(database, frozen.id)
+    item = Settlement(task.id, task.fence, Retry("1h", "no"))
+    return lambda tx: settle(tx, frozen.id, [item]), lambda tx: rescue(tx, healthy.rescuer, GRACE)
+
+
+async def ticks(database: Database) -> tuple[Verb, Verb]:
+    await add_schedule(database)
+    return tick, tick
+
+
+async def resolves(database: Database) -> tuple[Verb, Verb]:
+    runner = await Runner.enter(database)
+    parent = await put(database)
+    await put_after(database, parent)
+    (task,) = await runner.claim()
+    await runner.end(task)
+    dependencies = await database.read(open_dependencies, [FinishedParent(parent, "work", None)])
+
+    async def unblocked(tx: Transaction) -> Any:
+        return (await resolve(tx, dependencies)).unblocked
+
+    return unblocked, unblocked
+
+
+@pytest.mark.parametrize("prepare", [limited_claims, rescues, settles, ticks, resolves])
+async def test_the_server_ends_the_transaction_of_a_frozen_runner(
+    database: Database,
+    rival: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    prepare: Callable[[Database], Awaitable[tuple[Verb, Verb]]],
+) -> None:
+    frozen, healthy = await prepare(rival)
+
+    async def freeze() -> None:
+        async with database.writing() as tx, asyncio.timeout(30):
+            with monkeypatch.context() as patch:
+                patch.setattr(postgresql, "PAUSE_SECONDS", PAUSE)
+                limits._holding.cache_clear()
+                assert await frozen(tx)
+            limits._holding.cache_clear()
+            while not await rival.write(healthy):
+                await asyncio.sleep(0.02)
+
+    with pytest.raises(DatabaseUnavailable, match="idle-in-transaction"):
+        await freeze()
+    assert await put(database), "it goes on with another connection"
