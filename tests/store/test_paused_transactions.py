@@ -105,6 +105,6 @@ async def test_the_server_ends_the_transaction_of_a_frozen_runner(
             while not await rival.write(healthy):
                 await asyncio.sleep(0.02)
 
-    with pytest.raises(DatabaseUnavailable, match="idle-in-transaction"):
+    with pytest.raises(DatabaseUnavailable):
         await freeze()
     assert await put(database), "it goes on with another connection"

@@ -1,11 +1,13 @@
-SELECT EXISTS (
-    SELECT *
-    FROM task_runner AS rescuer
-    WHERE
-        rescuer.id = :rescuer::BIGINT
-        AND rescuer.lease_until >= statement_timestamp()
-        AND rescuer.started_at <= (statement_timestamp() + (CAST(:registered_for AS FLOAT)) * interval '1 second')
-) AS anon_1;
+SELECT
+    EXISTS (
+        SELECT *
+        FROM task_runner AS rescuer
+        WHERE
+            rescuer.id = :rescuer::BIGINT
+            AND rescuer.lease_until >= statement_timestamp()
+            AND rescuer.started_at <= (statement_timestamp() + (CAST(:registered_for AS FLOAT)) * interval '1 second')
+    ) AS anon_1,
+    set_config('idle_in_transaction_session_timeout', '5000ms', true);
 DELETE FROM task_runner
 WHERE task_runner.lease_until < statement_timestamp();
 SELECT

@@ -1,4 +1,11 @@
-SELECT task.id, task.fence, task.queue, task.handler, task.key, task.attempt
+SELECT
+    task.id,
+    task.fence,
+    task.queue,
+    task.handler,
+    task.key,
+    task.attempt,
+    set_config('idle_in_transaction_session_timeout', '5000ms', true)
 FROM task
 WHERE task.id = ANY (:param_1::BIGINT[]) AND task.state = 'blocked'
 ORDER BY task.id

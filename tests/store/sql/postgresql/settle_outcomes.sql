@@ -20,7 +20,8 @@ SELECT
         coalesce(floor(date_part('epoch', task.submitted_at) / 60), -1) BETWEEN 0 AND floor(date_part('epoch', statement_timestamp()) / 60) + 60
     ) THEN to_timestamp(
         coalesce(floor(date_part('epoch', task.submitted_at) / 60), -1) * 60
-    ) ELSE date_trunc('minute', statement_timestamp()) END AS submitted_minute
+    ) ELSE date_trunc('minute', statement_timestamp()) END AS submitted_minute,
+    set_config('idle_in_transaction_session_timeout', '5000ms', true)
 FROM task
 WHERE task.id IN (:id_1_1::BIGINT, :id_1_2::BIGINT, :id_1_3::BIGINT) AND task.runner_id = :runner_id_1::BIGINT
 ORDER BY task.id

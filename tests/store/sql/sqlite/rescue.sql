@@ -1,15 +1,17 @@
-SELECT EXISTS (
-    SELECT *
-    FROM task_runner AS rescuer
-    WHERE
-        rescuer.id = :rescuer
-        AND rescuer.lease_until >= strftime('%Y-%m-%d %H:%M:%f', 'now')
-        AND rescuer.started_at <= strftime(
-            '%Y-%m-%d %H:%M:%f',
-            strftime('%Y-%m-%d %H:%M:%f', 'now'),
-            round(CAST(:registered_for AS FLOAT), 3) || ' seconds'
-        )
-) AS anon_1;
+SELECT
+    EXISTS (
+        SELECT *
+        FROM task_runner AS rescuer
+        WHERE
+            rescuer.id = :rescuer
+            AND rescuer.lease_until >= strftime('%Y-%m-%d %H:%M:%f', 'now')
+            AND rescuer.started_at <= strftime(
+                '%Y-%m-%d %H:%M:%f',
+                strftime('%Y-%m-%d %H:%M:%f', 'now'),
+                round(CAST(:registered_for AS FLOAT), 3) || ' seconds'
+            )
+    ) AS anon_1,
+    NULL AS anon_2;
 DELETE FROM task_runner
 WHERE task_runner.lease_until < strftime('%Y-%m-%d %H:%M:%f', 'now');
 SELECT

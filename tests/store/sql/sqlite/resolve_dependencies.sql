@@ -1,9 +1,9 @@
-SELECT task.id, task.fence, task.queue, task.handler, task."key", task.attempt
+SELECT task.id, task.fence, task.queue, task.handler, task."key", task.attempt, NULL AS anon_1
 FROM task
 WHERE
     task.id IN (
-        SELECT anon_1.value
-        FROM json_each(:param_1) AS anon_1
+        SELECT anon_2.value
+        FROM json_each(:param_1) AS anon_2
     )
     AND task.state = 'blocked'
 ORDER BY task.id;

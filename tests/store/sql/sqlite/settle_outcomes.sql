@@ -22,7 +22,8 @@ SELECT
         '%Y-%m-%d %H:%M:%f',
         coalesce((cast(strftime('%s', task.submitted_at) as integer) / 60), -1) * 60,
         'unixepoch'
-    ) ELSE strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')) END AS submitted_minute
+    ) ELSE strftime('%Y-%m-%d %H:%M:00.000', strftime('%Y-%m-%d %H:%M:%f', 'now')) END AS submitted_minute,
+    NULL AS anon_1
 FROM task
 WHERE task.id IN (:id_1_1, :id_1_2, :id_1_3) AND task.runner_id = :runner_id_1
 ORDER BY task.id;
