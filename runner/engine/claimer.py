@@ -223,9 +223,6 @@ class Claimer:
 
     def task_ended(self, task: Claimed) -> None:
         """Try the lanes again that wait for the end of such a task; `rescan` follows."""
-        # The limit per runner may have held back more suspects; other tasks of the handler keep their lane in `places`.
-        if self._suspects and self._room_of(task.handler) is not None:
-            self.expect_release()
         if self.lanes.limited.ended(task.queue, task.handler):
             self.work_left = True
             self._scan_pending |= not self._scan_done.is_set()
