@@ -368,6 +368,7 @@ async def test_old_ticks_are_pruned_except_the_last_of_each_schedule(database: D
 
 async def test_ten_thousand_schedules_cost_an_idle_runner_no_more_than_none(database: Database) -> None:
     looking = watch(database)
+    await database.read_single(next_tick)  # opens the connection
     async with looking.seeing() as alone:
         await database.read_single(next_tick)
     later = {"handler": "work", "rule": "every 1h", "next_at": datetime.now(UTC) + HOUR}
