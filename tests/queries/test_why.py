@@ -153,6 +153,47 @@ async def test_tasks_ahead_are_counted_in_claim_order(database: Database) -> Non
     assert cause.text == "5 tasks are ahead of it; none of their kind has ended in the last 10 minutes."
 
 
+@pytest.mark.parametrize(
+    ("finished", "order", "share"),
+    [
+        (((9, -5),), "strict", 1.0),
+        (((9, -5),), "aged", 0.0),
+        (((9, -5), (1, -5)), "strict", 0.5),
+        (((9, -3_600), (1, -5)), "strict", 0.0),
+    ],
+    ids=["overtaken for ever", "aged", "half the rate", "an old backlog"],
+)
+async def test_tasks_of_a_higher_priority_that_become_due_leave_less_of_the_rate(
+    database: Database, runner: Runner, finished: tuple[tuple[int, float], ...], order: str, share: float
+) -> None:
+    minute = Minute(await database.read(clock), "default", "work")
+    minute.counts |= {"succeeded": 60}
+    await database.write(write_statistics, runner.id, [minute], {})
+    await change(database, sa.update(database.tables.runner).values(claim_order=order, capacity=0))
+    for number, (priority, due) in enumerate(finished):
+        for id in range(10):
+            await add_past(database, 1_000 + 10 * number + id, handler="work", priority=priority, run_at=ahead(due))
+    id = await add_live(database, "work", run_at=ahead(-700))
+    for _ in range(4):
+        await add_live(database, "work", priority=9, run_at=ahead(-900))
+    facts = await database.read(read_facts, id)
+    assert facts.arrivals == pytest.approx(share * facts.pace)
+    text = (await told(database, id)).causes[-1].text
+    if share == 1.0:
+        assert re.search(r"4 tasks are ahead of it: not at this rate: in the last 10 minutes, (\d+) .* and \1 of", text)
+    else:
+        assert re.search(r": about \d+s at the rate of the last 10 minutes", text)
+
+
+async def test_waiting_tasks_that_became_due_lately_leave_less_of_the_rate(database: Database, runner: Runner) -> None:
+    minute = Minute(await database.read(clock), "default", "work")
+    minute.counts |= {"succeeded": 60}
+    await database.write(write_statistics, runner.id, [minute], {})
+    id = await add_live(database, "work", run_at=ahead(-700))
+    await put_many(database, 30, priority=9)
+    assert (await database.read(read_facts, id)).arrivals == pytest.approx(30 / 600)
+
+
 async def test_a_claim_takes_exactly_the_tasks_reported_as_ahead(database: Database, runner: Runner) -> None:
     for number in range(30):
         await add_live(database, "work", priority=1 + number % 3, run_at=ahead(-(number * 7 % 10)))

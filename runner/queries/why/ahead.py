@@ -7,9 +7,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.dialects import by_column
-from runner.db.schema import Tables
+from runner.db.schema import Tables, is_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, seconds_until
+from runner.model.task import State
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import CLAIM_POLICY, STRICT, ClaimOrder
 from runner.policy.lanes import Lane
@@ -74,6 +75,45 @@ async def suspects_ahead(tx: Transaction, id: int, cap: int) -> Count:
     earlier = CLAIM_POLICY.isolation.before(row.c, sa.tuple_(*position))
     count = sa.select(sa.func.count()).select_from(suspects.where(earlier).limit(cap + 1).subquery())
     return capped(int(await tx.scalar(count)), cap)
+
+
+SAMPLE = 1_000
+"""Finished tasks to read for the share of tasks that overtook others."""
+
+FAR = 1e9
+"""Seconds after which a task becomes due that overtakes for ever."""
+
+
+async def arrivals(tx: Transaction, lanes: Sequence[Lane], priority: int, order: ClaimOrder, rate: float) -> float:
+    """Estimate the tasks per second that become due and are claimed before the waiting ones of a priority.
+
+    The share of such tasks comes from the last finished ones. An order in which later tasks stop overtaking has none.
+
+    Args:
+        tx: an open transaction; two statements are executed, each along an index.
+        lanes: the lanes that the same slots serve.
+        priority: the priority of a waiting task.
+        order: the order in which the runners claim.
+        rate: attempts per second that end in these lanes, see `pace`.
+    """
+    above = [lane for lane in lanes if order.level(lane.priority, priority) > 0]
+    if not above or order.lane_key(above[0].priority, FAR) > order.lane_key(priority, 0.0):
+        return 0.0
+    past, start = tx.tables.history.c, db_later(db_now(), -WINDOW)
+    newest = sa.select(past.queue, past.handler, past.priority, (past.run_at >= start).label("recent"))
+    newest = newest.where(past.finished_at >= start).order_by(past.finished_at.desc(), past.id.desc()).limit(SAMPLE)
+    sample = newest.subquery()
+    groups = sa.select(sample, sa.func.count()).group_by(*sample.c)
+    places = {(lane.queue, lane.handler) for lane in lanes}
+    served = overtaking = 0
+    for queue, handler, other, recent, number in await tx.rows(groups):
+        if (queue, handler) in places:
+            served += number
+            overtaking += number if recent and order.level(other, priority) > 0 else 0
+    row = tx.tables.task.alias("before")
+    waits = is_state(row.c.state, State.WAITING) & row.c.run_at.between(start, db_now())
+    waiting = await _walked(tx, row, above, waits, SAMPLE)
+    return rate * overtaking / served + waiting / WINDOW if served else waiting / WINDOW
 
 
 async def pace(tx: Transaction, lanes: Iterable[Lane]) -> float:

@@ -87,10 +87,26 @@ def _behind(facts: Facts) -> Iterator[Cause]:
         return
     outlook = "; none of their kind has ended in the last 10 minutes"
     if facts.pace:
-        about = "more than" if facts.ahead.more else "about"
-        outlook = f": {about} {age(facts.ahead.number / facts.pace)} at the rate of the last 10 minutes"
+        outlook = f": {_outlook(facts)}"
     note = f" ({facts.order.note})" if facts.order.note else ""
     yield Cause("behind", f"{_count(facts)} ahead of it{note}{outlook}.", f"runner edit {facts.task.id} --priority 9")
+
+
+NEGLIGIBLE = 0.02
+"""The share of the rate below which nothing of it is left for a task: the rates are estimates."""
+
+
+def _outlook(facts: Facts) -> str:
+    """The time until a task starts, at the rate that later tasks of a higher priority leave to it."""
+    rest = facts.pace - facts.arrivals
+    if rest <= NEGLIGIBLE * facts.pace:
+        ended, arrived = (f"{60 * rate:,.0f}" for rate in (facts.pace, facts.arrivals))
+        return (
+            f"not at this rate: in the last 10 minutes, {ended} tasks a minute ended, and {arrived} of a higher "
+            "priority became due"
+        )
+    about = "more than" if facts.ahead.more else "about"
+    return f"{about} {age(facts.ahead.number / rest)} at the rate of the last 10 minutes"
 
 
 def _count(facts: Facts) -> str:

@@ -27,7 +27,7 @@ from runner.queries.rows import as_text, moment, readable
 from runner.queries.runners import RunnerRow, SlotKind, runner_of, runners
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row, task_rows
-from runner.queries.why.ahead import ahead, pace, suspects_ahead
+from runner.queries.why.ahead import ahead, arrivals, pace, suspects_ahead
 from runner.store.lanes import MANY, survey
 
 CAP = 10_000
@@ -97,6 +97,7 @@ class Facts:
         ahead: the due tasks that are claimed before it, assuming that nothing else blocks it.
         raised: the same for each higher priority, up to the first with no task ahead.
         pace: attempts that ended per second recently, of all tasks in these slots.
+        arrivals: tasks per second that become due in these slots and are claimed before it.
         parents: its open dependencies.
         runner: the runner that executes it; None if none does, or if it is no longer registered.
         terminated: the audit entry of its termination; None if there is none.
@@ -117,6 +118,7 @@ class Facts:
     ahead: Count = NONE
     raised: Mapping[int, Count] = field(default_factory=dict)
     pace: float = 0.0
+    arrivals: float = 0.0
     parents: tuple[Parent, ...] = ()
     runner: RunnerRow | None = None
     terminated: AuditRecord | None = None
@@ -205,7 +207,9 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
     tasks_ahead = await ahead(tx, task.id, run_at, task.priority, lanes, cap, facts.order)
     tasks_ahead = tasks_ahead._replace(more=tasks_ahead.more or not complete)
     raised = await _raised(tx, facts, run_at, lanes) if tasks_ahead.number else {}
-    return replace(facts, ahead=tasks_ahead, raised=raised, pace=await pace(tx, lanes))
+    rate = await pace(tx, lanes)
+    new = await arrivals(tx, lanes, task.priority, facts.order, rate) if tasks_ahead.number and rate else 0.0
+    return replace(facts, ahead=tasks_ahead, raised=raised, pace=rate, arrivals=new)
 
 
 async def _predecessor(tx: Transaction, id: int) -> TaskRow | None:
