@@ -182,7 +182,7 @@ async def test_tasks_of_a_higher_priority_that_become_due_leave_less_of_the_rate
     if share == 1.0:
         assert re.search(r"4 tasks are ahead of it: not at this rate: in the last 10 minutes, (\d+) .* and \1 of", text)
     else:
-        assert re.search(r": about \d+s at the rate of the last 10 minutes", text)
+        assert re.search(r": about [\d.]+s at the rate of the last 10 minutes", text)
 
 
 async def test_waiting_tasks_that_became_due_lately_leave_less_of_the_rate(database: Database, runner: Runner) -> None:
