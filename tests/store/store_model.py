@@ -130,7 +130,11 @@ class Model:
         known = self.keys.get(key) if key is not None else None
         if known is None:
             return None
-        ended = known.scope is Scope.UNTIL_FINISHED and self.tasks[known.id].state.final
+        state = self.tasks[known.id].state
+        started = state not in (State.WAITING, State.BLOCKED)
+        ended = (known.scope is Scope.UNTIL_FINISHED and state.final) or (
+            known.scope is Scope.UNTIL_STARTED and started
+        )
         return None if known.over or ended else known.id
 
     def requeue(self, id: int) -> bool:
