@@ -227,10 +227,13 @@ def test_a_production_profile_is_read_only_by_default(config: WriteConfig) -> No
 # Rejected values
 
 
+def test_buckets_and_a_slice_are_refused_together() -> None:
+    assert "a runner has buckets or a slice; choose one" in refusal(buckets="0-9", slice="live")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("poll_mode", "fixed", "it must be 'fixed-rate' or 'fixed-delay'"),
         ("poll_interval", "soon", "expected a duration such as"),
         ("poll_interval", "-1s", "expected a duration such as"),
         ("claim_batch_size", "0", "it must be greater than or equal to 1"),

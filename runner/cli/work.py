@@ -30,8 +30,13 @@ class RunnerOptions:
     """Settings of a runner. An omitted option takes its value from the environment, the profile or the defaults."""
 
     queues: Annotated[tuple[str, ...], _described("queues", "--queue")] = ()
-    poll_mode: Annotated[Literal["fixed-rate", "fixed-delay"] | None, _described("poll_mode")] = None
+    only: Annotated[tuple[str, ...], _described("only")] = ()
+    without: Annotated[tuple[str, ...], _described("without", "--except")] = ()
+    buckets: Annotated[str | None, _described("buckets")] = None
+    slice: Annotated[str | None, _described("slice")] = None
+    poll_mode: Annotated[str | None, _described("poll_mode")] = None
     poll_interval: Annotated[str | None, _described("poll_interval")] = None
+    scans: Annotated[tuple[str, ...], _described("scans", "--scan")] = ()
     initial_delay: Annotated[str | None, _described("initial_delay")] = None
     claim_batch_size: Annotated[int | None, _described("claim_batch_size")] = None
     concurrency: Annotated[int | None, _described("concurrency")] = None
@@ -46,8 +51,8 @@ class RunnerOptions:
 
     def overrides(self) -> dict[str, Any]:
         """The options by setting name."""
-        names = ",".join(self.queues)
-        return asdict(self) | {"queues": names or None}
+        values = asdict(self).items()
+        return {name: (",".join(value) or None) if isinstance(value, tuple) else value for name, value in values}
 
 
 NO_OPTIONS = RunnerOptions()

@@ -12,20 +12,21 @@ from math import inf
 from runner.db.database import Database
 from runner.db.types import EARLIEST
 from runner.engine.limited_claims import LimitedClaims, Turn
+from runner.engine.scan_scope import ScanScope
 from runner.engine.slots import InFlight, Slots, width_of
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed
 from runner.policy.claim_order import ClaimOrder
 from runner.policy.fairness import WeightedOrder
-from runner.policy.lanes import Head, Lane, LanePosition, Lanes, runner_queue, serves
+from runner.policy.lanes import Head, Lane, LanePosition, Lanes
 from runner.policy.polling import BackOff, Pace
 from runner.policy.retry import parse_plan
 from runner.policy.shares import QueueShares
 from runner.policy.suspicion import Ask, Proof, Suspect, first, more
 from runner.settings import Settings
 from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect
-from runner.store.lanes import DENSE, MANY, SurveyScope, survey
+from runner.store.lanes import DENSE, MANY, survey
 from runner.text.sanitize import one_line
 
 log = logging.getLogger("runner.claim")
@@ -43,12 +44,11 @@ class Claimer:
         database: the database to claim from.
         handlers: handlers that this runner executes, by name.
         defaults: max_attempts and timeout for tasks without their own, by handler name.
-        queues: queues to claim from; empty for all.
+        scope: what scans may take.
         in_flight: claimed tasks of this runner, and its slots.
         batch: maximum number of tasks per claim.
         order: order in which this runner claims.
         proof: time that a suspect runs before the next one may start.
-        may_claim: returns True while this runner may claim.
         may_claim_suspects: returns True unless this runner must rescue the tasks of lost runners first.
         on_start: called with the slots for which tasks were claimed.
         on_duplicate: called with a task that was claimed while an earlier claim of it is still in flight.
@@ -59,13 +59,12 @@ class Claimer:
         database: Database,
         handlers: Mapping[str, Handler],
         defaults: Mapping[str, HandlerDefaults],
-        queues: frozenset[str],
+        scope: ScanScope,
         in_flight: InFlight,
         batch: int,
         order: ClaimOrder,
         proof: Proof,
         *,
-        may_claim: Callable[[], bool],
         may_claim_suspects: Callable[[], bool],
         on_start: Callable[[Slots], None],
         on_duplicate: Callable[[Claimed], None],
@@ -73,15 +72,14 @@ class Claimer:
         self._database = database
         self._handlers = handlers
         self._defaults = defaults
-        self._queues = queues
+        self.scope = scope
         self._in_flight = in_flight
         self._batch = batch
         self._proof = proof
-        self._may_claim = may_claim
         self._may_claim_suspects = may_claim_suspects
         self._on_start = on_start
         self._on_duplicate = on_duplicate
-        self.lanes = Lanes(self._accepts, LanePosition(database.dialect.instant(EARLIEST), 0), order)
+        self.lanes = Lanes(scope.accepts, LanePosition(database.dialect.instant(EARLIEST), 0), order)
         self._limited = LimitedClaims(database, self.lanes, defaults, self._slots, self._room_of)
         self._shares = QueueShares(order.weight) if isinstance(order, WeightedOrder) else None
         self._pace = Pace()
@@ -112,10 +110,13 @@ class Claimer:
         """True after the first scan."""
         self.open = False
         """False before the runner is registered and while it drains."""
+        self.closed = False
+        """True from the begin of the drain."""
         self.claimant = Claimant(0, "")
 
     def register(self, runner_id: int, host: str, payload_limit: int) -> None:
         """Claim as this runner from now on."""
+        self.scope.runner_id = runner_id
         self.claimant = Claimant(runner_id, host, payload_limit, self.lanes.order)
 
     async def scan(self, submitted: bool = False) -> None:
@@ -145,6 +146,8 @@ class Claimer:
             log.warning("%s: retrying in %.1f s: %s", problem, wait, error)
         finally:
             self.work_left |= self._scan_pending
+            if not self.work_left and self.scope.is_open:
+                self.scope.end()
             self._scan_done.set()
             self._limited.schedule(self._scan_again, self._context)
 
@@ -176,7 +179,7 @@ class Claimer:
         Args:
             limit: maximum wait in seconds.
         """
-        self.open = False
+        self.open, self.closed = False, True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._scan_done.wait()
@@ -201,6 +204,7 @@ class Claimer:
             self.lanes.recall()
         now = time.monotonic()
         surveyed = not self.lanes.has_ready(now) or (self._pace.is_due(now) and not self._submitted)
+        surveyed |= self.scope.is_new
         if surveyed:
             await self._survey()
         self._submitted = False
@@ -228,14 +232,12 @@ class Claimer:
             self._scan_pending |= not self._scan_done.is_set()
 
     def _allowed(self) -> bool:
-        return self.open and self._may_claim() and time.monotonic() >= self._retry_at
+        return self.open and self.scope.is_open and time.monotonic() >= self._retry_at
 
     async def _survey(self) -> None:
         started, dense = time.monotonic(), DENSE if self._many else 0
         self._skipped, self._skip = self._skip, 0
-        queues = sorted({*self._queues, self._own_queue}) if self._queues else ()
-        scope = SurveyScope(list(self._handlers), queues, MANY, self._skipped, dense)
-        heads = await self._database.read_single(survey, scope)
+        heads = await self._database.read_single(survey, self.scope.survey(MANY, self._skipped, dense))
         self._many = len(heads) == MANY
         self.lanes.survey(heads)
         self._report_refused(heads)
@@ -260,16 +262,17 @@ class Claimer:
         return sum(claimed) if claimed else None
 
     async def _claim_turn(self, slots: Slots, turn: Turn) -> int | None:
-        limit = min(slots.room(), self._batch, turn.most)
+        limit = min(slots.room(), self._batch, turn.most, self.scope.room)
         if limit <= 0:
             return None
         starts = limit <= slots.free_count
         with self._claim_pending():
+            who = self.claimant._replace(selection=self.scope.selection)
             if turn.limited:
-                claimed = await self._limited.claim(self.claimant, turn.lanes, limit, starts)
+                claimed = await self._limited.claim(who, turn.lanes, limit, starts)
             else:
                 lanes = {lane: self.lanes.places[lane] for lane in turn.lanes}
-                claimed = await self._database.write_single(claim, self.claimant, lanes, self._defaults, limit, starts)
+                claimed = await self._database.write_single(claim, who, lanes, self._defaults, limit, starts)
                 self.lanes.advance(lanes, claimed, limit)
             self._take(claimed, slots, prefetched=not starts)
         if self._shares is not None:
@@ -285,12 +288,13 @@ class Claimer:
 
     async def _claim_group(self, ask: Ask) -> list[Claimed]:
         lanes = self.lanes.first(self.lanes.known, self._limited.may_start)
-        ask = ask._replace(limit=self._limited.within_rooms(lanes, ask.limit))
+        ask = ask._replace(limit=self._limited.within_rooms(lanes, min(ask.limit, self.scope.room)))
+        who = self.claimant._replace(selection=self.scope.selection)
         if not lanes or ask.limit <= 0 or not self._allowed():
             return []
         with self._claim_pending():
-            claimed = await self._database.write_single(claim_suspect, self.claimant, lanes, self._defaults, ask)
-            claimed = claimed or await self._limited.claim_suspect(self.claimant, ask.width)
+            claimed = await self._database.write_single(claim_suspect, who, lanes, self._defaults, ask)
+            claimed = claimed or await self._limited.claim_suspect(who, ask.width)
             for task in claimed:
                 self._take([task], self._slots(Lane(task.queue, task.handler, task.priority)))
         return claimed
@@ -313,6 +317,7 @@ class Claimer:
             self._claim_done.set()
 
     def _take(self, claimed: list[Claimed], slots: Slots, prefetched: bool = False) -> None:
+        self.scope.record(len(claimed))
         for task in claimed:
             if self._in_flight.add(task, self._handlers[task.handler], prefetched) is None:
                 log.warning("task %d was claimed again while in flight: its lease must have expired", task.id)
@@ -326,14 +331,6 @@ class Claimer:
     def _room_of(self, handler: str) -> int | None:
         most = self._handlers[handler].defaults.limit_per_runner
         return None if most is None else max(0, most - self._in_flight.capped[handler])
-
-    def _accepts(self, lane: Lane) -> bool:
-        return lane.handler in self._handlers and serves(lane.queue, self._queues, self._own_queue)
-
-    @property
-    def _own_queue(self) -> str:
-        """The queue of this runner alone, which holds its part of broadcasts."""
-        return runner_queue(self.claimant.runner_id)
 
 
 def handler_defaults(handler: Handler, settings: Settings) -> HandlerDefaults:

@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 import sqlalchemy as sa
@@ -15,6 +15,9 @@ from runner.db.transaction import BlockingTransaction
 from runner.engine.slots import InFlight
 from runner.errors import StoreError
 from runner.handlers.registry import Handler
+from runner.policy.fairness import parse_order
+from runner.policy.poll_mode import describe_polling, parse_poll_mode
+from runner.policy.selection import described_selection
 from runner.settings import Settings
 from runner.store.heartbeat import HeartbeatReply, Identity, Renewal, acknowledge, heartbeat, leave, register, renew
 from runner.store.rescue import Rescuer
@@ -178,15 +181,28 @@ class BlockingRenewal:
         return self._engine
 
 
-def identity(handlers: Mapping[str, Handler], queues: Iterable[str], in_flight: InFlight) -> Identity:
-    """Return the identity of a runner in this process."""
+def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InFlight) -> Identity:
+    """Return the identity of a runner in this process.
+
+    Raises:
+        InvalidSettings: a policy or a selection in the settings is not valid.
+    """
     in_processes = sorted(name for name, handler in handlers.items() if handler.in_process)
     threaded = [name for name, handler in handlers.items() if not handler.is_async and not handler.in_process]
-    names, queue_names, threads = sorted(handlers), sorted(queues), in_flight.in_threads.size
+    names, queue_names, threads = sorted(handlers), sorted(settings.queues), in_flight.in_threads.size
+    slices, buckets = described_selection(settings.slice, settings.buckets)
     limits = {name: handler.defaults.limits for name, handler in handlers.items() if handler.defaults.limits}
     made = Identity(socket.gethostname(), os.getpid(), release(), names, in_flight.capacity, queue_names, threads)
-    processes = in_flight.in_processes.size
-    return made._replace(threaded=sorted(threaded), processes=processes, in_processes=in_processes, limits=limits)
+    return made._replace(
+        threaded=sorted(threaded),
+        processes=in_flight.in_processes.size,
+        in_processes=in_processes,
+        limits=limits,
+        claim_order=str(parse_order(settings.claim_order)),
+        polling=describe_polling(parse_poll_mode(settings.poll_mode), settings.poll_interval, settings.scans),
+        slice=slices,
+        buckets=buckets,
+    )
 
 
 def release() -> str:

@@ -23,7 +23,10 @@ from runner.engine.notifier import notifications
 from runner.engine.readiness import Readiness
 from runner.engine.reconcile import Reconciler
 from runner.engine.rescue_loop import RescueLoop
+from runner.engine.scan_loop import ScanLoop
+from runner.engine.scan_scope import ScanScope
 from runner.engine.schedules import LOOK_EVERY, Scheduler
+from runner.engine.slices import Slices
 from runner.engine.slots import process_slots
 from runner.engine.ticks import Tick, Ticks
 from runner.engine.watchdog import Watchdog
@@ -31,11 +34,14 @@ from runner.engine.worker import Worker
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
 from runner.policy.fairness import parse_order
+from runner.policy.poll_mode import parse_poll_mode, parse_scans
 from runner.policy.polling import BackOff
+from runner.policy.selection import parse_slice, select_handlers
 from runner.policy.suspicion import Proof
 from runner.settings import Settings
 from runner.store.heartbeat import HeartbeatReply
 from runner.store.lanes import pending
+from runner.store.slices import count_live_runners
 from runner.text.formatting import outcome_counts
 from runner.text.sanitize import count_noun
 
@@ -63,7 +69,7 @@ class Engine:
 
     Args:
         settings: the settings of the runner.
-        handlers: the handlers, by name.
+        handlers: the handlers, by name; it takes those that the settings select.
         replacements: objects to use instead of opening the resource with their name.
 
     Raises:
@@ -74,9 +80,11 @@ class Engine:
         self, settings: Settings, handlers: Mapping[str, Handler], replacements: Mapping[str, Any] | None = None
     ) -> None:
         self.settings = settings
-        self.handlers = handlers
+        self.handlers = handlers = select_handlers(handlers, settings.only, settings.without)
+        self._mode = parse_poll_mode(settings.poll_mode)
+        self._own_scans = parse_scans(settings.scans, list(handlers))
         self.database = Database.of(settings)
-        self.readiness = Readiness(handlers, self._on_ready, replacements)
+        self.readiness = Readiness(handlers, lambda: self.scans.on_ready(), replacements)  # noqa: PLW0108 - created below
         self.worker = Worker(
             settings,
             self.database,
@@ -92,9 +100,7 @@ class Engine:
         )
         in_flight = self.worker.in_flight
         self.scheduler = Scheduler(self.database, handlers, settings, self._on_submit)
-        own_identity = identity(handlers, settings.queues, in_flight)
-        order = parse_order(settings.claim_order)
-        own_identity = own_identity._replace(schedules=self.scheduler.fingerprints, claim_order=str(order))
+        own_identity = identity(handlers, settings, in_flight)._replace(schedules=self.scheduler.fingerprints)
         lease, beat = settings.lease_timeout.total_seconds(), settings.heartbeat_interval.total_seconds()
         self.lease = Lease(self.database, lease, own_identity, beat)
         self.rescue_loop = RescueLoop(
@@ -108,6 +114,8 @@ class Engine:
         )
         self.watchdog = Watchdog(settings, self.database, self.lease, in_flight.tasks.values)
         self.claimer = self._make_claimer()
+        self.scans = ScanLoop(settings, self.claimer, self._mode)
+        self.slices = self._make_slices()
         self.worker.on_settled = self.claimer.task_ended
         self.reconciler = Reconciler(self.database, in_flight, self.claimer, self._scan_soon)
         self._stop = asyncio.Event()
@@ -125,7 +133,6 @@ class Engine:
             self._expiry,
             self.stop,
         )
-        self._timer: asyncio.TimerHandle | None = None
 
     def _make_claimer(self) -> Claimer:
         settings, handlers = self.settings, self.handlers
@@ -134,16 +141,24 @@ class Engine:
             self.database,
             self.readiness.claimable,
             {name: handler_defaults(handler, settings) for name, handler in handlers.items()},
-            frozenset(settings.queues),
+            ScanScope(settings, self.readiness.claimable, self._mode, self._own_scans, self._may_claim),
             self.worker.in_flight,
             settings.claim_batch_size,
             parse_order(settings.claim_order),
             Proof(group=beat, alone=lease),
             may_claim_suspects=lambda: self.rescue_loop.done,
-            may_claim=lambda: self.lease.is_valid and not self.worker.buffer.stalled and not self.worker.buffer.full,
             on_start=self.worker.start,
             on_duplicate=lambda task: self.worker.snooze_duplicate(task, handlers[task.handler]),
         )
+
+    def _may_claim(self) -> bool:
+        has_slice = self.slices is None or self.slices.is_valid
+        return self.lease.is_valid and has_slice and not self.worker.buffer.stalled and not self.worker.buffer.full
+
+    def _make_slices(self) -> Slices | None:
+        text, seconds, claimer = self.settings.slice, self.settings.lease_timeout.total_seconds(), self.claimer
+        changes = (claimer.scope.set_buckets, claimer.claim_done, self._scan_soon)
+        return Slices(self.database, self.lease, seconds, parse_slice(text), *changes) if text else None
 
     async def run(self, *, until_idle: bool = False) -> bool:
         """Claim and execute tasks until `stop`.
@@ -218,10 +233,7 @@ class Engine:
 
     def _ticks(self, until_idle: bool) -> list[Tick]:
         settings = self.settings
-        every, first = settings.poll_interval.total_seconds(), settings.initial_delay.total_seconds()
-        interval = settings.heartbeat_interval.total_seconds()
-        # At a fixed rate, a scan that takes longer than the interval must not delay the next tick.
-        scan = self._scan_soon if settings.poll_mode == "fixed-rate" else self._scan
+        first, interval = settings.initial_delay.total_seconds(), settings.heartbeat_interval.total_seconds()
         table = [
             Tick("heartbeat", self._heartbeat, interval, "fixed-rate", interval),
             # At a fixed rate these are due at the same moment; wakeups are most of the cost of an idle runner.
@@ -233,9 +245,9 @@ class Engine:
             Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
             Tick("schema", SchemaWatch(self.database).check_schema, SCHEMA_EVERY, first=SCHEMA_EVERY),
         ]
-        if not every:
+        if not settings.poll_interval:
             return [*table, Tick("idle", self.completion.stop_after_scan, IDLE_EVERY, first=first + IDLE_EVERY)]
-        table.append(Tick("claim", scan, every, settings.poll_mode, first))
+        table += self.scans.ticks(list(self._own_scans))
         if until_idle:
             table.append(Tick("idle", self.completion.stop_if_idle, IDLE_EVERY, first=first + IDLE_EVERY))
         return table
@@ -259,45 +271,31 @@ class Engine:
         return False
 
     async def _register(self) -> None:
+        if self.slices is not None and not self.lease.id:
+            await self.slices.check()
         await self.rescue_loop.look()
         await self.lease.register()
         await self.scheduler.register(self.lease.id)
         self.watchdog.ping_keeper()
         self.worker.buffer.runner_id = self.lease.id
         self.claimer.register(self.lease.id, self.lease.identity.host, int(self.settings.payload_limit))
+        await self._read_runners()
         handlers = count_noun(len(self.handlers), "handler")
         log.info("runner %d started on %s with %s", self.lease.id, self.database.url, handlers)
 
-    def _on_ready(self) -> None:
-        """Open claims after the initial delay, or scan for the handlers whose resources are open now."""
-        if self.claimer.open:
-            self._scan_soon()
-        else:
-            loop = asyncio.get_running_loop()
-            loop.call_later(self.settings.initial_delay.total_seconds(), self._open_claims)
-
-    def _open_claims(self) -> None:
-        """Allow claims after the initial delay; notifications have no effect before."""
-        self.claimer.open = not self.stopping
-        self._scan_soon()
-
     def _scan_soon(self) -> None:
-        """Start a scan without waiting for its end."""
-        if self.claimer.open:
-            self._scan_task = asyncio.ensure_future(self._scan())
+        self.scans.soon()
 
     def _on_submit(self) -> None:
-        """Scan after a submit."""
-        if self.claimer.open:
-            self._scan_task = asyncio.ensure_future(self._scan(submitted=True))
+        self.scans.on_submit()
 
-    async def _scan(self, submitted: bool = False) -> None:
-        await self.claimer.scan(submitted)
-        due = self.claimer.lanes.next_due
-        if due is not None and due < self.settings.poll_interval.total_seconds():
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(due, self._scan_soon)
+    async def _read_runners(self) -> None:
+        """Read the other runners, if the poll mode or the slice depends on them."""
+        if self.slices is not None:
+            await self.slices.sync()
+        if self._mode.counts_runners:
+            with contextlib.suppress(StoreError):
+                self.scans.live_runners = await self.database.read(count_live_runners)
 
     async def _heartbeat(self) -> None:
         await self._renew()
@@ -305,6 +303,8 @@ class Engine:
         await self.commands.execute()
         if self.lease.declared_lost and not self.stopping:
             await self._register()
+        if not self.stopping:
+            await self._read_runners()
         if self.lease.is_valid:
             self.worker.start_waiting()
             self.worker.hand_back(MAX_SLOT_WAIT)
@@ -331,6 +331,8 @@ class Engine:
         limit = self.settings.drain_timeout.total_seconds()
         end = time.monotonic() + limit
         await self.claimer.close(limit)
+        if self.slices is not None:
+            await self.slices.leave()
         ended = await self.worker.finish(max(0.0, end - time.monotonic()))
         written = await self.worker.buffer.drain(max(LAST_WRITES, end - time.monotonic()))
         await self.dependency_resolver.drain(LAST_WRITES)

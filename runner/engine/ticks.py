@@ -33,6 +33,7 @@ class Tick:
         every: interval in seconds.
         rate: "fixed-rate" starts a run every interval; "fixed-delay" starts it one interval after the last one ended.
         first: seconds until the first run.
+        wait: returns the interval of a tick with a fixed delay, in place of `every`.
     """
 
     name: str
@@ -40,6 +41,12 @@ class Tick:
     every: float
     rate: Rate = "fixed-delay"
     first: float = 0.0
+    wait: Callable[[], float] | None = None
+
+    @property
+    def delay(self) -> float:
+        """Seconds until the next run."""
+        return self.every if self.wait is None else self.wait()
 
 
 class Ticks:
@@ -109,7 +116,7 @@ class Ticks:
     def _on_job_end(self, event: Any) -> None:
         tick = self._table.get(event.job_id)
         if tick is not None and tick.rate == "fixed-delay":
-            self._arm(tick, tick.every)
+            self._arm(tick, tick.delay)
 
     def _watch_clock(self) -> None:
         """Reschedule all ticks after a step of the wall clock, which the scheduler depends on."""
@@ -118,7 +125,7 @@ class Ticks:
             log.warning("the system clock moved by %.1f s: rescheduling all ticks", offset - self._clock_offset)
             self._clock_offset = offset
             for tick in self._table.values():
-                self._arm(tick, tick.every)
+                self._arm(tick, tick.delay)
         self._watch = asyncio.get_running_loop().call_later(WATCH_EVERY, self._watch_clock)
 
     @staticmethod

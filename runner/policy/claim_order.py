@@ -26,6 +26,7 @@ from runner.policy.claim_conditions import (
 from runner.policy.claim_facts import ClaimFacts, ClaimScope, Explanation, RemedyStep
 from runner.policy.limits import WithinLimits
 from runner.policy.ordering import InOrder
+from runner.policy.selection import selected
 
 
 class ClaimOrder(Protocol):
@@ -201,13 +202,15 @@ class ClaimPolicy:
                 self.order.position(task) > sa.tuple_(lane.since, lane.since_id),
                 *self.of_task(task, scope),
                 *self.isolation.of_task(task, scope),
+                *selected(task, scope.selection),
             )
             .order_by(*self.order.within_lane(task))
         )
 
     def suspects(self, task: Any, scope: ClaimScope) -> list[Condition]:
         """The SQL that a task is a suspect that may be claimed: a walk along the index `rescued`."""
-        return [self.is_due(task, scope), *self.isolation.suspects(task), *self.of_task(task, scope)]
+        conditions = (*self.isolation.suspects(task), *self.of_task(task, scope))
+        return [self.is_due(task, scope), *conditions, *selected(task, scope.selection)]
 
     def met(self, task: Any, scope: ClaimScope) -> dict[str, Condition]:
         """The SQL of each condition about a task, by the condition's name."""

@@ -7,22 +7,22 @@ weighted:mail=3,sms=1  strict within a queue; the queues divide the slots of a r
 package.module:Class   an order of your own
 """
 
-import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 import sqlalchemy as sa
 
 from runner.db.schema import is_state
 from runner.db.schema.states import Condition
 from runner.db.types import db_later, db_now
-from runner.errors import InvalidDuration, InvalidSettings
+from runner.errors import InvalidDuration
 from runner.model.duration import format_duration, parse_duration
 from runner.model.task import Priority, State
 from runner.policy.claim_order import ClaimOrder, StrictOrder
+from runner.policy.own_class import OwnClass
 
 STEP = timedelta(minutes=1)
 """The default time in which a waiting task rises by one priority."""
@@ -34,6 +34,8 @@ CHOICES = "strict, aged, aged:10s, weighted:mail=3,sms=1, or a class of your own
 
 METHODS = ("within_lane", "of_lanes", "position", "level", "ahead_of", "rank", "lane_key", "sort_key")
 """The methods of a ClaimOrder."""
+
+OWN = OwnClass("claim_order", METHODS, "runner.policy.claim_order.StrictOrder", CHOICES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +133,8 @@ def parse_order(text: str) -> ClaimOrder:
     order = known_order(text)
     if order is not None:
         return order
-    module, colon, name = text.strip().partition(":")
-    if not colon:
-        _refuse(text, "it is not known")
-    return _load(text, module, name)
+    own: ClaimOrder = OWN.load(text)
+    return own
 
 
 def known_order(text: str) -> ClaimOrder | None:
@@ -159,9 +159,9 @@ def _step(text: str, argument: str) -> timedelta:
     try:
         step = parse_duration(argument)
     except InvalidDuration:
-        _refuse(text, f"{argument!r} is not a duration")
+        OWN.refuse(text, f"{argument!r} is not a duration")
     if not step:
-        _refuse(text, "the step must be more than 0")
+        OWN.refuse(text, "the step must be more than 0")
     return step
 
 
@@ -170,23 +170,7 @@ def _weight(text: str, part: str) -> tuple[str, float]:
     try:
         weight = float(number)
     except ValueError:
-        _refuse(text, f"{part!r} is not a queue and its weight, such as mail=3")
+        OWN.refuse(text, f"{part!r} is not a queue and its weight, such as mail=3")
     if not queue or not 0 < weight < math.inf:
-        _refuse(text, f"{part!r} needs a queue and a weight above 0, such as mail=3")
+        OWN.refuse(text, f"{part!r} needs a queue and a weight above 0, such as mail=3")
     return queue, weight
-
-
-def _load(text: str, module: str, name: str) -> ClaimOrder:
-    try:
-        order = getattr(importlib.import_module(module), name)()
-    except Exception as error:  # the module may raise anything
-        _refuse(text, f"the class cannot be loaded: {type(error).__name__}: {error}")
-    missing = [method for method in METHODS if not callable(getattr(order, method, None))]
-    if missing:
-        _refuse(text, f"the class lacks {', '.join(missing)}; derive it from runner.policy.claim_order.StrictOrder")
-    loaded: ClaimOrder = order
-    return loaded
-
-
-def _refuse(text: str, why: str) -> NoReturn:
-    raise InvalidSettings(where="claim_order", why=f"{text!r}: {why}; use {CHOICES}")

@@ -10,8 +10,10 @@ import sqlalchemy as sa
 from runner.db.schema import is_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
-from runner.model.task import State
+from runner.model.task import BUCKETS, State
 from runner.policy.lanes import runner_queue, serves
+from runner.policy.poll_mode import DEFAULT_POLLING
+from runner.policy.selection import stored_buckets
 from runner.queries.pauses import registry_entries
 from runner.queries.rows import as_int, as_text, moment, readable, text, texts
 from runner.store.lanes import survey
@@ -47,6 +49,9 @@ class RunnerRow:
         running_tasks: the running tasks of this runner in the task table.
         command: the runner command that an operator stored for it.
         claim_order: the order in which it claims.
+        polling: its poll mode and periods; empty for an older runner.
+        slice: its slice; None without one.
+        buckets: the buckets that it claims from, such as 0-499; None for all, empty for none.
     """
 
     id: int
@@ -67,6 +72,9 @@ class RunnerRow:
     running_tasks: int
     command: str | None
     claim_order: str = "strict"
+    polling: str = ""
+    slice: str | None = None
+    buckets: str | None = None
 
     @property
     def alive(self) -> bool:
@@ -75,9 +83,20 @@ class RunnerRow:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Its runner command, and its claim order unless it is strict."""
+        """Its runner command, and its selection, claim order and polling where they are not the default."""
         order = "" if self.claim_order == "strict" else self.claim_order
-        return tuple(text for text in (self.command, order) if text)
+        polling = "" if self.polling == DEFAULT_POLLING else self.polling
+        return tuple(text for text in (self.command, self.selection, order, polling) if text)
+
+    @property
+    def selection(self) -> str:
+        """Its slice and its buckets as text; empty if it claims from all buckets."""
+        if self.buckets is None:
+            return ""
+        number = len(stored_buckets(self.buckets))
+        if self.slice is None:
+            return f"buckets {self.buckets}"
+        return f"slice {self.slice} ({f'{number} of {BUCKETS} buckets' if number else 'standby'})"
 
     def pool_of(self, handler: str) -> SlotKind:
         """The slots in which it runs the tasks of a handler."""
@@ -92,8 +111,12 @@ class RunnerRow:
         return {"threads": self.threads, "processes": self.processes, "slots": slots}
 
     def takes(self, queue: str, handler: str) -> bool:
-        """True if it claims such tasks."""
+        """True if it claims tasks of this queue and handler."""
         return handler in self.handlers and serves(queue, self.queues, runner_queue(self.id))
+
+    def takes_bucket(self, queue: str, bucket: int) -> bool:
+        """True if it claims tasks of this bucket; those for this runner alone have any."""
+        return self.buckets is None or queue == runner_queue(self.id) or bucket in stored_buckets(self.buckets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +182,9 @@ def _runner(row: sa.RowMapping) -> RunnerRow:
         running_tasks=row["running_tasks"],
         command=text(row["command"]),
         claim_order=as_text(row["claim_order"]),
+        polling=as_text(row["polling"]),
+        slice=text(row["slice"]),
+        buckets=text(row["buckets"]),
     )
 
 

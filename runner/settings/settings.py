@@ -103,18 +103,37 @@ class Settings(BaseModel):
         default=(), description="queues that the runner claims from, separated by commas; none is all"
     )
 
-    poll_mode: Literal["fixed-rate", "fixed-delay"] = Field(
+    only: Names = Field(
+        default=(), description="handlers that the runner takes, such as mail.send,report.*; none is all"
+    )
+    without: Names = Field(default=(), description="handlers that the runner leaves, such as mail.send,report.*")
+    buckets: Name | None = Field(
+        default=None, description="buckets that the runner claims from, such as 0-499,700; none is all"
+    )
+    slice: Name | None = Field(
+        default=None,
+        description="share of the buckets: 2/8 (those with bucket % 8 = 2; a second runner of a slice is its standby), "
+        "live (the live runners with the same handlers and queues divide them), or single (one runner claims)",
+    )
+
+    poll_mode: Name = Field(
         default="fixed-rate",
-        description="when scans start: fixed-rate every period, fixed-delay a period after each scan",
+        description="when scans start: fixed-rate every period, fixed-delay a period after each scan, spread (the "
+        "runners divide the scans), tiers or tiers:0=3s,5=30s,15=60s (seldom for failed tasks), throttle (one batch "
+        "per period), or a class as package.module:Class",
     )
     poll_interval: Delay = Field(
         default=timedelta(seconds=1),
         description="the period of scans, such as 250ms or 1m; a submit causes one sooner; 0 scans once and stops",
     )
+    scans: Names = Field(
+        default=(), description="handlers with scans of their own and their period, such as report.*=1m,sms.send=10s"
+    )
     initial_delay: Delay = Field(default=ZERO, description="the time before the first scan")
     claim_batch_size: Count = Field(
         default=500,
-        description="maximum number of tasks per claim; a scan claims until no task is due or no slot is free",
+        description="maximum number of tasks per claim; a scan claims until no task is due or no slot is free, and "
+        "with poll_mode throttle at most this many per period",
     )
     concurrency: Count = Field(default=100, description="maximum number of coroutines running at the same time")
     threads: Count = Field(default=10, description="maximum number of plain functions running at the same time")
@@ -224,6 +243,13 @@ class Settings(BaseModel):
         if schema is not None and "url" in info.data and info.data["url"].kind == "sqlite":
             raise ValueError("SQLite has no schemas; use table_prefix")
         return schema
+
+    @field_validator("slice")
+    @classmethod
+    def _slice_alone(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("buckets") is not None:
+            raise ValueError("a runner has buckets or a slice; choose one")
+        return value
 
     @field_validator("heartbeat_interval")
     @classmethod

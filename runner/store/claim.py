@@ -25,6 +25,7 @@ from runner.model.task import MOVES, Claimed
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import CLAIM_POLICY, STRICT, ClaimOrder
 from runner.policy.lanes import Lane, LanePosition
+from runner.policy.selection import ANY, TaskSelection
 from runner.policy.suspicion import Ask
 
 LANE_COLUMNS: dict[str, Any] = {
@@ -65,6 +66,8 @@ class Claimant(NamedTuple):
     """Maximum size in bytes of a payload that the runner loads."""
     order: ClaimOrder = STRICT
     """Order in which it claims."""
+    selection: TaskSelection = ANY
+    """The tasks that it takes from its lanes."""
 
 
 async def claim(
@@ -90,7 +93,8 @@ async def claim(
         The claimed tasks in the order in which to start them.
     """
     among: Among = "lane" if len(lanes) == 1 else "lanes"
-    return await _claim(tx, _prepared(tx.tables, tx.driver, among, who.order), who, lanes, terms, limit, starts=starts)
+    prepared = _prepared(tx.tables, tx.driver, among, who.order, who.selection.names)
+    return await _claim(tx, prepared, who, lanes, terms, limit, starts=starts)
 
 
 async def claim_suspect(
@@ -108,7 +112,7 @@ async def claim_suspect(
         terms: the defaults of every handler in `lanes`, by name.
         ask: which suspects.
     """
-    prepared = _prepared(tx.tables, tx.driver, "suspects", who.order)
+    prepared = _prepared(tx.tables, tx.driver, "suspects", who.order, who.selection.names)
     return await _claim(tx, prepared, who, lanes, terms, ask.limit, starts=True, width=ask.width, among=ask.among)
 
 
@@ -134,7 +138,7 @@ async def _claim(
 def claim_values(who: Claimant, limit: int, *, starts: bool) -> dict[str, Any]:
     """The parameters of a claim besides its lanes; see `claim`."""
     values = {"limit": limit, "runner_id": who.runner_id, "host": who.host, "starts": starts}
-    return values | {"payload_limit": who.payload_limit}
+    return values | {"payload_limit": who.payload_limit} | who.selection.parameters
 
 
 async def claim_rows(
@@ -147,11 +151,19 @@ async def claim_rows(
 
 
 @lru_cache
-def _prepared(tables: Tables, driver: sa.Dialect, among: Among, order: ClaimOrder) -> Prepared:
-    return Prepared(claim_statement(tables, DIALECTS[driver.name], among, order), driver)
+def _prepared(
+    tables: Tables, driver: sa.Dialect, among: Among, order: ClaimOrder, selection: tuple[str, ...]
+) -> Prepared:
+    return Prepared(claim_statement(tables, DIALECTS[driver.name], among, order, selection), driver)
 
 
-def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes", order: ClaimOrder = STRICT) -> sa.Update:
+def claim_statement(
+    tables: Tables,
+    dialect: Dialect,
+    among: Among = "lanes",
+    order: ClaimOrder = STRICT,
+    selection: tuple[str, ...] = (),
+) -> sa.Update:
     """Return the claim statement.
 
     Args:
@@ -159,16 +171,18 @@ def claim_statement(tables: Tables, dialect: Dialect, among: Among = "lanes", or
         dialect: the dialect of the database.
         among: one lane, several lanes, or the suspects in them.
         order: the order over several lanes.
+        selection: the names of the conditions of the runner's selection.
     """
-    lane = open_lanes(dialect.rows("lane", LANE_COLUMNS), _scope(tables))
+    scope = ClaimScope(tables, RUNNER_ID, selection=selection)
+    lane = open_lanes(dialect.rows("lane", LANE_COLUMNS), scope)
     match among:
         case "lane":
-            selection = first_of_lane(tables, lane, dialect)
+            tasks = first_of_lane(scope, lane, dialect)
         case "lanes":
-            selection = _first_in_need(tables, lane, dialect, order)
+            tasks = _first_in_need(scope, lane, dialect, order)
         case "suspects":
-            selection = first_suspect(tables, lane, dialect)
-    return claim_update(tables, dialect, lane, selection)
+            tasks = first_suspect(scope, lane, dialect)
+    return claim_update(tables, dialect, lane, tasks)
 
 
 def claim_update(tables: Tables, dialect: Dialect, lane: sa.CTE, selection: sa.Select[Any]) -> sa.Update:
@@ -224,25 +238,21 @@ def open_lanes(lane: sa.FromClause, scope: ClaimScope) -> sa.CTE:
     return sa.select(lane).where(*CLAIM_POLICY.of_lane(lane.c, scope)).cte("lane")
 
 
-def _scope(tables: Tables) -> ClaimScope:
-    return ClaimScope(tables, RUNNER_ID)
-
-
-def first_of_lane(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+def first_of_lane(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The first `limit` tasks of the only lane, which is the most frequent claim of a busy runner."""
     if dialect.isolates_rows:
-        return _taken(tables, lane, lane, LIMIT)
+        return _taken(scope, lane, lane, LIMIT)
     # Single values, where a join would hide from SQLite that the index has the order that is asked for.
     only = {name: sa.select(lane.c[name]).scalar_subquery() for name in LANE_COLUMNS}
-    row = tables.task.alias("due")
-    walk = CLAIM_POLICY.walk(row, SimpleNamespace(**only), _scope(tables))
+    row = scope.tables.task.alias("due")
+    walk = CLAIM_POLICY.walk(row, SimpleNamespace(**only), scope)
     return walk.with_only_columns(row.c.id).limit(LIMIT)
 
 
-def _first_in_need(tables: Tables, lane: sa.CTE, dialect: Dialect, order: ClaimOrder) -> sa.Select[Any]:
+def _first_in_need(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, order: ClaimOrder) -> sa.Select[Any]:
     """The first `limit` tasks over all lanes."""
-    due = due_tasks(tables, tables.task.alias("due"), lane).limit(LIMIT)
-    joined, row = dialect.for_each(lane, due, tables.task)
+    due = due_tasks(scope, scope.tables.task.alias("due"), lane).limit(LIMIT)
+    joined, row = dialect.for_each(lane, due, scope.tables.task)
     merged = (*order.of_lanes(row), *order.within_lane(row))
     head = sa.select(lane.c.number, row.id).select_from(joined).order_by(*merged).limit(LIMIT)
     if not dialect.isolates_rows:
@@ -250,31 +260,31 @@ def _first_in_need(tables: Tables, lane: sa.CTE, dialect: Dialect, order: ClaimO
     # The order over all lanes is computed without locks and gives only the number of tasks per lane. These are then
     # locked lane by lane with SKIP LOCKED: competing runners take the next tasks and never wait, and no more rows are
     # locked than claimed.
-    return taken(tables, lane, head.cte("head"))
+    return taken(scope, lane, head.cte("head"))
 
 
-def taken(tables: Tables, lane: sa.CTE, head: sa.CTE) -> sa.Select[Any]:
+def taken(scope: ClaimScope, lane: sa.CTE, head: sa.CTE) -> sa.Select[Any]:
     """Lock as many tasks of each lane as the head has, and return their ctids."""
     share = sa.select(head.c.number, sa.func.count().label("tasks")).group_by(head.c.number).cte("share")
-    return _taken(tables, lane, share.join(lane, lane.c.number == share.c.number), share.c.tasks)
+    return _taken(scope, lane, share.join(lane, lane.c.number == share.c.number), share.c.tasks)
 
 
-def _taken(tables: Tables, lane: sa.CTE, source: sa.FromClause, tasks: Any) -> sa.Select[Any]:
+def _taken(scope: ClaimScope, lane: sa.CTE, source: sa.FromClause, tasks: Any) -> sa.Select[Any]:
     """Lock the first tasks of each lane that no other transaction has locked, and return their ctids."""
-    row = tables.task.alias("due")
-    first = due_tasks(tables, row, lane).with_only_columns(ctid(row)).limit(tasks).with_for_update(skip_locked=True)
+    row = scope.tables.task.alias("due")
+    first = due_tasks(scope, row, lane).with_only_columns(ctid(row)).limit(tasks).with_for_update(skip_locked=True)
     locked = first.correlate(source, lane).lateral("locked")
     return sa.select(locked.c.ctid).select_from(source.join(locked, sa.true()))
 
 
-def due_tasks(tables: Tables, row: sa.FromClause, lane: sa.CTE) -> sa.Select[Any]:
+def due_tasks(scope: ClaimScope, row: sa.FromClause, lane: sa.CTE) -> sa.Select[Any]:
     """The due tasks of each lane after its position, in order."""
-    return CLAIM_POLICY.walk(row, lane.c, _scope(tables)).correlate(lane)
+    return CLAIM_POLICY.walk(row, lane.c, scope).correlate(lane)
 
 
-def first_suspect(tables: Tables, lane: sa.CTE, dialect: Dialect, full: Any = None) -> sa.Select[Any]:
+def first_suspect(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, full: Any = None) -> sa.Select[Any]:
     """The first due suspects in the lanes, except those of full tenants: a walk along the small index `rescued`."""
-    row, isolation = tables.task.alias("due"), CLAIM_POLICY.isolation
+    row, isolation = scope.tables.task.alias("due"), CLAIM_POLICY.isolation
     same_lane = sa.select(lane.c.number).where(lane.c.queue == row.c.queue, lane.c.handler == row.c.handler)
     # As a join it would walk every due task of the lanes instead.
     in_lanes = same_lane.offset(NO_JOIN).exists()
@@ -282,7 +292,7 @@ def first_suspect(tables: Tables, lane: sa.CTE, dialect: Dialect, full: Any = No
     place, width = ctid(row) if dialect.isolates_rows else row.c.id, isolation.width(row.c)
     oldest = (
         sa.select(place.label("place"), width.label("width"))
-        .where(*CLAIM_POLICY.suspects(row.c, _scope(tables)), in_lanes, *fits)
+        .where(*CLAIM_POLICY.suspects(row.c, scope), in_lanes, *fits)
         .where(width >= sa.bindparam("among", type_=sa.Integer))
         .order_by(*isolation.order_by(row.c))
         .limit(LIMIT)

@@ -109,7 +109,7 @@ async def claim_limited(
         starts: True if each task has a slot; see `claim`.
     """
     values = claim_values(who, limit, starts=starts)
-    claim = _Claim(tx, await hold(tx, lanes.lanes), lanes, terms, values, who.order)
+    claim = _Claim(tx, await hold(tx, lanes.lanes), lanes, terms, values, who.order, who.selection.names)
     result = claim.result
     result.waits = {lane: BUSY for lane in lanes.lanes if claim.ledger.is_busy(lane)}
     mine = (lane for lane in lanes.lanes if lane not in result.waits)
@@ -148,7 +148,7 @@ async def claim_limited_suspect(
         | tx.dialect.parameters("full", {"tenant": full})
         | {"width": width, "among": ALONE}
     )
-    prepared = _prepared(tx.tables, tx.driver, "suspects")
+    prepared = _prepared(tx.tables, tx.driver, "suspects", selection=who.selection.names)
     claimed = await _run(tx, prepared, values | _Claim(tx, ledger, lanes, terms, {}).lane_parameters(part), ledger)
     await charge(tx, ledger)
     return claimed
@@ -165,9 +165,10 @@ class _Claim:
         terms: Mapping[str, HandlerDefaults],
         values: dict[str, Any],
         order: ClaimOrder = STRICT,
+        selection: tuple[str, ...] = (),
     ) -> None:
         self.tx, self.ledger, self.lanes, self.terms, self.values = tx, ledger, lanes, terms, values
-        self.order = order
+        self.order, self.selection = order, selection
         self.left: int = values.get("limit", 0)
         self.result = LimitedClaim()
 
@@ -212,7 +213,7 @@ class _Claim:
         return min(self.left, self.ledger.room(lane))
 
     async def _run(self, among: str, lanes: Sequence[Lane], limit: int, more: dict[str, Any] | None = None) -> Any:
-        prepared = _prepared(self.tx.tables, self.tx.driver, among, self.order)
+        prepared = _prepared(self.tx.tables, self.tx.driver, among, self.order, self.selection)
         values = self.values | self.lane_parameters(lanes) | (more or {}) | {"limit": limit}
         claimed = await _run(self.tx, prepared, values, self.ledger, self.order)
         self.left -= len(claimed)
@@ -230,21 +231,23 @@ class _Claim:
 
 
 @lru_cache
-def _prepared(tables: Tables, driver: sa.Dialect, among: str, order: ClaimOrder = STRICT) -> Prepared:
-    dialect = DIALECTS[driver.name]
-    lane = open_lanes(dialect.rows("lane", LIMITED_COLUMNS), ClaimScope(tables, RUNNER_ID, HOLDS))
+def _prepared(
+    tables: Tables, driver: sa.Dialect, among: str, order: ClaimOrder = STRICT, selection: tuple[str, ...] = ()
+) -> Prepared:
+    dialect, scope = DIALECTS[driver.name], ClaimScope(tables, RUNNER_ID, HOLDS, selection)
+    lane = open_lanes(dialect.rows("lane", LIMITED_COLUMNS), scope)
     match among:
         case "lane":
-            selection = first_of_lane(tables, lane, dialect)
+            tasks = first_of_lane(scope, lane, dialect)
         case "lanes":
-            selection = _within_rooms(tables, lane, dialect, order)
+            tasks = _within_rooms(scope, lane, dialect, order)
         case "tenants":
-            selection = of_tenants(tables, lane, dialect)
+            tasks = of_tenants(scope, lane, dialect)
         case "without tenant":
-            selection = without_tenant(tables, lane, dialect)
+            tasks = without_tenant(scope, lane, dialect)
         case _:
-            selection = first_suspect(tables, lane, dialect, dialect.rows("full", {"tenant": sa.Text}))
-    return Prepared(claim_update(tables, dialect, lane, selection).returning(tables.task.c.tenant), driver)
+            tasks = first_suspect(scope, lane, dialect, dialect.rows("full", {"tenant": sa.Text}))
+    return Prepared(claim_update(tables, dialect, lane, tasks).returning(tables.task.c.tenant), driver)
 
 
 async def _run(
@@ -256,10 +259,10 @@ async def _run(
     return sorted((task for task, _ in rows), key=order.sort_key)
 
 
-def _within_rooms(tables: Tables, lane: sa.CTE, dialect: Dialect, order: ClaimOrder) -> sa.Select[Any]:
+def _within_rooms(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, order: ClaimOrder) -> sa.Select[Any]:
     """The first `limit` tasks over all lanes, at most as many as each queue and each handler has room for."""
-    due = due_tasks(tables, tables.task.alias("due"), lane).limit(LIMIT)
-    joined, row = dialect.for_each(lane, due, tables.task)
+    due = due_tasks(scope, scope.tables.task.alias("due"), lane).limit(LIMIT)
+    joined, row = dialect.for_each(lane, due, scope.tables.task)
     first = (*order.of_lanes(row), *order.within_lane(row))
     ranks = {
         name: sa.func.row_number().over(partition_by=lane.c[name], order_by=first).label(f"in_{name}")
@@ -272,4 +275,4 @@ def _within_rooms(tables: Tables, lane: sa.CTE, dialect: Dialect, order: ClaimOr
     head = sa.select(ranked.c.number, ranked.c.id).where(*fits).order_by(*merged).limit(LIMIT)
     if not dialect.isolates_rows:
         return head.with_only_columns(ranked.c.id)
-    return taken(tables, lane, head.cte("head"))
+    return taken(scope, lane, head.cte("head"))

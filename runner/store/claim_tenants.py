@@ -18,6 +18,7 @@ from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import ctid, db_now
 from runner.model.task import State
+from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.policy.lanes import Lane
 from runner.store.claim import LIMIT, due_tasks
@@ -123,38 +124,38 @@ def _next_tenant(tables: Tables, dialect: Dialect, last: sa.FromClause) -> sa.Se
     return sa.select(found.tenant, found.run_at).select_from(source)
 
 
-def of_tenants(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+def of_tenants(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The first tasks of each tenant, as many as its share."""
     share = dialect.rows("share", {"tenant": sa.Text, "tasks": sa.Integer})
-    row = tables.task.alias("due")
+    row = scope.tables.task.alias("due")
     task = row.c
     # A range and an order by the tenant: the index `ready` has neither, so that no plan uses it.
     same = (task.tenant >= share.c.tenant, task.tenant <= share.c.tenant, task.tenant.is_not(None))
     within = CLAIM_POLICY.order.within_lane(task)
-    due = due_tasks(tables, row, lane).where(*same).order_by(None).order_by(task.tenant, *within)
+    due = due_tasks(scope, row, lane).where(*same).order_by(None).order_by(task.tenant, *within)
     source = lane.join(share, sa.true())
     if dialect.isolates_rows:
         first = due.with_only_columns(ctid(row)).limit(share.c.tasks).with_for_update(skip_locked=True)
         locked = first.correlate(lane, share).lateral("locked")
         return sa.select(locked.c.ctid).select_from(source.join(locked, sa.true()))
-    joined, found = dialect.for_each(source, due.correlate(lane, share).limit(LIMIT), tables.task)
+    joined, found = dialect.for_each(source, due.correlate(lane, share).limit(LIMIT), scope.tables.task)
     turn = sa.func.row_number().over(partition_by=share.c.tenant, order_by=CLAIM_POLICY.order.within_lane(found))
     ranked = sa.select(found.id, share.c.tasks, turn.label("turn")).select_from(joined).subquery("ranked")
     return sa.select(ranked.c.id).where(ranked.c.turn <= ranked.c.tasks)
 
 
-def without_tenant(tables: Tables, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+def without_tenant(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The tasks without a tenant among the first ones of the lane."""
-    row = tables.task.alias("due")
+    row = scope.tables.task.alias("due")
     address = ctid(row) if dialect.isolates_rows else row.c.id
     bound = LIMIT + sa.literal_column(str(BEYOND))
-    first = due_tasks(tables, row, lane).with_only_columns(address.label("place"), row.c.tenant)
+    first = due_tasks(scope, row, lane).with_only_columns(address.label("place"), row.c.tenant)
     if not dialect.isolates_rows:
-        joined, found = dialect.for_each(lane, due_tasks(tables, row, lane).limit(bound), tables.task)
+        joined, found = dialect.for_each(lane, due_tasks(scope, row, lane).limit(bound), scope.tables.task)
         none = sa.select(found.id).select_from(joined).where(found.tenant.is_(None))
         return none.order_by(*CLAIM_POLICY.order.within_lane(found)).limit(LIMIT)
     each = first.limit(bound).lateral("first")
     places = sa.select(each.c.place).select_from(lane.join(each, sa.true())).where(each.c.tenant.is_(None))
-    held = tables.task.alias("held")
+    held = scope.tables.task.alias("held")
     among = ctid(held) == sa.func.any(sa.func.array(places.limit(LIMIT).scalar_subquery()))
     return sa.select(ctid(held)).where(among).with_for_update(skip_locked=True, of=held)

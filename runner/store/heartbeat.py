@@ -67,6 +67,9 @@ class Identity(NamedTuple):
         schedules: fingerprints of the definitions of its schedules by id.
         limits: limits of its handlers over all runners by handler; the values are those of their registry rows.
         claim_order: order in which it claims, as text.
+        polling: its poll mode and periods, as text.
+        slice: its slice, as text; None without one.
+        buckets: the buckets that it claims from; None for all, empty for none.
     """
 
     host: str
@@ -82,6 +85,9 @@ class Identity(NamedTuple):
     schedules: Mapping[str, str] = {}
     limits: Mapping[str, Mapping[str, Any]] = {}
     claim_order: str = "strict"
+    polling: str = ""
+    slice: str | None = None
+    buckets: str | None = None
 
 
 class HeartbeatReply(NamedTuple):
@@ -129,6 +135,9 @@ async def register(tx: Transaction, identity: Identity, lease: float) -> int:
         in_processes=json.dumps(sorted(identity.in_processes)),
         processes=identity.processes,
         claim_order=identity.claim_order,
+        polling=identity.polling,
+        slice=identity.slice,
+        buckets=identity.buckets,
         schedules=json.dumps(dict(identity.schedules), sort_keys=True),
         lease_until=db_later(db_now(), lease),
     )

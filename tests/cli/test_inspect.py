@@ -246,6 +246,22 @@ def test_a_runner_is_listed_with_its_claim_order_unless_it_is_strict(cli: Call, 
     assert "alive, aged:10s" in cli("runners").out
 
 
+def test_a_runner_is_listed_with_its_selection_and_its_polling(cli: Call, store: Store) -> None:
+    store.use(lambda database: add_runner(database, polling="fixed-rate 1s", buckets="0-511"))
+    store.use(lambda database: add_runner(database, polling="spread 5s", slice="live", buckets="0-488"))
+    store.use(lambda database: add_runner(database, slice="single", buckets=""))
+    output = " ".join(cli("runners").out.split())
+    assert "alive, buckets 0-511" in output
+    assert "slice live (489 of 1000 buckets), spread 5s" in output
+    assert "slice single (standby)" in output
+
+
+def test_a_runner_refuses_a_selection_without_handlers_before_it_claims(cli: Call, store: Store) -> None:
+    answer = cli("work", "-H", "sample_handlers", "--except", "nothing.*")
+    assert "'nothing.*': no handler matches it; the handlers are " in answer.err
+    assert "it is not known; use fixed-rate" in cli("work", "-H", "sample_handlers", "--poll-mode", "fast").err
+
+
 def test_colours_follow_the_terminal_and_no_color(call: Call) -> None:
     call("submit", "a.b")
     wanted = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color"}

@@ -172,7 +172,7 @@ async def test_a_wake_during_a_scan_is_not_lost(harness: Harness) -> None:
         await wait_for_event(surveyed)
         await harness.submit("work")  # the survey under way cannot have seen it
         runner._scan_soon()
-        await runner._scan_task
+        await runner.scans._scan_task
         assert not done.is_set()
         gate.set()
         await wait_for_event(done)

@@ -107,6 +107,20 @@ async def test_a_queue_that_no_runner_claims_from_is_named(database: Database) -
     assert "serve only default, reports" in cause.text
 
 
+async def test_a_bucket_that_no_runner_takes_is_named(database: Database) -> None:
+    await add_runner(database, handlers=WORK, buckets="0-511")
+    await add_runner(database, handlers=WORK, buckets="", slice="single")
+    answer = await told(database, await put(database, bucket=700))
+    (cause,) = answer.causes
+    assert cause.kind == "bucket"
+    assert cause.text == (
+        "No live runner takes bucket 700; those with handler work take buckets 0-511, slice single (standby)."
+    )
+    assert cause.advice == "wait for one lease, in which a live slice moves, or start a runner with --buckets 700"
+    assert [remedy.commands for remedy in answer.remedies] == ["runner work -H package.module --buckets 700"]
+    assert (await only(database, await put(database, bucket=511))).kind != "bucket"
+
+
 async def test_a_runner_that_drains_takes_nothing(database: Database, runner: Runner) -> None:
     id = await put(database)
     await change(database, sa.update(database.tables.runner).values(command="drain"))

@@ -210,6 +210,12 @@ def runner() -> list[sa.Column[Any]]:
         sa.Column("in_processes", JsonText, nullable=False, server_default="[]"),
         sa.Column("processes", sa.Integer, nullable=False, server_default="0"),
         sa.Column("claim_order", sa.Text, nullable=False, server_default="strict"),
+        sa.Column("polling", sa.Text, nullable=False, server_default=""),
+        sa.Column("slice", sa.Text),
+        # Its name among the runners that divide the buckets; null before it has one, and while it drains.
+        sa.Column("slice_member", sa.Text),
+        # The buckets that it claims from, such as 0-499,700; null for all, empty for none.
+        sa.Column("buckets", sa.Text),
         sa.Column("running", sa.Integer, nullable=False, server_default="0"),
         sa.Column("command", sa.Text),
         # The schedules of its code: fingerprints of their definitions, by id.

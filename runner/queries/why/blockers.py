@@ -1,13 +1,14 @@
 """Why a waiting task does not run, most important reason first."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, tzinfo
 from shlex import quote
 
 from runner.policy.claim_facts import Explanation
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.queries.pauses import RegistryEntry
+from runner.queries.runners import RunnerRow
 from runner.queries.why.cause import Cause, RelatedView, at_runner, claimants, listed, resize, tasks_of
 from runner.queries.why.facts import Facts
 from runner.text.formatting import age, since
@@ -43,8 +44,15 @@ def _unclaimed(facts: Facts) -> Iterator[Cause]:
     task = facts.task
     name, queue = one_line(task.handler), one_line(task.queue)
     runners = [runner for runner in facts.alive if task.handler in runner.handlers]
-    draining = [runner for runner in runners if runner.takes(task.queue, task.handler)]
-    if draining:
+    serving = [runner for runner in runners if runner.takes(task.queue, task.handler)]
+    others = [runner for runner in serving if not runner.takes_bucket(task.queue, facts.bucket)]
+    draining = [runner for runner in serving if runner not in others]
+    if others and not draining:
+        text = f"No live runner takes bucket {facts.bucket}; those with handler {name} take {_buckets(others)}."
+        slices = any(runner.slice for runner in others)
+        advice = "wait for one lease, in which a live slice moves, or start" if slices else "start"
+        yield Cause("bucket", text, f"{advice} a runner with --buckets {facts.bucket}", at_runner(others[0]))
+    elif draining:
         text = f"{claimants(draining)} such tasks, but no new ones while draining."
         yield Cause("draining", text, "start another runner", at_runner(draining[0]))
     elif runners:
@@ -60,6 +68,11 @@ def _unclaimed(facts: Facts) -> Iterator[Cause]:
             "start a runner with -H and the module that defines the handler",
             at_runner(None),
         )
+
+
+def _buckets(runners: Sequence[RunnerRow]) -> str:
+    """The buckets of runners, each part once."""
+    return listed(dict.fromkeys(one_line(runner.selection) for runner in runners))
 
 
 def _behind_suspects(facts: Facts) -> Iterator[Cause]:

@@ -23,7 +23,7 @@ from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
 from runner.queries.limits import limit_usages
 from runner.queries.pauses import Pauses, RegistryEntry, entry, pauses
-from runner.queries.rows import as_text, moment, readable
+from runner.queries.rows import as_int, as_text, moment, readable
 from runner.queries.runners import RunnerRow, SlotKind, runner_of, runners
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row, task_rows
@@ -103,6 +103,7 @@ class Facts:
         terminated: the audit entry of its termination; None if there is none.
         predecessor: the task whose turn it is, of those with its order key; None if it is its own turn.
         order: the order in which the runners of such tasks claim.
+        bucket: its bucket.
     """
 
     task: TaskRow
@@ -124,6 +125,7 @@ class Facts:
     terminated: AuditRecord | None = None
     predecessor: TaskRow | None = None
     order: ClaimOrder = STRICT
+    bucket: int = 0
 
     @property
     def due(self) -> bool:
@@ -159,6 +161,7 @@ async def read_facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
         frozenset(name.removeprefix(MET) for name, met in row.items() if name.startswith(MET) and not met),
         bool(row["later"]),
         moment(row.get("deadline_at")),
+        bucket=as_int(row["bucket"]),
     )
     match facts.task.state:
         case State.WAITING:
@@ -196,7 +199,7 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
         handler=await entry(tx, tx.tables.handler, task.handler),
         limits=tuple(await limit_usages(tx, {"queue": task.queue, "handler": task.handler})),
         runners=all_runners,
-        candidates=await _candidates(tx, all_runners, task),
+        candidates=await _candidates(tx, all_runners, facts),
     )
     if ORDERING.name in facts.refused:
         facts = replace(facts, predecessor=await _predecessor(tx, task.id))
@@ -260,11 +263,15 @@ async def _raised(tx: Transaction, facts: Facts, run_at: Any, lanes: Sequence[La
     return counts
 
 
-async def _candidates(tx: Transaction, all_runners: Sequence[RunnerRow], task: TaskRow) -> tuple[CandidateRunner, ...]:
+async def _candidates(tx: Transaction, all_runners: Sequence[RunnerRow], facts: Facts) -> tuple[CandidateRunner, ...]:
+    task = facts.task
     candidates = [
         runner
         for runner in all_runners
-        if runner.alive and runner.command != DRAIN and runner.takes(task.queue, task.handler)
+        if runner.alive
+        and runner.command != DRAIN
+        and runner.takes(task.queue, task.handler)
+        and runner.takes_bucket(task.queue, facts.bucket)
     ]
     running = await _running(tx, [runner.id for runner in candidates])
     return tuple(_candidate(runner, task.handler, running[runner.id]) for runner in candidates)

@@ -86,7 +86,10 @@ def _new_runner(facts: Facts, most: int) -> Iterator[tuple[RemedyStep, ...]]:
     if _fits(ahead, most):
         room = f" with {ahead.number + 1:,} free slots" if ahead.number else ""
         text = f"a runner{room} claimed handler {one_line(facts.task.handler)} from queue {one_line(facts.task.queue)}"
-        yield (RemedyStep("runner", text, "runner work -H package.module"), *raise_priority)
+        command = "runner work -H package.module"
+        if any(runner.buckets is not None for runner in facts.alive):
+            text, command = f"{text} and bucket {facts.bucket}", f"{command} --buckets {facts.bucket}"
+        yield (RemedyStep("runner", text, command), *raise_priority)
 
 
 def _overtaking(facts: Facts, room: int, most: int) -> Iterator[tuple[RemedyStep, ...]]:

@@ -1,0 +1,224 @@
+"""selection: which tasks a runner takes from its lanes: those of some buckets, and those with few failures.
+
+A bucket is a number from 0 to BUCKETS - 1 that every task has, random unless the task option `bucket` sets it. A runner
+with a selection adds conditions to its claims; without one, the statements are the same as if it did not exist.
+
+--buckets 0-499,700   fixed buckets, which several runners may share
+--slice 2/8           static slice: the buckets with bucket % 8 = 2; a second runner of the slice is its standby
+--slice live          the live runners with the same handlers and queues divide all buckets
+--slice single        all buckets: one runner claims, the others are standbys
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+
+from runner.db.schema.states import Condition
+from runner.errors import InvalidSettings
+from runner.model.task import BUCKETS
+from runner.text.sanitize import one_line
+
+T = TypeVar("T")
+
+ALL = frozenset(range(BUCKETS))
+"""All buckets."""
+
+LIVE, SINGLE = "live", "single"
+
+RUNNER_QUEUE_SQL: Any = sa.literal_column("'@'")
+"""The first character of the queues of single runners."""
+
+
+class TaskSelection(NamedTuple):
+    """The tasks that a claim takes from its lanes.
+
+    Args:
+        buckets: a text of BUCKETS characters, 1 for each bucket that the runner takes; None for all.
+        failures: maximum number of failures of a task; None for any.
+    """
+
+    buckets: str | None = None
+    failures: int | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the conditions in force, by which statements are prepared."""
+        return tuple(name for name, value in self._asdict().items() if value is not None)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters of the conditions in force."""
+        return {f"selected_{name}": getattr(self, name) for name in self.names}
+
+
+ANY = TaskSelection()
+
+
+def selected(task: Any, names: Collection[str]) -> Iterator[Condition]:
+    """The SQL that a selection takes a task.
+
+    Args:
+        task: the columns of the task.
+        names: see `TaskSelection.names`.
+    """
+    if "buckets" in names:
+        bit = sa.func.substr(sa.bindparam("selected_buckets", type_=sa.Text), task.bucket + 1, sa.literal_column("1"))
+        # Tasks for this runner alone have any bucket. As an inequality, which planners expect of nearly every row.
+        own = sa.func.substr(task.queue, sa.literal_column("1"), sa.literal_column("1")) == RUNNER_QUEUE_SQL
+        yield (bit != sa.literal_column("'0'")) | own
+    if "failures" in names:
+        yield task.attempt <= sa.bindparam("selected_failures", type_=sa.Integer)
+
+
+def mask(buckets: Collection[int]) -> str:
+    """Return buckets as the text of a selection."""
+    return "".join("1" if bucket in buckets else "0" for bucket in range(BUCKETS))
+
+
+def parse_buckets(text: str) -> frozenset[int]:
+    """Parse buckets such as 0-499,700.
+
+    Raises:
+        InvalidSettings: they are not numbers from 0 to BUCKETS - 1.
+    """
+    result: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        numbers = [int(number) if number.isdecimal() else -1 for number in (first, last if dash else first)]
+        if not 0 <= numbers[0] <= numbers[1] < BUCKETS:
+            why = f"{text!r}: use numbers and ranges from 0 to {BUCKETS - 1}, such as 0-499,700"
+            raise InvalidSettings(where="buckets", why=why)
+        result.update(range(numbers[0], numbers[1] + 1))
+    return frozenset(result)
+
+
+def format_buckets(buckets: Iterable[int]) -> str:
+    """Format buckets so that `parse_buckets` reads them back; empty for none."""
+    ranges: list[list[int]] = []
+    for bucket in sorted(buckets):
+        if ranges and bucket == ranges[-1][1] + 1:
+            ranges[-1][1] = bucket
+        else:
+            ranges.append([bucket, bucket])
+    return ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in ranges)
+
+
+def stored_buckets(text: str) -> frozenset[int]:
+    """Parse the buckets of a runner's row; empty if they are not valid."""
+    try:
+        return parse_buckets(text)
+    except InvalidSettings:
+        return frozenset()
+
+
+class StaticSlice(NamedTuple):
+    """The buckets whose number modulo `slices` is `number`."""
+
+    number: int
+    slices: int
+
+    def __str__(self) -> str:
+        return SINGLE if self.slices == 1 else f"{self.number}/{self.slices}"
+
+    @property
+    def buckets(self) -> frozenset[int]:
+        """The buckets of the slice."""
+        return frozenset(range(self.number, BUCKETS, self.slices))
+
+
+def parse_slice(text: str) -> StaticSlice | None:
+    """Parse the setting `slice`.
+
+    Returns:
+        The static slice; None for `live`.
+
+    Raises:
+        InvalidSettings: it is not a slice.
+    """
+    name = text.strip()
+    if name == LIVE:
+        return None
+    if name == SINGLE:
+        return StaticSlice(0, 1)
+    number, _, slices = name.partition("/")
+    if number.isdecimal() and slices.isdecimal() and 0 <= int(number) < int(slices) <= BUCKETS:
+        return StaticSlice(int(number), int(slices))
+    why = f"{text!r}: use a number and the slices such as 0/4 (then 0 to 3; at most {BUCKETS} slices), live, or single"
+    raise InvalidSettings(where="slice", why=why)
+
+
+def described_selection(slices: str | None, buckets: str | None) -> tuple[str | None, str | None]:
+    """Return the selection of a runner as the texts of its row: its slice and its buckets.
+
+    Args:
+        slices: the setting `slice`.
+        buckets: the setting `buckets`.
+
+    Raises:
+        InvalidSettings: one of them is not valid.
+    """
+    if slices is not None:
+        return str(parse_slice(slices) or LIVE), ""
+    return None, None if buckets is None else format_buckets(parse_buckets(buckets))
+
+
+def share(member: str, members: Collection[str]) -> frozenset[int]:
+    """Return the buckets of one member: a bucket belongs to the member with the highest hash of both.
+
+    A member that leaves gives its buckets to the others, and no other bucket moves. One that joins takes an equal part
+    of each.
+
+    Source: highest random weight, Thaler and Ravishankar, 1998 (rendezvous hashing).
+
+    Args:
+        member: name of the member.
+        members: names of all members, this one included.
+    """
+    rivals = sorted(members)
+    return frozenset(bucket for bucket in ALL if max(rivals, key=lambda name: _weight(bucket, name)) == member)
+
+
+def _weight(bucket: int, member: str) -> bytes:
+    return blake2b(f"{bucket}:{member}".encode(), digest_size=8).digest()
+
+
+def member_name(host: str, names: Collection[str]) -> str:
+    """Return the first free name of a member on a host, so that a runner that starts again gets its old name.
+
+    Args:
+        host: the host.
+        names: the names of the live members.
+    """
+    return next(name for number in range(len(names) + 1) if (name := f"{host}#{number}") not in names)
+
+
+def select_handlers(handlers: Mapping[str, T], only: Sequence[str], without: Sequence[str]) -> dict[str, T]:
+    """Return the handlers that a runner takes.
+
+    Args:
+        handlers: all handlers, by name.
+        only: names, or patterns such as report.*, of the handlers to take; empty for all.
+        without: the same of those to leave.
+
+    Raises:
+        InvalidSettings: a pattern matches no handler, or none is left.
+    """
+    for setting, patterns in (("only", only), ("without", without)):
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in handlers):
+                known = ", ".join(map(one_line, sorted(handlers)))
+                raise InvalidSettings(
+                    where=setting, why=f"{pattern!r}: no handler matches it; the handlers are {known}"
+                )
+    taken = {
+        name: handler
+        for name, handler in handlers.items()
+        if (not only or any(fnmatchcase(name, pattern) for pattern in only))
+        and not any(fnmatchcase(name, pattern) for pattern in without)
+    }
+    if handlers and not taken:
+        raise InvalidSettings(where="without", why="it leaves no handler; the runner would claim nothing")
+    return taken

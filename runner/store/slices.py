@@ -1,0 +1,140 @@
+"""slices: the buckets that runners divide among themselves, so that no bucket belongs to two of them.
+
+Each runner writes the buckets that it claims from into its row. It takes a bucket only in a transaction that has locked
+the rows of all live runners of its group, in which no other row has the bucket. A runner whose lease has expired owns
+nothing; it stops claiming before that, by its own clock, and reads the rows again before it claims after a late
+renewal. So two runners never claim from one bucket, even if they disagree on who is alive.
+"""
+
+import json
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction
+from runner.db.types import db_now, seconds_until
+from runner.policy.selection import format_buckets, member_name, stored_buckets
+from runner.store.heartbeat import Identity
+
+
+class SlicePeer(NamedTuple):
+    """A live runner of a group: all runners with a slice, and with the same handlers and queues.
+
+    Args:
+        id: id of the runner.
+        host: its host.
+        slice: its slice, as text.
+        member: its name in the group; None before it has one, and while it drains.
+        buckets: the buckets that it claims from.
+        age: seconds since its registration.
+        silence: seconds since its last heartbeat.
+    """
+
+    id: int
+    host: str
+    slice: str
+    member: str | None
+    buckets: frozenset[int]
+    age: float
+    silence: float
+
+
+async def slice_peers(tx: Transaction, identity: Identity) -> list[SlicePeer]:
+    """Return the live runners of a group, by id.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        identity: handlers and queues of a runner of the group.
+    """
+    runner = tx.tables.runner.c
+    names = (runner.id, runner.host, runner.slice, runner.slice_member, runner.buckets)
+    ages = (seconds_until(runner.started_at), seconds_until(runner.heartbeat_at))
+    columns = (*names, *ages, runner.handlers, runner.queues)
+    rows = await tx.rows(sa.select(*columns).where(*_is_in_a_group(runner)).order_by(runner.id))
+    group = (sorted(identity.handlers), sorted(identity.queues))
+    return [
+        SlicePeer(id, host, name, member, stored_buckets(buckets or ""), -age, -silence)
+        for id, host, name, member, buckets, age, silence, handlers, queues in rows
+        if (_names(handlers), _names(queues)) == group
+    ]
+
+
+def _names(column: Any) -> list[str]:
+    """A JSON column as a sorted list; psycopg decodes it."""
+    value = json.loads(column) if isinstance(column, str) else column
+    return sorted(value)
+
+
+def _is_in_a_group(runner: Any) -> tuple[sa.ColumnElement[bool], ...]:
+    return runner.slice.is_not(None), runner.lease_until >= db_now()
+
+
+async def _lock_peers(tx: Transaction, identity: Identity) -> list[SlicePeer]:
+    """Lock the rows of all live runners with a slice, and read them after that."""
+    runner = tx.tables.runner.c
+    await tx.rows(sa.select(runner.id).where(*_is_in_a_group(runner)).order_by(runner.id).with_for_update())
+    return await slice_peers(tx, identity)  # with a snapshot that has every change before the locks
+
+
+async def join_slices(tx: Transaction, identity: Identity, runner_id: int) -> str:
+    """Give a runner a name in its group that no other live runner has.
+
+    Args:
+        tx: a writing transaction.
+        identity: identity of the runner.
+        runner_id: id of the runner.
+
+    Returns:
+        The name: that of the last runner on this host, if it is free.
+    """
+    peers = await _lock_peers(tx, identity)
+    name = member_name(identity.host, [peer.member for peer in peers if peer.member and peer.id != runner_id])
+    await _write(tx, runner_id, slice_member=name)
+    return name
+
+
+async def take_buckets(tx: Transaction, identity: Identity, runner_id: int, buckets: Collection[int]) -> frozenset[int]:
+    """Write the buckets that a runner claims from, in place of those that it had.
+
+    Args:
+        tx: a writing transaction.
+        identity: identity of the runner.
+        runner_id: id of the runner.
+        buckets: the buckets that it wants.
+
+    Returns:
+        Those of them that no other live runner has.
+    """
+    peers = await _lock_peers(tx, identity)
+    free = frozenset(buckets).difference(*(peer.buckets for peer in peers if peer.id != runner_id))
+    await _write(tx, runner_id, buckets=format_buckets(free))
+    return free
+
+
+async def leave_slices(tx: Transaction, runner_id: int) -> None:
+    """Free the buckets of a runner that drains."""
+    await _write(tx, runner_id, slice_member=None, buckets="")
+
+
+async def _write(tx: Transaction, runner_id: int, **values: str | None) -> None:
+    runner = tx.tables.runner
+    await tx.execute(sa.update(runner).where(runner.c.id == runner_id).values(values))
+
+
+async def count_live_runners(tx: Transaction) -> int:
+    """Count the runners whose lease is valid."""
+    runner = tx.tables.runner.c
+    return int(await tx.scalar(sa.select(sa.func.count()).where(runner.lease_until >= db_now())))
+
+
+def overlapping(peers: Sequence[SlicePeer], own: str, buckets: Collection[int] | None) -> SlicePeer | None:
+    """Return a live runner whose slice overlaps another one without being the same; None if there is none.
+
+    Args:
+        peers: the live runners of the group.
+        own: a slice, as text.
+        buckets: its buckets; None for a live slice, which has any.
+    """
+    others = (peer for peer in peers if peer.slice != own)
+    return next((peer for peer in others if buckets is None or not peer.buckets.isdisjoint(buckets)), None)
