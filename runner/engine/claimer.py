@@ -12,7 +12,7 @@ from math import inf
 from runner.db.database import Database
 from runner.db.types import EARLIEST
 from runner.engine.limited_claims import LimitedClaims, Turn
-from runner.engine.scan_scope import ScanScope
+from runner.engine.scans import ScanScope
 from runner.engine.slots import InFlight, Slots, width_of
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler

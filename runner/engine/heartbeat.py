@@ -1,4 +1,4 @@
-"""Lease: the time until which a runner counts as alive, and its renewal by heartbeats."""
+"""Lease: the time until which a runner counts as alive, its renewal by heartbeats, and commands in their replies."""
 
 import logging
 import os
@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -13,15 +14,19 @@ from runner.db import connect
 from runner.db.database import Database
 from runner.db.transaction import BlockingTransaction
 from runner.engine.slots import InFlight
-from runner.errors import StoreError
+from runner.errors import InvalidEdit, StoreError
 from runner.handlers.registry import Handler
 from runner.policy.fairness import parse_order
-from runner.policy.poll_mode import describe_polling, parse_poll_mode
+from runner.policy.polling import describe_polling, parse_poll_mode
+from runner.policy.runner_command import parse_runner_command
 from runner.policy.selection import described_selection
 from runner.settings import Settings
 from runner.store.heartbeat import HeartbeatReply, Identity, Renewal, acknowledge, heartbeat, leave, register, renew
 from runner.store.rescue import Rescuer
 from runner.urls import sync_url
+
+if TYPE_CHECKING:
+    from runner.engine.worker import Worker
 
 log = logging.getLogger("runner.lease")
 
@@ -179,6 +184,53 @@ class BlockingRenewal:
             connect.prepare(engine, self._settings.sqlite_synchronous)
             self._engine = engine.execution_options(**connect.SINGLE[engine.dialect.name])
         return self._engine
+
+
+class CommandReceiver:
+    """Executes the commands of operators.
+
+    Args:
+        lease: acknowledges each command.
+        worker: the worker to resize.
+        drain: called to drain the runner.
+        scan: called when more slots are free.
+    """
+
+    def __init__(self, lease: Lease, worker: "Worker", drain: Callable[[], object], scan: Callable[[], object]) -> None:
+        self._lease = lease
+        self._worker = worker
+        self._drain = drain
+        self._scan = scan
+        self.pending: str | None = None
+        """The command in the last heartbeat reply."""
+
+    async def execute(self) -> None:
+        """Execute the pending command; ignore an unknown one."""
+        text, self.pending = self.pending, None
+        if text is None:
+            return
+        try:
+            command = parse_runner_command(text)
+        except InvalidEdit:
+            return
+        if command.drain:
+            log.info("draining: requested by an operator")
+            self._drain()
+            return
+        if command.stack is not None:
+            await self._worker.write_stack(command.stack)
+        self._worker.resize(command.concurrency, command.threads, command.processes)
+        in_flight = self._worker.in_flight
+        sizes = in_flight.capacity, in_flight.in_threads.size, in_flight.in_processes.size
+        try:
+            await self._lease.acknowledge(text, *sizes)
+        except StoreError as error:  # the next heartbeat returns the command again
+            log.warning("could not acknowledge a runner command: %s", error)
+        else:
+            if command.stack is not None:
+                return
+            log.info("resized by an operator: %s, capacity %d", command, in_flight.capacity)
+        self._scan()
 
 
 def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InFlight) -> Identity:

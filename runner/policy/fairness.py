@@ -7,22 +7,68 @@ weighted:mail=3,sms=1  strict within a queue; the queues divide the slots of a r
 package.module:Class   an order of your own
 """
 
+import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import sqlalchemy as sa
 
 from runner.db.schema import is_state
 from runner.db.schema.states import Condition
 from runner.db.types import db_later, db_now
-from runner.errors import InvalidDuration
+from runner.errors import InvalidDuration, InvalidSettings
 from runner.model.duration import format_duration, parse_duration
 from runner.model.task import Priority, State
 from runner.policy.claim_order import ClaimOrder, StrictOrder
-from runner.policy.own_class import OwnClass
+
+
+class OwnClass(NamedTuple):
+    """The classes that a setting accepts.
+
+    Args:
+        setting: name of the setting.
+        methods: methods that a class must have.
+        base: a class to derive from, as text.
+        choices: the valid values, for people.
+    """
+
+    setting: str
+    methods: Sequence[str]
+    base: str
+    choices: str
+
+    def load(self, text: str) -> Any:
+        """Import the class and make an instance.
+
+        Args:
+            text: package.module:Class.
+
+        Raises:
+            InvalidSettings: the text is not the path of such a class.
+        """
+        module, colon, name = text.strip().partition(":")
+        if not colon:
+            self.refuse(text, "it is not known")
+        try:
+            policy = getattr(importlib.import_module(module), name)()
+        except Exception as error:  # the module may raise anything
+            self.refuse(text, f"the class cannot be loaded: {type(error).__name__}: {error}")
+        missing = [method for method in self.methods if not callable(getattr(policy, method, None))]
+        if missing:
+            self.refuse(text, f"the class lacks {', '.join(missing)}; derive it from {self.base}")
+        return policy
+
+    def refuse(self, text: str, why: str) -> NoReturn:
+        """Refuse a value.
+
+        Raises:
+            InvalidSettings: always.
+        """
+        raise InvalidSettings(where=self.setting, why=f"{text!r}: {why}; use {self.choices}")
+
 
 STEP = timedelta(minutes=1)
 """The default time in which a waiting task rises by one priority."""

@@ -1,7 +1,25 @@
-"""Polling: how often to query and how much to claim; the time is an argument."""
+"""polling: when to query and how much to claim; the poll modes, and the parser of the setting `poll_mode`.
+
+fixed-rate                  a scan every period
+fixed-delay                 a scan a period after the last one ended
+spread                      the runners divide the scans: each waits period x (1/2 + random) x live runners
+tiers                       tasks that failed are looked at less often: 0 failures every 3 s, to 5 every 30 s, then 60 s
+tiers:0=3s,5=30s,15=60s     the same with other bounds and periods
+throttle                    at most one batch per period, so that batch x rate is the capacity of a runner
+package.module:Class        a mode of your own
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import ClassVar, Literal, NamedTuple
+
+from runner.errors import InvalidDuration, InvalidSettings
+from runner.model.duration import format_duration, parse_duration
+from runner.policy.fairness import OwnClass
 
 EVERY = 1.0
 """Seconds between surveys while claims return full. A higher priority is noticed at most this late."""
@@ -99,3 +117,223 @@ class BackOff:
     def reset(self) -> None:
         """Reset the delay."""
         self.failures = 0
+
+
+Rate = Literal["fixed-rate", "fixed-delay"]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedDelay:
+    """A scan starts a period after the last one ended."""
+
+    rate: ClassVar[Rate] = "fixed-delay"
+    """Whether the wait counts from the start of the last scan or from its end."""
+    is_throttled: ClassVar[bool] = False
+    """True if the scans of one period claim one batch together."""
+    counts_runners: ClassVar[bool] = False
+    """True if the wait depends on the number of live runners, which costs a statement per heartbeat."""
+
+    def __str__(self) -> str:
+        return "fixed-delay"
+
+    def period(self, interval: float) -> float:
+        """Return the period of scans; `interval` is the setting `poll_interval`, both in seconds."""
+        return interval
+
+    def wait(self, period: float, _runners: int, _random: float) -> float:
+        """Return the seconds until the next scan.
+
+        Args:
+            period: from `period`, in seconds.
+            _runners: number of live runners.
+            _random: in [0, 1).
+        """
+        return period
+
+    def most_failures(self, _scan: int) -> int | None:
+        """Return the failures above which a scan leaves a task; None for no bound.
+
+        Args:
+            _scan: number of periodic scans before this one; a scan after a submit takes the tasks of scan 1.
+        """
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRate(FixedDelay):
+    """A scan starts every period, however long the last one took."""
+
+    rate: ClassVar[Rate] = "fixed-rate"
+
+    def __str__(self) -> str:
+        return "fixed-rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle(FixedRate):
+    """Scans take at most one batch per period, so that a runner starts at most batch x rate tasks."""
+
+    is_throttled: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return "throttle"
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadScans(FixedDelay):
+    """All runners together scan about once per period, each at a time of its own.
+
+    Source: poll_interval_average of Sidekiq, where n processes wait n periods each, varied by half a period.
+    """
+
+    counts_runners: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return "spread"
+
+    def wait(self, period: float, runners: int, random: float) -> float:
+        """Return period x (1/2 + random) x runners."""
+        return period * (0.5 + random) * max(1, runners)
+
+
+class Tier(NamedTuple):
+    """The tasks with at most so many failures, and the seconds between scans that take them."""
+
+    failures: int
+    period: float
+
+
+TIERS = (Tier(0, 3.0), Tier(5, 30.0), Tier(15, 60.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers(FixedRate):
+    """Tasks that failed often are looked at less often. The last tier also takes tasks with more failures.
+
+    Args:
+        tiers: the tiers, by failures; their periods rise.
+    """
+
+    tiers: tuple[Tier, ...] = TIERS
+
+    def __str__(self) -> str:
+        parts = (f"{failures}={format_duration(timedelta(seconds=period))}" for failures, period in self.tiers)
+        return "tiers" if self.tiers == TIERS else f"tiers:{','.join(parts)}"
+
+    def period(self, _interval: float) -> float:
+        """Return the period of the first tier."""
+        return self.tiers[0].period
+
+    def most_failures(self, scan: int) -> int | None:
+        """Return the bound of the last tier whose period has passed; the first scan takes all tasks."""
+        now, before = (number * self.tiers[0].period for number in (scan, scan - 1))
+        due = [tier for tier in self.tiers if now // tier.period > before // tier.period]
+        if not scan or self.tiers[-1] in due:
+            return None
+        return due[-1].failures if due else self.tiers[0].failures
+
+
+PollMode = FixedDelay
+"""What a mode of your own is derived from."""
+
+CHOICES = (
+    "fixed-rate, fixed-delay, spread, tiers, tiers:0=3s,5=30s,15=60s, throttle, "
+    "or a class of your own as package.module:Class"
+)
+OWN = OwnClass(
+    "poll_mode", ("period", "wait", "most_failures"), "runner.policy.polling.FixedDelay or FixedRate", CHOICES
+)
+MODES = {str(mode): mode for mode in (FixedRate(), FixedDelay(), SpreadScans(), Tiers(), Throttle())}
+
+
+def parse_poll_mode(text: str) -> PollMode:
+    """Parse a poll mode; see the top of this module.
+
+    Args:
+        text: the setting `poll_mode`.
+
+    Raises:
+        InvalidSettings: the text is not a mode, or the class cannot be loaded; the message names the choices.
+    """
+    name, colon, argument = text.strip().partition(":")
+    if not colon and name in MODES:
+        return MODES[name]
+    if name == "tiers":
+        return Tiers(_tiers(text, argument))
+    mode: PollMode = OWN.load(text)
+    return mode
+
+
+def _tiers(text: str, argument: str) -> tuple[Tier, ...]:
+    tiers = []
+    for part in argument.split(","):
+        failures, _, period = part.partition("=")
+        try:
+            tier = Tier(int(failures), parse_duration(period.strip()).total_seconds())
+        except (ValueError, InvalidDuration):
+            OWN.refuse(text, f"{part!r} is not a number of failures and a period, such as 5=30s")
+        tiers.append(tier)
+    if tiers[0].failures or not tiers[0].period:
+        OWN.refuse(text, "the first tier is that of 0 failures, with a period above 0")
+    if any(a.failures >= b.failures or a.period >= b.period for a, b in pairwise(tiers)):
+        OWN.refuse(text, "failures and periods must rise from tier to tier")
+    return tuple(tiers)
+
+
+DEFAULT_POLLING = "fixed-rate 1s"
+"""The polling of a runner with the default settings."""
+
+
+def describe_polling(mode: PollMode, interval: timedelta, scans: Sequence[str]) -> str:
+    """Describe the polling of a runner: its mode, its period and its own scans.
+
+    Args:
+        mode: the poll mode.
+        interval: the setting `poll_interval`.
+        scans: the setting `scans`.
+    """
+    period = timedelta(seconds=mode.period(interval.total_seconds()))
+    once = "" if interval else " once"
+    return "; ".join((f"{mode} {format_duration(period)}{once}", *scans))
+
+
+class OwnScan(NamedTuple):
+    """Handlers with scans of their own, as names or patterns such as report.*, and the seconds between these."""
+
+    pattern: str
+    period: float
+
+    def __str__(self) -> str:
+        return f"{self.pattern}={format_duration(timedelta(seconds=self.period))}"
+
+
+def parse_scans(parts: Sequence[str], handlers: Sequence[str]) -> dict[OwnScan, frozenset[str]]:
+    """Parse the setting `scans`.
+
+    Args:
+        parts: such as report.*=1m.
+        handlers: names of the handlers of the runner.
+
+    Returns:
+        The handlers of each scan; the first pattern that matches a name counts.
+
+    Raises:
+        InvalidSettings: a part is not valid, or no handler matches it.
+    """
+    result: dict[OwnScan, frozenset[str]] = {}
+    rest = sorted(handlers)
+    for part in parts:
+        pattern, _, period = part.rpartition("=")
+        try:
+            scan = OwnScan(pattern.strip(), parse_duration(period.strip()).total_seconds())
+        except InvalidDuration:
+            scan = OwnScan("", 0.0)
+        if not scan.pattern or not scan.period:
+            raise InvalidSettings(where="scans", why=f"{part!r} is not handlers and a period, such as report.*=1m")
+        names = frozenset(name for name in rest if fnmatchcase(name, scan.pattern))
+        if not names:
+            why = f"{part!r}: no handler matches it that is not in another scan; the handlers are {', '.join(handlers)}"
+            raise InvalidSettings(where="scans", why=why)
+        result[scan] = names
+        rest = [name for name in rest if name not in names]
+    return result

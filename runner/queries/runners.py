@@ -12,7 +12,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
 from runner.model.task import BUCKETS, State
 from runner.policy.lanes import runner_queue, serves
-from runner.policy.poll_mode import DEFAULT_POLLING
+from runner.policy.polling import DEFAULT_POLLING
 from runner.policy.selection import stored_buckets
 from runner.queries.pauses import registry_entries
 from runner.queries.rows import as_int, as_text, moment, readable, text, texts

@@ -9,7 +9,7 @@ import pytest
 from runner import Runner
 from runner.errors import InvalidSettings
 from runner.model.task import NewTask
-from runner.policy.poll_mode import OwnScan, Tier, Tiers
+from runner.policy.polling import OwnScan, Tier, Tiers
 from runner.store.submit import submit_many
 from tests.engine.harness import Harness, at_work, until
 

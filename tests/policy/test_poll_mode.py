@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runner.errors import InvalidSettings
-from runner.policy.poll_mode import (
+from runner.policy.polling import (
     FixedDelay,
     FixedRate,
     OwnScan,

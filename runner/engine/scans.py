@@ -1,0 +1,343 @@
+"""Scans: when a runner scans, what its scans may take, and its share of the buckets."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from runner.db.database import Database
+from runner.engine.heartbeat import MARGIN, Lease, elapsed
+from runner.engine.ticks import Tick
+from runner.errors import InvalidSettings, StoreError
+from runner.handlers.registry import Handler
+from runner.policy.lanes import Lane, runner_queue, serves
+from runner.policy.polling import OwnScan, PollMode
+from runner.policy.selection import ALL, ANY, StaticSlice, TaskSelection, mask, parse_buckets, share
+from runner.settings import Settings
+from runner.store.lanes import SurveyScope
+from runner.store.slices import SlicePeer, join_slices, leave_slices, overlapping, slice_peers, take_buckets
+from runner.text.sanitize import count_noun, one_line
+
+if TYPE_CHECKING:
+    from runner.engine.claimer import Claimer
+
+
+NO_BOUND = 2**62
+"""More tasks than any scan claims."""
+
+
+class ScanScope:
+    """The lanes and the tasks that scans may take at the moment.
+
+    Handlers with scans of their own take part from the start of such a scan until no task of theirs is due. With a
+    throttle, the scans of one period take one batch together. With tiers, the tasks that failed take part from a scan
+    of their tier until no task is due.
+
+    Args:
+        settings: the settings of the runner.
+        handlers: the handlers that can execute tasks now, by name.
+        mode: the poll mode.
+        scans: the handlers of each own scan.
+        may_claim: returns True while this runner may claim.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        handlers: Mapping[str, Handler],
+        mode: PollMode,
+        scans: Mapping[OwnScan, frozenset[str]],
+        may_claim: Callable[[], bool],
+    ) -> None:
+        self._handlers = handlers
+        self._queues = frozenset(settings.queues)
+        self._mode = mode
+        self._scans = scans
+        self._may_claim = may_claim
+        self._batch = settings.claim_batch_size if mode.is_throttled else None
+        self._own = frozenset(name for names in scans.values() for name in names)
+        self._turns = self._own
+        """The handlers with own scans that take part now; at the start all do."""
+        self._number = 0
+        self._selection: TaskSelection = ANY
+        self.room = NO_BOUND if self._batch is None else self._batch
+        """Number of tasks that may still be claimed in this period."""
+        self.is_new = False
+        """True if the scope has grown since the last survey."""
+        self.runner_id = 0
+        self._is_standby = False
+        """True if other runners have all buckets: only tasks for this runner alone are left."""
+        self.set_failures(mode.most_failures(0))
+        if settings.buckets is not None:
+            self.set_buckets(parse_buckets(settings.buckets))
+
+    @property
+    def is_open(self) -> bool:
+        """True while a scan may take any task."""
+        return self.room > 0 and self._may_claim()
+
+    @property
+    def selection(self) -> TaskSelection:
+        """The tasks that claims take from the lanes."""
+        return self._selection
+
+    def accepts(self, lane: Lane) -> bool:
+        """True if the current scan may claim from a lane."""
+        queues = (self._own_queue,) if self._is_standby else self._queues
+        return self._takes_part(lane.handler) and serves(lane.queue, queues, self._own_queue)
+
+    def survey(self, limit: int, skip: int, dense: int) -> SurveyScope:
+        """Return the scope of a survey; for the arguments see SurveyScope."""
+        self.is_new = False
+        queues = sorted({*self._queues, self._own_queue}) if self._queues else ()
+        queues = [self._own_queue] if self._is_standby else queues
+        return SurveyScope([name for name in self._handlers if self._takes_part(name)], queues, limit, skip, dense)
+
+    def begin(self) -> None:
+        """Begin a periodic scan."""
+        self._number += 1
+        if self._batch is not None:
+            self.room = self._batch
+        most = self._mode.most_failures(self._number)
+        if _is_above(most, self._selection.failures):
+            self.set_failures(most)
+
+    def begin_own(self, scan: OwnScan) -> None:
+        """Begin an own scan of some handlers."""
+        self.is_new |= not self._scans[scan] <= self._turns
+        self._turns |= self._scans[scan]
+
+    def end(self) -> None:
+        """Return to the scope of a scan after a submit, because no task is due any more."""
+        self._turns = frozenset()
+        self._selection = self._selection._replace(failures=self._mode.most_failures(1))
+
+    def record(self, tasks: int) -> None:
+        """Record claimed tasks."""
+        self.room -= tasks
+
+    def set_buckets(self, buckets: frozenset[int] | None) -> None:
+        """Take only the tasks of these buckets; None for all."""
+        self._selection = self._selection._replace(buckets=None if buckets is None else mask(buckets))
+        self._is_standby = buckets is not None and not buckets
+        self.is_new = True
+
+    def set_failures(self, most: int | None) -> None:
+        """Take only tasks with at most so many failures; None for all."""
+        self._selection = self._selection._replace(failures=most)
+        self.is_new = True
+
+    @property
+    def _own_queue(self) -> str:
+        """The queue of this runner alone, which holds its part of broadcasts."""
+        return runner_queue(self.runner_id)
+
+    def _takes_part(self, handler: str) -> bool:
+        return handler in self._handlers and (handler not in self._own or handler in self._turns)
+
+
+def _is_above(most: int | None, other: int | None) -> bool:
+    """True if a bound of failures is above another one; None is no bound."""
+    return other is not None and (most is None or most > other)
+
+
+class ScanLoop:
+    """Starts scans.
+
+    Args:
+        settings: the settings of the runner.
+        claimer: its scans.
+        mode: the poll mode.
+    """
+
+    def __init__(self, settings: Settings, claimer: "Claimer", mode: PollMode) -> None:
+        self._claimer = claimer
+        self._mode = mode
+        self._delay = settings.initial_delay.total_seconds()
+        self._interval = settings.poll_interval.total_seconds()
+        self._period = mode.period(self._interval)
+        self._timer: asyncio.TimerHandle | None = None
+        self.live_runners = 1
+        """Number of live runners, as of the last heartbeat; only for modes that depend on it."""
+
+    def ticks(self, scans: list[OwnScan]) -> list[Tick]:
+        """Return the periodic scans; none with a `poll_interval` of 0. The first scan is that of `open`."""
+        if not self._interval:
+            return []
+        ticks = [self._tick("claim", self._period, self._claimer.scope.begin)]
+        return ticks + [
+            self._tick(f"claim {scan}", scan.period, partial(self._claimer.scope.begin_own, scan)) for scan in scans
+        ]
+
+    def _tick(self, name: str, period: float, begin: Callable[[], None]) -> Tick:
+        # At a fixed rate, a scan that takes longer than the period must not delay the next tick.
+        run = self._begin_soon if self._mode.rate == "fixed-rate" else self._begin
+        wait = partial(self._wait, period)
+        return Tick(name, partial(run, begin), period, self._mode.rate, self._delay + wait(), wait)
+
+    def _wait(self, period: float) -> float:
+        return self._mode.wait(period, self.live_runners, random.random())  # noqa: S311 - spreads runners
+
+    def on_ready(self) -> None:
+        """Open claims after the initial delay, or scan for the handlers whose resources are open now."""
+        if self._claimer.open:
+            self.soon()
+        else:
+            asyncio.get_running_loop().call_later(self._delay, self.open)
+
+    def open(self) -> None:
+        """Allow claims; notifications have no effect before."""
+        if not self._claimer.closed:
+            self._claimer.open = True
+            self.soon()
+
+    def soon(self) -> None:
+        """Start a scan without waiting for its end."""
+        if self._claimer.open:
+            self._scan_task = asyncio.ensure_future(self._scan())
+
+    def on_submit(self) -> None:
+        """Scan after a submit."""
+        if self._claimer.open:
+            self._scan_task = asyncio.ensure_future(self._scan(submitted=True))
+
+    def _begin_soon(self, begin: Callable[[], None]) -> None:
+        begin()
+        self.soon()
+
+    async def _begin(self, begin: Callable[[], None]) -> None:
+        begin()
+        await self._scan()
+
+    async def _scan(self, submitted: bool = False) -> None:
+        await self._claimer.scan(submitted)
+        due = self._claimer.lanes.next_due
+        if due is not None and due < self._period:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(due, self.soon)
+
+
+log = logging.getLogger("runner.slices")
+
+
+class Slices:
+    """The buckets that this runner claims from.
+
+    Args:
+        database: the database.
+        lease: the lease of the runner.
+        seconds: length of the lease.
+        static: its static slice; None to divide all buckets with the live runners.
+        set_buckets: called with the buckets that claims may take from now on.
+        claim_done: waits until the current claim has ended.
+        scan_soon: starts a scan.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        lease: Lease,
+        seconds: float,
+        static: StaticSlice | None,
+        set_buckets: Callable[[frozenset[int]], None],
+        claim_done: Callable[[], Awaitable[None]],
+        scan_soon: Callable[[], None],
+    ) -> None:
+        self._database = database
+        self._lease = lease
+        self._seconds = seconds
+        self._static = static
+        self._set_buckets = set_buckets
+        self._claim_done = claim_done
+        self._scan_soon = scan_soon
+        self._member = ""
+        self._runner_id = 0
+        self._buckets: frozenset[int] = frozenset()
+        self._confirmed = -seconds
+        self._shared: tuple[frozenset[str], frozenset[int]] = frozenset(), frozenset()
+        self._members: dict[str, float] = {}
+        """The last heartbeat of each member that counts, on the clock of the lease."""
+        set_buckets(self._buckets)
+
+    @property
+    def is_valid(self) -> bool:
+        """True while no other runner can have taken a bucket of this one."""
+        return elapsed() - self._confirmed < self._seconds * MARGIN
+
+    async def check(self) -> None:
+        """Refuse a slice that overlaps that of a live runner in part.
+
+        Raises:
+            InvalidSettings: it does; the message names that runner.
+        """
+        identity = self._lease.identity
+        peers = await self._database.read(slice_peers, identity)
+        other = overlapping(peers, identity.slice or "", self._static.buckets if self._static else None)
+        if other is not None:
+            runner = f"runner {other.id} ({one_line(other.host)}) with the same handlers and queues"
+            why = f"{identity.slice!r} overlaps {other.slice!r} of {runner}; use one number of slices, or live for all"
+            raise InvalidSettings(where="slice", why=why)
+
+    async def sync(self) -> None:
+        """Compare the buckets of this runner with the rows of the others. Call it after each heartbeat."""
+        try:
+            await self._sync()
+        except StoreError as error:
+            log.warning("could not read the slices of the other runners: %s", error)
+
+    async def _sync(self) -> None:
+        started, own, identity = elapsed(), self._lease.id, self._lease.identity
+        if not own or not self._lease.is_valid:
+            return
+        if self._runner_id != own:  # registered for the first time, or again after it was lost
+            self._use(frozenset())
+            self._member = await self._database.write(join_slices, identity, own)
+            self._runner_id = own
+        peers = await self._database.read(slice_peers, identity)
+        others = [peer for peer in peers if peer.id != own]
+        free = self._wanted(peers, started).difference(*(peer.buckets for peer in others))
+        if free != self._buckets:
+            self._use(free & self._buckets)
+            await self._claim_done()
+            free = await self._database.write(take_buckets, identity, own, free)
+            if free != self._buckets:
+                self._use(free)
+                log.info("slice %s: claiming from %s", identity.slice, count_noun(len(free), "bucket"))
+        self._confirmed = started
+
+    async def leave(self) -> None:
+        """Free the buckets, because this runner drains. No claim may run."""
+        try:
+            await self._database.write(leave_slices, self._lease.id)
+        except StoreError as error:
+            log.warning("could not free the buckets, the lease will expire: %s", error)
+
+    def _use(self, buckets: frozenset[int]) -> None:
+        """Claim from these buckets only."""
+        grows = not buckets <= self._buckets
+        self._buckets = buckets
+        self._set_buckets(buckets)
+        if grows:
+            self._scan_soon()
+
+    def _wanted(self, peers: list[SlicePeer], now: float) -> frozenset[int]:
+        if self._static is not None:
+            return self._static.buckets
+        self._count_members(peers, now)
+        members = frozenset(self._members)
+        if self._shared[0] != members:
+            self._shared = members, (share(self._member, members) if len(members) > 1 else ALL)
+        return self._shared[1]
+
+    def _count_members(self, peers: list[SlicePeer], now: float) -> None:
+        """Update the members: a newcomer counts after one lease, and so does the end of a member."""
+        mine = next((peer.age for peer in peers if peer.id == self._runner_id), 0.0)
+        for peer in peers:
+            counts = peer.member in self._members or peer.age >= self._seconds or mine < self._seconds
+            if peer.member and counts:
+                self._members[peer.member] = now - peer.silence
+        self._members[self._member] = now
+        self._members = {name: at for name, at in self._members.items() if now - at < self._seconds}
