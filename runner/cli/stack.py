@@ -57,13 +57,11 @@ async def stack(
 
 
 def _refusal(id: int, runner: RunnerRow | None) -> str:
-    """Return the reason why a request is useless, or would replace another one."""
+    """Return the reason why a request is useless."""
     if runner is None:
         return f"task {id} is not running on a registered runner; see runner why {id}"
     if not runner.alive:
         return f"runner {runner.id} of task {id} is lost; see runner why {id}"
-    if runner.command and not runner.command.startswith("stack="):
-        return f"runner {runner.id} has not received its command {runner.command} yet; try again in a few seconds"
     return ""
 
 

@@ -23,12 +23,26 @@ async def rewind(tx: Transaction, targets: Iterable[Target], number: int, by: Ac
         by: the author.
     """
     tasks, result = await lock_targets(tx, "rewind", targets)
-    entries = [await _rewind(tx, task, number, result) for task in tasks]
+    entries = [await copy_checkpoint(tx, task, number, result) for task in tasks]
     await record(tx, by, [entry for entry in entries if entry is not None])
     return result
 
 
-async def _rewind(tx: Transaction, task: LockedTask, number: int, result: Result) -> AuditEntry | None:
+async def copy_checkpoint(
+    tx: Transaction, task: LockedTask, number: int, result: Result, last_known: int | None = None
+) -> AuditEntry | None:
+    """Store a copy of an earlier checkpoint as the last one.
+
+    Args:
+        tx: a writing transaction.
+        task: the locked task.
+        number: the number of the checkpoint.
+        result: receives the task, or the reason why it is skipped.
+        last_known: skip the task if this is not its last checkpoint; None for any.
+
+    Returns:
+        The entry for the audit; None if the task is skipped.
+    """
     table = tx.tables.checkpoint
     statement = sa.select(table.c.number).where(table.c.task_id == task.id).order_by(table.c.number)
     numbers = [row.number for row in await tx.rows(statement)]
@@ -37,6 +51,9 @@ async def _rewind(tx: Transaction, task: LockedTask, number: int, result: Result
         result.skipped.append(Skipped(task.id, f"it has no checkpoint {number}; its checkpoints: {known}"))
         return None
     last = numbers[-1]
+    if last_known not in (None, last):
+        result.skipped.append(Skipped(task.id, f"it has stored checkpoint {last} since"))
+        return None
     if number == last:
         result.skipped.append(Skipped(task.id, f"checkpoint {number} is its last one already"))
         return None

@@ -3,9 +3,14 @@
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
+from runner.errors import InvalidInput
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor
 from runner.policy.runner_command import parse_runner_command
+
+
+class CommandPending(InvalidInput):
+    """Runner {id} has not received its command {command} yet; try again in a few seconds."""
 
 
 async def send_command(tx: Transaction, runner_id: int, command: str | None, by: Actor) -> bool:
@@ -23,12 +28,16 @@ async def send_command(tx: Transaction, runner_id: int, command: str | None, by:
 
     Raises:
         InvalidEdit: the command is unknown.
+        CommandPending: the command asks for a stack, and would replace one that has an effect.
     """
-    if command is not None:
-        command = str(parse_runner_command(command))
+    parsed = None if command is None else parse_runner_command(command)
+    command = None if parsed is None else str(parsed)
     runner = tx.tables.runner
     is_runner = runner.c.id == runner_id
     rows = await tx.rows(sa.select(runner.c.command).where(is_runner).with_for_update())
+    pending = rows[0].command if rows else None
+    if parsed is not None and parsed.stack is not None and pending and not pending.startswith("stack="):
+        raise CommandPending(id=runner_id, command=pending)
     if rows:
         await tx.execute(sa.update(runner).where(is_runner).values(command=command))
         entry = AuditEntry("command", {"command": rows[0].command}, {"command": command}, target=f"runner {runner_id}")

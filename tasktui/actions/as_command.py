@@ -71,6 +71,11 @@ def runner_command_words(action: Action, runner_id: int, confirmation: Confirmat
     return [action.name, runner_id, *sizes, *_reason(confirmation.reason)]
 
 
+def stack_words(task_id: int, confirmation: Confirmation) -> list[object]:
+    """The command that asks for the stack of a task."""
+    return ["stack", task_id, *_reason(confirmation.reason)]
+
+
 def schedule_words(name: str, id: str, confirmation: Confirmation) -> list[object]:
     """The command that changes a schedule; the answer is the end of a pause, or a rule."""
     answer: list[object] = []

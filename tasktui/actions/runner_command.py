@@ -1,10 +1,12 @@
-"""Draining and resizing a runner: its confirmation."""
+"""Commands for runners: the confirmation of a drain, a resize and a request for a stack."""
 
 from functools import partial
 
+from runner.model.task import State
+from runner.policy.runner_command import RunnerCommand
 from runner.text import formatting
 from tasktui.actions.action import Action, Confirmation
-from tasktui.actions.as_command import runner_command_words
+from tasktui.actions.as_command import runner_command_words, stack_words
 from tasktui.actions.question import Dialog, Question
 from tasktui.actions.targets import Targets
 from tasktui.messages import Notice
@@ -32,6 +34,39 @@ def ask(action: Action, session: Session, targets: Targets) -> Dialog | None:
         change=partial(_send, session, action, runner.id),
         sql=partial(perform.runner_command_sql, session, action, runner.id),
     )
+
+
+def ask_for_stack(action: Action, session: Session, targets: Targets) -> Dialog | None:
+    """Ask the runner of the selected task for its stack."""
+    task = targets.task()
+    if task is None:
+        return None
+    if task.state is not State.RUNNING or task.runner_id is None:
+        return Notice(f"{action.label}: task {task.id} is {task.shown}, not running", bad=True)
+    command = str(RunnerCommand(stack=task.id))
+    where = f"runner {task.runner_id} writes the place of its handler into the log of task {task.id}"
+    return Question(
+        action,
+        [content((f"{action.label}: at its next heartbeat, {where}", "bold"))],
+        1,
+        words=partial(stack_words, task.id),
+        change=partial(_send_stack, session, task.runner_id, command),
+        sql=partial(_stack_sql, session, task.runner_id, command),
+    )
+
+
+async def _send_stack(session: Session, runner_id: int, command: str, confirmation: Confirmation) -> Notice:
+    from tasktui.actions import perform
+
+    return Notice(
+        f"Runner {runner_id} {await perform.send_runner_command(session, runner_id, command, confirmation.reason)}"
+    )
+
+
+async def _stack_sql(session: Session, runner_id: int, command: str, confirmation: Confirmation) -> str:
+    from tasktui.actions import perform
+
+    return await perform.command_sql(session, runner_id, command, confirmation)
 
 
 async def _send(session: Session, action: Action, runner_id: int, confirmation: Confirmation) -> Notice:

@@ -115,6 +115,20 @@ def unblock_options(answer: str) -> Sequence[object]:
     return ("--dependency", answer) if answer not in ("", EVERY) else ()
 
 
+def rewind(by: Actor, answer: str) -> "Operation":
+    """Build a rewind to a checkpoint."""
+    from runner.operations.rewind import rewind as apply_rewind
+
+    if not (answer.isdecimal() and len(answer) < MOST_DIGITS):
+        raise InvalidInput(why=f"{answer[:30]!r} is not the number of a checkpoint; the task screen lists them")
+    return partial(apply_rewind, number=int(answer), by=by)
+
+
+def rewind_options(answer: str) -> Sequence[object]:
+    """The options of a rewind."""
+    return ("--to", answer)
+
+
 def _dependency_id(answer: str) -> int | None:
     """Parse a dependency id; None for all dependencies."""
     if answer in ("", EVERY):

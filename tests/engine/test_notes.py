@@ -12,8 +12,9 @@ from runner import Context
 from runner.engine import attempt_notes
 from runner.errors import FencedOut
 from runner.handlers.notes import InvalidCheckpoint, InvalidProgress
-from runner.operations.results import Actor, Target
+from runner.operations.results import Actor, Result, Target
 from runner.operations.rewind import rewind
+from runner.operations.undo.undo import undo
 from runner.queries.task.detail import task_detail
 from runner.store.notes import KEPT_CHECKPOINTS
 from tests.conftest import on_sqlite
@@ -224,9 +225,29 @@ async def test_an_operator_goes_back_to_an_earlier_checkpoint(harness: Harness) 
     assert [(entry.verb, entry.operator, entry.reason) for entry in detail.audit] == [
         ("rewind", "ana", "line 3 is wrong")
     ]
+    assert await undo_last(harness, task) == Result([task])
+    assert (await harness.database.write(rewind, [Target(task)], 1, ANA)).changed == [task]
     await harness.change(sa.update(harness.database.tables.task).values(run_at=sa.text("'2020-01-01 00:00:00.000'")))
     await harness.work()
     assert seen == [None, 1]
+
+
+async def test_the_undo_of_a_rewind_never_discards_a_newer_checkpoint(harness: Harness) -> None:
+    task = await harness.submit("work")
+    table = harness.database.tables.checkpoint
+    row = {"task_id": task, "fence": 1, "attempt": 1}
+    for number in (1, 2):
+        await harness.change(sa.insert(table).values(**row, number=number, state=str(number)))
+    await harness.database.write(rewind, [Target(task)], 1, ANA)
+    await harness.change(sa.insert(table).values(**row, number=4, state="4"))
+    assert [item.why for item in (await undo_last(harness, task)).skipped] == ["it has stored checkpoint 4 since"]
+    assert (await harness.database.read(task_detail, task)).checkpoints[-1].number == 4
+
+
+async def undo_last(harness: Harness, task: int) -> Result:
+    """Undo the last change of a task."""
+    last = (await harness.database.read(task_detail, task)).audit[-1]
+    return await harness.database.write(undo, [last.id], ANA)
 
 
 async def test_after_kill_9_the_next_runner_is_never_behind_an_acknowledged_checkpoint(

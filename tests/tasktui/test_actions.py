@@ -309,6 +309,32 @@ async def test_a_handler_is_paused_by_command(database: Database, watch: Watch) 
         await operator.is_told("name a queue, or a handler")
 
 
+@ON_ONE_DATABASE
+async def test_a_task_is_rewound_and_a_running_one_is_asked_for_its_stack(database: Database, watch: Watch) -> None:
+    runner = await add_runner(database)
+    id = await add_live(database)
+    running = await add_live(database, state=State.RUNNING.value, runner_id=runner, attempt=1)
+    table = database.tables.checkpoint
+    rows = [{"task_id": id, "number": n, "fence": 1, "attempt": 1, "state": f"{n}"} for n in (1, 2)]
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(table), rows)
+    async with watch("tasks", wanted=f"id:{id}") as operator:
+        await operator.sees("○ ready")
+        await operator.press("V")
+        await operator.is_told(f"Stack: task {id} is ready, not running")
+        await operator.press("W")
+        await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
+        operator.screen.query_one("#answer").value = "1"
+        await confirm(operator)
+        await operator.is_told("1 changed")
+    assert [(entry.verb, entry.task_id) for entry in await audited(database)] == [("rewind", id)]
+    async with watch("tasks", wanted=f"id:{running}") as operator:
+        await operator.sees("running")
+        await operator.press("V")
+        await confirm(operator)
+        await operator.is_told(f"Runner {runner} receives 'stack={running}' at its next heartbeat")
+
+
 async def test_runners_are_drained_and_resized(database: Database, watch: Watch) -> None:
     id = await add_runner(database)
     await add_live(database, "smtp.send", key="order-7", state=State.RUNNING, runner_id=id, claimed_at=ahead(-100))

@@ -26,6 +26,7 @@ from tasktui.actions.as_command import (
     pause_words,
     plan_words,
     runner_command_words,
+    stack_words,
     undo_group_words,
     undo_words,
 )
@@ -73,6 +74,8 @@ def all_of(name: str, number: int, *, more: bool = False) -> Any:
         (runner_command_words(ACTIONS["drain"], 7, Confirmation()), "runner drain 7"),
         (runner_command_words(ACTIONS["resize"], 7, Confirmation("concurrency=5 threads=2")),
          "runner resize 7 --concurrency 5 --threads 2"),
+        (stack_words(12, WHY), "runner stack 12 --reason 'it is back'"),
+        (plan_words(plan(ACTIONS["rewind"], [row(1)]), Confirmation("3")), "runner rewind 1 --to 3"),
         (undo_words(12, Confirmation()), "runner undo 12"),
         (undo_group_words("b-1", "10000+", WHY), "runner undo --group b-1 --yes 10000+ --reason 'it is back'"),
         (edit_words(story(row(3)), {"run_at": "+15m", "max_attempts": "6"}, None),

@@ -7,6 +7,7 @@ from typing import Any
 from runner.errors import RunnerError
 from runner.model.task import LIVE, MOVES, State
 from runner.operations.edit_values import Changes, check_against, check_values
+from runner.operations.eligibility import objection
 from runner.operations.lock import LockedTask
 from runner.operations.undo.entries import UndoableChange, edited_columns
 
@@ -77,6 +78,11 @@ def of_withdrawal(change: UndoableChange, task: LockedTask) -> str | None:
 def of_unblock(change: UndoableChange, task: LockedTask) -> str | None:
     """The conflict with the blocking of an unblocked task."""
     return _not_started(change, task, NOT_STARTED)
+
+
+def of_rewind(_change: UndoableChange, task: LockedTask) -> str | None:
+    """The conflict with the return to the checkpoint before a rewind."""
+    return objection("rewind", task)
 
 
 def of_requeue(change: UndoableChange, task: LockedTask) -> str | None:

@@ -18,7 +18,7 @@ from runner.operations.undo.pauses import undo_command, undo_limit, undo_pause
 from runner.operations.undo.requeue import undo_requeue
 from runner.operations.undo.schedules import is_of_schedule, undo_schedule
 from runner.operations.undo.unblock import reblock
-from runner.operations.undo.values import set_values, withdraw
+from runner.operations.undo.values import set_values, undo_rewind, withdraw
 
 Pair: TypeAlias = tuple[UndoableChange, LockedTask]
 """A change, and its locked task."""
@@ -65,6 +65,7 @@ KINDS: tuple[UndoKind, ...] = (
         conflict=conflicts.of_requeue,
         undo_tasks=undo_requeue,
     ),
+    UndoKind(applies=lambda change: change.verb == "rewind", conflict=conflicts.of_rewind, undo_tasks=undo_rewind),
     UndoKind(applies=lambda change: change.verb == "unblock", conflict=conflicts.of_unblock, undo_tasks=reblock),
     UndoKind(applies=lambda change: change.verb in ("pause", "resume"), undo_object=undo_pause),
     UndoKind(applies=lambda change: change.verb == "limit", undo_object=undo_limit),

@@ -1,4 +1,4 @@
-"""values: restore values of live tasks, and withdraw terminations of running ones."""
+"""values: restore values of live tasks, withdraw terminations of running ones, and return from rewinds."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,6 +10,7 @@ from runner.operations.audit_log import AuditEntry, record
 from runner.operations.edit_values import Changes, check_values
 from runner.operations.lock import LockedTask, change, reschedule
 from runner.operations.results import Actor, Result
+from runner.operations.rewind import copy_checkpoint
 from runner.operations.undo.entries import UndoableChange
 
 
@@ -37,6 +38,23 @@ async def set_values(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lock
 def _entry(change: UndoableChange, task: LockedTask, values: dict[str, object]) -> AuditEntry:
     before = {name: getattr(task, name) for name in values}
     return AuditEntry("edit", before, values, task.id, undo_of=change.id)
+
+
+async def undo_rewind(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
+    """Return to the checkpoints before rewinds, unless the tasks have stored others since.
+
+    Args:
+        tx: a writing transaction.
+        pairs: the changes that can be undone, and their locked tasks.
+        by: the author.
+    """
+    result, entries = Result(), list[AuditEntry]()
+    for rewound, task in pairs:
+        before, after = int(rewound.before["checkpoint"]), int(rewound.after["checkpoint"])
+        if (entry := await copy_checkpoint(tx, task, before, result, after)) is not None:
+            entries.append(entry._replace(undo_of=rewound.id))
+    await record(tx, by, entries)
+    return result
 
 
 async def withdraw(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
