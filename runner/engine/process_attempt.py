@@ -60,13 +60,14 @@ class ProcessAttempts:
             context: makes the Context for the middleware.
         """
         attempt = _Attempt(self._pool, running, self._call(running, limit), self._parents)
-        body = asyncio.ensure_future(self._body(running, attempt, context))
+        body, stopped = asyncio.ensure_future(self._body(running, attempt, context)), False
         try:
             await asyncio.wait([body, asyncio.ensure_future(attempt.began.wait())], return_when="FIRST_COMPLETED")
             running.deadline = None if limit is None else time.monotonic() + limit
             await asyncio.wait([body], timeout=None if limit is None else limit + GRACE)
             outcome: Outcome = timed_out(running, limit)
         except asyncio.CancelledError:
+            stopped = True
             outcome = Cancelled() if running.cancel_requested else interrupted(running, self._limits.interruptions)
             if running.process is not None and attempt.began.is_set():
                 running.process.send("stop", running.cancel_requested)
@@ -77,7 +78,7 @@ class ProcessAttempts:
             if not body.done() and running.process is not None:
                 running.process.kill()
         if body.done():
-            return body.result()
+            return outcome if stopped and attempt.crashed else body.result()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.wait([body], timeout=KILL_TIMEOUT)
         body.cancel()  # of a middleware that goes on
@@ -122,6 +123,7 @@ class _Attempt:
         self._pool, self._running, self._call, self._parents = pool, running, call, parents
         self.began = asyncio.Event()
         """Set when the handler starts: the import of its module does not count."""
+        self.crashed = False
         self.outcome: Outcome | None = None
         self.error: BaseException | None = None
         """The exception that the middleware receives."""
@@ -144,7 +146,7 @@ class _Attempt:
         try:
             end = await self._end()
         except (ProcessCrashed, ProcessNotStarted) as error:
-            self._running.error = error
+            self._running.error, self.crashed = error, True
             stack = error.args[1] if len(error.args) > 1 else ""
             self.outcome = Retry(failure=Failure(type(error).__name__, str(error.args[0]), stack))
         else:

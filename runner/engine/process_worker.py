@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from runner.engine.open_resources import OpenResources
+    from runner.engine.executor import Executor
     from runner.engine.process_messages import Channel, ProcessCall, WorkerSetup
     from runner.engine.slots import Running
     from runner.model.outcome import Outcome
@@ -48,12 +48,14 @@ class ProcessWorker:
     def __init__(self, channel: "Channel", setup: "WorkerSetup") -> None:
         self._channel, self._setup = channel, setup
         self._loop = asyncio.get_running_loop()
+        from runner.engine.open_resources import OpenResources
         from runner.engine.process_remote import Requests  # after the search path is set
 
         self._requests = Requests(channel, self._loop)
         self._calls: asyncio.Queue[ProcessCall | None] = asyncio.Queue()
         self._running: Running | None = None
-        self._resources: OpenResources | None = None
+        self._resources = OpenResources(())
+        self._executor: Executor | None = None
 
     def listen(self) -> None:
         """Receive messages, in a thread, until the runner ends; then end this process and its children."""
@@ -101,8 +103,7 @@ class ProcessWorker:
                 return
             self._channel.send("started")
             await self._execute(running, call)
-        if self._resources is not None:
-            await self._resources.close()
+        await self._resources.close()
 
     def _prepared(self, call: "ProcessCall") -> "Running":
         from runner.engine.slots import Running, Slots
@@ -117,10 +118,6 @@ class ProcessWorker:
     async def _open(self, running: "Running") -> None:
         """Open the resources of a handler; they stay open until this process ends."""
         if running.handler.resources:
-            if self._resources is None:
-                from runner.engine.open_resources import OpenResources
-
-                self._resources = OpenResources(())
             await self._resources.require(running.handler.resources.values())
 
     async def _execute(self, running: "Running", call: "ProcessCall") -> None:
@@ -129,14 +126,14 @@ class ProcessWorker:
         from runner.engine.process_remote import RemoteNotes, RemoteParentResults
 
         settings = self._setup.settings
-        notes = RemoteNotes(self._requests, call, int(settings.checkpoint_limit))
-        executor = Executor(
+        notes = self._notes = RemoteNotes(self._requests, call, int(settings.checkpoint_limit))
+        executor = self._executor = self._executor or Executor(
             1,
             AttemptLimits(None, int(settings.result_limit), call.interruptions),
             None,
             lambda _: RemoteParentResults(self._requests),
-            {} if self._resources is None else self._resources.values,
-            notes=lambda _: notes,
+            self._resources.values,
+            notes=lambda _: self._notes,
         )
         self._running = running
         ended: list[Outcome] = []
@@ -151,7 +148,6 @@ class ProcessWorker:
             outcome = _over_limit(outcome, call.memory_limit)
         name = None if error is None else (type(error).__module__, type(error).__qualname__)
         reusable = not executor.stuck and not out_of_memory
-        await executor.close()
         self._channel.send("end", ProcessEnd(outcome, _pickled(error), name, reusable))
 
 

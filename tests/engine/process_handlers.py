@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -51,10 +50,10 @@ def crash(how: str) -> None:
     os._exit(3)
 
 
-@handler("process.hold", executor="process", timeout=0.3)
+@handler("process.hold", executor="process", timeout=2)
 def hold() -> None:
     """Start a child, and hold the interpreter lock for ever."""
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    child = subprocess.Popen(["sleep", "600"])
     Path(os.environ["PROCESS_FOLDER"], "child").write_text(str(child.pid))
     ctypes.PyDLL(None).sleep(600)
 
@@ -67,7 +66,7 @@ def held(folder: Path) -> None:
 
 @handler("process.wait", executor="process")
 def wait(ctx: Context, folder: Path) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    child = subprocess.Popen(["sleep", "600"])
     (folder / "pids").write_text(f"{os.getpid()} {child.pid}")
     while True:
         time.sleep(0.05)
