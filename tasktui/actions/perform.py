@@ -177,11 +177,7 @@ async def runner_command_sql(session: Session, action: Action, runner_id: int, c
     Raises:
         NoSqlEquivalent: the change has no SQL equivalent.
     """
-    return await command_sql(session, runner_id, confirmation.answer if action.prompt else action.name, confirmation)
-
-
-async def command_sql(session: Session, runner_id: int, command: str, confirmation: Confirmation) -> str:
-    """Write the SQL that stores a command, as text, for a runner."""
+    command = confirmation.answer if action.prompt else action.name
     return await session.write(command_script, runner_id, command, session.by(confirmation.reason))
 
 

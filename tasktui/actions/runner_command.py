@@ -64,9 +64,9 @@ async def _send_stack(session: Session, runner_id: int, command: str, confirmati
 
 
 async def _stack_sql(session: Session, runner_id: int, command: str, confirmation: Confirmation) -> str:
-    from tasktui.actions import perform
+    from runner.operations.sql_export import command_script  # imports SQLAlchemy, which the first screen does not need
 
-    return await perform.command_sql(session, runner_id, command, confirmation)
+    return await session.write(command_script, runner_id, command, session.by(confirmation.reason))
 
 
 async def _send(session: Session, action: Action, runner_id: int, confirmation: Confirmation) -> Notice:
