@@ -33,6 +33,9 @@ pytestmark = on_postgresql
 
 PAUSE = 0.2
 
+WAIT = 30.0
+"""Seconds for the healthy runner."""
+
 Verb = Callable[[Transaction], Awaitable[Any]]
 
 
@@ -95,15 +98,19 @@ async def test_the_server_ends_the_transaction_of_a_frozen_runner(
 ) -> None:
     frozen, healthy = await prepare(rival)
 
+    async def work() -> None:
+        while not await rival.write(healthy):
+            await asyncio.sleep(0.02)
+
     async def freeze() -> None:
-        async with database.writing() as tx, asyncio.timeout(30):
+        async with database.writing() as tx:
             with monkeypatch.context() as patch:
                 patch.setattr(postgresql, "PAUSE_SECONDS", PAUSE)
                 limits._holding.cache_clear()
                 assert await frozen(tx)
             limits._holding.cache_clear()
-            while not await rival.write(healthy):
-                await asyncio.sleep(0.02)
+            working = asyncio.create_task(work())
+            assert (await asyncio.wait({working}, timeout=WAIT))[0], "the locks of the frozen runner are still there"
 
     with pytest.raises(DatabaseUnavailable):
         await freeze()
