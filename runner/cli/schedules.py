@@ -15,6 +15,7 @@ from runner.client.schedule import new_spec, spec_changes
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput, UnknownSchedule
+from runner.operations.pause import PauseKind, PauseTarget, name_warning
 from runner.operations.results import Actor, local_actor
 from runner.operations.schedule import (
     add_schedule,
@@ -203,7 +204,11 @@ async def _change(
         case "add":
             loaded = load_handlers(settings)
             spec = new_spec(handler or "", options.values(), loaded.get(handler or ""))
+            place = PauseTarget(PauseKind.HANDLER, handler or "")
+            warning = "" if handler in loaded else await database.read(name_warning, place)
             await database.write(add_schedule, id, spec, by, limit)
+            if warning and not loaded:
+                print_stderr(f"runner: {warning}; its tasks wait until a runner loads it")
             if loaded and handler not in loaded:
                 print_stderr(
                     f"runner: no handler named {one_line(handler or '')!r} is loaded; nothing checked the payload"

@@ -71,6 +71,11 @@ class FilterBar(VerticalGroup):
         """Show the filter as chips."""
         self._chips.draw([chips(listing, self._pages.filter_text, sort, width)])
 
+    def on_click(self) -> None:
+        """Edit the filter after a click on its chips."""
+        if self._chips.display:
+            self.edit()
+
     def on_descendant_blur(self) -> None:
         """Show the chips again when the input loses the focus."""
         self.call_after_refresh(self._follow_focus)

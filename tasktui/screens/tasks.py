@@ -10,7 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from runner.filter.sort import NEWEST, Sort, SortField
+from runner.filter.sort import NEWEST, Sort, SortField, parse_sort
+from runner.model.task import State
 from runner.text.sanitize import SIGNS
 from tasktui.actions.targets import Targets
 from tasktui.data.load_tasks import MOST_NEWER, Loaded, matching
@@ -193,6 +194,17 @@ class TasksScreen(LiveScreen):
         self.session.task_id = event.key
         self.app.switch_mode("task")
 
+    @on(Table.HeadClicked)
+    def _sort_by_head(self, event: Table.HeadClicked) -> None:
+        """Sort by a column, or reverse the order if it is the sorted one."""
+        fields = [field for field, title in TITLES.items() if title == event.title]
+        if not fields:
+            return
+        sort, listing = self.session.sort, self.pages.listing
+        field = fields[0] if len(fields) == 1 else time_field(listing)
+        self.session.sort = sort.reverse if sort.by in fields else parse_sort(field)
+        self.on_screen_resume()
+
     @on(Table.CursorMoved)
     def _read_next_page(self) -> None:
         if self.preview.fits(self.size):
@@ -213,6 +225,14 @@ class TasksScreen(LiveScreen):
         self.query_one("#states", Canvas).draw([states(listing, width), BLANK] if width >= 100 else [])
         self.query_one("#newer", Canvas).draw(newer(listing, self.table.size.width or width))
         self.preview.draw(self.table.cursor, self.session, self.size)
+
+
+def time_field(listing: Listing) -> SortField:
+    """The sort field of WHEN for the tasks of a list: the end, the start or the due time of its first task."""
+    first = next((listing.tasks[id] for id in listing.ids if id in listing.tasks), None)
+    if first is not None and first.state.final:
+        return SortField.FINISHED_AT
+    return SortField.CLAIMED_AT if first is not None and first.state is State.RUNNING else SortField.RUN_AT
 
 
 def list_line(listing: Listing, id: int, *, narrow: bool = False) -> RenderedRow:

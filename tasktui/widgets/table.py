@@ -49,6 +49,13 @@ class Table(ScrollView, Generic[K], can_focus=True):
             self.key = key
             super().__init__()
 
+    class HeadClicked(Message):
+        """A click on the title of a column, without the arrow of the sorted one."""
+
+        def __init__(self, title: str) -> None:
+            self.title = title
+            super().__init__()
+
     def __init__(self, columns: Sequence[ListColumn], *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.columns = tuple(columns)
@@ -138,12 +145,26 @@ class Table(ScrollView, Generic[K], can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """Move the cursor to the clicked row, or select the row if it has the cursor."""
         position = self.scroll_offset.y + event.y - 1
+        if event.y == 0 and (title := self._title_at(event.x)):
+            self.post_message(self.HeadClicked(title))
         if event.y < 1 or position >= len(self.keys):
             return
         if self.keys[position] == self.cursor:
             self.action_select()
         else:
             self.move_to(self.keys[position])
+
+    def _title_at(self, x: int) -> str:
+        """The title of the column at a cell; empty between and behind the columns."""
+        left = GUTTER
+        for column, width in zip(self.columns, self._widths(), strict=False):
+            if left <= x < left + width:
+                return column.title.partition(" ")[0]
+            left += width + GAP if width else 0
+        return ""
+
+    def _widths(self) -> list[int]:
+        return widths(self.columns, self.scrollable_content_region.width - GUTTER)  # without the scroll bar
 
     def render_line(self, y: int) -> Strip:
         """Draw one line; the titles stay at the top."""
@@ -186,7 +207,7 @@ class Table(ScrollView, Generic[K], can_focus=True):
     def _strip(self, signs: Sequence[Part], cells: Sequence[Cell], base: Style, *, plain: bool = False) -> Strip:
         room = self.scrollable_content_region.width  # without the scroll bar
         row: list[Part] = list(signs)
-        for column, width, cell in zip(self.columns, widths(self.columns, room - GUTTER), cells, strict=False):
+        for column, width, cell in zip(self.columns, self._widths(), cells, strict=False):
             if width and cell.parts is not None:
                 padding = (" " * max(0, width - width_of(cell.parts)), "")
                 row += [padding, *cell.parts] if column.right and padding[0] else fit(cell.parts, width)

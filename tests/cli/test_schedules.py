@@ -3,6 +3,7 @@
 import pytest
 
 from runner.cli.exit_codes import Exit
+from runner.model.task import NewTask
 from tests.cli.conftest import Call, Store
 
 
@@ -31,6 +32,14 @@ def test_a_schedule_is_listed_shown_and_changed(cli: Call, nightly: str) -> None
     assert (last["verb"], last["target"]) == ("delete", "schedule nightly")
     assert cli("undo", last["id"]).code == Exit.OK
     assert cli("schedules", "show", nightly).code == Exit.OK
+
+
+def test_a_handler_that_has_never_been_used_is_a_warning(cli: Call, store: Store) -> None:
+    store.submit(NewTask("mail.send"))
+    wrong = cli("schedules", "add", "hourly", "mail.sned", "--every", "1h")
+    why = "runner: handler mail.sned has never been used; its tasks wait until a runner loads it"
+    assert (wrong.code, wrong.err.strip()) == (Exit.OK, why)
+    assert cli("schedules", "add", "daily", "mail.send", "--every", "24h").err == ""
 
 
 def test_a_rule_is_previewed_without_a_database(cli: Call) -> None:
