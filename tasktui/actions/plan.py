@@ -18,7 +18,7 @@ from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from tasktui.actions.action import Action
 from tasktui.render.plot import gauge
-from tasktui.render.render import content, line, state
+from tasktui.render.render import brief, content, line, state
 
 if TYPE_CHECKING:
     from runner.operations.preview import Preview  # import modules that the first screen does not need
@@ -124,12 +124,14 @@ def plan_lines(plan: ActionPlan, database: str) -> list[Content]:
     parts += [content((f"  {number:,} skipped: {line(why)}", "retrying")) for why, number in plan.skipped.items()]
     if plan.last:
         parts.append(content((f"  {plan.last:,} {LAST}", "retrying")))
-    for task in plan.samples:
-        texts = (
-            str(task.id),
-            line(task.handler, 20),
-            line(task.key, 20),
-            line(formatting.reason(task.error) or None, 40),
-        )
-        parts.append(content((f"  {'  '.join(texts)}", "muted")))
     return parts
+
+
+def sample_lines(plan: ActionPlan) -> list[Content]:
+    """Render the first tasks that a plan changes, one line each at 80 columns."""
+    lines = []
+    for task in plan.samples:
+        error = brief(formatting.reason(task.error)) if task.error else None
+        texts = (str(task.id), line(task.handler, 18), line(task.key, 14), line(error, 20))
+        lines.append(content((f"  {'  '.join(texts)}", "muted")))
+    return lines

@@ -47,6 +47,7 @@ class Question:
         sql: returns the equivalent SQL; None if there is none.
         many: True to offer a limit on the number of tasks.
         canary: True to offer stages as well.
+        samples: some of the things that it changes; a low screen shows the first one.
         reason: initial text of the reason.
     """
 
@@ -58,6 +59,7 @@ class Question:
     sql: ConsentSql | None = None
     many: bool = False
     canary: bool = False
+    samples: Sequence[Content] = ()
     reason: str = ""
 
 

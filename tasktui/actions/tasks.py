@@ -10,7 +10,7 @@ from runner.model.duration import parse_duration
 from runner.operations.results import Actor
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.as_command import plan_words
-from tasktui.actions.plan import ActionPlan, plan, plan_lines
+from tasktui.actions.plan import ActionPlan, plan, plan_lines, sample_lines
 from tasktui.actions.question import BulkChange, Dialog, Question
 from tasktui.actions.targets import Targets
 from tasktui.messages import Notice
@@ -68,6 +68,7 @@ def question(plan: ActionPlan, session: Session, details: Sequence[str] = ()) ->
         change=change,
         sql=partial(perform.plan_sql, session, plan),
         many=plan.eligible.number > 1,
+        samples=sample_lines(plan),
         canary=plan.task_filter is not None and plan.action.verb == "retry_now",
     )
 

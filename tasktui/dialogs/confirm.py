@@ -19,6 +19,9 @@ from tasktui.render.render import block, content, line, lines
 from tasktui.widgets.heading import Heading
 from tasktui.widgets.input import FOCUS_KEYS, TextLine
 
+LOW = 36
+"""Rows of a screen below which a dialog has few samples, so that the number of changes stays in sight."""
+
 CommandSource = Callable[[Confirmation], str | None]
 
 
@@ -49,7 +52,8 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
         with VerticalScroll(classes="dialog changes") as dialog:
             dialog.can_focus = False
             dialog.border_title, dialog.border_subtitle = f"{self._question.action.label}?", "escape cancels"
-            yield Static(lines(self._question.about), classes="about")
+            samples = self._question.samples if self.app.size.height >= LOW else self._question.samples[:1]
+            yield Static(lines([*self._question.about, *samples]), classes="about")
             action, word = self._question.action, line(self._required.word)
             if action.prompt:
                 yield from _entry("answer", action.prompt, action.default, action.default)
@@ -57,7 +61,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
                 stages = f", or {CANARY}: 1, 10, 100, then the rest" if self._question.canary else ""
                 yield from _entry("limit", "Limit", ALL, f"{ALL}, 1 to try one task first{stages}")
                 if self._question.canary:
-                    note = f"{'':21}{CANARY} goes on to 10, 100 and all only while no task fails again"
+                    note = f"{CANARY}: 1, 10, 100, then the rest; stops when a task fails"
                     yield Static(content((note, "muted")))
             yield from _entry(
                 "reason", "Reason", self._question.reason, hint="required" if self._required.reason else "optional"

@@ -24,7 +24,7 @@ from tasktui.session.session import Session
 from tasktui.widgets.heading import Heading
 from tasktui.widgets.input import FOCUS_KEYS, TextLine
 
-HINT = "ctrl+s save, escape cancel, ctrl+e payload in $EDITOR, ctrl+y copy, again for SQL"
+HINT = "ctrl+s save, escape cancel, ctrl+e $EDITOR, ctrl+y copy or SQL"
 
 
 class EditScreen(ModalScreen[Result | None]):

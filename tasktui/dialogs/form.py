@@ -60,7 +60,7 @@ class FormScreen(ModalScreen[Dialog | None]):
                 if entry.lock_reason:
                     yield Static(content((f"{entry.label} is read-only: {entry.lock_reason}", "muted")))
             yield Static("", id="preview")
-            yield Static(content(("ctrl+s continue, escape cancel; nothing changes before the confirmation", "muted")))
+            yield Static(content(("ctrl+s continue to the confirmation, escape cancel", "muted")))
 
     def on_mount(self) -> None:
         """Show the preview."""

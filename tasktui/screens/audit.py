@@ -113,6 +113,8 @@ class AuditScreen(LiveScreen):
         self._move_to_target()
         self._show_group()
         self._show_entry()
+        if self._group_of_cursor() not in (None, snapshot.of):  # The first read did not know the cursor.
+            self.feed.hurry()
 
     def command_words(self) -> Sequence[object]:
         """Return the command that lists the same changes."""

@@ -190,20 +190,15 @@ class TasksScreen(LiveScreen):
         self.post_message(Notice(f"Marked {message.count.of('task')}"))
 
     @on(Table.Selected)
-    def _open_task(self, event: Table.Selected) -> None:
-        self.session.task_id = event.key
-        self.app.switch_mode("task")
-
     @on(Table.HeadClicked)
-    def _sort_by_head(self, event: Table.HeadClicked) -> None:
-        """Sort by a column, or reverse the order if it is the sorted one."""
-        fields = [field for field, title in TITLES.items() if title == event.title]
-        if not fields:
-            return
-        sort, listing = self.session.sort, self.pages.listing
-        field = fields[0] if len(fields) == 1 else time_field(listing)
-        self.session.sort = sort.reverse if sort.by in fields else parse_sort(field)
-        self.on_screen_resume()
+    def _choose(self, event: Table.Selected | Table.HeadClicked) -> None:
+        """Open a task, or sort by the head of a column."""
+        if isinstance(event, Table.Selected):
+            self.session.task_id = event.key
+            self.app.switch_mode("task")
+        elif (sort := sort_by_head(event.title, self.session.sort, self.pages.listing)) is not None:
+            self.session.sort = sort
+            self.on_screen_resume()
 
     @on(Table.CursorMoved)
     def _read_next_page(self) -> None:
@@ -225,6 +220,15 @@ class TasksScreen(LiveScreen):
         self.query_one("#states", Canvas).draw([states(listing, width), BLANK] if width >= 100 else [])
         self.query_one("#newer", Canvas).draw(newer(listing, self.table.size.width or width))
         self.preview.draw(self.table.cursor, self.session, self.size)
+
+
+def sort_by_head(title: str, sort: Sort, listing: Listing) -> Sort | None:
+    """The order after a click on the head of a column; None if the list cannot be sorted by it."""
+    fields = [field for field, head in TITLES.items() if head == title]
+    if sort.by in fields:
+        return sort.reverse
+    field = fields[0] if len(fields) == 1 else time_field(listing)
+    return parse_sort(field) if fields else None
 
 
 def time_field(listing: Listing) -> SortField:

@@ -195,7 +195,7 @@ async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
     async with watch("failures") as operator, ending(database, lambda id: "f1" if id == ids[-3] else None):
         await operator.sees("ValueError")
         await operator.press("R")
-        await operator.sees("canary goes on to 10, 100 and all")
+        await operator.sees("canary: 1, 10, 100, then the rest; stops when a task fails")
         operator.screen.query_one("#limit").value = "canary"
         operator.screen.query_one("#answer").value = "5m"
         await confirm(operator)
