@@ -200,7 +200,8 @@ def payload(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> li
             hidden = decode(getattr(detail, name)) != decode(getattr(detail, name), reveal=True)
             note = "" if not hidden else "secrets shown, v hides" if reveal else "redacted, v reveals"
             rows += [BLANK] if rows else []
-            rows += [rule([heading(name.upper())], width, [(note, "faint")]), *payload_rows(value, width, most)]
+            notes: list[Part] = [(note, "faint")] if note else []
+            rows += [rule([heading(name.upper())], width, notes), *payload_rows(value, width, most)]
     return rows
 
 
