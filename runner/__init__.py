@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from runner.handlers.resources import Resource, injected, resource
     from runner.model.outcome import Dead, Retry, Snooze
     from runner.model.task import DependsOn, NewTask, SubmitResult
+    from runner.policy.breaker import Breaker
 
 __all__ = [
     "AttemptEnd",
     "Batch",
+    "Breaker",
     "Context",
     "Dead",
     "DependsOn",
@@ -77,6 +79,7 @@ __getattr__ = lazy_names(
     {
         "AttemptEnd": "runner.handlers.life_cycle",
         "Batch": "runner.client.batch",
+        "Breaker": "runner.policy.breaker",
         "Context": "runner.handlers.context",
         "Dead": "runner.model.outcome",
         "DependsOn": "runner.model.task",

@@ -244,6 +244,11 @@ class Console(KeyBuffer):
         if isinstance(self.screen, LiveScreen):
             self.screen.actions.ask_limit(place, limits, reason)
 
+    def ask_breaker(self, handler: str, wait: str, reason: str) -> None:
+        """Ask to open or close the breaker of a handler, as the keys of the screens do."""
+        if isinstance(self.screen, LiveScreen):
+            self.screen.actions.ask_breaker(handler, wait, reason)
+
     def list_tasks(self, filter_text: str) -> None:
         """Open the task list with a filter."""
         self.session.filter_text = filter_text

@@ -42,14 +42,17 @@ def test_the_docstring_of_options_describes_every_option() -> None:
 
 def test_the_signature_of_handler_has_every_option_with_a_default() -> None:
     defaults = {option.name for option in TASK_OPTIONS if option.default}
-    limits = {"limit", "limit_per_tenant", "limit_per_runner", "rate", "executor", "memory_limit"}
+    limits = {"limit", "limit_per_tenant", "limit_per_runner", "rate", "executor", "memory_limit", "breaker"}
     assert parameters(handler) - {"name", "on_error"} - limits == defaults
+
+
+OTHERS = {"on_error", "rules", "limits", "limit_per_runner", "executor", "memory_limit", "breaker"}
+"""The options of a handler that are no defaults for tasks."""
 
 
 def test_a_handler_stores_every_default_that_is_not_derived() -> None:
     defaults = {option.name for option in TASK_OPTIONS if option.default in ("submit", "claim")}
-    not_stored = {"on_error", "rules", "limits", "limit_per_runner", "executor", "memory_limit"}
-    assert {field.name for field in fields(Options)} - not_stored == defaults
+    assert {field.name for field in fields(Options)} - OTHERS == defaults
 
 
 def test_a_new_task_has_a_field_for_every_option() -> None:

@@ -61,6 +61,7 @@ CLI_COMMANDS = (
     CliCommand("pause", OPERATE, "Stop starting the tasks of a queue or a handler.", "pause"),
     CliCommand("resume", OPERATE, "End a pause.", "pause"),
     CliCommand("limit", OPERATE, "Limit the tasks of a queue or a handler over all runners.", "limit"),
+    CliCommand("breaker", OPERATE, "List, open or close the breakers of handlers.", "limit"),
     CliCommand("undo", OPERATE, "Undo a change or a whole change group.", "undo"),
     CliCommand("drain", OPERATE, "Ask a runner to finish its tasks and exit.", "drain"),
     CliCommand("resize", OPERATE, "Ask a runner to run more or fewer tasks in parallel.", "drain"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -11,14 +11,26 @@ from runner.cli.exit_codes import Exit
 from runner.cli.output import TableColumn, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
+from runner.model.duration import parse_duration
 from runner.model.task import State
-from runner.operations.limit import DEFAULT, LimitEdit, LimitResult, preview_limits, set_limits
+from runner.operations.limit import (
+    DEFAULT,
+    BreakerResult,
+    LimitEdit,
+    LimitResult,
+    breaker_of,
+    close_by_hand,
+    open_by_hand,
+    preview_limits,
+    set_limits,
+)
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import local_actor
-from runner.operations.sql_export import limit_script
+from runner.operations.sql_export import breaker_script, limit_script
 from runner.policy.limits import LIMITS, LimitUsage
-from runner.queries.limits import limit_usages
+from runner.queries.limits import BreakerRow, breakers, limit_usages
 from runner.text import formatting
+from runner.text.sanitize import one_line
 
 Value = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
 
@@ -103,6 +115,7 @@ def _place(kind: str | None, name: str | None) -> PauseTarget:
 
 
 def _show(usages: Sequence[LimitUsage], place: PauseTarget | None, *, json: bool) -> None:
+    usages = [usage for usage in usages if any(usage.limits)]  # not only an open breaker
     usages = [usage for usage in usages if place is None or (usage.kind, usage.name) == tuple(place)]
     if json:
         print_json({"limits": [limit_document(usage) for usage in usages]})
@@ -131,3 +144,119 @@ def _row(usage: LimitUsage) -> Sequence[str]:
     set_by = f"{usage.since} ago by {usage.by}{f': {usage.why}' if usage.why else ''}" if usage.since else "in code"
     holders = ", ".join(f"{number:,} on {holder}" for holder, number in usage.holders.items())
     return [f"{usage.kind} {usage.name}", f"{usage.total:,}", str(usage.limits), formatting.text(holders), set_by]
+
+
+BREAKER_COLUMNS = (
+    TableColumn("HANDLER"),
+    TableColumn("BREAKER", no_wrap=True),
+    TableColumn("NEXT PROBE"),
+    TableColumn("OPENS AFTER"),
+    TableColumn("WHY"),
+)
+
+
+async def breaker(
+    action: Literal["show", "open", "close"] = "show",
+    name: str | None = None,
+    /,
+    *,
+    wait: Annotated[str | None, Parameter(name="--for")] = None,
+    dry_run: bool = False,
+    sql: bool = False,
+    reason: str | None = None,
+    json: bool = False,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """List, open or close the breakers of handlers.
+
+    runner breaker [show [HANDLER]]  list the breakers
+    runner breaker open HANDLER      its tasks wait; a probe starts after the time in --for
+    runner breaker close HANDLER     its tasks start again, and earlier failures do not count
+
+    An open breaker closes by itself when a probe succeeds.
+
+    Args:
+        action: show, open or close.
+        name: The handler.
+        wait: Time until the first probe: 30s, 10m; by default that of the handler's code.
+        dry_run: Only show the change.
+        sql: Only print equivalent SQL for psql or sqlite3.
+        reason: The reason; recorded with the change.
+        json: Print one JSON document.
+        connection: The database.
+    """
+    if wait is not None and action != "open":
+        raise InvalidInput(why="--for applies to runner breaker open")
+    length = None if wait is None else parse_duration(wait)
+    async with open_database(connection.settings()) as database:
+        if action == "show":
+            rows = [await database.read(breaker_of, name)] if name else await database.read(breakers)
+            _show_breakers(rows, as_json=json)
+            return Exit.OK
+        if not name:
+            raise InvalidInput(why=f"name the handler: runner breaker {action} sms.send")
+        by = local_actor(reason)
+        if action == "open":
+            change = partial(open_by_hand, handler=name, by=by, wait=length)
+        else:
+            change = partial(close_by_hand, handler=name, by=by)
+        if sql:
+            await database.read(breaker_of, name)
+            print(await database.write(breaker_script, name, change), end="")
+            return Exit.OK
+        if dry_run:
+            row = await database.read(breaker_of, name)
+            result = BreakerResult((row.state is None) == (action == "open"), row)
+        else:
+            result = await database.write(change)
+    if json:
+        verb = f"breaker {action}"
+        print_json({"verb": verb, "changed": result.changed, "dry_run": dry_run} | breaker_document(result.row))
+    else:
+        print_line(_sentence(action, result, dry_run=dry_run))
+    return Exit.OK if result.changed else Exit.CONFLICT
+
+
+def _sentence(action: str, result: BreakerResult, *, dry_run: bool) -> str:
+    subject = f"breaker of {one_line(result.row.handler)}"
+    if not result.changed:
+        return f"{subject} {'is' if dry_run else 'was'} already {'open' if action == 'open' else 'closed'}"
+    if dry_run:
+        return f"{subject} would be {'opened' if action == 'open' else 'closed'}"
+    if result.row.state is None:
+        return f"{subject} closed: its tasks start again"
+    return f"{subject} opened: the next probe starts in {formatting.age(result.row.state.next_in)}"
+
+
+def _show_breakers(rows: Sequence[BreakerRow], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"breakers": [breaker_document(row) for row in rows]})
+    elif rows:
+        print_table(BREAKER_COLUMNS, [_cells(row) for row in rows])
+    else:
+        print_line('No handler has a breaker: @handler(..., breaker="10/min") sets one.')
+
+
+def breaker_document(row: BreakerRow) -> dict[str, object]:
+    """A breaker as a JSON object."""
+    state = row.state
+    return {
+        "handler": row.handler,
+        "open": state is not None,
+        "opened_at": state and state.opened_at,
+        "next_probe_in": state and max(0.0, state.next_in),
+        "round": state and state.round,
+        "by": state and state.by,
+        "why": state and state.why,
+        "closed_at": row.closed_at,
+        "definition": row.definition and row.definition._asdict(),
+    }
+
+
+def _cells(row: BreakerRow) -> Sequence[str]:
+    definition = "not readable" if row.definition is None else str(row.definition)
+    if row.state is None:
+        return [row.handler, "closed", "", definition, ""]
+    by = f" by {row.state.by}" if row.state.by else ""
+    probe = f"in {formatting.age(row.state.next_in)}" if row.state.next_in > 0 else "now"
+    return [row.handler, f"open for {row.state.since}{by}", probe, definition, formatting.text(row.state.why)]

@@ -23,6 +23,7 @@ from runner.handlers.unique import Duplicate, UniqueKey
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
 from runner.model.task import NewTask, OnFailure
+from runner.policy.breaker import Breaker, read_breaker
 from runner.policy.retry import parse_plan
 
 P = ParamSpec("P")
@@ -246,6 +247,7 @@ def handler(  # noqa: PLR0913 - one argument per task option
     rate: str | None = None,
     executor: ExecutorKind | None = None,
     memory_limit: str | int | None = None,
+    breaker: str | Breaker | None = None,
 ) -> _Decorator:
     """Register a function as a handler.
 
@@ -271,14 +273,13 @@ def handler(  # noqa: PLR0913 - one argument per task option
         rate: maximum rate of starts over all runners, such as 5/s or 100/min; an operator can change it.
         executor: "process" for a process of its own; None for the event loop or a thread, by the kind of function.
         memory_limit: maximum private memory of its process: text ("512m") or bytes; Linux only.
+        breaker: number of failures after which its tasks wait, such as 10/min, or a Breaker; None for never.
 
     Returns:
         A decorator for an async or a plain function.
 
     Raises:
-        InvalidRetryPlan: `retry` is not a retry plan.
-        InvalidTask: `unique` or `on_duplicate` is not valid.
-        InvalidHandler: the name is missing, or a limit or the executor is not valid.
+        InvalidRetryPlan, InvalidTask, InvalidHandler: a value is not valid, or the name is missing.
         DuplicateHandler: another handler has this name.
     """
     return _Decorator(name, _defaults(dict(locals())))
@@ -304,6 +305,7 @@ def _defaults(given: Mapping[str, Any]) -> Options:
         limit_per_runner=given["limit_per_runner"],
         executor=given["executor"],
         memory_limit=_bytes(given["name"], given["memory_limit"]),
+        breaker=read_breaker(given["name"], given["breaker"]),
     )
 
 

@@ -18,11 +18,10 @@ from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed
 from runner.policy.claim_order import ClaimOrder
-from runner.policy.fairness import WeightedOrder
+from runner.policy.fairness import QueueShares, WeightedOrder
 from runner.policy.lanes import Head, Lane, LanePosition, Lanes
 from runner.policy.polling import BackOff, Pace
 from runner.policy.retry import parse_plan
-from runner.policy.shares import QueueShares
 from runner.policy.suspicion import Ask, Proof, Suspect, first, more
 from runner.settings import Settings
 from runner.store.claim import Claimant, HandlerDefaults, claim, claim_suspect
@@ -80,7 +79,7 @@ class Claimer:
         self._on_start = on_start
         self._on_duplicate = on_duplicate
         self.lanes = Lanes(scope.accepts, LanePosition(database.dialect.instant(EARLIEST), 0), order)
-        self._limited = LimitedClaims(database, self.lanes, defaults, self._slots, self._room_of)
+        self.limited = LimitedClaims(database, self.lanes, defaults, self._slots, self._room_of)
         self._shares = QueueShares(order.weight) if isinstance(order, WeightedOrder) else None
         self._pace = Pace()
         self._back_off = BackOff()
@@ -149,7 +148,7 @@ class Claimer:
             if not self.work_left and self.scope.is_open:
                 self.scope.end()
             self._scan_done.set()
-            self._limited.schedule(self._scan_again, self._context)
+            self.limited.schedule(self._scan_again, self._context)
 
     def rescan(self) -> None:
         """Schedule a scan if due tasks may remain. Call it when a slot is free or the database is back."""
@@ -256,7 +255,7 @@ class Claimer:
         counts: list[int | None] = []
         for slots in self._in_flight.pools:
             room = min(slots.room(), self._batch)
-            turns = [part for turn in self._limited.turns(slots) for part in turn.divided(self._shares, room)]
+            turns = [part for turn in self.limited.turns(slots) for part in turn.divided(self._shares, room)]
             counts += [await self._claim_turn(slots, turn) for turn in turns]
         claimed = [count for count in counts if count is not None]
         return sum(claimed) if claimed else None
@@ -269,7 +268,7 @@ class Claimer:
         with self._claim_pending():
             who = self.claimant._replace(selection=self.scope.selection)
             if turn.limited:
-                claimed = await self._limited.claim(who, turn.lanes, limit, starts)
+                claimed = await self.limited.claim(who, turn.lanes, limit, starts)
             else:
                 lanes = {lane: self.lanes.places[lane] for lane in turn.lanes}
                 claimed = await self._database.write_single(claim, who, lanes, self._defaults, limit, starts)
@@ -287,14 +286,14 @@ class Claimer:
         self._suspects = len(self._unproven())
 
     async def _claim_group(self, ask: Ask) -> list[Claimed]:
-        lanes = self.lanes.first(self.lanes.known, self._limited.may_start)
-        ask = ask._replace(limit=self._limited.within_rooms(lanes, min(ask.limit, self.scope.room)))
+        lanes = self.lanes.first(self.lanes.known, self.limited.may_start)
+        ask = ask._replace(limit=self.limited.within_rooms(lanes, min(ask.limit, self.scope.room)))
         who = self.claimant._replace(selection=self.scope.selection)
         if not lanes or ask.limit <= 0 or not self._allowed():
             return []
         with self._claim_pending():
             claimed = await self._database.write_single(claim_suspect, who, lanes, self._defaults, ask)
-            claimed = claimed or await self._limited.claim_suspect(who, ask.width)
+            claimed = claimed or await self.limited.claim_suspect(who, ask.width)
             for task in claimed:
                 self._take([task], self._slots(Lane(task.queue, task.handler, task.priority)))
         return claimed

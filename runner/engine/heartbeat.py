@@ -244,12 +244,14 @@ def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InF
     names, queue_names, threads = sorted(handlers), sorted(settings.queues), in_flight.in_threads.size
     slices, buckets = described_selection(settings.slice, settings.buckets)
     limits = {name: handler.defaults.limits for name, handler in handlers.items() if handler.defaults.limits}
+    breakers = {name: breaker.columns for name, handler in handlers.items() if (breaker := handler.defaults.breaker)}
     made = Identity(socket.gethostname(), os.getpid(), release(), names, in_flight.capacity, queue_names, threads)
     return made._replace(
         threaded=sorted(threaded),
         processes=in_flight.in_processes.size,
         in_processes=in_processes,
         limits=limits,
+        breakers=breakers,
         claim_order=str(parse_order(settings.claim_order)),
         polling=describe_polling(parse_poll_mode(settings.poll_mode), settings.poll_interval, settings.scans),
         slice=slices,

@@ -45,8 +45,7 @@ log = logging.getLogger("runner")
 
 RESCUE_EVERY = 1.0
 SWEEP_EVERY = EXPIRE_EVERY = 2.0
-PRUNE_EVERY = 60.0
-SCHEMA_EVERY = 30.0
+PRUNE_EVERY, SCHEMA_EVERY = 60.0, 30.0
 IDLE_EVERY = 0.1
 """Intervals in seconds of the ticks without a setting."""
 
@@ -113,6 +112,7 @@ class Engine:
         self.scans = ScanLoop(settings, self.claimer, self._mode)
         self.slices = self._make_slices()
         self.worker.on_settled = self.claimer.task_ended
+        self.worker.breakers.connect(self.claimer.limited.probes, self._scan_soon)
         self.reconciler = Reconciler(self.database, in_flight, self.claimer, self._scan_soon)
         self._stop = asyncio.Event()
         self.tried = asyncio.Event()
@@ -332,6 +332,7 @@ class Engine:
         ended = await self.worker.finish(max(0.0, end - time.monotonic()))
         written = await self.worker.buffer.drain(max(LAST_WRITES, end - time.monotonic()))
         await self.dependency_resolver.drain(LAST_WRITES)
+        await self.worker.breakers.drain(LAST_WRITES)
         await self.readiness.close()
         if not (ended and written):
             log.error("%s unfinished: other runners will rescue them", count_noun(len(self.worker.in_flight), "task"))

@@ -240,6 +240,16 @@ class InFlight:
         """Remove and return the tasks that have waited for a slot since before a time in monotonic seconds."""
         return [running for slots in self.pools for running in slots.expire(before)]
 
+    def unstarted_of(self, handler: str) -> list[Running]:
+        """Remove and return the tasks of a handler that wait for a slot."""
+        tasks = []
+        for slots in (self.on_loop, self.in_threads):
+            mine = [running for running in slots.waiting if running.task.handler == handler]
+            for running in mine:
+                slots.waiting.remove(running)
+            tasks += mine
+        return tasks
+
     def started(self) -> list[Running]:
         """Return the tasks whose body is running."""
         return [running for running in self.tasks.values() if running.job is not None and not running.job.done()]

@@ -15,6 +15,7 @@ from runner.engine.attempt_notes import AttemptNotes, NotesWriter
 from runner.engine.executor import AttemptLimits, Executor
 from runner.engine.handler_result import done
 from runner.engine.hooks import attempt_end
+from runner.engine.limited_claims import OPEN, BreakerReports
 from runner.engine.metrics import Metrics
 from runner.engine.outcome_log import log_failure, log_unfinished
 from runner.engine.own_transaction import HandlerTransaction
@@ -72,6 +73,7 @@ class Worker:
         self._database = database
         self.on_settled: Callable[[Claimed], None] = _ignore
         """Called with each task of which the outcome is written, before `on_room`; the runner sets it."""
+        self.breakers = BreakerReports(database, lambda name: self._hand_back(self.in_flight.unstarted_of(name), OPEN))
         self._on_final = on_final
         self._retry = settings.retry
         self._may_start = may_start
@@ -252,6 +254,7 @@ class Worker:
         self.in_flight.remove(running)
         self.on_settled(task)
         self.metrics.count(running, "succeed", took)
+        self.breakers.add(running, "succeed")
         self._on_final(FinishedParent(task.id, task.handler, task.key))
         self._publish(running, "succeed", outcome, took)
         failure = getattr(outcome, "failure", None)
@@ -269,8 +272,10 @@ class Worker:
 
     def _settle(self, running: Running, outcome: Outcome, duration: float | None) -> None:
         task = running.task
-        plan = running.handler.defaults.retry or self._retry
-        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan))
+        options = running.handler.defaults
+        effect = options.breaker.effect(outcome, running.error) if options.breaker else ""
+        plan = options.retry or self._retry
+        self.buffer.add(running, Settlement(task.id, task.fence, outcome, duration, plan, effect))
         running.settled = True  # it may be claimed again before the result of the settle arrives
 
     def _settled(self, batch: list[Settling], settled: Settled) -> None:
@@ -290,6 +295,7 @@ class Worker:
         task = running.task
         self.on_settled(task)
         verb = settled.verbs.get(task.id) or settled.written.get(task.id)
+        self.breakers.add(running, verb, settlement)
         if verb is None:
             self.metrics.verbs["fenced"] += 1
             log.warning("task %d (%s) was fenced out: its outcome is discarded", task.id, task.handler)

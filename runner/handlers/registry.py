@@ -23,7 +23,7 @@ from runner.errors import (
 from runner.handlers.context import Context
 from runner.handlers.options import TASK_OPTIONS
 from runner.handlers.resources import RESOURCES, InvalidResource
-from runner.handlers.rules import NO_RULES, Rules
+from runner.handlers.rules import NO_RULES, BreakerRule, Rules
 from runner.handlers.signature import Returned, Signature
 from runner.model.outcome import Dead, Done, Outcome, Retry, Snooze
 
@@ -61,6 +61,7 @@ class Options:
         limit_per_runner: maximum number of its tasks in one runner; None for its slots.
         executor: where the function runs; None for the event loop (async functions) or a thread (plain functions).
         memory_limit: maximum number of bytes of private memory of its process; None for no limit.
+        breaker: when the handler stops because its tasks fail; None for never.
     """
 
     queue: str | None = None
@@ -75,6 +76,7 @@ class Options:
     limit_per_runner: int | None = None
     executor: ExecutorKind | None = None
     memory_limit: int | None = None
+    breaker: BreakerRule | None = None
 
     def at_submit(self) -> dict[str, Any]:
         """The defaults that a submit writes into the row; a claim takes the others."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from runner.errors import InvalidTask
 from runner.handlers.derived import Bucket, Tenant, bucket_of, require_names, tenant_of
 from runner.handlers.order import Order, OrderKey
 from runner.handlers.signature import Signature
 from runner.handlers.unique import Unique, UniqueKey
+from runner.model.outcome import Outcome
 from runner.model.task import NewTask
 
 
@@ -106,3 +107,14 @@ class Rules(NamedTuple):
 
 NO_RULES = Rules()
 """No derived values."""
+
+
+class BreakerRule(Protocol):
+    """When a handler stops because its tasks fail; runner.policy.breaker.Breaker is one."""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The definition, as the registry of handlers stores it."""
+
+    def effect(self, outcome: Outcome, error: BaseException | None) -> Literal["", "counts", "opens"]:
+        """Decide the effect of the end of an attempt, which an exception may have led to."""

@@ -16,7 +16,7 @@ from runner.db.recorder import Recording
 from runner.db.transaction import Transaction
 from runner.errors import NoSqlEquivalent
 from runner.operations.bulk import Operation
-from runner.operations.limit import LimitEdit, read_entry, set_limits
+from runner.operations.limit import LimitEdit, read_entry, read_state, set_limits
 from runner.operations.lock import LockedTask, read_tasks
 from runner.operations.pause import PauseTarget, pause_of, registry_of
 from runner.operations.results import Actor, Result, Target
@@ -244,6 +244,26 @@ async def limit_script(tx: Transaction, place: PauseTarget, edit: LimitEdit, by:
         same = sa.select(ONE).where(~sa.exists().where(registry.c.name == place.name))
     guard = Guard(same, f"{place}, if its limits have not changed", f"the limits of {place} have changed since")
     return pasteable(transaction(tx, guard, statements))
+
+
+async def breaker_script(tx: Transaction, handler: str, operation: Callable[[Transaction], Awaitable[object]]) -> str:
+    """Write the SQL that opens or closes a breaker; it does nothing if the breaker has changed by then.
+
+    Args:
+        tx: a writing transaction; all changes in it are rolled back.
+        handler: the handler.
+        operation: opens or closes it.
+
+    Raises:
+        NoSqlEquivalent: the SQL cannot be pasted safely.
+    """
+    registry = tx.tables.handler
+    state = await read_state(tx, handler)
+    unchanged = (registry.c[name].is_not_distinct_from(state[name]) for name in ("breaker_probes", "breaker_opened_at"))
+    _, statements = await dry_run(tx, operation)
+    same = sa.select(registry.c.name).where(registry.c.name == handler, *unchanged)
+    what = f"the breaker of {handler}"
+    return pasteable(transaction(tx, Guard(same, f"{what}, if it has not changed", f"{what} has changed"), statements))
 
 
 async def command_script(tx: Transaction, runner_id: int, command: str, by: Actor) -> str:

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from runner.db.schema.states import Condition
 from runner.errors import InvalidEdit
+from runner.policy.breaker import OpenBreaker
 from runner.policy.claim_conditions import ClaimCondition
 from runner.policy.claim_facts import ClaimFacts, Explanation, RemedyStep
 from runner.policy.rate import MOST, Rate
@@ -111,6 +112,7 @@ class LimitUsage:
         since: how long ago an operator set the limits, in words; empty for those of the handler's code.
         by: the operator.
         why: the reason.
+        breaker: the open breaker of a handler; None if it is closed.
     """
 
     kind: str
@@ -123,6 +125,7 @@ class LimitUsage:
     since: str = ""
     by: str | None = None
     why: str | None = None
+    breaker: OpenBreaker | None = None
 
     @property
     def total(self) -> int:
@@ -157,6 +160,19 @@ class Limit:
     def full(self, _usage: LimitUsage, _tenant: str | None) -> str:
         """The reason why no task of a tenant starts now, as a sentence; empty if one may start."""
         raise NotImplementedError
+
+    def explain(self, usage: LimitUsage, text: str) -> Explanation:
+        """Add the author of the limit to the sentence of `full`."""
+        author = f" Set by {one_line(usage.by or 'an unknown operator')} {usage.since} ago" if usage.since else ""
+        reason = f": {sentence_of(usage.why)}" if usage.why else "."
+        view: tuple[Literal["audit"], str] | None = ("audit", usage.words) if usage.since else None
+        advice = f"runner limit {usage.kind} {quote(one_line(usage.name))}"
+        return Explanation(WithinLimits.name, f"{text}{author and author + reason}", advice, view)
+
+    def remedy(self, usage: LimitUsage) -> RemedyStep:
+        """Remove the limit."""
+        command = f"runner limit {usage.kind} {quote(one_line(usage.name))} {self.option} none"
+        return RemedyStep(WithinLimits.name, f"{usage.words} had no limit on {self.name}", command)
 
 
 class Concurrency(Limit):
@@ -233,7 +249,41 @@ class StartRate(Limit):
         return f"{usage.words.capitalize()} starts at most {rate}; the next task may start in {wait}."
 
 
-LIMITS: tuple[Limit, ...] = (Concurrency(), TenantConcurrency(), StartRate())
+class BreakerLimit(Limit):
+    """While the breaker of a handler is open, no task starts except probes."""
+
+    name, option, column = "breaker", "", "breaker_probes"
+
+    def value(self, _limits: SharedLimits) -> None:
+        """None: an open breaker is a state and not a limit of the handler."""
+        return
+
+    def room(self, usage: LimitUsage) -> int:
+        """The number of tasks that may probe now."""
+        return MOST if usage.breaker is None else usage.breaker.room
+
+    def full(self, usage: LimitUsage, _tenant: str | None) -> str:
+        """Name the reason and the time of the next probe."""
+        if usage.breaker is None or usage.breaker.room:
+            return ""
+        _, _, _, _, _, since, why, by = usage.breaker
+        opened = f"opened {since} ago{f' by {one_line(by)}' if by else ''}"
+        text = f"The breaker of {usage.words} {opened}: {sentence_of(why)}"
+        return f"{text} The next probe starts in {age(usage.breaker.next_in)}; until then its tasks spend no attempts."
+
+    def explain(self, usage: LimitUsage, text: str) -> Explanation:
+        """Name the command that closes it."""
+        by = usage.breaker.by if usage.breaker else None
+        command = self.remedy(usage).command
+        return Explanation(self.name, text, command, ("audit", usage.words) if by else None)
+
+    def remedy(self, usage: LimitUsage) -> RemedyStep:
+        """Close it."""
+        command = f"runner breaker close {quote(one_line(usage.name))}"
+        return RemedyStep(self.name, f"the breaker of {usage.words} were closed", command)
+
+
+LIMITS: tuple[Limit, ...] = (Concurrency(), TenantConcurrency(), StartRate(), BreakerLimit())
 """Every kind of limit."""
 
 
@@ -244,9 +294,11 @@ def room(usage: LimitUsage) -> int:
 
 def retry_in(usage: LimitUsage) -> float:
     """Seconds until a full queue or handler may have room by itself; infinite if a running task must end first."""
-    if Concurrency().room(usage) == 0 or usage.limits.rate is None:
+    rate, breaker = usage.limits.rate, usage.breaker
+    if Concurrency().room(usage) == 0 or (rate is None and breaker is None):
         return math.inf
-    return max(SHORTEST, usage.limits.rate.wait(usage.spent, usage.at))
+    wait = rate.wait(usage.spent, usage.at) if rate else 0.0
+    return max(SHORTEST, wait, breaker.next_in if breaker else 0.0)
 
 
 def _held(usage: LimitUsage) -> str:
@@ -262,7 +314,8 @@ class WithinLimits(ClaimCondition):
     @staticmethod
     def is_limited(registry: sa.Table) -> Condition:
         """The SQL that a queue or a handler has a limit."""
-        return sa.or_(*(registry.c[limit.column].is_not(None) for limit in LIMITS))
+        columns = [registry.c[limit.column] for limit in LIMITS if limit.column in registry.c]
+        return sa.or_(*(column.is_not(None) for column in columns))
 
     def of_registry(self, registry: sa.Table, held: Condition | None) -> Sequence[Condition]:
         """The SQL that it has a limit, and that this claim does not hold it."""
@@ -272,23 +325,11 @@ class WithinLimits(ClaimCondition):
     def explain(self, facts: ClaimFacts, _zone: tzinfo) -> Iterator[Explanation]:
         """Name each limit that is full, the tasks that use it, and its author."""
         for usage, limit in () if facts.later else self._full(facts):
-            text = limit.full(usage, facts.task.tenant)
-            author = f" Set by {one_line(usage.by or 'an unknown operator')} {usage.since} ago" if usage.since else ""
-            reason = f": {sentence_of(usage.why)}" if usage.why else "."
-            view: tuple[Literal["audit"], str] | None = ("audit", usage.words) if usage.since else None
-            advice = f"runner limit {usage.kind} {quote(one_line(usage.name))}"
-            yield Explanation(self.name, f"{text}{author and author + reason}", advice, view)
+            yield limit.explain(usage, limit.full(usage, facts.task.tenant))
 
     def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
         """Remove each limit that is full."""
-        return [
-            RemedyStep(
-                self.name,
-                f"{usage.words} had no limit on {limit.name}",
-                f"runner limit {usage.kind} {quote(one_line(usage.name))} {limit.option} none",
-            )
-            for usage, limit in self._full(facts)
-        ]
+        return [limit.remedy(usage) for usage, limit in self._full(facts)]
 
     @staticmethod
     def _full(facts: ClaimFacts) -> Iterator[tuple[LimitUsage, Limit]]:

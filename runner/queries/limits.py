@@ -2,14 +2,17 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from runner.db.schema import is_state
 from runner.db.transaction import Transaction, clock
-from runner.db.types import db_now, epoch_seconds
+from runner.db.types import db_now, epoch_seconds, seconds_until
 from runner.model.task import State
+from runner.policy.breaker import BreakerDefinition, OpenBreaker
 from runner.policy.claim_order import LIMITED
 from runner.policy.limits import LimitUsage, SharedLimits
 from runner.queries.pauses import MOST
@@ -59,6 +62,7 @@ async def limit_usages(tx: Transaction, names: Mapping[str, str] | None = None) 
                 since=since(set_at, at) if set_at else "",
                 by=text(row["limited_by"]),
                 why=text(row["limited_why"]),
+                breaker=open_breaker(row, at),
             )
         )
     return usages
@@ -66,7 +70,7 @@ async def limit_usages(tx: Transaction, names: Mapping[str, str] | None = None) 
 
 async def _limited(tx: Transaction, kind: str, names: Mapping[str, str] | None) -> Sequence[Mapping[Any, Any]]:
     registry = tx.tables.queue if kind == "queue" else tx.tables.handler
-    statement = sa.select(*readable(tx, registry.c), epoch_seconds().label("epoch"))
+    statement = sa.select(*readable(tx, registry.c), epoch_seconds().label("epoch"), probe_in(registry))
     if names is not None:
         statement = statement.where(registry.c.name == names[kind])
     statement = statement.where(LIMITED.is_limited(registry)).order_by(registry.c.name).limit(MOST)
@@ -87,3 +91,73 @@ async def _running(tx: Transaction) -> dict[tuple[str, str, str, str], int]:
         holder = UNKNOWN if runner_id is None else f"runner {runner_id} ({one_line(host) if host else 'gone'}{lost})"
         counts[as_text(queue), as_text(handler), text(tenant) or "", holder] += count
     return counts
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerRow:
+    """The breaker of a handler.
+
+    Args:
+        handler: name of the handler.
+        definition: from the handler's code; None if it is not readable.
+        state: the state while it is open; None while it is closed.
+        at: the database's time.
+        closed_at: when it was closed; None if it never was.
+    """
+
+    handler: str
+    definition: BreakerDefinition | None
+    state: OpenBreaker | None
+    at: datetime
+    closed_at: datetime | None = None
+
+
+async def breakers(tx: Transaction, handler: str | None = None, *, only_open: bool = False) -> list[BreakerRow]:
+    """Read the breakers, by the names of their handlers.
+
+    Args:
+        tx: an open transaction; two statements are executed.
+        handler: only the breaker of this handler.
+        only_open: leave out the closed ones.
+    """
+    registry = tx.tables.handler
+    given = registry.c.breaker_probes if only_open else registry.c.breaker
+    one = () if handler is None else (registry.c.name == handler,)
+    statement = sa.select(*readable(tx, registry.c), probe_in(registry)).where(given.is_not(None), *one)
+    rows = (await tx.execute(statement.order_by(registry.c.name).limit(MOST))).mappings().all()
+    if not rows:
+        return []
+    at = await clock(tx)
+    return [
+        BreakerRow(
+            as_text(row["name"]),
+            BreakerDefinition.of(row["breaker"]),
+            open_breaker(row, at),
+            at,
+            moment(row["breaker_closed_at"]),
+        )
+        for row in rows
+    ]
+
+
+def probe_in(registry: sa.Table) -> sa.ColumnElement[Any]:
+    """The seconds until the next probe, as the column that `open_breaker` reads; null for queues."""
+    if "breaker_probe_at" not in registry.c:
+        return sa.null().label("probe_in")
+    return seconds_until(registry.c.breaker_probe_at).label("probe_in")
+
+
+def open_breaker(row: Mapping[Any, Any], at: datetime) -> OpenBreaker | None:
+    """Read the open breaker of a registry row with `probe_in`; None if it is closed.
+
+    Args:
+        row: the columns of the registry.
+        at: the database's time.
+    """
+    opened_at = moment(row.get("breaker_opened_at"))
+    wait = number(row.get("breaker_wait")) or 0.0
+    state = OpenBreaker.of_row({**row, "breaker_opened_at": opened_at, "breaker_wait": wait})
+    if state is None:
+        return None
+    opened = since(opened_at, at)
+    return state._replace(since=opened, why=text(row["breaker_why"]) or "", by=text(row["breaker_by"]))

@@ -19,6 +19,7 @@ from runner.db.schema import Tables
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.model.task import Claimed
+from runner.policy.breaker import Probe
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import STRICT, ClaimOrder
 from runner.policy.lanes import Lane, LanePosition
@@ -82,12 +83,14 @@ class LimitedClaim:
         waits: seconds until a lane without room may have some; infinite until a running task ends.
         empty: the lanes without due tasks.
         cursors: the new cursors by lane; None for the start of the next round.
+        probes: the round of probes of each claimed task that probes for an open breaker, by task id.
     """
 
     claimed: list[Claimed] = field(default_factory=list)
     waits: dict[Lane, float] = field(default_factory=dict)
     empty: set[Lane] = field(default_factory=set)
     cursors: dict[Lane, str | None] = field(default_factory=dict)
+    probes: dict[int, Probe] = field(default_factory=dict)
 
 
 async def claim_limited(
@@ -123,12 +126,13 @@ async def claim_limited(
         if lane not in result.waits and (wait := claim.ledger.wait(lane)) is not None:
             result.waits[lane] = wait
     await charge(tx, claim.ledger)
+    result.probes = claim.ledger.probes(result.claimed)
     return result
 
 
 async def claim_limited_suspect(
     tx: Transaction, who: Claimant, lanes: LimitedLanes, terms: Mapping[str, HandlerDefaults], width: int
-) -> list[Claimed]:
+) -> LimitedClaim:
     """Claim the oldest suspect from lanes with limits, if it has the width; see `claim_suspect`.
 
     Args:
@@ -141,7 +145,7 @@ async def claim_limited_suspect(
     ledger = await hold(tx, lanes.lanes)
     part = [lane for lane in lanes.lanes if not ledger.is_busy(lane) and ledger.room(lane)]
     if not part:
-        return []
+        return LimitedClaim()
     full = sorted({tenant for lane in part for tenant in ledger.full_tenants(lane)})
     values = (
         claim_values(who, 1, starts=True)
@@ -151,7 +155,7 @@ async def claim_limited_suspect(
     prepared = _prepared(tx.tables, tx.driver, "suspects", selection=who.selection.names)
     claimed = await _run(tx, prepared, values | _Claim(tx, ledger, lanes, terms, {}).lane_parameters(part), ledger)
     await charge(tx, ledger)
-    return claimed
+    return LimitedClaim(claimed, probes=ledger.probes(claimed))
 
 
 class _Claim:

@@ -12,6 +12,7 @@ from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.model.task import State
+from runner.store.attempts import declare_breakers, json_text
 
 
 class Renewal(NamedTuple):
@@ -66,6 +67,7 @@ class Identity(NamedTuple):
         in_processes: handlers that run in processes.
         schedules: fingerprints of the definitions of its schedules by id.
         limits: limits of its handlers over all runners by handler; the values are those of their registry rows.
+        breakers: definitions of the breakers of its handlers, by handler.
         claim_order: order in which it claims, as text.
         polling: its poll mode and periods, as text.
         slice: its slice, as text; None without one.
@@ -84,6 +86,7 @@ class Identity(NamedTuple):
     in_processes: Sequence[str] = ()
     schedules: Mapping[str, str] = {}
     limits: Mapping[str, Mapping[str, Any]] = {}
+    breakers: Mapping[str, Mapping[str, Any]] = {}
     claim_order: str = "strict"
     polling: str = ""
     slice: str | None = None
@@ -122,6 +125,7 @@ async def register(tx: Transaction, identity: Identity, lease: float) -> int:
     """
     await _enter_handlers(tx, identity.handlers)
     await _declare_limits(tx, identity)
+    await declare_breakers(tx, identity.handlers, identity.breakers)
     runner = tx.tables.runner
     entered = sa.insert(runner).values(
         host=identity.host,
@@ -162,18 +166,13 @@ async def _declare_limits(tx: Transaction, identity: Identity) -> None:
     for name in sorted(identity.limits.keys() | declared.keys()):
         limits = identity.limits.get(name, {})
         text = json.dumps(limits, sort_keys=True) if limits else None
-        if text == _as_text(declared.get(name)):
+        if text == json_text(declared.get(name)):
             continue
         columns = dict.fromkeys(("max_running", "max_per_tenant", "rate_limit", "rate_period")) | dict(limits)
         is_handler = handler.c.name == name
         await tx.execute(sa.update(handler).where(is_handler).values(declared_limits=text))
         unedited = handler.c.limited_at.is_(None)
         await tx.execute(sa.update(handler).where(is_handler, unedited).values(rate_spent=None, **columns))
-
-
-def _as_text(value: Any) -> str | None:
-    """A JSON column as the text that was written; psycopg decodes it."""
-    return value if value is None or isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 async def heartbeat(

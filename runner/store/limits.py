@@ -12,14 +12,24 @@ from runner.db.dialects import DIALECTS
 from runner.db.schema import Tables, is_state
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import epoch_seconds
+from runner.db.types import Instant, db_later, db_now, epoch_seconds, seconds_until
 from runner.model.task import Claimed, State
+from runner.policy.breaker import OpenBreaker, Probe
 from runner.policy.claim_order import LIMITED
 from runner.policy.lanes import Lane
 from runner.policy.limits import LimitUsage, SharedLimits, retry_in, room
 from runner.policy.rate import MOST
 
 COLUMNS = ("max_running", "max_per_tenant", "rate_limit", "rate_period", "rate_spent")
+
+BREAKER_COLUMNS: dict[str, Any] = {
+    "breaker_probes": sa.Integer,
+    "breaker_wait": sa.Float,
+    "breaker_round": sa.Integer,
+    "breaker_opened_at": Instant,
+    "breaker_probe_at": Instant,
+}
+"""The state of an open breaker; the registry of queues has none of them."""
 
 Key: TypeAlias = tuple[str, str]
 """The kind and the name of a queue or a handler."""
@@ -81,6 +91,12 @@ class Ledger:
                 if key in self._running:
                     self._running[key][tenant or ""] += 1
 
+    def probes(self, claimed: Sequence[Claimed]) -> dict[int, Probe]:
+        """The round of probes of each claimed task that probes for an open breaker, by task id."""
+        held = {task.id: self.held.get(("handler", task.handler)) for task in claimed}
+        breakers = {id: usage.breaker for id, usage in held.items() if usage is not None and usage.breaker is not None}
+        return {id: Probe(breaker.opened_at, breaker.round) for id, breaker in breakers.items()}
+
     def wait(self, lane: Lane) -> float | None:
         """Seconds until a lane without room may have some; None if it has room."""
         full = [key for key in keys(lane) if key in self.held and not self.room_of(key)]
@@ -91,7 +107,8 @@ def _after(usage: LimitUsage, starts: int) -> LimitUsage:
     """The usage after some starts."""
     rate, running = usage.limits.rate, {**usage.running, "": usage.running.get("", 0) + starts}
     spent = rate.after(usage.spent, usage.at, starts) if rate else usage.spent
-    return replace(usage, running=running, spent=spent)
+    breaker = usage.breaker._replace(next_in=usage.breaker.wait) if usage.breaker and starts else usage.breaker
+    return replace(usage, running=running, spent=spent, breaker=breaker)
 
 
 async def hold(tx: Transaction, lanes: Sequence[Lane]) -> Ledger:
@@ -109,8 +126,11 @@ async def hold(tx: Transaction, lanes: Sequence[Lane]) -> Ledger:
     rows = await tx.run(lock, parameters)
     held: dict[Key, LimitUsage] = {}
     for kind, name, at, _, *columns, _ in (row for row in rows if row[3]):
-        row: dict[str, Any] = dict(zip(COLUMNS, columns, strict=True))
-        held[kind, name] = LimitUsage(kind, name, SharedLimits.of_row(row), float(at), row["rate_spent"])
+        row: dict[str, Any] = dict(zip((*COLUMNS, *BREAKER_COLUMNS, "probe_in"), columns, strict=True))
+        # These rows are in the form of the driver.
+        row["breaker_opened_at"] = Instant().process_result_value(row["breaker_opened_at"], tx.driver)
+        usage = LimitUsage(kind, name, SharedLimits.of_row(row), float(at), row["rate_spent"])
+        held[kind, name] = replace(usage, breaker=OpenBreaker.of_row(row))
     if any(usage.limits.counts_running for usage in held.values()):
         # In a statement of its own: its snapshot begins after the lock, and has the tasks of every earlier claim.
         counts = await tx.run(count, parameters)
@@ -129,9 +149,11 @@ def _running(key: Key, counts: Sequence[Any]) -> dict[str, int]:
 
 
 async def charge(tx: Transaction, ledger: Ledger) -> None:
-    """Take the tokens of the claimed tasks."""
+    """Take the tokens of the claimed tasks, and put off the next probes of a breaker after those of this claim."""
     for (kind, name), usage in ledger.held.items():
         rate, starts = usage.limits.rate, ledger.starts[kind, name]
+        if usage.breaker is not None and starts:
+            await tx.run(_putting_off(tx.tables, tx.driver), {"entry": name})
         if rate is None:
             continue
         spent = rate.after(usage.spent, usage.at, starts)
@@ -147,19 +169,36 @@ def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
     names = {kind: sa.select(dialect.rows(f"{kind}s", {"name": sa.Text}).c.name) for kind in ("queue", "handler")}
     for kind, registry in (("queue", tables.queue), ("handler", tables.handler)):
         wanted = registry.c.name.in_(names[kind]) & LIMITED.is_limited(registry)
-        columns = [registry.c[name] for name in COLUMNS]
+        names_held = [*COLUMNS, *(name for name in BREAKER_COLUMNS if name in registry.c)]
+        columns = [registry.c[name] for name in names_held]
         lock = sa.select(registry.c.name, *columns).where(wanted).order_by(registry.c.name)
         held = lock.with_for_update(skip_locked=True, key_share=True).cte(f"held_{kind}")
         same = registry.outerjoin(held, held.c.name == registry.c.name)
         flag = held.c.name.is_not(None).label("held")
         entry: list[Any] = [sa.literal_column(f"'{kind}'").label("kind"), registry.c.name, epoch_seconds().label("at")]
         limits = [held.c[name] for name in COLUMNS]
-        parts.append(sa.select(*entry, flag, *limits, dialect.pause_limit()).select_from(same).where(wanted))
+        breaker = [_held_or_null(held, name, type_) for name, type_ in BREAKER_COLUMNS.items()]
+        breaker.append(seconds_until(held.c.breaker_probe_at) if kind == "handler" else sa.cast(sa.null(), sa.Float))
+        row: list[Any] = [*entry, flag, *limits, *breaker, dialect.pause_limit()]
+        parts.append(sa.select(*row).select_from(same).where(wanted))
     task = tables.task.c
     groups = (task.queue, task.handler, task.tenant)
     mine = task.queue.in_(names["queue"]) | task.handler.in_(names["handler"])
     count = sa.select(*groups, sa.func.count()).where(is_state(task.state, State.RUNNING), mine).group_by(*groups)
     return Prepared(sa.union_all(*parts), driver), Prepared(count, driver)
+
+
+def _held_or_null(held: sa.CTE, name: str, type_: Any) -> sa.ColumnElement[Any]:
+    return held.c[name] if name in held.c else sa.cast(sa.null(), type_)
+
+
+@lru_cache
+def _putting_off(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """The statement that begins the wait after the probes of a claim, in case that no runner reports their end."""
+    handler = tables.handler
+    is_open = (handler.c.name == sa.bindparam("entry", type_=sa.Text)) & handler.c.breaker_probes.is_not(None)
+    later = db_later(db_now(), handler.c.breaker_wait)
+    return Prepared(sa.update(handler).where(is_open).values(breaker_probe_at=later), driver)
 
 
 @lru_cache

@@ -13,9 +13,10 @@ from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, next_version, raised, seconds
-from runner.model.outcome import Cancelled, Done, Failure, Outcome, Release, Snooze
+from runner.model.outcome import Cancelled, Done, Outcome, Release, Snooze
 from runner.model.task import MOST_ATTEMPTS, MOVES, State
 from runner.model.text_limits import to_storable
+from runner.policy.breaker import Effect
 from runner.policy.verdict import AttemptState, Verdict, judge
 from runner.store.attempts import FailedAttempt, record, started_at_column
 from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, succeed_steps
@@ -35,6 +36,7 @@ class Settlement(NamedTuple):
         outcome: outcome of the attempt.
         duration: duration in seconds; None if it was not started.
         retry: the handler's retry plan, for a task without its own.
+        effect: effect on the handler's breaker.
     """
 
     id: int
@@ -42,6 +44,7 @@ class Settlement(NamedTuple):
     outcome: Outcome
     duration: float | None = None
     retry: str = "1m,5m,20m"
+    effect: Effect = ""
 
 
 @dataclass
@@ -83,7 +86,12 @@ async def settle(tx: Transaction, holder: int, batch: Sequence[Settlement]) -> S
             verdicts.append((item, row, _judge(item, row)))
             settled.verbs[item.id] = verdicts[-1][2].verb
     await record(
-        tx, [_failed_attempt(row, verdict, failure) for _, row, verdict in verdicts if (failure := verdict.failure)]
+        tx,
+        [
+            FailedAttempt(row, verdict.verb, failure, seconds(verdict.delay), bool(item.effect))
+            for item, row, verdict in verdicts
+            if (failure := verdict.failure)
+        ],
     )
     for verb in ("succeed", "die", "cancel"):
         ended = [_finished_task(item, verdict) for item, _, verdict in verdicts if verdict.verb == verb]
@@ -177,10 +185,6 @@ def _judge(item: Settlement, row: Any) -> Verdict:
 def _finished_task(item: Settlement, verdict: Verdict) -> FinishedTask:
     why = to_storable(verdict.why, ERROR_LIMIT) if verdict.why else None
     return FinishedTask(item.id, item.fence, item.duration, getattr(item.outcome, "result", None), why)
-
-
-def _failed_attempt(row: Any, verdict: Verdict, failure: Failure) -> FailedAttempt:
-    return FailedAttempt(row, verdict.verb, failure, seconds(verdict.delay))
 
 
 async def _requeue(tx: Transaction, items: list[tuple[Settlement, Any, Verdict]]) -> None:

@@ -102,6 +102,17 @@ ACTIONS = {
             required=True,
             in_footer=False,
         ),
+        Action(
+            "breaker",
+            "C",
+            "Breaker",
+            ActionTarget.HANDLER,
+            limit.ask_for_breaker_of,
+            "First probe after",
+            "10m",
+            required=True,
+            in_footer=False,
+        ),
         Action("drain", "L", "Drain", ActionTarget.RUNNER, runner_command.ask),
         Action(
             "resize",

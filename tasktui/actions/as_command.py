@@ -65,6 +65,12 @@ def limit_words(place: PauseTarget, confirmation: Confirmation) -> list[object]:
     return ["limit", place.kind, place.name, *options, *_reason(confirmation.reason)]
 
 
+def breaker_words(handler: str, confirmation: Confirmation, *, close: bool) -> list[object]:
+    """The command that opens or closes the breaker of a handler."""
+    wait = [] if close else ["--for", confirmation.answer]
+    return ["breaker", "close" if close else "open", handler, *wait, *_reason(confirmation.reason)]
+
+
 def runner_command_words(action: Action, runner_id: int, confirmation: Confirmation) -> list[object]:
     """The command that drains or resizes a runner: `concurrency=5 threads=2` becomes two options."""
     sizes = [part for word in confirmation.answer.split() for part in f"--{word}".split("=", 1)]

@@ -1,24 +1,25 @@
 """Applying confirmed actions in transactions of the store."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from runner.db.transaction import clock
+from runner.db.transaction import Transaction, clock
 from runner.errors import NoSqlEquivalent
 from runner.filter.parse import Filter
+from runner.model.duration import parse_duration
 from runner.operations.audit_log import reveal
 from runner.operations.bulk import BulkOptions, to_all, to_each
 from runner.operations.canary import canary as apply_canary
-from runner.operations.limit import parse_edit, set_limits
+from runner.operations.limit import BreakerResult, close_by_hand, open_by_hand, parse_edit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget, name_warning
 from runner.operations.pause import pause as apply_pause
 from runner.operations.pause import resume as apply_resume
 from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Result, with_change_group
 from runner.operations.runner_command import send_command
-from runner.operations.sql_export import command_script, limit_script, pause_script, script, undo_script
+from runner.operations.sql_export import breaker_script, command_script, limit_script, pause_script, script, undo_script
 from runner.operations.undo.change_group import undo_all
 from runner.operations.undo.undo import undo as apply_undo
 from runner.policy.limits import LimitUsage
@@ -27,6 +28,7 @@ from runner.queries.fate import GroupFate
 from runner.queries.limits import limit_usages
 from runner.queries.pauses import Pause
 from runner.queries.pauses import pauses as read_pauses
+from runner.text.formatting import age
 from runner.text.times import format_moment, parse_moment
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.plan import NO_VALUES, ActionPlan, plan_for_filter
@@ -169,6 +171,37 @@ async def limit_sql(session: Session, place: PauseTarget, confirmation: Confirma
     """
     edit = parse_edit(confirmation.answer)
     return await session.write(limit_script, place, edit, session.by(confirmation.reason))
+
+
+async def switch_breaker(session: Session, handler: str, closes: bool, confirmation: Confirmation) -> str:
+    """Close the breaker of a handler, or open it.
+
+    Returns:
+        The result in words.
+    """
+    result = await session.write(_breaker_change(session, handler, closes, confirmation))
+    state = result.row.state
+    if not result.changed:
+        return f"was already {'closed' if closes else 'open'}"
+    return "closed" if state is None else f"opened; the next probe starts in {age(state.next_in)}"
+
+
+async def breaker_sql(session: Session, handler: str, closes: bool, confirmation: Confirmation) -> str:
+    """Write the SQL that opens or closes the breaker of a handler.
+
+    Raises:
+        NoSqlEquivalent: the change has no SQL equivalent.
+    """
+    return await session.write(breaker_script, handler, _breaker_change(session, handler, closes, confirmation))
+
+
+def _breaker_change(
+    session: Session, handler: str, closes: bool, confirmation: Confirmation
+) -> Callable[[Transaction], Awaitable[BreakerResult]]:
+    by = session.by(confirmation.reason)
+    if closes:
+        return partial(close_by_hand, handler=handler, by=by)
+    return partial(open_by_hand, handler=handler, by=by, wait=parse_duration(confirmation.answer))
 
 
 async def runner_command_sql(session: Session, action: Action, runner_id: int, confirmation: Confirmation) -> str:

@@ -43,6 +43,10 @@ class CommandTarget(Protocol):
         """Ask to limit a queue or a handler."""
         ...
 
+    def ask_breaker(self, handler: str, wait: str, reason: str) -> None:
+        """Ask to open or close the breaker of a handler."""
+        ...
+
     def change_theme(self, name: str) -> None:
         """Draw with another theme."""
         ...

@@ -41,6 +41,7 @@ COMMANDS = {
         CommandSpec("pause", "QUEUE [TIME] [REASON]", "stop starting tasks of a queue, or of handler:NAME"),
         CommandSpec("resume", "QUEUE [REASON]", "end a pause of a queue, or of handler:NAME"),
         CommandSpec("limit", "QUEUE LIMITS [REASON]", "limit a queue, or handler:NAME: :limit mail concurrency=5"),
+        CommandSpec("breaker", "HANDLER [TIME] [REASON]", "open the breaker of a handler, or close it if it is open"),
         CommandSpec("view", "[NAME]", "apply a saved filter; without NAME, list them"),
         CommandSpec("save", "NAME", "save the current filter under a name"),
         CommandSpec("forget", "NAME", "delete a saved filter"),
@@ -121,7 +122,7 @@ def _complete_words(name: str, prefix: str, names: Mapping[str, Sequence[str]]) 
             return first_of(prefix, tuple(SORTS)) if prefix else None
         case "write" if not prefix:
             return "10m "
-        case "pause" | "resume" | "limit":
+        case "pause" | "resume" | "limit" | "breaker":
             return _complete_pause(name, prefix, names)
     return None
 
@@ -129,7 +130,8 @@ def _complete_words(name: str, prefix: str, names: Mapping[str, Sequence[str]]) 
 def _complete_pause(name: str, prefix: str, names: Mapping[str, Sequence[str]]) -> str | None:
     place, blank, rest = prefix.partition(" ")
     if blank:
-        return None if rest else {"pause": f"{place} 30m ", "limit": f"{place} concurrency="}.get(name)
-    handlers = [f"handler:{handler}" for handler in names.get("handler", ())]
-    candidates = [*names.get("queue", ()), *handlers]
+        examples = {"pause": "30m ", "breaker": "10m ", "limit": "concurrency="}
+        return f"{place} {examples[name]}" if name in examples and not rest else None
+    handlers = [handler if name == "breaker" else f"handler:{handler}" for handler in names.get("handler", ())]
+    candidates = handlers if name == "breaker" else [*names.get("queue", ()), *handlers]
     return first_of(prefix, [place for place in candidates if " " not in place]) if prefix else None

@@ -100,6 +100,14 @@ def _resume(console: CommandTarget, command: Command) -> None:
     console.ask_pause(place, "", " ".join(words), resume=True)
 
 
+def _breaker(console: CommandTarget, command: Command) -> None:
+    if not command.words:
+        raise InvalidInput(why="name a handler: :breaker sms.send 10m")
+    handler, *words = command.words
+    wait = words[:1] if words and words[0][0].isdigit() else []
+    console.ask_breaker(handler, "".join(wait), " ".join(words[len(wait) :]))
+
+
 def _limit(console: CommandTarget, command: Command) -> None:
     place, words = place_of(command)
     values = list(takewhile(lambda word: "=" in word or word == "default", words))
@@ -124,6 +132,7 @@ FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {
     "view": _view,
     "save": _save,
     "forget": _forget,
+    "breaker": _breaker,
     "limit": _limit,
     "pause": _pause,
     "resume": _resume,

@@ -6,6 +6,7 @@ from datetime import datetime, tzinfo
 from itertools import islice
 from typing import NamedTuple
 
+from runner.policy.breaker import OpenBreaker
 from runner.queries.counting import Count
 from runner.queries.pauses import Pause
 from runner.queries.queues import QueueCounts
@@ -74,6 +75,7 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
             yield Alert(
                 "retrying" if held else "dead", f"{line(queue.queue, MAX_TEXT)} falls behind", text, "↵", "tasks"
             )
+    yield from _breakers(overview)
     for name, (failed, attempts) in overview.failing.items():
         text = _failing(failed, attempts, overview.diagnoses.errors.get(name))
         yield Alert("dead", f"{line(name, MAX_TEXT)} is failing", text, "4", "failures")
@@ -93,6 +95,21 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
             yield _paused(line(queue.queue, MAX_TEXT), queue.paused, overview.at, zone)
     for handler, pause in overview.handlers.items():
         yield _paused(f"handler {line(handler, MAX_TEXT)}", pause, overview.at, zone)
+
+
+def _breakers(overview: Overview) -> Iterator[Alert]:
+    """The breaker of a handler is open: its tasks wait for a probe to succeed."""
+    for row in overview.breakers:
+        if row.state is not None:
+            yield _breaker(row.handler, row.state)
+
+
+def _breaker(handler: str, state: OpenBreaker) -> Alert:
+    probe = f"next probe in {formatting.age(state.next_in)}" if state.next_in > 0 else "probes now"
+    by = f" by {line(state.by, MAX_TEXT)}" if state.by else ""
+    why = f": {line(state.why, MAX_TEXT)}" if state.why else ""
+    title = f"the breaker of {line(handler, MAX_TEXT)} is open"
+    return Alert("dead", title, f"{probe}, opened {state.since} ago{by}{why}", "4", "failures")
 
 
 def _no_runner(overview: Overview) -> Iterator[Alert]:

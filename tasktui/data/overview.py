@@ -10,6 +10,7 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.queries.counting import Count, WaitingCounts
 from runner.queries.failures import failures
+from runner.queries.limits import BreakerRow, breakers
 from runner.queries.pauses import Pause, pauses
 from runner.queries.queues import QueueCounts, counts
 from runner.queries.reports import Flow, MinuteFlow, Total
@@ -80,6 +81,7 @@ class Overview:
         runners: all registered runners.
         unknown: handlers that no live runner takes.
         handlers: pauses of handlers.
+        breakers: open breakers of handlers.
         diagnoses: diagnoses.
         whole: time when the last hour was last read completely.
         slots: running tasks of each runner by handler, most first.
@@ -92,6 +94,7 @@ class Overview:
     runners: tuple[RunnerRow, ...]
     unknown: tuple[HandlerWithoutRunner, ...]
     handlers: Mapping[str, Pause]
+    breakers: Sequence[BreakerRow]
     whole: datetime
     diagnoses: Diagnoses = Diagnoses()
     flows: tuple[MinuteFlow, ...] = ()
@@ -142,6 +145,7 @@ async def read_overview(tx: Transaction, last: Overview | None = None) -> Overvi
         runners=tuple(await read_runners(tx)),
         unknown=tuple(await unknown_handlers(tx)),
         handlers=(await pauses(tx)).handlers,
+        breakers=tuple(await breakers(tx, only_open=True)),
         slots=await busy_slots(tx),
     )
 

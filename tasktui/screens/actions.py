@@ -98,6 +98,17 @@ class Actions:
         if self._may_write():
             self._prepare(limit.ask_for(ACTIONS[f"limit {place.kind}"], self._screen.session, place, limits, reason))
 
+    def ask_breaker(self, handler: str, wait: str, reason: str) -> None:
+        """Ask to open the breaker of a handler that a command names, or to close it if it is open.
+
+        Args:
+            handler: name of the handler.
+            wait: time until the first probe, as typed; empty for the usual one.
+            reason: reason, as typed.
+        """
+        if self._may_write():
+            self._prepare(limit.ask_for_breaker(ACTIONS["breaker"], self._screen.session, handler, wait, reason))
+
     def _may_write(self) -> bool:
         """True if changes are allowed; otherwise show why not."""
         writable = self._screen.session.writable

@@ -200,7 +200,7 @@ def throughput(view: View, width: int, height: int) -> list[Row]:
 
 
 def failed_attempts(view: View, width: int, height: int, label: str = "FAILED ATTEMPTS") -> list[Row]:
-    """Failed attempts per minute, with marks of deploys and pauses; red above the usual rate."""
+    """Failed attempts per minute, with marks of deploys, pauses and open breakers; red above the usual rate."""
     room = width - AXIS
     minutes = view.minutes("failed")
     values = resampled(minutes, room)
@@ -217,7 +217,7 @@ def failed_attempts(view: View, width: int, height: int, label: str = "FAILED AT
 
 
 def marks(data: Overview) -> list[Mark]:
-    """Moments to mark in plots: the first heartbeat of each newer version, and pauses."""
+    """Moments to mark in plots: the first heartbeat of each newer version, pauses, and open breakers."""
     first: dict[str, datetime] = {}
     for runner in data.runners:
         if runner.started_at is not None:
@@ -228,6 +228,11 @@ def marks(data: Overview) -> list[Mark]:
         Mark(queue.paused.since, f"{line(queue.queue, 20)} paused", "paused")
         for queue in data.queues
         if queue.paused and queue.paused.since
+    ]
+    found += [
+        Mark(each.state.opened_at, f"{line(each.handler, 20)} breaker", "dead")
+        for each in data.breakers
+        if each.state is not None and each.state.opened_at is not None
     ]
     return sorted(found, key=lambda mark: mark.at)
 

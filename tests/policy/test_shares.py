@@ -5,9 +5,8 @@ from collections import Counter
 import pytest
 
 from runner.errors import InvalidSettings
-from runner.policy.fairness import WeightedOrder, known_order, parse_order
+from runner.policy.fairness import QueueShares, WeightedOrder, known_order, parse_order
 from runner.policy.lanes import Lane
-from runner.policy.shares import QueueShares
 
 MAIL, SMS, REPORTS = (Lane(queue, "work", 1) for queue in ("mail", "sms", "reports"))
 ORDER = WeightedOrder((("mail", 3.0), ("sms", 1.0)))

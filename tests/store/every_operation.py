@@ -15,7 +15,7 @@ from runner.operations.audit_log import reveal
 from runner.operations.delay import delay
 from runner.operations.edit import edit, edit_all, edit_each
 from runner.operations.edit_values import Changes
-from runner.operations.limit import LimitEdit, set_limits
+from runner.operations.limit import LimitEdit, close_by_hand, open_by_hand, set_limits
 from runner.operations.pause import PauseKind, PauseTarget, pause, resume
 from runner.operations.results import Actor, Target
 from runner.operations.retry import requeue, retry_now
@@ -33,7 +33,9 @@ from runner.operations.sql_export import command_script, undo_script
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.operations.undo.undo import undo
+from runner.policy.breaker import Breaker
 from runner.queries.audit import audit_record
+from runner.store.attempts import declare_breakers
 from tests.store.dependencies import put_after
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 
@@ -83,6 +85,8 @@ OPERATIONS: dict[str, Verb] = {
     "reveal": lambda tx: reveal(tx, LATER, BY),
     "unblock": lambda tx: unblock(tx, [Target(BLOCKED)], BY),
     "set_limits": lambda tx: set_limits(tx, PauseTarget(PauseKind.QUEUE, "mail"), LimitEdit({"concurrency": "5"}), BY),
+    "open_by_hand": lambda tx: open_by_hand(tx, "sms", BY),
+    "close_by_hand": lambda tx: close_by_hand(tx, "mms", BY),
     "rewind": lambda tx: rewind(tx, [Target(LATER)], 1, BY),
     "send_command": lambda tx: send_command(tx, RUNNER, "drain", BY),
 }
@@ -132,6 +136,10 @@ async def arrange(database: Database) -> None:
     for id in (SCHEDULE, RESTING):
         await database.write(add_schedule, id, ScheduleSpec("h", "every 1h"), BY)
     await database.write(pause_schedule, RESTING, BY)
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.handler), [{"name": "sms"}, {"name": "mms"}])
+    await database.write(declare_breakers, ["sms", "mms"], dict.fromkeys(("sms", "mms"), Breaker("1/s").columns))
+    await database.write(open_by_hand, "mms", BY)
     async with database.writing() as tx:
         both = [{"task_id": LATER, "number": n, "fence": 0, "attempt": 1, "state": "{}"} for n in (1, 2)]
         await tx.execute(sa.insert(tx.tables.checkpoint), both)

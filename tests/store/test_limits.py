@@ -120,7 +120,7 @@ class TestConcurrency:
         await limit(database, "queue", "mail", concurrency="1")
         assert await runner.claim_suspect() == []
         lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start)
-        claimed = await database.write(claim_limited_suspect, runner.who, lanes, runner.terms, 1)
+        claimed = (await database.write(claim_limited_suspect, runner.who, lanes, runner.terms, 1)).claimed
         assert [task.id for task in claimed] == [suspect]
         assert tasks_of(await take(runner)) == []
 

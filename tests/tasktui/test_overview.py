@@ -54,7 +54,7 @@ def runner(**values: object) -> RunnerRow:
 
 
 def seen(*queues: QueueCounts, **values: object) -> Overview:
-    usual = Overview(AT, queues, {}, (), (), {}, AT)
+    usual = Overview(AT, queues, {}, (), (), {}, (), AT)
     return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
 
 

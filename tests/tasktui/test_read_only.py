@@ -120,6 +120,8 @@ DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
     "runner_command_sql": lambda session, _: perform.runner_command_sql(session, ACTIONS["drain"], 1, Confirmation()),
     "limit": lambda session, _: perform.limit(session, PauseTarget(PauseKind.QUEUE, "mail"), "concurrency=5", None),
     "limit_sql": lambda session, _: perform.limit_sql(session, PauseTarget(PauseKind.QUEUE, "mail"), LIMITS),
+    "switch_breaker": lambda session, _: perform.switch_breaker(session, "sms", True, Confirmation()),
+    "breaker_sql": lambda session, _: perform.breaker_sql(session, "sms", True, Confirmation()),
     "undo": lambda session, _: perform.undo(session, 1, None),
     "undo_group": lambda session, _: perform.undo_group(session, TOGETHER, Confirmation(), UNDO),
 }

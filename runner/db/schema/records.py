@@ -27,6 +27,7 @@ def attempt() -> list[sa.Column[Any]]:
         sa.Column("traceback", sa.Text),
         sa.Column("fingerprint", sa.Text, nullable=False),
         sa.Column("delay", sa.Float),
+        sa.Column("breaks", sa.Boolean),
     ]
 
 
@@ -188,6 +189,7 @@ def handler() -> list[sa.Column[Any] | sa.CheckConstraint]:
         *_limits(),
         # The limits of the handler's code, as JSON; they apply unless an operator has set others.
         sa.Column("declared_limits", JsonText),
+        *_breaker(),
         sa.Column("last_seen_at", Instant, nullable=False, server_default=db_now()),
     ]
 
@@ -310,6 +312,21 @@ def _pause() -> list[sa.Column[Any]]:
         sa.Column("paused_until", Instant),
         sa.Column("paused_by", sa.Text),
         sa.Column("paused_why", sa.Text),
+    ]
+
+
+BREAKER: dict[str, Any] = {"probes": sa.Integer, "wait": sa.Float, "round": sa.Integer, "opened_at": Instant}
+BREAKER |= {"probe_at": Instant, "by": sa.Text, "why": sa.Text, "closed_at": Instant}
+
+
+def _breaker() -> list[sa.Column[Any] | sa.CheckConstraint]:
+    always = " and ".join(f"breaker_{name} is not null" for name in ("wait", "round", "opened_at", "probe_at"))
+    return [
+        sa.Column("breaker", JsonText),
+        *(sa.Column(f"breaker_{name}", type_) for name, type_ in BREAKER.items()),
+        sa.CheckConstraint("breaker_probes >= 1", name="breaker_probes"),
+        sa.CheckConstraint("breaker_wait > 0 and breaker_wait < 1e9", name="breaker_wait"),
+        sa.CheckConstraint(f"breaker_probes is null or ({always})", name="breaker"),
     ]
 
 

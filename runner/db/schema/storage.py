@@ -100,6 +100,7 @@ def _index_past(history: sa.Table, attempt: sa.Table) -> None:
     )
     _index(attempt, "fingerprint", failure.fingerprint, failure.ended_at)
     _index(attempt, "ended", failure.ended_at)
+    _index(attempt, "breaks", failure.handler, failure.ended_at, where=failure.breaks.is_not(None))
 
 
 def _index_rest(unique: sa.Table, audit: sa.Table) -> None:

@@ -10,11 +10,12 @@ from typing import TypeAlias
 from runner.db.transaction import Transaction
 from runner.operations.edit_values import FIELDS
 from runner.operations.eligibility import REQUEUED
+from runner.operations.limit import CLOSE, OPEN
 from runner.operations.lock import MISSING, LockedTask
 from runner.operations.results import Actor, Result
 from runner.operations.undo import conflicts
 from runner.operations.undo.entries import UndoableChange
-from runner.operations.undo.pauses import undo_command, undo_limit, undo_pause
+from runner.operations.undo.pauses import undo_breaker, undo_command, undo_limit, undo_pause
 from runner.operations.undo.requeue import undo_requeue
 from runner.operations.undo.schedules import is_of_schedule, undo_schedule
 from runner.operations.undo.unblock import reblock
@@ -69,6 +70,7 @@ KINDS: tuple[UndoKind, ...] = (
     UndoKind(applies=lambda change: change.verb == "unblock", conflict=conflicts.of_unblock, undo_tasks=reblock),
     UndoKind(applies=lambda change: change.verb in ("pause", "resume"), undo_object=undo_pause),
     UndoKind(applies=lambda change: change.verb == "limit", undo_object=undo_limit),
+    UndoKind(applies=lambda change: change.verb in (OPEN, CLOSE), undo_object=undo_breaker),
     UndoKind(applies=lambda change: change.verb == "command", undo_object=undo_command),
     # Edited, delayed and retried values of a live task.
     UndoKind(

@@ -4,15 +4,17 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction, clock
 from runner.operations.audit_log import AuditEntry, record
+from runner.operations.limit import CLOSE, OPEN, before_of, read_entry, read_state, restore
 from runner.operations.limit import COLUMNS as LIMIT_COLUMNS
-from runner.operations.limit import before_of, read_entry
 from runner.operations.limit import write as write_limits
 from runner.operations.pause import PAUSE, PauseKind, PauseTarget, pause_of, pause_set
 from runner.operations.results import Actor
 from runner.operations.undo.entries import UndoableChange
+from runner.queries.limits import breakers
 from runner.queries.rows import moment
 
 CHANGED_SINCE = "it has been paused or resumed again since"
+SWITCHED_SINCE = "the breaker has been opened or closed again since"
 LIMITED_SINCE = "its limits have been changed again since"
 EXPIRED = "that pause would have ended by now"
 UNKNOWN = "its target is unknown"
@@ -72,6 +74,31 @@ async def undo_limit(tx: Transaction, change: UndoableChange, by: Actor) -> str 
     before["limited_at"] = moment(before["limited_at"])
     await write_limits(tx, target, before)
     await record(tx, by, [AuditEntry("limit", current, before, target=change.target, undo_of=change.id)])
+    return None
+
+
+async def undo_breaker(tx: Transaction, change: UndoableChange, by: Actor) -> str | None:
+    """Undo the opening or the closing of a breaker.
+
+    Args:
+        tx: a writing transaction.
+        change: the change to undo.
+        by: the author.
+
+    Returns:
+        The reason if it cannot be undone; None if it was.
+    """
+    kind, _, handler = (change.target or "").partition(" ")
+    if kind != PauseKind.HANDLER or not await breakers(tx, handler):
+        return UNKNOWN
+    current = await read_state(tx, handler)
+    is_open = current["breaker_probes"] is not None
+    moved = "breaker_opened_at" if change.verb == OPEN else "breaker_closed_at"
+    if is_open != (change.verb == OPEN) or current[moved] != moment(change.after.get(moved)):
+        return SWITCHED_SINCE
+    await restore(tx, handler, change.before)
+    verb, after = CLOSE if is_open else OPEN, await read_state(tx, handler)
+    await record(tx, by, [AuditEntry(verb, current, after, target=change.target, undo_of=change.id)])
     return None
 
 

@@ -233,9 +233,11 @@ def _task_attempt(op: Operations) -> None:
         sa.Column("traceback", sa.Text),
         sa.Column("fingerprint", sa.Text, nullable=False),
         sa.Column("delay", sa.Float),
+        sa.Column("breaks", sa.Boolean),
     )
     op.create_index("task_attempt", "fingerprint", "fingerprint", "ended_at")
     op.create_index("task_attempt", "ended", "ended_at")
+    op.create_index("task_attempt", "breaks", "handler", "ended_at", where="breaks IS NOT NULL")
 
 
 def _task_unique(op: Operations) -> None:
@@ -334,6 +336,7 @@ def _task_handler(op: Operations) -> None:
         *_pause(),
         *_limits(),
         sa.Column("declared_limits", JsonText),
+        *_breaker(),
         sa.Column("last_seen_at", Instant, nullable=False, server_default=db_now()),
     )
 
@@ -367,6 +370,27 @@ def _limits() -> list[sa.Column[object] | sa.CheckConstraint]:
             "limits",
             "typeof(coalesce(max_running, 1)) = 'integer' and typeof(coalesce(max_per_tenant, 1)) = 'integer'"
             " and typeof(coalesce(rate_limit, 1)) = 'integer'",
+        ),
+    ]
+
+
+def _breaker() -> list[sa.Column[object] | sa.CheckConstraint]:
+    return [
+        sa.Column("breaker", JsonText),
+        sa.Column("breaker_probes", sa.Integer),
+        sa.Column("breaker_wait", sa.Float),
+        sa.Column("breaker_round", sa.Integer),
+        sa.Column("breaker_opened_at", Instant),
+        sa.Column("breaker_probe_at", Instant),
+        sa.Column("breaker_by", sa.Text),
+        sa.Column("breaker_why", sa.Text),
+        sa.Column("breaker_closed_at", Instant),
+        sa.CheckConstraint("breaker_probes >= 1", name="breaker_probes"),
+        sa.CheckConstraint("breaker_wait > 0 and breaker_wait < 1e9", name="breaker_wait"),
+        sa.CheckConstraint(
+            "breaker_probes is null or (breaker_wait is not null and breaker_round is not null"
+            " and breaker_opened_at is not null and breaker_probe_at is not null)",
+            name="breaker",
         ),
     ]
 

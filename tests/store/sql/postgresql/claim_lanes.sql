@@ -47,6 +47,7 @@ WITH
                             OR task_handler.max_running IS NOT NULL
                             OR task_handler.max_per_tenant IS NOT NULL
                             OR task_handler.rate_limit IS NOT NULL
+                            OR task_handler.breaker_probes IS NOT NULL
                         )
                 )
             )

@@ -106,7 +106,8 @@ INSERT INTO task_attempt(
     message,
     traceback,
     fingerprint,
-    delay
+    delay,
+    breaks
 )
 VALUES (
     :task_id::BIGINT,
@@ -122,7 +123,8 @@ VALUES (
     :message::VARCHAR,
     :traceback::VARCHAR,
     :fingerprint::VARCHAR,
-    :delay
+    :delay,
+    :breaks
 );
 INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, rescued)
 VALUES (

@@ -40,7 +40,8 @@ INSERT INTO task_attempt(
     message,
     traceback,
     fingerprint,
-    delay
+    delay,
+    breaks
 )
 VALUES (
     :task_id::BIGINT,
@@ -56,7 +57,8 @@ VALUES (
     :message::VARCHAR,
     :traceback::VARCHAR,
     :fingerprint::VARCHAR,
-    :delay
+    :delay,
+    :breaks
 );
 DELETE FROM task_history
 WHERE task_history.id = ANY (:param_1::BIGINT[]);

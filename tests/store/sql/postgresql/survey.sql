@@ -105,6 +105,7 @@ FROM (
                 task_handler.max_running IS NOT NULL
                 OR task_handler.max_per_tenant IS NOT NULL
                 OR task_handler.rate_limit IS NOT NULL
+                OR task_handler.breaker_probes IS NOT NULL
         ) AS limited
     FROM walk
 ) AS chosen;

@@ -54,6 +54,7 @@ WITH lane AS (
                         OR task_handler.max_running IS NOT NULL
                         OR task_handler.max_per_tenant IS NOT NULL
                         OR task_handler.rate_limit IS NOT NULL
+                        OR task_handler.breaker_probes IS NOT NULL
                     )
             )
         )

@@ -128,7 +128,8 @@ INSERT INTO task_attempt(
     message,
     traceback,
     fingerprint,
-    delay
+    delay,
+    breaks
 )
 VALUES (
     :task_id,
@@ -144,7 +145,8 @@ VALUES (
     :message,
     :traceback,
     :fingerprint,
-    :delay
+    :delay,
+    :breaks
 );
 INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, rescued)
 VALUES (:minute, :queue, :handler, :runner_id, :part, :bin_ms, :submitted, :rescued)

@@ -41,7 +41,8 @@ INSERT INTO task_attempt(
     message,
     traceback,
     fingerprint,
-    delay
+    delay,
+    breaks
 )
 VALUES (
     :task_id,
@@ -57,7 +58,8 @@ VALUES (
     :message,
     :traceback,
     :fingerprint,
-    :delay
+    :delay,
+    :breaks
 );
 DELETE FROM task_history
 WHERE task_history.id IN (

@@ -1,0 +1,85 @@
+"""Operators open and close breakers by hand, with audit, undo, SQL and `runner why`."""
+
+import json
+from datetime import UTC, timedelta
+
+import pytest
+
+from runner.db.database import Database
+from runner.errors import InvalidInput
+from runner.operations.limit import breaker_of, close_by_hand, open_by_hand
+from runner.operations.results import Actor
+from runner.operations.sql_export import breaker_script
+from runner.operations.undo.undo import undo
+from runner.policy.breaker import Breaker
+from runner.queries.audit import audit
+from runner.queries.why.why import why
+from runner.store.attempts import Report, review
+from runner.store.heartbeat import Identity, register
+from tests.store.table import put
+
+ANA = Actor("ana", "desk-1", "the gateway is down")
+BREAKER = Breaker("10/min", probe="30s").columns
+
+
+@pytest.fixture
+async def sms(database: Database) -> None:
+    handlers = ["mail", "sms"]
+    await database.write(register, Identity("here", 1, "test", handlers, 10, breakers={"sms": BREAKER}), 60.0)
+
+
+async def open_now(database: Database) -> bool:
+    return (await database.read(breaker_of, "sms")).state is not None
+
+
+@pytest.mark.usefixtures("sms")
+class TestByHand:
+    async def test_opening_and_closing_are_in_the_audit_and_can_be_undone(self, database: Database) -> None:
+        result = await database.write(open_by_hand, "sms", ANA, timedelta(minutes=10))
+        assert result.row.state is not None
+        assert 590 < result.row.state.next_in <= 600
+        assert not (await database.write(open_by_hand, "sms", ANA)).changed
+        await database.write(close_by_hand, "sms", ANA)
+        closing, opening = await database.read(audit)
+        assert (opening.verb, opening.target, opening.operator) == ("open breaker", "handler sms", "ana")
+        assert (closing.verb, json.loads(closing.after or "")["breaker_probes"]) == ("close breaker", None)
+        assert (await database.write(undo, [closing.id], ANA)).changed == [closing.id]
+        assert await open_now(database)
+        assert (await database.write(undo, [opening.id], ANA)).changed == [opening.id]
+        assert not await open_now(database)
+
+    async def test_no_undo_loses_a_later_change(self, database: Database) -> None:
+        await database.write(open_by_hand, "sms", ANA)
+        await database.write(close_by_hand, "sms", ANA)
+        await database.write(review, Report("sms", opens="QuotaExceeded"))
+        closing, opening = await database.read(audit)
+        for entry in (opening, closing):
+            (skipped,) = (await database.write(undo, [entry.id], ANA)).skipped
+            assert skipped.why == "the breaker has been opened or closed again since"
+        assert await open_now(database)
+
+    async def test_a_handler_without_a_breaker_is_refused_with_those_that_have_one(self, database: Database) -> None:
+        with pytest.raises(InvalidInput, match=r"handler mail has no breaker; handlers with a breaker: sms"):
+            await database.write(open_by_hand, "mail", ANA)
+        with pytest.raises(InvalidInput, match=r"did you mean 'sms'"):
+            await database.write(close_by_hand, "sns", ANA)
+
+    @pytest.mark.parametrize("wait", [timedelta(0), timedelta(days=366)])
+    async def test_a_wait_out_of_bounds_is_refused(self, database: Database, wait: timedelta) -> None:
+        with pytest.raises(InvalidInput, match="from 1s to 365d"):
+            await database.write(open_by_hand, "sms", ANA, wait)
+
+    async def test_the_sql_makes_the_same_change(self, database: Database) -> None:
+        script = await database.write(breaker_script, "sms", lambda tx: open_by_hand(tx, "sms", ANA))
+        assert "breaker_probes" in script
+        assert "open breaker" in script
+        assert not await open_now(database)
+
+    async def test_why_names_the_reason_the_next_probe_and_the_remedy(self, database: Database) -> None:
+        await database.write(review, Report("sms", opens="ConnectionError: refused"))
+        task = await put(database, "sms")
+        answer = await database.read(why, task, UTC)
+        texts = " ".join(cause.text for cause in answer.causes)
+        assert "The breaker of handler sms opened " in texts
+        assert "ConnectionError: refused. The next probe starts in " in texts
+        assert any("runner breaker close sms" in remedy.commands for remedy in answer.remedies)
