@@ -165,7 +165,7 @@ class ReportsScreen(LiveScreen):
         figures = (
             ("DONE", f"{flow.succeeded:,}", "bold strong"),
             ("SUCCESS", formatting.share(success), f"bold {_rated(success)}"),
-            ("AT FIRST ATTEMPT", formatting.share(first), f"bold {_rated(first)}"),
+            ("1ST ATTEMPT", formatting.share(first), f"bold {_rated(first)}"),
             ("RUN TIME P50", formatting.duration(row.p50), "bold strong"),
             ("RUN TIME P95", formatting.duration(row.p95), "bold strong"),
             ("WAIT P95", formatting.duration(row.wait95), "bold strong"),
