@@ -207,9 +207,9 @@ async def _change(
             place = PauseTarget(PauseKind.HANDLER, handler or "")
             warning = "" if handler in loaded else await database.read(name_warning, place)
             await database.write(add_schedule, id, spec, by, limit)
-            if warning and not loaded:
+            if warning:
                 print_stderr(f"runner: {warning}; its tasks wait until a runner loads it")
-            if loaded and handler not in loaded:
+            elif loaded and handler not in loaded:
                 print_stderr(
                     f"runner: no handler named {one_line(handler or '')!r} is loaded; nothing checked the payload"
                 )

@@ -65,6 +65,10 @@ GRANT UPDATE (
     paused_at, paused_until, paused_by, paused_why,
     max_running, max_per_tenant, rate_limit, rate_period, rate_spent, limited_at, limited_by, limited_why
 ) ON {task_queue}, {task_handler} TO {operator};
+GRANT UPDATE (
+    breaker_probes, breaker_wait, breaker_round, breaker_opened_at, breaker_probe_at, breaker_by, breaker_why,
+    breaker_closed_at
+) ON {task_handler} TO {operator};
 GRANT UPDATE (command) ON {task_runner} TO {operator};
 GRANT INSERT, DELETE ON {task_schedule} TO {operator};
 GRANT UPDATE (
