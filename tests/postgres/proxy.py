@@ -134,4 +134,4 @@ class _Connection:
         if data.startswith(b"P"):
             self._prepared[name[0]] = data
             return b""
-        return self._prepared[name[0]]
+        return self._prepared.get(name[0], data)  # Savepoints have such names too.
