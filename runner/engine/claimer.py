@@ -226,7 +226,9 @@ class Claimer:
 
     def task_ended(self, task: Claimed) -> None:
         """Try the lanes again that wait for the end of such a task; `rescan` follows."""
-        if self.lanes.limited.ended(task.queue, task.handler):
+        room = self._room_of(task.handler)
+        # Without room in this runner, its suspects were left out, and no lane remembers them.
+        if self.lanes.limited.ended(task.queue, task.handler) or (room is not None and room <= 1):
             self.work_left = True
             self._scan_pending |= not self._scan_done.is_set()
 
