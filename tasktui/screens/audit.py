@@ -78,6 +78,7 @@ class AuditScreen(LiveScreen):
 
     def __init__(self) -> None:
         super().__init__(Targets(change=self._operation))
+        self._table = Table[int](COLUMNS, id="entries")
         self._operations: RecentOperations | None = None
         self._change_group: str | None = None
 
@@ -86,7 +87,7 @@ class AuditScreen(LiveScreen):
         about = TextBlock(id="about")
         about.display = False
         yield about
-        yield Table[int](COLUMNS, id="entries")
+        yield self._table
         yield VerticalScroll(TextBlock(id="entry"), id="trace")
 
     async def read(self) -> object:
@@ -107,7 +108,7 @@ class AuditScreen(LiveScreen):
         self._operations = snapshot
         rows = {operation.entry.id: operation for operation in snapshot.rows}
         undone = {operation.entry.undo_of for operation in snapshot.rows}
-        self.query_one("#entries", Table).show(
+        self._table.show(
             tuple(rows), lambda id: operation_line(rows[id], snapshot.at, self.session.zone, undone=id in undone)
         )
         self._move_to_target()
@@ -126,7 +127,7 @@ class AuditScreen(LiveScreen):
         rows = self._operations.rows if self._operations else ()
         operation = next((operation for operation in rows if target and line(operation.entry.target) == target), None)
         if operation is not None:
-            self.query_one("#entries", Table).move_to(operation.entry.id)
+            self._table.move_to(operation.entry.id)
         elif target:
             self.post_message(Notice(f"No operation on {target} among the latest {MOST}", bad=True))
 
@@ -147,7 +148,7 @@ class AuditScreen(LiveScreen):
     def _list(self, change_group: str | None) -> None:
         self._change_group = change_group
         self.query_one("#about", TextBlock).display = change_group is not None
-        table = self.query_one("#entries", Table)
+        table = self._table
         table.scroll_home(animate=False)
         table.show((), lambda _: RenderedRow(()))  # An empty table puts the cursor on the first of the next rows.
         self.action_reload()
@@ -181,7 +182,7 @@ class AuditScreen(LiveScreen):
         self.query_one("#entry", TextBlock).set_text(lines(parts))
 
     def _operation(self) -> ChangeGroup | None:
-        cursor = self.query_one("#entries", Table).cursor
+        cursor = self._table.cursor
         rows = self._operations.rows if self._operations else ()
         return next((operation for operation in rows if operation.entry.id == cursor), None)
 

@@ -246,7 +246,10 @@ def test_a_runner_is_listed_with_its_claim_order_unless_it_is_strict(cli: Call, 
     assert "alive, aged:10s" in cli("runners").out
 
 
-def test_a_runner_is_listed_with_its_selection_and_its_polling(cli: Call, store: Store) -> None:
+def test_a_runner_is_listed_with_its_selection_and_its_polling(
+    cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
     store.use(lambda database: add_runner(database, polling="fixed-rate 1s", buckets="0-511"))
     store.use(lambda database: add_runner(database, polling="spread 5s", slice="live", buckets="0-488"))
     store.use(lambda database: add_runner(database, slice="single", buckets=""))

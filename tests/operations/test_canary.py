@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -46,8 +46,10 @@ async def dead(database: Database, number: int) -> list[int]:
 async def ending(database: Database, end: Callable[[int], str | None]) -> AsyncIterator[None]:
     """End waiting tasks as a runner does: with a fingerprint, or successfully."""
 
+    leaves = asyncio.Event()
+
     async def work() -> None:
-        while True:
+        while not leaves.is_set():
             async with database.reading() as tx:
                 task = tx.tables.task
                 ids = [row.id for row in await tx.rows(sa.select(task.c.id).where(task.c.state == "waiting"))]
@@ -64,9 +66,8 @@ async def ending(database: Database, end: Callable[[int], str | None]) -> AsyncI
     try:
         yield
     finally:
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+        leaves.set()
+        await running
 
 
 def run(database: Database, **options: Any) -> Any:

@@ -156,6 +156,7 @@ async def test_a_survey_searches_the_index_once_for_each_lane(database: Database
     opened = Database.open(migrated_url)
     looking = watch(opened)
     try:
+        await opened.read_single(survey, SurveyScope(["work"], (), 1))  # opens the connection
         for dense in (0, DENSE):
             async with looking.seeing() as seen:
                 assert len(await opened.read_single(survey, SurveyScope(["work"], (), 10, dense=dense))) == 10
