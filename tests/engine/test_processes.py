@@ -24,12 +24,15 @@ from tests.programs import Program
 
 ANA = Actor("ana", "desk", None)
 
+NAMES = [name for name in REGISTRY if REGISTRY[name].function.__module__ == process_handlers.__name__]
+HANDLERS = {name: REGISTRY._handlers.pop(name) for name in NAMES}
+"""The handlers of the module; other tests of this process do not see them."""
+
 
 @pytest.fixture(autouse=True)
 def processes(harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROCESS_FOLDER", str(tmp_path))
-    names = [name for name in REGISTRY if REGISTRY[name].function.__module__ == process_handlers.__name__]
-    harness.handlers |= {name: REGISTRY[name] for name in names}
+    harness.handlers |= HANDLERS
 
 
 def gone(pid: int) -> bool:

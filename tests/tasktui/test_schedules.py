@@ -1,6 +1,6 @@
 """The schedules screen: what it shows, and each of its keys on both databases."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import sqlalchemy as sa
@@ -56,7 +56,8 @@ async def test_the_ruler_of_a_frequent_schedule_reaches_its_end(database: Databa
 
 @ON_ONE_DATABASE
 async def test_a_run_that_waits_for_another_one_is_late_and_says_why(database: Database, watch: Watch) -> None:
-    await add(database, overlap="queue")
+    half_an_hour_from_now = (datetime.now(UTC).minute + 30) % 60  # No tick lies between the two below.
+    await add(database, rule=f"{half_an_hour_from_now} * * * *", overlap="queue")
     for seconds in (900, 700):
         await make_due(database, seconds)
         await database.write(tick)

@@ -45,7 +45,8 @@ async def task_id(database: Database) -> int:
     )
     running: dict[str, Any] = {"state": State.RUNNING.value, "runner_id": 1, "attempt": 1, "fence": 1}
     await add_live(database, "smtp.send", queue="mail", claimed_at=ahead(-DAY), max_attempts=4, **running)
-    past = {"handler": "smtp.send", "queue": "mail", "finished_at": ahead(-DAY), "submitted_at": ahead(-2 * DAY)}
+    past = {"handler": "smtp.send", "queue": "mail", "bucket": 300}
+    past |= {"finished_at": ahead(-DAY), "submitted_at": ahead(-2 * DAY)}
     await add_past(database, 11, State.DEAD, error="ConnectionError: no route", **past)
     await add_past(database, 12, State.SUCCEEDED, duration=0.5, **past)
     tried: dict[str, Any] = {"error_type": "ConnectionError", "message": "no route", "traceback": "Traceback: no route"}
