@@ -5,6 +5,7 @@ SQLAlchemy Core as that package does: in a greenlet, by `sqlalchemy.util.greenle
 """
 
 import asyncio
+import threading
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -48,6 +49,8 @@ class AsyncCoreEngine:
             url: the database; the driver of the URL is replaced by the one that can be awaited.
             **options: of `sqlalchemy.create_engine`.
         """
+        if url.get_backend_name() == "sqlite":
+            options["connect_args"] = {**options.get("connect_args", {}), "async_creator_fn": _open_sqlite}
         return cls(sa.create_engine(url.set(drivername=DRIVERS[url.get_backend_name()]), **options))
 
     def execution_options(self, **options: Any) -> Self:
@@ -61,6 +64,23 @@ class AsyncCoreEngine:
     async def dispose(self) -> None:
         """Close all connections that are not in use."""
         await greenlet_spawn(self.sync_engine.dispose)
+
+
+async def _open_sqlite(*arguments: Any, **options: Any) -> Any:
+    """Open a connection of aiosqlite as SQLAlchemy does. If that fails, wait for the end of its thread.
+
+    The thread reports its end to the event loop. A short program has closed the loop by then, and prints a traceback.
+    """
+    import aiosqlite
+
+    connection: Any = aiosqlite.connect(*arguments, **options)
+    thread = connection if isinstance(connection, threading.Thread) else connection._thread  # noqa: SLF001 - since 0.22
+    thread.daemon = True
+    try:
+        return await connection
+    except Exception:
+        thread.join()
+        raise
 
 
 class AsyncCoreConnection:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from runner.db.database import Database
 from runner.engine.attempt_failure import failure_of
 from runner.engine.attempt_notes import AttemptNotes, NotesWriter
+from runner.engine.breaker_reports import OPEN, BreakerReports
 from runner.engine.executor import AttemptLimits, Executor
 from runner.engine.handler_result import done
 from runner.engine.hooks import attempt_end
-from runner.engine.limited_claims import OPEN, BreakerReports
 from runner.engine.metrics import Metrics
 from runner.engine.outcome_log import log_failure, log_unfinished
 from runner.engine.own_transaction import HandlerTransaction

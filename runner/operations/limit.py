@@ -20,7 +20,7 @@ from runner.policy.rate import Rate
 from runner.queries.limits import BreakerRow, breakers
 from runner.queries.pauses import registry_entries
 from runner.queries.rows import moment, readable, text
-from runner.store.attempts import STATE, close_breaker, open_breaker
+from runner.store.breaker import STATE, close_breaker, open_breaker
 from runner.store.lanes import survey
 
 NONE = "none"

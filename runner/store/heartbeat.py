@@ -12,7 +12,7 @@ from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.model.task import State
-from runner.store.attempts import declare_breakers, json_text
+from runner.store.breaker import declare_breakers, json_text
 
 
 class Renewal(NamedTuple):

@@ -3,6 +3,7 @@
 import pytest
 
 from runner.cli.exit_codes import Exit
+from runner.handlers.registry import REGISTRY
 from runner.model.task import NewTask
 from tests.cli.conftest import Call, Store
 
@@ -34,7 +35,10 @@ def test_a_schedule_is_listed_shown_and_changed(cli: Call, nightly: str) -> None
     assert cli("schedules", "show", nightly).code == Exit.OK
 
 
-def test_a_handler_that_has_never_been_used_is_a_warning(cli: Call, store: Store) -> None:
+def test_a_handler_that_has_never_been_used_is_a_warning(
+    cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(REGISTRY, "_handlers", {})
     store.submit(NewTask("mail.send"))
     wrong = cli("schedules", "add", "hourly", "mail.sned", "--every", "1h")
     why = "runner: handler mail.sned has never been used; its tasks wait until a runner loads it"

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -143,6 +144,8 @@ async def test_an_existing_file_keeps_its_mode(tmp_path: Path) -> None:
 async def test_a_file_in_a_missing_folder_is_an_error_of_the_database(tmp_path: Path) -> None:
     with pytest.raises(DatabaseUnavailable, match="unable to open"):
         await modes_of_new(tmp_path / "none" / "tasks.db")
+    # A thread that ends after the event loop prints a traceback.
+    assert not [thread for thread in threading.enumerate() if "_connection_worker" in thread.name]
 
 
 @pytest.fixture

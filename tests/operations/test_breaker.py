@@ -14,7 +14,7 @@ from runner.operations.undo.undo import undo
 from runner.policy.breaker import Breaker
 from runner.queries.audit import audit
 from runner.queries.why.why import why
-from runner.store.attempts import Report, review
+from runner.store.breaker import Report, review
 from runner.store.heartbeat import Identity, register
 from tests.store.table import put
 

@@ -35,7 +35,7 @@ from runner.operations.unblock import unblock
 from runner.operations.undo.undo import undo
 from runner.policy.breaker import Breaker
 from runner.queries.audit import audit_record
-from runner.store.attempts import declare_breakers
+from runner.store.breaker import declare_breakers
 from tests.store.dependencies import put_after
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 

@@ -4,15 +4,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from runner.cli.bench.context import BenchContext
-from runner.cli.bench.counter import coarse_clock
 from runner.cli.bench.drain import drain, pinned, profile, sustained
 from runner.cli.bench.latency import idle, latency
-from runner.cli.bench.machine import cautions, describe
+from runner.cli.bench.machine import cautions, coarse_clock, describe
 from runner.cli.bench.plan import PARTS, BenchPlan
 from runner.cli.bench.report import BenchReport, Measurement
 from runner.cli.bench.sandbox import Sandbox, create_sandbox
 from runner.cli.bench.submit import bulk, coalesced, one
+from runner.cli.bench.workers import BenchContext
 from runner.settings import Settings
 
 MEASURES: Mapping[str, Callable[[BenchContext], Awaitable[Measurement]]] = {

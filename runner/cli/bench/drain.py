@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from runner.cli.bench.context import BenchContext
 from runner.cli.bench.load import CHUNK, Load
 from runner.cli.bench.report import Cost, Measurement
 from runner.cli.bench.statements import Statements
 from runner.cli.bench.stopwatch import STEPS
 from runner.cli.bench.worker_config import WorkerReport
-from runner.cli.bench.workers import Workers
+from runner.cli.bench.workers import BenchContext, Workers
 from runner.db.database import Database
 
 MICRO = 1e6

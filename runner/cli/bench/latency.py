@@ -3,9 +3,9 @@
 import asyncio
 from statistics import quantiles
 
-from runner.cli.bench.context import BenchContext
 from runner.cli.bench.report import Measurement
 from runner.cli.bench.worker_config import WorkerReport
+from runner.cli.bench.workers import BenchContext
 from runner.errors import BenchFailed
 
 WARM_UP = 5

@@ -3,6 +3,7 @@
 import os
 import platform
 import sqlite3
+import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -109,3 +110,17 @@ def _implementation() -> str:
     from psycopg import pq  # loads libpq, which SQLite does not need
 
     return f" ({pq.__impl__})"
+
+
+MAX_STEP = 0.0001
+"""Seconds between two values of a clock."""
+
+
+def coarse_clock() -> str:
+    """A warning if the clock is too coarse for latencies; empty otherwise.
+
+    Submit and start happen in different processes. Python's monotonic clock is the same for all processes of a machine
+    (documentation of `time.monotonic`), but some systems advance it in large steps.
+    """
+    step = time.get_clock_info("monotonic").resolution
+    return f"the clock of this system advances in steps of {step * 1000:g} ms" if step > MAX_STEP else ""

@@ -13,9 +13,8 @@ import sys
 import time
 from dataclasses import asdict
 
-from runner.cli.bench.counter import Counter
 from runner.cli.bench.stopwatch import Stopwatch
-from runner.cli.bench.worker_config import HANDLER, WorkerConfig, WorkerReport
+from runner.cli.bench.worker_config import HANDLER, Counter, WorkerConfig, WorkerReport
 from runner.engine.main import collect_rarely
 from runner.engine.runner import Engine
 from runner.handlers.registry import Handler

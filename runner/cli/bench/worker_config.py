@@ -1,5 +1,6 @@
-"""The input and the report of a runner process of the bench."""
+"""The input, the shared counter and the report of a runner process of the bench."""
 
+import mmap
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -7,6 +8,10 @@ from runner.settings import Settings
 
 HANDLER = "bench"
 """The name of the only handler."""
+
+WORDS = 2
+WORD = 8
+"""Bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,42 @@ class WorkerConfig:
     settings: Settings
     probe: Path
     profiling: bool = False
+
+
+class Counter:
+    """The number of tasks that a process has started, and the time of the first start.
+
+    They are in shared memory: the bench reads the progress of a runner at no cost to the runner.
+
+    Args:
+        path: the backing file; created if missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.touch()
+        with path.open("r+b") as file:
+            file.truncate(WORDS * WORD)
+            self._shared = memoryview(mmap.mmap(file.fileno(), WORDS * WORD))
+        # Aligned words are written atomically: a reader never sees half a number.
+        self._counts, self._times = self._shared.cast("Q"), self._shared.cast("d")
+        self._hits = 0
+
+    def hit(self, now: float) -> None:
+        """Count a started task; `now` in monotonic seconds."""
+        if not self._hits:
+            self._times[1] = now
+        self._hits += 1
+        self._counts[0] = self._hits
+
+    @property
+    def hits(self) -> int:
+        """Started tasks."""
+        return self._counts[0]
+
+    @property
+    def first(self) -> float:
+        """Time of the first start, in monotonic seconds."""
+        return self._times[1]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Starts, observes and stops the runner processes of one measurement."""
+"""Workers: start, observe and stop the runner processes of one measurement; and the context of all measurements."""
 
 import asyncio
 import contextlib
@@ -6,14 +6,17 @@ import json
 import pickle
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from runner.cli.bench.counter import Counter
+from runner.cli.bench.load import Load
+from runner.cli.bench.plan import BenchPlan
 from runner.cli.bench.sandbox import Sandbox
-from runner.cli.bench.worker_config import WorkerConfig, WorkerReport, WorkerStep
+from runner.cli.bench.worker_config import Counter, WorkerConfig, WorkerReport, WorkerStep
 from runner.errors import BenchFailed
 from runner.text.sanitize import clean
 
@@ -167,3 +170,33 @@ def _output(process: Process) -> asyncio.StreamReader:
     if process.stdout is None:
         raise AssertionError("the runner process has no stdout pipe")
     return process.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class BenchContext:
+    """The context of a part.
+
+    Args:
+        sandbox: the sandbox.
+        plan: the amounts.
+        show: called with progress lines.
+    """
+
+    sandbox: Sandbox
+    plan: BenchPlan
+    show: Show
+
+    @asynccontextmanager
+    async def create_load(self) -> AsyncIterator[Load]:
+        """Create empty tables and a load for them; removes both after the block."""
+        async with self.sandbox.empty() as database:
+            yield Load(database, notify=self.sandbox.settings.notify)
+
+    def workers(self, count: int = 1, *, profiling: bool = False) -> Workers:
+        """Runners that live as long as the block.
+
+        Args:
+            count: number of runners.
+            profiling: measure the cost of each step.
+        """
+        return Workers(self.sandbox, count, self.show, profiling=profiling)

@@ -1,0 +1,118 @@
+"""Breaker reports: report the ends of attempts to the breakers of their handlers; see runner.policy.breaker."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runner.db.database import Database
+from runner.engine.slots import Running
+from runner.errors import StoreError
+from runner.policy.breaker import Probe
+from runner.store.breaker import Report, Review, review
+from runner.store.settle import Settlement
+from runner.text.sanitize import one_line
+
+log = logging.getLogger("runner.breaker")
+
+OPEN = "the breaker of its handler opened"
+"""The reason for the release of tasks that have not started."""
+
+ANSWERS = ("succeed", "retry", "die")
+"""The moves of a probe that reached the service; the others decide nothing."""
+
+
+@dataclass
+class _Ends:
+    """The ends of attempts of one handler since its last report."""
+
+    failed: str = ""
+    opens: str = ""
+    passed: set[Probe] = field(default_factory=set)
+    missed: set[Probe] = field(default_factory=set)
+
+    def report(self, handler: str) -> Report:
+        return Report(handler, self.failed, self.opens, frozenset(self.passed), frozenset(self.missed))
+
+
+class BreakerReports:
+    """Reports the ends of attempts to the breakers of their handlers.
+
+    Args:
+        database: the database with the registry of handlers.
+        on_open: called with each handler whose breaker is open after a report.
+    """
+
+    def __init__(self, database: Database, on_open: Callable[[str], None]) -> None:
+        self._database = database
+        self._on_open = on_open
+        self._probes: dict[int, Probe] = {}
+        self._on_closed: Callable[[], None] = lambda: None
+        self._ends: dict[str, _Ends] = {}
+        self._job: asyncio.Task[None] | None = None
+
+    def connect(self, probes: dict[int, Probe], on_closed: Callable[[], None]) -> None:
+        """Connect the claims of the runner.
+
+        Args:
+            probes: the round of each probe in flight by task id, which `add` removes.
+            on_closed: called when a report has closed a breaker, so that waiting tasks start.
+        """
+        self._probes, self._on_closed = probes, on_closed
+
+    def add(self, running: Running, verb: str | None, settlement: Settlement | None = None) -> None:
+        """Add the end of an attempt whose outcome is written.
+
+        Args:
+            running: the task.
+            verb: the resulting move; None if the runner had lost the task.
+            settlement: its settlement; None for a success in the handler's own transaction.
+        """
+        probe = self._probes.pop(running.task.id, None) if self._probes else None
+        effect = settlement.effect if settlement is not None else ""
+        if verb is None or not (effect or probe):
+            return
+        ends = self._ends.setdefault(running.task.handler, _Ends())
+        if effect:
+            failure = getattr(settlement.outcome, "failure", None) if settlement is not None else None
+            why = failure.reason if failure is not None else "a failure"
+            ends.failed = why
+            ends.opens = why if effect == "opens" else ends.opens
+        if probe is not None and verb in ANSWERS:
+            (ends.missed if effect else ends.passed).add(probe)
+        if self._job is None or self._job.done():
+            self._job = asyncio.get_running_loop().create_task(self._write())
+
+    async def _write(self) -> None:
+        await asyncio.sleep(0)  # the other ends of the same batch
+        while self._ends:
+            name = next(iter(self._ends))
+            report = self._ends.pop(name).report(name)
+            try:
+                result = await self._database.write(review, report)
+            except StoreError as error:
+                # The next failure is reported again, and the next probes start after the wait of this round.
+                log.warning("could not report to the breaker of %s: %s", one_line(name), error)
+            else:
+                self._apply(name, result)
+
+    def _apply(self, name: str, result: Review) -> None:
+        match result.change:
+            case "opened":
+                log.warning("breaker of %s opened: %s", one_line(name), one_line(result.why))
+            case "waits":
+                log.warning("probe of %s failed: the next one starts in %s", one_line(name), result.why)
+            case "closed":
+                log.info("breaker of %s closed: a probe succeeded", one_line(name))
+                self._on_closed()
+        if result.is_open:
+            self._on_open(name)
+
+    async def drain(self, limit: float) -> None:
+        """Wait for the reports in progress.
+
+        Args:
+            limit: maximum wait in seconds.
+        """
+        if self._job is not None and not self._job.done():
+            await asyncio.wait([self._job], timeout=limit)
