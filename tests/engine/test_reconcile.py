@@ -35,7 +35,7 @@ async def submitted(harness: Harness, number: int, **options: Any) -> list[int]:
 
 
 async def ready(runner: Engine) -> None:
-    await until(lambda: runner.claimer.open and runner.claimer.idle)
+    await until(lambda: runner.claimer.scanned and runner.claimer.idle)
 
 
 async def has_running(harness: Harness, number: int) -> bool:
