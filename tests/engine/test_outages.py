@@ -220,7 +220,7 @@ async def test_a_scan_that_found_the_database_away_is_made_up_for_though_scans_a
     async with harness.running(
         poll_interval="1h", notify=False, sqlite_poll_interval="1h", lease_timeout="10s", heartbeat_interval="100ms"
     ) as runner:
-        await until(lambda: runner.claimer.open and runner.claimer.idle)
+        await until(lambda: runner.claimer.scanned and runner.claimer.idle)
         task = await harness.submit("work")
         await outage.begin()
         runner._scan_soon()

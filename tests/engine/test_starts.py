@@ -119,7 +119,7 @@ async def test_a_task_that_lost_the_lease_between_its_slot_and_its_first_step_wa
         ran.append(1)
 
     async with harness.running(**RARE) as runner:
-        await until(lambda: runner.claimer.open and runner.claimer.idle)
+        await until(lambda: runner.claimer.scanned and runner.claimer.idle)
         answers = iter([True, False])
         runner.worker._may_start = lambda: next(answers, False)
         task = await harness.submit("work")
