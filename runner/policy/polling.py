@@ -234,7 +234,7 @@ class Tiers(FixedRate):
 
 
 PollMode = FixedDelay
-"""What a mode of your own is derived from."""
+"""The base class of modes of your own."""
 
 CHOICES = (
     "fixed-rate, fixed-delay, spread, tiers, tiers:0=3s,5=30s,15=60s, throttle, "
