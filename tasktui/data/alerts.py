@@ -192,8 +192,9 @@ def _behind(queue: QueueCounts, slow: Slowdown | None) -> str:
     text = f"{queue.arrived} in, {queue.minute.ended:,} out per minute"
     if slow is None or slow.p95 is None:
         return text
-    before = f", was {formatting.duration(slow.before)}" if slow.before is not None else ""
-    return f"{text}; slowest handler {line(slow.handler, MAX_TEXT)} (p95 {formatting.duration(slow.p95)}{before})"
+    now, before = formatting.duration(slow.p95), formatting.duration(slow.before) if slow.before is not None else ""
+    was = f", was {before}" if before not in ("", now) else ""
+    return f"{text}; slowest handler {line(slow.handler, MAX_TEXT)} (p95 {now}{was})"
 
 
 def _failing(failed: int, attempts: int, error: str | None) -> str:

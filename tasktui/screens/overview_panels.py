@@ -248,8 +248,9 @@ def run_time(view: View, width: int, height: int) -> list[Row]:
     if p50 is not None and p95 is not None:
         slower = before is not None and p95 > 2 * before
         legend = [("p50 ", "muted"), (formatting.duration(p50), "text"), ("  p95 ", "muted")]
-        legend += [(formatting.duration(p95), "bold dead" if slower else "bold strong")]
-        legend += [(f" was {formatting.duration(before)}", "muted")] if before is not None else []
+        now, earlier = formatting.duration(p95), formatting.duration(before) if before is not None else ""
+        legend += [(now, "bold dead" if slower else "bold strong")]
+        legend += [(f" was {earlier}", "muted")] if earlier not in ("", now) else []
     labels = _log_labels(height)
     rows = [
         [(f"{labels.get(index, ''):>5} ", "faint"), ("┤" if index in labels else "│", "line"), *row]
