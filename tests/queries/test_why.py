@@ -121,6 +121,12 @@ async def test_a_bucket_that_no_runner_takes_is_named(database: Database) -> Non
     assert "bucket" not in await kinds(database, await put(database, bucket=511))
 
 
+async def test_the_buckets_of_runners_without_the_handler_are_not_advised(database: Database) -> None:
+    await add_runner(database, handlers='["other"]', buckets="0-511")
+    answer = await told(database, await put(database, bucket=700))
+    assert [remedy.commands for remedy in answer.remedies] == ["runner work -H package.module"]
+
+
 async def test_a_runner_that_drains_takes_nothing(database: Database, runner: Runner) -> None:
     id = await put(database)
     await change(database, sa.update(database.tables.runner).values(command="drain"))
