@@ -54,11 +54,10 @@ async def test_a_throttled_runner_claims_one_batch_per_period(harness: Harness) 
     await harness.database.write(submit_many, [NewTask("work", "{}")] * 10)
     runner = harness.runner(poll_mode="throttle", claim_batch_size=4, **SELDOM)
     async with at_work(runner):
-        await until(lambda: done["work"] == 4)
+        await until(lambda: done["work"] == 4 and not len(runner.worker.in_flight))
         await harness.submit("work")
         runner._on_submit()
         await runner.scans._scan_task
-        assert len(runner.worker.in_flight) == 0
         assert done["work"] == 4, "neither a free slot nor a submit claims more in this period"
         runner.scans._begin_soon(runner.claimer.scope.begin)
         await until(lambda: done["work"] == 8)
@@ -92,7 +91,9 @@ async def test_a_handler_with_its_own_scan_waits_for_it_and_the_others_do_not(ha
 
 async def test_own_scans_come_by_themselves_and_take_all_that_is_due(harness: Harness) -> None:
     done = counts(harness, "report", "mail")
-    async with harness.running(scans="report=20ms", poll_interval="1h", concurrency=1, prefetch=0, **NO_WAKES):
+    settings = {"scans": "report=20ms", "poll_interval": "1h", "concurrency": 1, "prefetch": 0}
+    async with harness.running(**settings, **NO_WAKES) as runner:
+        await until(lambda: runner.claimer.scanned and runner.claimer.idle)
         await harness.database.write(submit_many, [NewTask("report", "{}")] * 5)
         await harness.submit("mail")
         await until(lambda: done["report"] == 5)

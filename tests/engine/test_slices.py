@@ -43,9 +43,10 @@ async def runners(harness: Harness, number: int, slices: str) -> AsyncIterator[l
 
 
 def divided(*engines: Engine) -> bool:
-    """True if every bucket belongs to one of the runners, and each has some."""
+    """True if every bucket belongs to one of the runners, and each has its final share."""
     parts = [owned(engine) for engine in engines]
-    return all(parts) and sum(map(len, parts)) == len(frozenset().union(*parts)) == BUCKETS
+    final = all(part == engine.slices._shared[1] for part, engine in zip(parts, engines, strict=True) if engine.slices)
+    return final and all(parts) and sum(map(len, parts)) == len(frozenset().union(*parts)) == BUCKETS
 
 
 async def submit_everywhere(harness: Harness, start: int = 0) -> list[int]:
