@@ -188,9 +188,10 @@ class OverviewScreen(LiveScreen):
         rows += last
         if planned and len(rows) + len(planned) < room - 3:
             rows += [BLANK, *planned]
-        if len(rows) > room - 4:
+        least = min(queues + 1, 4)  # the head and three queues
+        if len(rows) > room - least:
             rows = rows[: first + 3]
-        return rows if len(rows) <= room - 3 else []
+        return rows if len(rows) <= room - min(least, 3) else []
 
     def _side(self, view: View, room: int) -> list[Row]:
         """The column at the right of a wide screen."""
