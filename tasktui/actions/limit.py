@@ -101,7 +101,7 @@ async def ask_for_breaker(action: Action, session: Session, handler: str, wait: 
         action: the action with its prompt.
         session: the operator's session.
         handler: name of the handler.
-        wait: time until the first probe, as typed; empty for the default.
+        wait: time until the first probe, as typed; empty for the default. An open breaker accepts none.
         reason: reason, as typed.
     """
     from runner.operations.limit import breaker_of  # imports modules that the first screen does not need
@@ -109,6 +109,10 @@ async def ask_for_breaker(action: Action, session: Session, handler: str, wait: 
 
     row = await session.read(breaker_of, handler)
     closes = row.state is not None
+    if closes and wait:
+        return Notice(
+            f"The breaker of {line(handler)} is open already; close it first with :breaker {line(handler)}", bad=True
+        )
     named = action.without_prompt() if closes else replace(action, default=wait or action.default, required=not wait)
     return Question(
         named,

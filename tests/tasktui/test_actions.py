@@ -18,7 +18,9 @@ from runner.operations.edit_values import Changes
 from runner.operations.results import Actor, Target, with_change_group
 from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate
+from runner.policy.breaker import Breaker
 from runner.queries.audit import AuditRecord, audit
+from runner.store.breaker import declare_breakers
 from tasktui.app import Console
 from tasktui.dialogs.confirm import ConfirmScreen
 from tasktui.dialogs.edit import EditScreen
@@ -422,3 +424,18 @@ async def test_a_dialog_that_requires_a_reason_focuses_its_first_input(database:
             await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
             assert operator.screen.focused.id == first
             await operator.press("escape")
+
+
+async def test_a_time_for_an_open_breaker_is_refused_and_does_not_close_it(database: Database, watch: Watch) -> None:
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.handler).values(name="sms"))
+    await database.write(declare_breakers, ["sms"], {"sms": Breaker("1/s").columns})
+    async with watch("overview") as operator:
+        await operator.command("breaker sms 10m the gateway is down")
+        await confirm(operator)
+        await operator.is_told("Breaker of sms opened")
+        await operator.command("breaker sms 1h")
+        await operator.is_told("The breaker of sms is open already; close it first with :breaker sms")
+        await operator.command("breaker sms")
+        await confirm(operator)
+        await operator.is_told("Breaker of sms closed")
