@@ -21,11 +21,11 @@ class ForcedEnd:
 
     Args:
         seconds: time in seconds from `arm` to the end of the process.
-        report: logs the unfinished tasks.
+        report: logs the unfinished tasks; its argument is the exit code.
         code: the exit code.
     """
 
-    def __init__(self, seconds: float, report: Callable[[], None], code: int) -> None:
+    def __init__(self, seconds: float, report: Callable[[int], None], code: int) -> None:
         self.code = code
         self._seconds = seconds
         self._report = report
@@ -68,7 +68,7 @@ class ForcedEnd:
 
     def _end(self) -> None:
         try:
-            self._report()
+            self._report(self.code)
         finally:
             exit_now(self.code)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from runner.client.client import connect
 from runner.engine.forced_end import ForcedEnd, exit_now
 from runner.engine.keeper_process import KeeperProcess
-from runner.engine.outcome_log import log_unfinished
+from runner.engine.outcome_log import log_immediate_exit, log_unfinished
 from runner.engine.runner import LAST_WRITES, Engine
 from runner.engine.watchdog import EVERY, LONGEST_BLOCK
 from runner.engine.worker import INTERRUPT
@@ -92,7 +92,7 @@ async def work(settings: Settings, handlers: Mapping[str, Handler], *, until_idl
         runner.watchdog.keeper = KeeperProcess(settings, EVERY, LONGEST_BLOCK)
     last = INTERRUPT + 2 * LAST_WRITES + runner.readiness.close_limit + SLACK
     longest = settings.drain_timeout.total_seconds() + last
-    forced = ForcedEnd(longest, lambda: _report(runner), UNWRITTEN)
+    forced = ForcedEnd(longest, lambda code: _report(runner, code), UNWRITTEN)
     try:
         with _signals(runner, forced):
             collect_rarely()
@@ -127,8 +127,12 @@ async def _cancel_leftovers() -> bool:
     return not tasks or not (await asyncio.wait(tasks, timeout=INTERRUPT))[1]
 
 
-def _report(runner: Engine) -> None:
-    for running in runner.worker.in_flight.started():
+def _report(runner: Engine, code: int) -> None:
+    in_flight = runner.worker.in_flight
+    if code == INTERRUPTED_TWICE:
+        log_immediate_exit(len(in_flight), in_flight.started())
+        return
+    for running in in_flight.started():
         log_unfinished(running)
     log.error("drain timeout exceeded: exiting with unfinished tasks")
 
@@ -159,7 +163,8 @@ def _signals(runner: Engine, forced: ForcedEnd) -> Iterator[None]:
 
 def _stop(runner: Engine) -> None:
     if runner.stopping:
-        log.warning("exiting immediately: %s will be rescued", count_noun(len(runner.worker.in_flight), "task"))
+        in_flight = runner.worker.in_flight
+        log_immediate_exit(len(in_flight), in_flight.started())
         exit_now(INTERRUPTED_TWICE)
     log.info("draining; press ctrl-c again to exit immediately")
     runner.stop()

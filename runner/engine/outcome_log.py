@@ -1,12 +1,14 @@
 """Outcome log: the log records of failed attempts, rescues and tasks that do not end."""
 
 import logging
+from collections.abc import Sequence
 
 from runner.engine.handler_result import handler_frames
 from runner.engine.slots import Running
 from runner.store.rescue import Rescued
 from runner.store.settle import Settlement
 from runner.text import formatting
+from runner.text.sanitize import count_noun
 
 log = logging.getLogger("runner")
 outcome_log = logging.getLogger("runner.outcome")
@@ -20,6 +22,23 @@ def log_unfinished(running: Running) -> None:
     """Log a task that did not end when interrupted, without its payload."""
     task = running.task
     log.error("task %d (%s) ignored its interrupt: it ends with the process", task.id, task.handler)
+
+
+MOST_NAMED = 20
+"""Tasks that are named when a process ends with many."""
+
+
+def log_immediate_exit(number: int, started: Sequence[Running]) -> None:
+    """Log the tasks of a process that ends on a second signal.
+
+    Args:
+        number: all tasks of the runner, which other runners rescue.
+        started: those whose body is running.
+    """
+    names = ", ".join(f"task {running.task.id} ({running.task.handler})" for running in started[:MOST_NAMED])
+    more = f" and {len(started) - MOST_NAMED:,} more" if len(started) > MOST_NAMED else ""
+    running = f"; running: {names}{more}" if started else ""
+    log.warning("exiting immediately: %s will be rescued%s", count_noun(number, "task"), running)
 
 
 def log_rescued(id: int, task: Rescued) -> None:

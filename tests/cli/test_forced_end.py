@@ -1,15 +1,20 @@
 """A runner that was told to stop ends, whatever its handlers do."""
 
+import os
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
-from tests.cli.conftest import PROGRAM, Call, CallResult
+from runner.db.database import Database
+from runner.store.rescue import Rescued, Rescuer, rescue
+from tests.cli.conftest import Call, CallResult, Store
+from tests.programs import Program
+from tests.store.runners import Runner
 
 HANDLERS = """
 import asyncio, time
@@ -59,60 +64,121 @@ async def transaction(ctx):
 """
 
 
-@contextmanager
-def working(call: Call, handler: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A runner whose task has begun."""
-    Path("stubborn.py").write_text(HANDLERS)
-    assert call("submit", handler, "-H", "stubborn").code == 0
-    command = [str(PROGRAM), "work", "-H", "stubborn", "--drain-timeout", "100ms", "--log-format", "human"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"started\n"
-        yield process
+EXIT_SECONDS = 60.0
+"""Ten times the limits of a drain of 100 ms: interrupt, last writes and the slack of the process."""
 
 
-def ended(process: "subprocess.Popen[bytes]") -> CallResult:
-    try:
-        out, err = process.communicate(timeout=60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
-    return CallResult(process.returncode, out.decode(), err.decode())
+class Stubborn:
+    """A `runner work` process whose only task has begun, and does not end.
+
+    Args:
+        task: id of the task.
+        process: the process.
+        home: folder with its output.
+    """
+
+    def __init__(self, task: int, process: Program, home: Path) -> None:
+        self.task = task
+        self.process = process
+        self._home = home
+
+    def stop(self, number: signal.Signals, *, repeated: bool = False) -> CallResult:
+        """Send a signal, repeat it until the process ends if asked, and return its exit code and output."""
+        self.process.send_signal(number)
+        if repeated:
+            until(lambda: self._ends_on(number))
+        code = self.process.wait(EXIT_SECONDS)
+        return CallResult(code, self._text("out"), self._text("err"))
+
+    def _ends_on(self, number: signal.Signals) -> bool:
+        self.process.send_signal(number)
+        return self.process.poll() is not None
+
+    def _text(self, name: str) -> str:
+        return (self._home / name).read_text()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + EXIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def work(cli: Call, tmp_path: Path) -> Iterator[Callable[[str], Stubborn]]:
+    """Start a runner with one task of a handler in HANDLERS, and wait until the task has begun."""
+    started: list[Program] = []
+
+    def start(handler: str) -> Stubborn:
+        Path("stubborn.py").write_text(HANDLERS)
+        task = cli("submit", handler, "-H", "stubborn", "--max-attempts", 2, "--json").document["id"]
+        arguments = ("work", "-H", "stubborn", "--drain-timeout", "100ms", "--log-format", "human")
+        out, err = tmp_path / "out", tmp_path / "err"
+        program = Program("runner", *arguments, log=out, errors=err, directory=tmp_path, environment=os.environ)
+        started.append(program)
+        until(lambda: out.exists() and out.read_text() == "started\n")
+        return Stubborn(task, program, tmp_path)
+
+    yield start
+    for program in started:
+        program.kill()
 
 
 @pytest.mark.parametrize("kind", ["swallows", "blocks", "transaction"])
-def test_a_coroutine_that_does_not_end_is_named_and_ends_with_the_process(cli: Call, kind: str) -> None:
-    with working(cli, f"stubborn.{kind}") as process:
-        process.send_signal(signal.SIGTERM)
-        answer = ended(process)
+def test_a_coroutine_that_does_not_end_is_named_and_ends_with_the_process(
+    cli: Call, store: Store, work: Callable[[str], Stubborn], kind: str
+) -> None:
+    runner = work(f"stubborn.{kind}")
+    answer = runner.stop(signal.SIGTERM)
     assert answer.code == 1, answer.err
-    assert f"(stubborn.{kind}) ignored its interrupt" in answer.err
+    assert f"task {runner.task} (stubborn.{kind}) ignored its interrupt" in answer.err
     assert "Traceback" not in answer.err
-    assert len(cli("runners", "--json").document["runners"]) == 1, "its lease runs out"
+    assert_counted_as_crash(cli, store, runner.task)
 
 
-def test_a_thread_that_does_not_end_is_named_and_ends_with_the_process(cli: Call) -> None:
-    with working(cli, "stubborn.thread") as process:
-        process.send_signal(signal.SIGTERM)
-        answer = ended(process)
+@pytest.mark.parametrize("kind", ["swallows", "blocks"])
+def test_a_second_sigterm_ends_the_process_and_names_its_task(
+    cli: Call, store: Store, work: Callable[[str], Stubborn], kind: str
+) -> None:
+    runner = work(f"stubborn.{kind}")
+    answer = runner.stop(signal.SIGTERM, repeated=True)
+    assert answer.code == 130, answer.err
+    named = f"exiting immediately: 1 task will be rescued; running: task {runner.task} (stubborn.{kind})"
+    assert named in answer.err
+    assert "drain timeout" not in answer.err
+    assert_counted_as_crash(cli, store, runner.task)
+
+
+def assert_counted_as_crash(cli: Call, store: Store, task: int) -> None:
+    """Its lease remains; when it expires, the task is rescued and its attempt counts."""
+    assert len(cli("runners", "--json").document["runners"]) == 1
+    rescued = store.use(rescue_after_lease)
+    assert {id: (end.verb, end.attempt) for id, end in rescued.items()} == {task: ("rescue", 1)}
+    (row,) = store.tasks()
+    assert (row["state"], row["attempt"], row["rescues"], row["interruptions"]) == ("waiting", 1, 1, 0)
+
+
+async def rescue_after_lease(database: Database) -> dict[int, Rescued]:
+    table = database.tables.runner
+    async with database.writing() as tx:
+        await tx.execute(sa.update(table).values(lease_until=datetime.now(UTC) - timedelta(seconds=1)))
+    rescuer = await Runner.enter(database, "stubborn")
+    return await database.write(rescue, Rescuer(rescuer.id, 0.0), 1.0)
+
+
+def test_a_thread_that_does_not_end_is_named_and_ends_with_the_process(
+    cli: Call, work: Callable[[str], Stubborn]
+) -> None:
+    answer = work("stubborn.thread").stop(signal.SIGTERM)
     assert answer.code == 0, answer.err
     assert "(stubborn.thread) does not end: abandoning its thread" in answer.err
     assert cli("runners", "--json").document["runners"] == []
 
 
-def test_a_coroutine_that_a_handler_left_behind_does_not_keep_the_process(cli: Call) -> None:
-    with working(cli, "stubborn.leaves") as process:
-        process.send_signal(signal.SIGTERM)
-        answer = ended(process)
+def test_a_coroutine_that_a_handler_left_behind_does_not_keep_the_process(
+    cli: Call, work: Callable[[str], Stubborn]
+) -> None:
+    answer = work("stubborn.leaves").stop(signal.SIGTERM)
     assert answer.code == 0, answer.err
     assert cli("runners", "--json").document["runners"] == []
-
-
-def test_a_second_signal_ends_a_process_whose_event_loop_is_blocked(cli: Call) -> None:
-    with working(cli, "stubborn.blocks") as process:
-        process.send_signal(signal.SIGTERM)
-        while process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            time.sleep(0.1)
-        answer = ended(process)
-    assert answer.code == 130, answer.err
