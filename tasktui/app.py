@@ -203,7 +203,7 @@ class Console(KeyBuffer):
         """Open the command line with the name of a command."""
         if isinstance(self.screen, LiveScreen):
             names = self.session.names | {"view": list(self.views())}
-            from tasktui.dialogs.command import CommandScreen
+            from tasktui.dialogs.ask import CommandScreen
 
             screen = CommandScreen(names, self._run_command, f"{name} " if name else "")
             await self.push_screen(screen)

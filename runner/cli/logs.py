@@ -1,6 +1,7 @@
-"""`runner logs` and `runner rewind`: the log lines and the checkpoints of a task."""
+"""`runner logs`, `runner stack` and `runner rewind`: the log lines, the stack and the checkpoints of a task."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -14,8 +15,13 @@ from runner.db.transaction import clock
 from runner.errors import InvalidInput
 from runner.operations.results import Result, Target, local_actor
 from runner.operations.rewind import rewind as apply_rewind
+from runner.operations.runner_command import send_command
 from runner.operations.sql_export import dry_run as roll_back
+from runner.policy.runner_command import RunnerCommand
+from runner.queries.runners import RunnerRow
+from runner.queries.task.detail import task_detail
 from runner.queries.task.notes import LogRow, checkpoint_lines, checkpoints_of, is_finished, log_line, log_of
+from runner.store.notes import STACK_LEVEL
 from runner.text.operator import local_zone
 from runner.text.redact import decode
 
@@ -24,6 +30,12 @@ FOLLOW_EVERY = 0.5
 
 LAST_LINES = 1.5
 """Seconds after the end of a task in which its runner writes the last lines, which it does every second."""
+
+LOOK_EVERY = 0.3
+"""Seconds between two looks for the reply."""
+
+LONGEST_WAIT = 12.0
+"""Seconds for the reply: a runner receives the request with its next heartbeat, after 3 s by default."""
 
 
 async def logs(
@@ -140,3 +152,55 @@ def _show(result: Result, number: int, *, json: bool) -> int:
     for line in result.reasons():
         print_stderr(line)
     return exit_code(result)
+
+
+async def stack(
+    id: TaskId, /, *, reason: str | None = None, json: bool = False, connection: Connection = DEFAULT_CONNECTION
+) -> int:
+    """Show where the handler of a running task is: file, line and function.
+
+    The runner of the task writes the stack into the log of the attempt, so that
+    runner logs and the console show it too. It has no values of variables.
+
+    Args:
+        id: The id of the task.
+        reason: The reason; recorded with the request.
+        json: Print one JSON document.
+        connection: The database.
+    """
+    async with open_database(connection.settings()) as database:
+        runner = (await database.read(task_detail, id)).runner
+        if refusal := _refusal(id, runner):
+            print_stderr(refusal)
+            return Exit.CONFLICT
+        assert runner is not None  # noqa: S101 - the refusal covers it
+        last = await database.read(log_of, id, limit=1)
+        await database.write(send_command, runner.id, str(RunnerCommand(stack=id)), local_actor(reason))
+        rows = await _reply(database, id, (last[-1].fence, last[-1].number) if last else (0, 0))
+    if json:
+        print_json({"task": id, "runner": runner.id, "stack": plain(rows)})
+    for row in [] if json else rows:
+        print_line(log_line(row, local_zone()))
+    if not rows:
+        print_stderr(f"runner {runner.id} did not reply within {LONGEST_WAIT:.0f} s; see runner why {id}")
+    return Exit.OK if rows else Exit.UNFINISHED
+
+
+def _refusal(id: int, runner: RunnerRow | None) -> str:
+    """Return the reason why a request is useless."""
+    if runner is None:
+        return f"task {id} is not running on a registered runner; see runner why {id}"
+    if not runner.alive:
+        return f"runner {runner.id} of task {id} is lost; see runner why {id}"
+    return ""
+
+
+async def _reply(database: Database, id: int, after: tuple[int, int]) -> list[LogRow]:
+    """Wait for the lines of the stack."""
+    end = time.monotonic() + LONGEST_WAIT
+    while time.monotonic() < end:
+        await asyncio.sleep(LOOK_EVERY)
+        rows = [row for row in await database.read(log_of, id, after) if row.level == STACK_LEVEL]
+        if rows:
+            return rows
+    return []

@@ -1,43 +1,86 @@
-"""`runner why`: explain why a task is not running."""
+"""`runner why`: explain why a task, or many tasks, are not running."""
 
 import textwrap
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit
-from runner.cli.output import console, plain, print_json, print_line
-from runner.cli.task_filter import TaskId
+from runner.cli.output import NO_MATCH, TableColumn, console, plain, print_json, print_line, print_table
+from runner.cli.task_filter import read_targets
 from runner.cli.tasks import task_document
+from runner.errors import InvalidInput
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
+from runner.queries.why.many import EXAMINED, CauseGroup, WhyMany, why_many
 from runner.queries.why.remedies import sentence
 from runner.queries.why.why import Why
 from runner.queries.why.why import why as read_why
 from runner.text.operator import local_zone
+from runner.text.sanitize import count_noun
 
 MIN_WIDTH = 40
 """Columns for a sentence, even on a narrower terminal."""
 
+MOST_EXAMINED = 100_000
 
-async def why(id: TaskId, /, *, json: bool = False, connection: Connection = DEFAULT_CONNECTION) -> int:
-    """Explain why a task is not running.
+MOST_CAUSES = 20
+"""Causes to print; --json prints all."""
 
-    Prints one sentence per cause, the decisive one first, with a remedy. The causes
-    come from the rules that runners claim by.
+COLUMNS = (
+    TableColumn("TASKS", right=True, no_wrap=True),
+    TableColumn("CAUSE"),
+    TableColumn("EXAMPLE", right=True, no_wrap=True),
+    TableColumn("CHANGE"),
+)
+
+
+async def why(
+    *words: Annotated[str, Parameter(name="TASKS")],
+    limit: int = EXAMINED,
+    json: bool = False,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Explain why a task is not running, or why many are not.
+
+    For one id, prints one sentence per cause, the decisive one first, with a remedy.
+    The causes come from the rules that runners claim by.
+
+    For a filter, counts its waiting and blocked tasks by their decisive cause, and
+    names the change that frees most of them:
+
+      runner why queue:mail
+      runner why 'handler:smtp.* state:waiting'
 
     Args:
-        id: The id of the task.
+        words: The id of a task, several ids, or a filter.
+        limit: Maximum number of tasks to examine, first those that are due first.
         json: Print one JSON document.
         connection: The database.
     """
+    targets = read_targets(words)
+    if not 1 <= limit <= MOST_EXAMINED:
+        raise InvalidInput(why=f"--limit must be between 1 and {MOST_EXAMINED:,}, not {limit}")
+    zone = local_zone()
     async with open_database(connection.settings()) as database:
-        explanation = await database.read(read_why, id, local_zone())
-    print_json(_document(explanation)) if json else _print(explanation)
+        if isinstance(targets, list) and len(targets) == 1:
+            explanation = await database.read(read_why, targets[0], zone)
+            print_json(_document(explanation)) if json else _print(explanation)
+            return Exit.OK
+        task_filter = targets if isinstance(targets, Filter) else Filter((Term("id", Operator.IN, tuple(targets)),))
+        answer = await database.read(why_many, task_filter, zone, limit)
+    print_json(_many_document(answer)) if json else _print_many(answer)
     return Exit.OK
 
 
 def _document(explanation: Why) -> dict[str, Any]:
     details = plain(explanation)
     remedies = [{"text": remedy.text, **plain(remedy)} for remedy in explanation.remedies]
-    causes = [plain(cause) | {"view": cause.view and cause.view.command} for cause in explanation.causes]
+    causes = [
+        {"kind": cause.kind, "text": cause.text, "advice": cause.advice, "view": cause.view and cause.view.command}
+        for cause in explanation.causes
+    ]
     document = {
         "task": task_document(explanation.task),
         "at": details["at"],
@@ -45,6 +88,37 @@ def _document(explanation: Why) -> dict[str, Any]:
         "causes": causes,
     }
     return document | {"would_start_if": remedies}
+
+
+def _many_document(answer: WhyMany) -> dict[str, Any]:
+    groups = [plain(group) | {"view": group.view.command} for group in answer.causes]
+    best = answer.best and {"command": answer.best.command, "frees": answer.best.freed}
+    return {
+        "filter": answer.filter,
+        "at": answer.at,
+        "examined": answer.examined.number,
+        "complete": not answer.examined.more,
+        "causes": groups,
+        "frees_most": best,
+    }
+
+
+def _print_many(answer: WhyMany) -> None:
+    if not answer.causes:
+        print_line(f"{NO_MATCH} Only waiting and blocked tasks are examined.")
+        return
+    print_line(answer.verdict, style="bold")
+    groups, rest = answer.causes[:MOST_CAUSES], answer.causes[MOST_CAUSES:]
+    print_table(COLUMNS, [_row(group) for group in groups])
+    if rest:
+        tasks = sum(group.tasks for group in rest)
+        print_line(f"and {len(rest)} more causes of {count_noun(tasks, 'task')}; --json lists them", style="dim")
+    if answer.best is not None:
+        print_line(f"-> {answer.best.command} frees {answer.best.freed:,}", style="bold")
+
+
+def _row(group: CauseGroup) -> list[str]:
+    return [f"{group.tasks:,}", group.phrase, str(group.example), group.command or f"runner why {group.example}"]
 
 
 def _print(explanation: Why) -> None:

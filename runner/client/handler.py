@@ -312,7 +312,8 @@ def _defaults(given: Mapping[str, Any]) -> Options:
 def _limits(name: str, shared: tuple[int | None, int | None, str | None], per_runner: int | None) -> dict[str, Any]:
     if shared == (None, None, None) and per_runner is None:
         return {}
-    from runner.policy.limits import checked, read_limits  # imports SQLAlchemy, which most producers do not need
+    from runner.policy.limits import read_limits  # imports SQLAlchemy, which most producers do not need
+    from runner.policy.rate import checked
 
     try:
         checked("limit_per_runner", per_runner)

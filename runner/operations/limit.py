@@ -15,8 +15,8 @@ from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
 from runner.operations.pause import PauseKind, PauseTarget, name_warning, registry_of
 from runner.operations.results import Actor
-from runner.policy.limits import SharedLimits, checked
-from runner.policy.rate import Rate
+from runner.policy.limits import SharedLimits
+from runner.policy.rate import Rate, checked
 from runner.queries.limits import BreakerRow, breakers
 from runner.queries.pauses import registry_entries
 from runner.queries.rows import moment, readable, text

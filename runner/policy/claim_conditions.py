@@ -14,7 +14,7 @@ from runner.db.schema import Tables, is_state
 from runner.db.schema.states import Condition
 from runner.db.types import db_now
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, State
-from runner.policy.claim_facts import ClaimFacts, ClaimScope, Explanation, RemedyStep
+from runner.policy.claim_facts import ClaimFacts, ClaimScope, CommonCause, Explanation, RemedyStep
 from runner.policy.suspicion import ALONE, FIRST, WIDTHS
 from runner.policy.suspicion import width as width_of
 from runner.text.formatting import reason, sentence_of, since, when
@@ -75,7 +75,10 @@ class AttemptsLeft(ClaimCondition):
         if self.name in facts.refused:
             limit = count_noun(task.max_attempts or 0, "attempt")
             text = f"It has used {task.attempt} of {limit} and will not be retried."
-            yield Explanation(self.name, text, self._command(facts))
+            used, most = task.attempt, task.max_attempts
+            command = f"runner edit FILTER --max-attempts {used + 1}"
+            common = CommonCause(f"{used} of {limit} are used", command, f"attempts:{used} max_attempts:{most}")
+            yield Explanation(self.name, text, self._command(facts), common=common)
 
     def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
         """Allow one more attempt."""
@@ -110,7 +113,8 @@ class BelowBounds(ClaimCondition):
                 f"attempts are {MOST_ATTEMPTS:,}" if task.attempt >= MOST_ATTEMPTS else f"fence is {HIGHEST_FENCE:,}"
             )
             text = f"Its {column}, the highest possible value, which only a change by another program can reach."
-            yield Explanation(self.name, text, f"runner retry {task.id}")
+            common = CommonCause("the attempts or the fence are at their highest value")
+            yield Explanation(self.name, text, f"runner retry {task.id}", common=common)
 
     def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
         """Retry it."""
@@ -135,7 +139,10 @@ class Due(ClaimCondition):
             is_retry = bool(task.attempt and task.error)
             failed = f", because attempt {task.attempt} failed: {reason(task.error)}" if is_retry else ""
             text = f"It is due {when(task.run_at, facts.at, zone)}{failed}."
-            yield Explanation(self.name, text, f"runner retry {task.id}", ("task", str(task.id)) if is_retry else None)
+            view: Any = ("task", str(task.id)) if is_retry else None
+            phrase = "a failed attempt is retried later" if task.attempt else "the due time is in the future"
+            common = CommonCause(phrase, "runner retry FILTER", f"state:{task.shown}")
+            yield Explanation(self.name, text, f"runner retry {task.id}", view, common)
 
     def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
         """Make it due."""
@@ -166,10 +173,11 @@ class NotExpired(ClaimCondition):
         end = when(task.expires_at, facts.at, zone)
         if self.name in facts.refused:
             text = f"It expired {end}: no attempt starts any more, and a runner cancels it within seconds."
-            yield Explanation(self.name, text, self._command(facts))
+            yield Explanation(self.name, text, self._command(facts), common=CommonCause("the task expired"))
         elif task.run_at is not None and facts.later and task.expires_at <= task.run_at:
             text = f"It expires {end}, before it is due: it will be cancelled."
-            yield Explanation(self.name, text, self._command(facts))
+            common = CommonCause("the task expires before it is due")
+            yield Explanation(self.name, text, self._command(facts), common=common)
 
     def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
         """Remove the expiry."""
@@ -212,7 +220,8 @@ class NotPaused(ClaimCondition):
             start = f"by {operator} {since(pause.since, facts.at)} ago"
             name = one_line(entry.name)
             text = f"{kind.capitalize()} {name} was paused {start}: {sentence_of(pause.why)} It {end}."
-            yield Explanation(self.name, text, command, ("audit", f"{kind} {name}"))
+            common = CommonCause(f"{kind} {name} is paused", command)
+            yield Explanation(self.name, text, command, ("audit", f"{kind} {name}"), common)
 
     def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
         """Resume the queue and the handler."""
@@ -289,4 +298,5 @@ class Isolation(ClaimCondition):
                 f"It lost {lost}, and is suspected of killing them: a runner runs such tasks {group}."
                 f" `runner retry {task.id}` clears it."
             )
-            yield Explanation(self.name, text, f"runner retry {task.id}", ("task", str(task.id)))
+            common = CommonCause("the task is suspected of killing its runner")
+            yield Explanation(self.name, text, f"runner retry {task.id}", ("task", str(task.id)), common)

@@ -13,6 +13,21 @@ if TYPE_CHECKING:
     from runner.policy.limits import LimitUsage
 
 
+class CommonCause(NamedTuple):
+    """A cause, without the details of one task: tasks with equal ones have the same cause.
+
+    Args:
+        phrase: the cause as a phrase; values from the database in it are safe to print.
+        command: the shell command that lifts it for all of them; FILTER in it is the filter of these tasks. Empty if no
+            command does.
+        terms: terms that restrict FILTER to the tasks with this cause.
+    """
+
+    phrase: str
+    command: str = ""
+    terms: str = ""
+
+
 class Explanation(NamedTuple):
     """Why a condition keeps a task from running.
 
@@ -21,12 +36,14 @@ class Explanation(NamedTuple):
         text: a sentence; values from the database in it are safe to print.
         advice: the next step; empty if there is none.
         view: where to see more: one task by its id, or the audit log of an object.
+        common: the cause without the details of the task; None for the text.
     """
 
     kind: str
     text: str
     advice: str = ""
     view: tuple[Literal["task", "audit"], str] | None = None
+    common: CommonCause | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from shlex import quote
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import sqlalchemy as sa
 
 from runner.db.schema.states import Condition
-from runner.errors import InvalidEdit
 from runner.policy.breaker import OpenBreaker
 from runner.policy.claim_conditions import ClaimCondition
-from runner.policy.claim_facts import ClaimFacts, Explanation, RemedyStep
-from runner.policy.rate import MOST, Rate
+from runner.policy.claim_facts import ClaimFacts, CommonCause, Explanation, RemedyStep
+from runner.policy.rate import MOST, Rate, checked
 from runner.text.formatting import age, sentence_of
 from runner.text.sanitize import count_noun, one_line
 
@@ -67,18 +66,6 @@ UNLIMITED = SharedLimits()
 """No limits."""
 
 
-def checked(field: str, value: int | None) -> int | None:
-    """Return a limit on running tasks, if it is valid.
-
-    Raises:
-        InvalidEdit: it is not a whole number from 1 to MOST.
-    """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST):
-        why = f"it must be a whole number from 1 to {MOST:,}; `runner pause` stops all tasks"
-        raise InvalidEdit(field=field, value=str(value), why=why)
-    return value
-
-
 SHORTEST = 0.05
 """The shortest wait for tokens in seconds, so that a fast rate does not cost a claim per task."""
 
@@ -92,8 +79,8 @@ def read_limits(limit: int | None, per_tenant: int | None, rate: str | None) -> 
     Raises:
         InvalidEdit: a value is not valid.
     """
-    numbers = checked("limit", limit), checked("limit_per_tenant", per_tenant)
-    limits = SharedLimits(*numbers, None if rate is None else Rate.parse(str(rate)))
+    speed = None if rate is None else Rate.parse(str(rate))
+    limits = SharedLimits(checked("limit", limit), checked("limit_per_tenant", per_tenant), speed)
     return limits.columns if any(limits) else {}
 
 
@@ -144,6 +131,7 @@ class Limit:
     name: ClassVar[str]
     option: ClassVar[str]
     column: ClassVar[str]
+    of_tenants: ClassVar[bool] = False
 
     def value(self, _limits: SharedLimits) -> Any:
         """The limit; None if there is none."""
@@ -163,11 +151,12 @@ class Limit:
 
     def explain(self, usage: LimitUsage, text: str) -> Explanation:
         """Add the author of the limit to the sentence of `full`."""
-        author = f" Set by {one_line(usage.by or 'an unknown operator')} {usage.since} ago" if usage.since else ""
-        reason = f": {sentence_of(usage.why)}" if usage.why else "."
-        view: tuple[Literal["audit"], str] | None = ("audit", usage.words) if usage.since else None
         advice = f"runner limit {usage.kind} {quote(one_line(usage.name))}"
-        return Explanation(WithinLimits.name, f"{text}{author and author + reason}", advice, view)
+        if not usage.since:
+            return Explanation(WithinLimits.name, text, advice)
+        reason = f": {sentence_of(usage.why)}" if usage.why else "."
+        author = f"Set by {one_line(usage.by or 'an unknown operator')} {usage.since} ago{reason}"
+        return Explanation(WithinLimits.name, f"{text} {author}", advice, ("audit", usage.words))
 
     def remedy(self, usage: LimitUsage) -> RemedyStep:
         """Remove the limit."""
@@ -197,13 +186,15 @@ class Concurrency(Limit):
         if self.room(usage):
             return ""
         most = count_noun(usage.limits.running or 0, "task")
-        return f"{usage.words.capitalize()} runs at most {most} at the same time; running are {_held(usage)}."
+        held = ": " + ", ".join(f"{number:,} on {name}" for name, number in usage.holders.items())
+        running = f"{usage.total:,}{held if usage.holders else ''}"
+        return f"{usage.words.capitalize()} runs at most {most} at the same time; running are {running}."
 
 
 class TenantConcurrency(Limit):
     """At most n tasks of each tenant run at the same time."""
 
-    name, option, column = "concurrency per tenant", "--per-tenant", "max_per_tenant"
+    name, option, column, of_tenants = "concurrency per tenant", "--per-tenant", "max_per_tenant", True
 
     def value(self, limits: SharedLimits) -> int | None:
         """The maximum number of running tasks of a tenant."""
@@ -245,8 +236,8 @@ class StartRate(Limit):
         rate = usage.limits.rate
         if rate is None or self.room(usage):
             return ""
-        wait = age(rate.wait(usage.spent, usage.at))
-        return f"{usage.words.capitalize()} starts at most {rate}; the next task may start in {wait}."
+        wait = rate.wait(usage.spent, usage.at)
+        return f"{usage.words.capitalize()} starts at most {rate}; the next task may start in {age(wait)}."
 
 
 class BreakerLimit(Limit):
@@ -258,6 +249,10 @@ class BreakerLimit(Limit):
         """None: an open breaker is a state and not a limit of the handler."""
         return
 
+    def words(self, _limits: SharedLimits) -> str:
+        """The state in words."""
+        return "the breaker is open"
+
     def room(self, usage: LimitUsage) -> int:
         """The number of tasks that may probe now."""
         return MOST if usage.breaker is None else usage.breaker.room
@@ -266,7 +261,7 @@ class BreakerLimit(Limit):
         """Name the reason and the time of the next probe."""
         if usage.breaker is None or usage.breaker.room:
             return ""
-        _, _, _, _, _, since, why, by = usage.breaker
+        *_, since, why, by = usage.breaker
         opened = f"opened {since} ago{f' by {one_line(by)}' if by else ''}"
         text = f"The breaker of {usage.words} {opened}: {sentence_of(why)}"
         return f"{text} The next probe starts in {age(usage.breaker.next_in)}; until then its tasks spend no attempts."
@@ -274,8 +269,7 @@ class BreakerLimit(Limit):
     def explain(self, usage: LimitUsage, text: str) -> Explanation:
         """Name the command that closes it."""
         by = usage.breaker.by if usage.breaker else None
-        command = self.remedy(usage).command
-        return Explanation(self.name, text, command, ("audit", usage.words) if by else None)
+        return Explanation(self.name, text, self.remedy(usage).command, ("audit", usage.words) if by else None)
 
     def remedy(self, usage: LimitUsage) -> RemedyStep:
         """Close it."""
@@ -301,11 +295,6 @@ def retry_in(usage: LimitUsage) -> float:
     return max(SHORTEST, wait, breaker.next_in if breaker else 0.0)
 
 
-def _held(usage: LimitUsage) -> str:
-    holders = ", ".join(f"{number:,} on {name}" for name, number in usage.holders.items())
-    return f"{usage.total:,}{f': {holders}' if holders else ''}"
-
-
 class WithinLimits(ClaimCondition):
     """No claim exceeds the limits of a queue or a handler; a claim that does not hold them skips limited lanes."""
 
@@ -325,7 +314,9 @@ class WithinLimits(ClaimCondition):
     def explain(self, facts: ClaimFacts, _zone: tzinfo) -> Iterator[Explanation]:
         """Name each limit that is full, the tasks that use it, and its author."""
         for usage, limit in () if facts.later else self._full(facts):
-            yield limit.explain(usage, limit.full(usage, facts.task.tenant))
+            tenant = f", tenant {one_line(facts.task.tenant or '')}" if limit.of_tenants else ""
+            common = CommonCause(f"{usage.words}: {limit.words(usage.limits)}{tenant}", limit.remedy(usage).command)
+            yield limit.explain(usage, limit.full(usage, facts.task.tenant))._replace(common=common)
 
     def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep]:
         """Remove each limit that is full."""
@@ -346,5 +337,5 @@ class WithinLimits(ClaimCondition):
         """
         full = [(usage.kind, limit.name) for usage, limit in cls._full(facts)]
         kept = [(usage, limit) for usage in facts.limits for limit in LIMITS if (usage.kind, limit.name) not in full]
-        turns = any(isinstance(limit, TenantConcurrency) and limit.value(usage.limits) for usage, limit in kept)
+        turns = any(limit.of_tenants and limit.value(usage.limits) for usage, limit in kept)
         return min([1 if turns else MOST, *(limit.room(usage) for usage, limit in kept)])

@@ -10,7 +10,7 @@ from runner.db.schema import is_state
 from runner.db.schema.states import Condition
 from runner.model.task import State
 from runner.policy.claim_conditions import ClaimCondition
-from runner.policy.claim_facts import ClaimFacts, ClaimScope, Explanation, RemedyStep
+from runner.policy.claim_facts import ClaimFacts, ClaimScope, CommonCause, Explanation, RemedyStep
 from runner.text.sanitize import one_line
 
 
@@ -50,12 +50,13 @@ class InOrder(ClaimCondition):
         """Name the task whose turn it is."""
         if self.name not in facts.refused:
             return
-        rival = facts.predecessor
+        rival, common = facts.predecessor, CommonCause("another task with the same order key comes first")
         if rival is None:
-            yield Explanation(self.name, "A task with the same order key just finished; it is claimed next.")
+            text = "A task with the same order key just finished; it is claimed next."
+            yield Explanation(self.name, text, common=common)
         else:
             text = f"Task {rival.id} {one_line(rival.handler)} has the same order key and is {rival.shown}."
-            yield Explanation(self.name, text, f"runner why {rival.id}", ("task", str(rival.id)))
+            yield Explanation(self.name, text, f"runner why {rival.id}", ("task", str(rival.id)), common)
 
     def remedies(self, facts: ClaimFacts) -> Sequence[RemedyStep] | None:
         """None: the end of another task is not a change that an operator can make."""

@@ -78,3 +78,15 @@ class Rate(NamedTuple):
             size = next(size for size in (3600.0, 60.0, 1.0) if self.period % size == 0 or size == 1.0)
             unit = f"{self.period / size:g}{SPELLINGS[size]}"
         return f"{self.tokens}/{unit}"
+
+
+def checked(field: str, value: int | None) -> int | None:
+    """Return a limit on running tasks, if it is valid.
+
+    Raises:
+        InvalidEdit: it is not a whole number from 1 to MOST.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST):
+        why = f"it must be a whole number from 1 to {MOST:,}; `runner pause` stops all tasks"
+        raise InvalidEdit(field=field, value=str(value), why=why)
+    return value

@@ -1,6 +1,6 @@
 """pauses: the paused queues and handlers, with since when, until when, and by whom."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -74,17 +74,20 @@ async def _in_force(tx: Transaction, registry: sa.Table) -> dict[str, Pause]:
     return {name: entry.pause for name, entry in entries.items() if entry.pause is not None}
 
 
-async def registry_entries(tx: Transaction, registry: sa.Table) -> dict[str, RegistryEntry]:
+async def registry_entries(
+    tx: Transaction, registry: sa.Table, names: Sequence[str] | None = None
+) -> dict[str, RegistryEntry]:
     """Read a registry.
 
     Args:
         tx: an open transaction.
         registry: the table of queues or of handlers.
+        names: only the entries of these names; None for all.
 
     Returns:
         Its entries by name.
     """
-    return await _entries(tx, registry)
+    return await _entries(tx, registry, *([] if names is None else [tx.dialect.one_of(registry.c.name, names)]))
 
 
 async def entry(tx: Transaction, registry: sa.Table, name: str) -> RegistryEntry | None:

@@ -1,4 +1,4 @@
-"""WhyScreen: a dialog that explains why a task is not running."""
+"""WhyScreen and WhyManyScreen: dialogs that explain why a task, or many tasks, are not running."""
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,12 +7,15 @@ from typing import Any, ClassVar
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
+from runner.filter.parse import Filter
 from runner.queries.why.cause import RelatedView
+from runner.queries.why.many import CauseGroup, WhyMany, why_many
 from runner.queries.why.remedies import sentence
 from runner.queries.why.why import Why, why
 from runner.text import formatting
 from tasktui.actions.shortcuts import shortcut
 from tasktui.dialogs.answer import AnswerScreen
+from tasktui.render.plot import gauge
 from tasktui.render.render import content, line
 from tasktui.render.rows import pill
 from tasktui.session.session import Session
@@ -65,7 +68,7 @@ class WhyScreen(AnswerScreen[RelatedView | None]):
 
     @property
     def _views(self) -> list[RelatedView]:
-        causes = self._answer.causes if self._answer is not None else ()
+        causes = self._answer.causes if self._answer is not None else ()  # of one task, or groups of many
         return [cause.view for cause in causes if cause.view is not None]
 
     @property
@@ -76,6 +79,74 @@ class WhyScreen(AnswerScreen[RelatedView | None]):
     @property
     def _view(self) -> RelatedView | None:
         return self._views[self._position] if self._views else None
+
+
+class WhyManyScreen(WhyScreen):
+    """The causes of many tasks, each with its number, and the change that frees most.
+
+    Args:
+        session: the operator's session.
+        task_filter: the filter of the tasks.
+    """
+
+    def __init__(self, session: Session, task_filter: Filter) -> None:
+        super().__init__(session, 0)
+        self._topic = "Why are these tasks not running?"
+        self._filter = task_filter
+
+    async def read(self) -> object:
+        """Read the causes."""
+        return await self.session.read(why_many, self._filter, self.session.zone)
+
+    def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
+        """Render the causes."""
+        return many_lines(answer, width, self._view)
+
+
+BAR = 12
+"""Cells of the share of a cause."""
+
+MOST_CAUSES = 12
+"""Maximum number of causes in the dialog."""
+
+
+def many_lines(answer: WhyMany, width: int, selected: RelatedView | None = None) -> Iterator[Content]:
+    """Render the causes of many tasks.
+
+    Args:
+        answer: the groups of tasks.
+        width: cells of a line.
+        selected: the view of the group to mark.
+    """
+    yield content((line(answer.filter, width) if answer.filter else "all tasks", "muted"))
+    yield content("")
+    if not answer.causes:
+        yield content(("No waiting or blocked task matches.", "bold strong"))
+        return
+    yield content((line(answer.verdict), "bold strong"))
+    for number, group in enumerate(answer.causes[:MOST_CAUSES], 1):
+        share = gauge([(group.tasks / answer.examined.number, "dead" if number == 1 else "retrying")], BAR)
+        head = f"{'▸' if group.view is selected else ' '}{group.tasks:>7,} "
+        indent = " " * (len(head) + BAR + 2)
+        wrapped = textwrap.wrap(line(group.phrase), max(20, width - len(indent)))
+        text = f"\n{indent}".join(wrapped)
+        yield content((head, "bold strong"), *share, (f"  {text}", "bold strong" if number == 1 else "text"))
+        yield content((f"{indent}→ {line(_advice(group))}", "muted"), (_freed(group), "strong"))
+    if len(answer.causes) > MOST_CAUSES:
+        yield content((f"and {len(answer.causes) - MOST_CAUSES} more causes", "faint"))
+    if (best := answer.best) is not None:
+        yield content("")
+        yield content(("What helps most", "bold strong"))
+        shown_key = shortcut(best.command, 0)
+        yield content((f" → {line(best.command)}", "muted"), (_freed(best), "strong"), (shown_key, "bold accent"))
+
+
+def _advice(group: CauseGroup) -> str:
+    return group.command or f"runner why {group.example}"
+
+
+def _freed(group: CauseGroup) -> str:
+    return f"  frees {group.freed:,}" if group.freed else ""
 
 
 def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> Iterator[Content]:

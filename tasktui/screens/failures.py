@@ -28,6 +28,7 @@ from tasktui.render.render import Cell, ListColumn, RenderedRow, brief, fitted, 
 from tasktui.render.rows import BLANK, Part, Row, beside, fit, heading, rule
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
+from tasktui.screens.why import open_why
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
@@ -85,6 +86,7 @@ class FailuresScreen(LiveScreen):
     OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [
         *action_bindings(ActionTarget.TASKS, ActionTarget.HANDLER),
+        Binding("w", "why", "Why"),
         Binding("s", "span", "Span"),
         Binding("f", "unfold", "Unfold"),
     ]
@@ -133,6 +135,10 @@ class FailuresScreen(LiveScreen):
     def command_words(self) -> Sequence[object]:
         """Return the command that lists the same groups."""
         return ["failures", f"since:{FILTERS[self._span]}"]
+
+    def action_why(self) -> None:
+        """Explain why the tasks of the group under the cursor do not run."""
+        open_why(self, self._task_filter())
 
     def action_span(self) -> None:
         """Switch to the next time span."""

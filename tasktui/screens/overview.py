@@ -86,7 +86,11 @@ class OverviewScreen(LiveScreen):
         "plots to a day."
     )
     OPENS = "tasks"
-    BINDINGS: ClassVar[list[BindingType]] = [*action_bindings(ActionTarget.QUEUE), Binding("s", "span", "Span")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *action_bindings(ActionTarget.QUEUE),
+        Binding("w", "why", "Why"),
+        Binding("s", "span", "Span"),
+    ]
 
     def __init__(self) -> None:
         super().__init__(Targets(queue=self._queue))
@@ -207,6 +211,12 @@ class OverviewScreen(LiveScreen):
         """Switch to the next time span of the plots."""
         self._span = (self._span + 1) % len(SPANS)
         self.action_reload()
+
+    def action_why(self) -> None:
+        """Explain why the tasks of the queue under the cursor are not running."""
+        from tasktui.screens.why import why_queue  # not needed for the first data
+
+        why_queue(self, self._queue())
 
     def _queue(self) -> str | None:
         cursor: str | None = self.query_one("#queues", Table).cursor

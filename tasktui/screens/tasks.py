@@ -26,7 +26,7 @@ from tasktui.screens.filter_bar import FilterBar
 from tasktui.screens.live import LiveScreen
 from tasktui.screens.preview import PreviewPane
 from tasktui.screens.selection import Selection
-from tasktui.screens.why import open_why
+from tasktui.screens.why import why_marked
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 
@@ -162,8 +162,8 @@ class TasksScreen(LiveScreen):
         self.table.focus()
 
     def action_why(self) -> None:
-        """Explain why the task under the cursor is not running, regardless of marks."""
-        open_why(self, self.table.cursor)
+        """Explain why the marked tasks, or the task under the cursor, are not running."""
+        why_marked(self, self.selection, self.table.cursor)
 
     def action_mark(self, tasks: str) -> None:
         """Mark tasks: the `one` under the cursor, a `range` to the cursor, `all` that match the filter, or `none`."""

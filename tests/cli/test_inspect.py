@@ -293,6 +293,21 @@ def test_why_in_json_contains_the_kinds_of_causes(cli: Call, store: Store) -> No
     assert [(cause["kind"], cause["advice"][:14]) for cause in document["causes"]] == [("unknown", "start a runner")]
 
 
+def test_why_of_a_filter_counts_tasks_by_cause(cli: Call, store: Store) -> None:
+    ids = store.submit(*(NewTask("a.b", queue="mail") for _ in range(3)), NewTask("c.d", delay=60))
+    cli("pause", "mail")
+    lines = cli("why", "queue:mail").out.splitlines()
+    assert lines[0] == "3 tasks are not running because:"
+    assert re.match(rf" +3 +queue mail is paused +{ids[0]} +runner resume mail", lines[2])
+    assert cli("why", "queue:mail", "--limit", 2).out.startswith("The first 2 tasks by due time are not running")
+    document = cli("why", *ids, "--json").document
+    assert (document["examined"], document["complete"]) == (4, True)
+    assert document["frees_most"] is None  # no runner has a handler
+    assert [(cause["kind"], cause["tasks"]) for cause in document["causes"]] == [("paused", 3), ("due", 1)]
+    assert cli("why", "queue:nothing").out.startswith("No tasks match.")
+    assert cli("why").code == cli("why", "stat:x").code == cli("why", "queue:mail", "--limit", 0).code == Exit.BAD_INPUT
+
+
 def test_why_of_a_missing_task_is_not_found(cli: Call) -> None:
     assert cli("why", 999).code == Exit.NOT_FOUND
 

@@ -10,7 +10,7 @@ from textual.widgets import Input
 from runner.db.database import Database
 from runner.queries.audit import audit
 from runner.queries.pauses import pauses
-from tasktui.dialogs.command import CommandScreen
+from tasktui.dialogs.ask import CommandScreen
 from tasktui.dialogs.confirm import ConfirmScreen
 from tasktui.session.job import Job
 from tests.store.rows import add_live, add_runner

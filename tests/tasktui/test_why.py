@@ -121,3 +121,32 @@ async def test_without_a_task_there_is_nothing_to_ask(watch: Watch) -> None:
     async with watch("tasks") as operator:
         await operator.press("w")
         await operator.is_told("No task under the cursor")
+
+
+@ON_ONE_DATABASE
+async def test_w_explains_many_tasks_by_their_causes(database: Database, watch: Watch) -> None:
+    await add_runner(database, handlers='["smtp.send"]', host="web-9")
+    for _ in range(3):
+        await add_live(database, "smtp.send", queue="mail")
+    await add_live(database, "missing")
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), BY)
+    async with watch("tasks") as operator:
+        await operator.sees("missing")
+        await operator.press("asterisk", "w")
+        await operator.sees(
+            "4 tasks are not running because:",
+            "▸      3 ",
+            "queue mail is paused",
+            "runner resume mail  frees 3",
+            "no live runner has handler missing",
+            "What helps most",
+            "(or escape, P)",
+        )
+        await operator.press("enter")
+        await operator.sees("pause by ana@web-1", "OPERATION")
+        await operator.press("1")
+        await operator.sees("QUEUES")
+        await operator.until(lambda: operator.screen.query_one("#queues", Table).cursor is not None)
+        await operator.press("w")
+        await operator.sees("queue:default", "no live runner has handler missing")
+        await operator.press("escape")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, tzinfo
 from shlex import quote
 
-from runner.policy.claim_facts import Explanation
+from runner.policy.claim_facts import CommonCause, Explanation
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.queries.pauses import RegistryEntry
 from runner.queries.runners import RunnerRow
@@ -16,6 +16,9 @@ from runner.text.sanitize import count_noun, one_line
 
 GRACE = 2.0
 """Seconds after which a due task that nothing hinders is reported as late."""
+
+
+START = "runner work -H package.module"
 
 
 def blockers(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
@@ -34,8 +37,8 @@ def blockers(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
 
 
 def _cause(explanation: Explanation) -> Cause:
-    kind, text, advice, view = explanation
-    return Cause(kind, text, advice, RelatedView(*view) if view else None)
+    kind, text, advice, view, common = explanation
+    return Cause(kind, text, advice, RelatedView(*view) if view else None, common)
 
 
 def _unclaimed(facts: Facts) -> Iterator[Cause]:
@@ -51,15 +54,19 @@ def _unclaimed(facts: Facts) -> Iterator[Cause]:
         text = f"No live runner takes bucket {facts.bucket}; those with handler {name} take {_buckets(others)}."
         slices = any(runner.slice for runner in others)
         advice = "wait for one lease, in which a live slice moves, or start" if slices else "start"
-        yield Cause("bucket", text, f"{advice} a runner with --buckets {facts.bucket}", at_runner(others[0]))
+        common = CommonCause(f"no live runner with handler {name} takes the bucket")
+        advice = f"{advice} a runner with --buckets {facts.bucket}"
+        yield Cause("bucket", text, advice, at_runner(others[0]), common)
     elif draining:
         text = f"{claimants(draining)} such tasks, but no new ones while draining."
-        yield Cause("draining", text, "start another runner", at_runner(draining[0]))
+        common = CommonCause(f"every runner with handler {name} is draining", START)
+        yield Cause("draining", text, "start another runner", at_runner(draining[0]), common)
     elif runners:
         queues = sorted({one_line(queue) for runner in runners for queue in runner.queues})
         text = f"No live runner claims from queue {queue}; the runners with handler {name} serve only {listed(queues)}."
         advice = f"start a runner with --queue {quote(queue)}, or without --queue"
-        yield Cause("queue", text, advice, at_runner(runners[0]))
+        common = CommonCause(f"no live runner with handler {name} claims from queue {queue}", START)
+        yield Cause("queue", text, advice, at_runner(runners[0]), common)
     else:
         live = count_noun(len(facts.alive), "live runner") if facts.alive else "no live runner"
         yield Cause(
@@ -67,6 +74,7 @@ def _unclaimed(facts: Facts) -> Iterator[Cause]:
             f"No live runner has handler {name} ({live}; {_registration(facts.handler, facts.at)}).",
             "start a runner with -H and the module that defines the handler",
             at_runner(None),
+            CommonCause(f"no live runner has handler {name}", START),
         )
 
 
@@ -77,7 +85,8 @@ def _buckets(runners: Sequence[RunnerRow]) -> str:
 
 def _behind_suspects(facts: Facts) -> Iterator[Cause]:
     if facts.suspect and facts.ahead.number:
-        yield Cause("behind", f"{_suspects(facts)} before it.")
+        common = CommonCause("the task is suspected of killing its runner")
+        yield Cause("behind", f"{_suspects(facts)} before it.", common=common)
 
 
 def _full(facts: Facts) -> Iterator[Cause]:
@@ -92,7 +101,8 @@ def _full(facts: Facts) -> Iterator[Cause]:
     tasks = listed(f"{number:,} {one_line(name)}" for name, number in running.most_common())
     text = f"{claimants(runners)} such tasks, but no {kind} are free: {tasks} in {size:,} {kind}."
     advice = resize(runners[0].id, kind, 2 * size) if len(runners) == 1 else ""
-    yield Cause("full", text, advice or "start another runner, or resize these", tasks_of(runners))
+    common = CommonCause(f"no {kind} are free: {tasks} in {size:,} {kind}", advice)
+    yield Cause("full", text, advice or "start another runner, or resize these", tasks_of(runners), common)
 
 
 def _behind(facts: Facts) -> Iterator[Cause]:
@@ -102,7 +112,11 @@ def _behind(facts: Facts) -> Iterator[Cause]:
     if facts.pace:
         outlook = f": {_outlook(facts)}"
     note = f" ({facts.order.note})" if facts.order.note else ""
-    yield Cause("behind", f"{_count(facts)} ahead of it{note}{outlook}.", f"runner edit {facts.task.id} --priority 9")
+    text = f"{_count(facts)} ahead of it{note}{outlook}."
+    size, free = (sum(numbers) for numbers in zip(*((each.size, each.free) for each in facts.candidates), strict=True))
+    kind = facts.candidates[0].pool
+    common = CommonCause(f"more tasks are due than {kind} are free: {free:,} of {size:,}")
+    yield Cause("behind", text, f"runner edit {facts.task.id} --priority 9", common=common)
 
 
 NEGLIGIBLE = 0.02
@@ -133,10 +147,11 @@ def _suspects(facts: Facts) -> str:
 def _nothing(facts: Facts) -> Cause:
     task, runners = facts.task, [candidate.runner for candidate in facts.candidates]
     wait = (facts.at - task.run_at).total_seconds() if task.run_at else 0.0
+    common = CommonCause("nothing: slots are free")
     if wait < GRACE:
-        return Cause("now", "It just became due and should start within a second.")
+        return Cause("now", "It just became due and should start within a second.", common=common)
     text = f"{claimants(runners)} such tasks, with free slots. Nothing blocks it, yet it has been due for {age(wait)}."
-    return Cause("now", text, "if this lasts, check the log of that runner", at_runner(runners[0]))
+    return Cause("now", text, "if this lasts, check the log of that runner", at_runner(runners[0]), common)
 
 
 def _registration(entry: RegistryEntry | None, at: datetime) -> str:

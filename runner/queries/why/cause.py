@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Literal, NamedTuple
 
+from runner.policy.claim_facts import CommonCause
 from runner.queries.runners import RunnerRow, SlotKind
 from runner.text.sanitize import one_line
 
@@ -45,12 +46,14 @@ class Cause:
         text: a sentence; values from the database in it are safe to print.
         advice: the next step; empty if there is none.
         view: where to see more; None if there is nothing more.
+        common: the cause without the details of the task; None for the text.
     """
 
     kind: str
     text: str
     advice: str = ""
     view: RelatedView | None = None
+    common: CommonCause | None = None
 
 
 def describe(runner: RunnerRow) -> str:

@@ -199,14 +199,16 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
         handler=await entry(tx, tx.tables.handler, task.handler),
         limits=tuple(await limit_usages(tx, {"queue": task.queue, "handler": task.handler})),
         runners=all_runners,
-        candidates=await _candidates(tx, all_runners, facts),
     )
+    candidates = claimants_of(all_runners, task.queue, task.handler, facts.bucket)
+    running = await running_tasks(tx, [runner.id for runner in candidates])
+    facts = replace(facts, candidates=as_candidates(candidates, task.handler, running))
     if ORDERING.name in facts.refused:
         facts = replace(facts, predecessor=await _predecessor(tx, task.id))
     if facts.suspect:
         return replace(facts, ahead=await suspects_ahead(tx, task.id, cap))
     lanes, complete = await _rivals(tx, facts)
-    facts = replace(facts, order=_order_of(facts.candidates))
+    facts = replace(facts, order=order_of(facts.candidates))
     tasks_ahead = await ahead(tx, task.id, run_at, task.priority, lanes, cap, facts.order)
     tasks_ahead = tasks_ahead._replace(more=tasks_ahead.more or not complete)
     raised = await _raised(tx, facts, run_at, lanes) if tasks_ahead.number else {}
@@ -245,7 +247,7 @@ def _is_rival(lane: Lane, facts: Facts, current_pauses: Pauses) -> bool:
     return any(candidate.serves(lane) for candidate in facts.candidates)
 
 
-def _order_of(candidates: Sequence[CandidateRunner]) -> ClaimOrder:
+def order_of(candidates: Sequence[CandidateRunner]) -> ClaimOrder:
     """The order of the first runner. A class of its own is unknown here, and counts as strict."""
     try:
         return (known_order(candidates[0].runner.claim_order) if candidates else None) or STRICT
@@ -263,18 +265,23 @@ async def _raised(tx: Transaction, facts: Facts, run_at: Any, lanes: Sequence[La
     return counts
 
 
-async def _candidates(tx: Transaction, all_runners: Sequence[RunnerRow], facts: Facts) -> tuple[CandidateRunner, ...]:
-    task = facts.task
-    candidates = [
+def claimants_of(runners: Sequence[RunnerRow], queue: str, handler: str, bucket: int) -> list[RunnerRow]:
+    """The live runners that claim such tasks and are not draining."""
+    return [
         runner
-        for runner in all_runners
+        for runner in runners
         if runner.alive
         and runner.command != DRAIN
-        and runner.takes(task.queue, task.handler)
-        and runner.takes_bucket(task.queue, facts.bucket)
+        and runner.takes(queue, handler)
+        and runner.takes_bucket(queue, bucket)
     ]
-    running = await _running(tx, [runner.id for runner in candidates])
-    return tuple(_candidate(runner, task.handler, running[runner.id]) for runner in candidates)
+
+
+def as_candidates(
+    runners: Sequence[RunnerRow], handler: str, running: Mapping[int, Mapping[str, int]]
+) -> tuple[CandidateRunner, ...]:
+    """Add the running tasks, from `running_tasks`, to the runners that claim tasks of a handler."""
+    return tuple(_candidate(runner, handler, running.get(runner.id, {})) for runner in runners)
 
 
 def _candidate(runner: RunnerRow, handler: str, running: Mapping[str, int]) -> CandidateRunner:
@@ -283,7 +290,7 @@ def _candidate(runner: RunnerRow, handler: str, running: Mapping[str, int]) -> C
     return CandidateRunner(runner, pool, runner.sizes[pool], own_tasks)
 
 
-async def _running(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str, int]]:
+async def running_tasks(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str, int]]:
     """Count the running tasks of each runner by handler, along the index of running tasks."""
     task = tx.tables.task.c
     claimed = is_state(task.state, State.RUNNING) & tx.dialect.one_of(task.runner_id, ids)
@@ -292,7 +299,7 @@ async def _running(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str, i
     running: dict[int, dict[str, int]] = defaultdict(dict)
     for runner_id, handler, number in await tx.rows(sa.select(*groups, sa.func.count()).group_by(*groups)):
         running[runner_id][as_text(handler)] = number
-    return running
+    return dict(running)
 
 
 async def _terminated(tx: Transaction, id: int) -> AuditRecord | None:

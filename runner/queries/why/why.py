@@ -6,8 +6,11 @@ from datetime import datetime, tzinfo
 from shlex import quote
 
 from runner.db.transaction import Transaction
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
 from runner.model.schedule import OVERLAPS, overlap_effect
 from runner.model.task import Shown, State
+from runner.policy.claim_facts import CommonCause
 from runner.queries.schedules import TaskSchedule, schedule_of
 from runner.queries.task.parents import Parent
 from runner.queries.task_list.row import TaskRow
@@ -99,13 +102,20 @@ def causes(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
 
 def _blocked(facts: Facts) -> Iterator[Cause]:
     for parent in facts.parents:
-        yield _waits_for(parent)
+        yield waits_for(parent)
     if not facts.parents:
-        text = "It is blocked, but has no open row in task_dependency."
-        yield Cause(State.BLOCKED, text, f"runner unblock {facts.task.id}")
+        yield no_dependency(facts.task.id)
 
 
-def _waits_for(parent: Parent) -> Cause:
+def no_dependency(id: int) -> Cause:
+    """The cause of a task that is blocked without a dependency."""
+    text = "It is blocked, but has no open row in task_dependency."
+    common = CommonCause("the task is blocked without an open dependency", "runner unblock FILTER")
+    return Cause(State.BLOCKED, text, f"runner unblock {id}", common=common)
+
+
+def waits_for(parent: Parent) -> Cause:
+    """The cause of a task with an open dependency."""
     if parent.task is not None:
         task = parent.task
         failed = task.state in (State.DEAD, State.CANCELLED)
@@ -113,13 +123,19 @@ def _waits_for(parent: Parent) -> Cause:
         effect = _effect(parent) if failed else ""
         verb = "comes after" if parent.in_order else "depends on"
         key = " in their order key" if parent.in_order else ""
-        text = f"It {verb} task {task.id} {one_line(task.handler)}{key}, which is {task.shown}{effect}."
-        return Cause(State.BLOCKED, text, advice, RelatedView("task", str(task.id)))
+        name = one_line(task.handler)
+        text = f"It {verb} task {task.id} {name}{key}, which is {task.shown}{effect}."
+        same = Filter((Term("handler", Operator.EQ, name), Term("state", Operator.IN, (task.shown.value,))))
+        retry = f"runner retry {quote(str(same))}" if failed else ""
+        common = CommonCause(f"the task {verb} a task of {name} that is {task.shown}", retry)
+        return Cause(State.BLOCKED, text, advice, RelatedView("task", str(task.id)), common)
     if parent.id is not None:
         text = f"It depends on task {parent.id}, which no longer exists."
-        return Cause(State.BLOCKED, text, f"runner unblock {parent.child} --dependency {parent.dependency_id}")
+        advice = f"runner unblock {parent.child} --dependency {parent.dependency_id}"
+        return Cause(State.BLOCKED, text, advice, common=CommonCause("the task depends on one that no longer exists"))
     name = f"{one_line(parent.handler or '?')} with key {one_line(parent.key or '?')}"
-    return Cause(State.BLOCKED, f"It depends on a task of {name}, which has not been submitted yet.")
+    common = CommonCause(f"the task depends on one of {one_line(parent.handler or '?')} that is not submitted yet")
+    return Cause(State.BLOCKED, f"It depends on a task of {name}, which has not been submitted yet.", common=common)
 
 
 def _effect(parent: Parent) -> str:
