@@ -21,6 +21,7 @@ from runner.db.migrations.revisions import HEAD
 from runner.db.migrations.revisions import check as check_schema
 from runner.db.transaction import clock
 from runner.errors import ConfigurationError, StoreError
+from runner.handlers.unexpected import OutcomeRules
 from runner.operations.schedule import VANISHED_BY
 from runner.queries.health import health, health_issues, ping
 from runner.queries.pauses import Pauses, pauses
@@ -132,6 +133,7 @@ async def run_checks(settings: Settings) -> AsyncIterator[Finding]:
 def _handlers(settings: Settings) -> Finding:
     try:
         handlers = load_handlers(settings)
+        OutcomeRules.of(settings)
     except ConfigurationError as error:
         return Finding("handlers", CheckStatus.WRONG, str(error), "Fix the module, or leave it out.", error.exit_code)
     if handlers:

@@ -44,6 +44,8 @@ class RunnerOptions:
     processes: Annotated[int | None, _described("processes")] = None
     prefetch: Annotated[int | None, _described("prefetch")] = None
     claim_order: Annotated[str | None, _described("claim_order", "--order")] = None
+    on_error: Annotated[str | None, _described("on_error")] = None
+    on_none: Annotated[str | None, _described("on_none")] = None
     lease_timeout: Annotated[str | None, _described("lease_timeout")] = None
     drain_timeout: Annotated[str | None, _described("drain_timeout")] = None
     log_format: Annotated[Literal["auto", "human", "json"] | None, _described("log_format")] = None

@@ -1,7 +1,6 @@
 """Registering a handler with @handler, and submitting tasks for it."""
 
 import inspect
-import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from functools import cached_property
@@ -17,8 +16,9 @@ from runner.handlers.dependencies import Parent
 from runner.handlers.derived import Bucket, Tenant
 from runner.handlers.options import convert
 from runner.handlers.order import OrderKey
-from runner.handlers.registry import REGISTRY, ExecutorKind, Handler, OnError, Options
+from runner.handlers.registry import REGISTRY, ExecutorKind, Handler, Options, parse_memory
 from runner.handlers.rules import NO_RULES, Rules
+from runner.handlers.unexpected import OnError, OnNone
 from runner.handlers.unique import Duplicate, UniqueKey
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
@@ -233,7 +233,8 @@ def handler(  # noqa: PLR0913 - one argument per task option
     max_attempts: int | None = None,
     priority: int | None = None,
     expires: Delay | None = None,
-    on_error: OnError = "retry",
+    on_error: OnError | None = None,
+    on_none: OnNone | None = None,
     bucket: Bucket | None = None,
     tenant: Tenant | None = None,
     unique_key: UniqueKey | None = None,
@@ -259,7 +260,10 @@ def handler(  # noqa: PLR0913 - one argument per task option
         max_attempts: maximum number of attempts; None for the runner's.
         priority: priority of its tasks, 1 to 9; 9 runs first.
         expires: longest time from the due time of its tasks to the start of an attempt; None for no limit.
-        on_error: how to treat exceptions: "retry", "dead", classes that mean dead, or a function of the exception.
+        on_error: outcome of an exception or a timeout: "retry", "dead", exception classes that mean dead, or a function
+            of the exception, which may also take the Context; None for the runner's.
+        on_none: outcome of None if the return annotation excludes it: "succeed", "retry", "dead", or a function of the
+            Context; None for the runner's.
         bucket: as in `options`.
         tenant: as in `options`.
         unique_key: as in `options`.
@@ -300,11 +304,12 @@ def _defaults(given: Mapping[str, Any]) -> Options:
         priority=given["priority"],
         expires=_seconds(given["expires"]),
         on_error=given["on_error"],
+        on_none=given["on_none"],
         rules=Rules.read(*(given[name] for name in rules)),
         limits=_limits(given["name"], shared, given["limit_per_runner"]),
         limit_per_runner=given["limit_per_runner"],
         executor=given["executor"],
-        memory_limit=_bytes(given["name"], given["memory_limit"]),
+        memory_limit=parse_memory(given["name"], given["memory_limit"]),
         breaker=read_breaker(given["name"], given["breaker"]),
     )
 
@@ -320,21 +325,6 @@ def _limits(name: str, shared: tuple[int | None, int | None, str | None], per_ru
         return read_limits(*shared)
     except InvalidEdit as error:
         raise InvalidHandler(name=name, why=str(error)) from None
-
-
-MEMORY = re.compile(r"([0-9]+) ?([mg])(?:i?b)?")
-UNITS = {"m": 20, "g": 30}
-
-
-def _bytes(name: str, limit: str | int | None) -> int | None:
-    """Read a memory limit: bytes, or text with a binary unit as for containers."""
-    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool)):
-        return limit
-    parts = MEMORY.fullmatch(limit.lower()) if isinstance(limit, str) else None
-    if parts is None:
-        why = f'memory_limit is {limit!r}: use a number of bytes, or text such as "512m" or "2g"'
-        raise InvalidHandler(name=name, why=why)
-    return int(parts[1]) << UNITS[parts[2]]
 
 
 NO_TIMEOUT = "none"

@@ -11,7 +11,8 @@ from runner.errors import InvalidInput
 from runner.handlers.context import Context
 from runner.handlers.notes import AttemptLogger, MemoryNotes
 from runner.handlers.registry import Handler
-from runner.model.outcome import Dead, Delay, HandlerOutcome, Retry, Snooze
+from runner.handlers.unexpected import OutcomeRules
+from runner.model.outcome import Dead, Delay, HandlerOutcome, Outcome, Retry, Snooze
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,6 +50,31 @@ def _context(handler: Handler) -> Context:
     return Context(0, None, 1, 1, 0, None, logger, handler=handler.name, notes=notes)
 
 
+def require_result(handler: Handler, result: Any) -> None:
+    """Refuse the result of an inline call that a runner would not accept either.
+
+    Args:
+        handler: the handler.
+        result: its return value.
+
+    Raises:
+        HandlerOutcome: the outcome that the handler returned, or that the rule for None decided.
+    """
+    if isinstance(result, HandlerOutcome):
+        raise result
+    if result is None and handler.result_type.excludes_none:
+        outcome = _decide(handler, None)
+        if isinstance(outcome, HandlerOutcome):
+            outcome.why = outcome.why or f"None where a result of type {handler.result_type.name} is declared"
+            raise outcome
+
+
+def _decide(handler: Handler, result: Exception | None) -> Outcome:
+    own = handler.on_none if result is None else handler.on_error
+    rules = OutcomeRules.of(get_client().settings)
+    return rules.decide(own, handler.name, result, lambda: _context(handler)).outcome
+
+
 def delay_after(handler: Handler, outcome: Exception) -> Delay | None:
     """Decide about the end of an inline call: return the delay of the task to store, or None to store it due now.
 
@@ -59,7 +85,7 @@ def delay_after(handler: Handler, outcome: Exception) -> Delay | None:
     Raises:
         Exception: the call failed for good: the exception itself, or Dead.
     """
-    verdict = outcome if isinstance(outcome, HandlerOutcome) else handler.judge(outcome)
+    verdict = outcome if isinstance(outcome, HandlerOutcome) else _decide(handler, outcome)
     if isinstance(verdict, Dead):
         raise outcome
     log.warning("%s failed inline, storing a task: %s: %s", handler.name, type(outcome).__name__, outcome)

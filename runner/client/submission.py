@@ -8,12 +8,11 @@ from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.handle import TaskHandle, handles
-from runner.client.inline import chunks, delay_after, inline_arguments
+from runner.client.inline import chunks, delay_after, inline_arguments, require_result
 from runner.errors import InvalidTask, PayloadTooLarge, WouldBlock
 from runner.handlers.registry import Handler
 from runner.handlers.rules import NO_RULES, Rules
 from runner.model.duration import parse_duration
-from runner.model.outcome import HandlerOutcome
 from runner.model.task import NewTask, SubmitResult
 from runner.model.task_batch import TaskBatch
 
@@ -121,7 +120,7 @@ class Submission(Generic[P, R]):
 
         Returns:
             The result of the handler, or the handle of the task that was submitted because the handler raised an
-            exception, or returned Retry or Snooze.
+            exception, or returned Retry or Snooze, or None where it declares a result and `on_none` retries.
 
         Raises:
             InvalidPayload: the arguments do not match the handler's signature.
@@ -134,10 +133,9 @@ class Submission(Generic[P, R]):
         arguments = inline_arguments(handler, args, kwargs)
         try:
             result = handler.function(**arguments)
+            require_result(handler, result)
         except Exception as error:
             return self._after(error).submit(*args, **kwargs)
-        if isinstance(result, HandlerOutcome):
-            return self._after(result).submit(*args, **kwargs)
         return cast("R", result)
 
     async def call_or_submit_async(self, *args: P.args, **kwargs: P.kwargs) -> R | TaskHandle[R]:
@@ -147,10 +145,9 @@ class Submission(Generic[P, R]):
         try:
             called = handler.function(**arguments) if handler.is_async else to_thread(handler.function, **arguments)
             result = await called
+            require_result(handler, result)
         except Exception as error:
             return await self._after(error).submit_async(*args, **kwargs)
-        if isinstance(result, HandlerOutcome):
-            return await self._after(result).submit_async(*args, **kwargs)
         return cast("R", result)
 
     def _after(self, outcome: Exception) -> "Submission[P, R]":

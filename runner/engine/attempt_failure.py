@@ -1,26 +1,58 @@
-"""Attempt failures: turn the exception that ended an attempt into its outcome."""
+"""Attempt ends: turn the exception, the timeout or the result that ended an attempt into its outcome."""
 
-import logging
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any, Self
 
-from runner.engine.handler_result import handler_frames
+from runner.engine.handler_result import handler_frames, outcome_of
 from runner.engine.slots import Running
 from runner.errors import TransactionUnavailable
-from runner.handlers.registry import Handler
+from runner.handlers.unexpected import DEFAULT_RULES, OutcomeRules
 from runner.model.duration import format_duration
 from runner.model.outcome import Dead, Failure, HandlerOutcome, Interrupted, Outcome, Release, Retry, Snooze
+from runner.settings import Settings
 
-log = logging.getLogger("runner.task")
+
+@dataclass(frozen=True, slots=True)
+class AttemptLimits:
+    """Limits of an attempt, and the rules for its unexpected results.
+
+    Args:
+        timeout: seconds for handlers and tasks without their own timeout; None for no limit.
+        result: maximum size of a result in bytes.
+        interruptions: maximum number of interruptions of a task without a new checkpoint; None for no limit.
+        rules: the rules of the settings, for handlers without their own.
+    """
+
+    timeout: float | None
+    result: int
+    interruptions: int | None = None
+    rules: OutcomeRules = DEFAULT_RULES
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the limits that the settings contain.
+
+        Raises:
+            InvalidSettings: a rule is not valid.
+        """
+        timeout = settings.timeout.total_seconds() if settings.timeout else None
+        return cls(timeout, int(settings.result_limit), settings.max_interruptions, OutcomeRules.of(settings))
 
 
-def timed_out(running: Running, limit: float | None) -> Retry | Release:
-    """Return the outcome of an attempt that exceeded its timeout, in seconds."""
+def timed_out(running: Running, limit: float | None, rules: OutcomeRules) -> Outcome:
+    """Return the outcome of an attempt that exceeded its timeout.
+
+    Args:
+        running: the task.
+        limit: the timeout in seconds.
+        rules: the rules of the settings.
+    """
     if running.waits_for:
         return Release(f"timed out while waiting for a transaction: {running.waits_for}")
-    allowed = format_duration(timedelta(seconds=limit or 0))
-    return Retry(failure=Failure("Timeout", f"the task took longer than {allowed}"))
+    message = f"the task took longer than {format_duration(timedelta(seconds=limit or 0))}"
+    return _by_rule(running, TimeoutError(message), Failure("Timeout", message), rules)
 
 
 def interrupted(running: Running, most: int | None) -> Interrupted | Release:
@@ -35,13 +67,37 @@ def interrupted(running: Running, most: int | None) -> Interrupted | Release:
     return Interrupted(most)
 
 
-def failed(running: Running, error: BaseException) -> Outcome:
-    """Return the outcome of an exception, and keep the exception for logs."""
+def failed(running: Running, error: BaseException, rules: OutcomeRules) -> Outcome:
+    """Return the outcome of an exception, and keep the exception for logs.
+
+    Args:
+        running: the task.
+        error: the exception.
+        rules: the rules of the settings.
+    """
     if isinstance(error, HandlerOutcome):
         running.error = error.__cause__
         return _raised(error)
     running.error = error
-    return _classify(running.handler, error)
+    if isinstance(error, TransactionUnavailable):
+        return Release(str(error))
+    failure = failure_of(error)
+    return _by_rule(running, error, failure, rules) if isinstance(error, Exception) else Retry(failure=failure)
+
+
+def returned(running: Running, result: Any, limits: AttemptLimits) -> Outcome:
+    """Return the outcome of a handler that returned, which may have returned an outcome.
+
+    Args:
+        running: the task.
+        result: the return value of the handler.
+        limits: the limits of the attempt.
+    """
+    handler = running.handler
+    if result is None and not running.done_in_tx and handler.result_type.excludes_none:
+        message = f"None where a result of type {handler.result_type.name} is declared"
+        return _by_rule(running, None, Failure("NoResult", message), limits.rules)
+    return outcome_of(running, result, limits.result)
 
 
 def _raised(outcome: HandlerOutcome) -> Outcome:
@@ -55,21 +111,17 @@ def _raised(outcome: HandlerOutcome) -> Outcome:
     raise outcome
 
 
-def _classify(handler: Handler, error: BaseException) -> Outcome:
-    if isinstance(error, TransactionUnavailable):
-        return Release(str(error))
-    failure = failure_of(error)
-    if not isinstance(error, Exception):
-        return Retry(failure=failure)
-    try:
-        outcome = handler.judge(error)
-    except BaseException as second:  # on_error may raise or exit
-        name, message = _describe(second)
-        log.warning("on_error of %s failed: %s: %s", handler.name, name, message)
-        return Retry(failure=replace(failure, message=f"{failure.message}; on_error raised {name}: {message}"))
-    return (
-        replace(outcome, failure=_with_reason(failure, outcome.why)) if isinstance(outcome, (Retry, Dead)) else outcome
-    )
+def _by_rule(running: Running, result: Exception | None, failure: Failure, rules: OutcomeRules) -> Outcome:
+    """Let the rules decide about an exception, a timeout, or None."""
+    handler = running.handler
+    own = handler.on_none if result is None else handler.on_error
+    decision = rules.decide(own, handler.name, result, running.make_context)
+    if decision.fault:
+        failure = replace(failure, message=f"{failure.message}; {decision.fault}")
+    outcome = decision.outcome
+    if not isinstance(outcome, (Retry, Dead)):
+        return outcome
+    return replace(outcome, failure=replace(_with_reason(failure, outcome.why), rule=decision.rule))
 
 
 def _with_reason(failure: Failure, why: str) -> Failure:

@@ -8,14 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from runner.engine.attempt_failure import failed, failure_of, interrupted, timed_out
-from runner.engine.handler_result import outcome_of, redact_error, redact_outcome
+from runner.engine.attempt_failure import AttemptLimits, failed, failure_of, interrupted, returned, timed_out
+from runner.engine.handler_result import redact_error, redact_outcome
 from runner.engine.middleware import Middleware
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload, StoreError, TransactionInProcess
@@ -24,7 +23,6 @@ from runner.handlers.context import Context, OwnTransaction
 from runner.handlers.notes import AttemptLogger, KeptNotes, MemoryNotes
 from runner.logs import CURRENT_TASK, TaskFields
 from runner.model.outcome import Cancelled, Dead, Done, Failure, Outcome, Release, Retry
-from runner.settings import Settings
 
 if TYPE_CHECKING:
     from runner.engine.process_attempt import ProcessAttempts
@@ -39,27 +37,6 @@ TOO_LARGE = (
     "the payload has {size} bytes, more than the setting payload_limit of the runner allows; submit a reference to the "
     "data instead, or raise the setting and retry the task"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptLimits:
-    """Limits of an attempt.
-
-    Args:
-        timeout: seconds for handlers and tasks without their own timeout; None for no limit.
-        result: maximum size of a result in bytes.
-        interruptions: maximum number of interruptions of a task without a new checkpoint; None for no limit.
-    """
-
-    timeout: float | None
-    result: int
-    interruptions: int | None = None
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Return the limits that the settings contain."""
-        timeout = settings.timeout.total_seconds() if settings.timeout else None
-        return cls(timeout, int(settings.result_limit), settings.max_interruptions)
 
 
 class Executor:
@@ -88,7 +65,7 @@ class Executor:
         open_processes: "Callable[[], ProcessAttempts] | None" = None,
     ) -> None:
         self._pool = _threads(threads)
-        self._limits = limits
+        self._limits, self._rules = limits, limits.rules
         self._open_tx = open_tx
         self._parents = parents
         self._resources = resources
@@ -125,6 +102,7 @@ class Executor:
 
     async def _outcome(self, running: Running, release_slot: Callable[[], None]) -> Outcome:
         task, handler = running.task, running.handler
+        running.make_context = partial(self._context, running)
         if (payload := task.payload) is None:
             release_slot()
             return Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize)))
@@ -164,12 +142,12 @@ class Executor:
             return self._cancelled(running, error)
         except TimeoutError as error:
             expired = limit is not None and clock.expired()
-            return timed_out(running, limit) if expired else failed(running, error)
+            return timed_out(running, limit, self._rules) if expired else failed(running, error, self._rules)
         except BaseException as error:  # a handler's SystemExit must not end the runner
-            return failed(running, error)
+            return failed(running, error, self._rules)
         finally:
             release_slot()
-        return outcome_of(running, result, self._limits.result)
+        return returned(running, result, self._limits)
 
     async def _in_thread(
         self, running: Running, arguments: dict[str, Any], release_slot: Callable[[], None]
@@ -182,7 +160,7 @@ class Executor:
             body = self._begin(running, arguments, release_slot)
         try:
             await asyncio.wait([body], timeout=limit)
-            outcome: Outcome = timed_out(running, limit)
+            outcome: Outcome = timed_out(running, limit, self._rules)
         except asyncio.CancelledError:
             outcome = Cancelled() if running.cancel_requested else interrupted(running, self._limits.interruptions)
             if running.cancel_requested:
@@ -193,7 +171,7 @@ class Executor:
         result, error = body.result()
         if running.cancel_requested and (error is not None or result is None):
             return Cancelled()
-        return outcome_of(running, result, self._limits.result) if error is None else failed(running, error)
+        return returned(running, result, self._limits) if error is None else failed(running, error, self._rules)
 
     async def _in_process(
         self, running: Running, open_processes: "Callable[[], ProcessAttempts]", release_slot: Callable[[], None]
@@ -266,7 +244,7 @@ class Executor:
             return Cancelled()
         job = asyncio.current_task()
         by_runner = job is not None and job.cancelling() > 0
-        return interrupted(running, self._limits.interruptions) if by_runner else failed(running, error)
+        return interrupted(running, self._limits.interruptions) if by_runner else failed(running, error, self._rules)
 
     def _start_clock(self, running: Running) -> float | None:
         limit = self._limit(running)
@@ -281,7 +259,7 @@ class Executor:
 
     def _context(self, running: Running) -> Context:
         task, limit = running.task, self._limit(running)
-        running.stop = threading.Event()
+        running.stop = running.stop or threading.Event()
         deadline = None if limit is None else datetime.now(UTC) + timedelta(seconds=limit)
         notes = running.notes or MemoryNotes()
         extra = {"task": task.id, "handler": task.handler, "attempt": task.attempt}

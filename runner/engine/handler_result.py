@@ -168,7 +168,8 @@ def redact_error(error: BaseException, redacted: Outcome) -> BaseException:
 
 
 def _redact_failure(failure: Failure, values: list[str]) -> Failure:
-    return Failure(failure.type, _redact(failure.message, values), _redact(failure.traceback, values))
+    message, traceback = _redact(failure.message, values), _redact(failure.traceback, values)
+    return replace(failure, message=message, traceback=traceback)
 
 
 def _redact(text: str, values: list[str]) -> str:

@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runner.engine.attempt_failure import failed, interrupted, timed_out
-from runner.engine.executor import AttemptLimits
-from runner.engine.handler_result import outcome_of
+from runner.engine.attempt_failure import AttemptLimits, failed, interrupted, returned, timed_out
 from runner.engine.middleware import Middleware
 from runner.engine.process_messages import ProcessCall, ProcessEnd
 from runner.engine.process_pool import (
@@ -49,6 +47,7 @@ class ProcessAttempts:
     ) -> None:
         self._pool = ProcessPool(settings)
         self._limits = AttemptLimits.of(settings)
+        self._rules = self._limits.rules
         self._parents, self._middleware = parents, middleware
 
     async def execute(self, running: Running, limit: float | None, context: Callable[[], Context]) -> Outcome:
@@ -65,7 +64,7 @@ class ProcessAttempts:
             await asyncio.wait([body, asyncio.ensure_future(attempt.began.wait())], return_when="FIRST_COMPLETED")
             running.deadline = None if limit is None else time.monotonic() + limit
             await asyncio.wait([body], timeout=None if limit is None else limit + GRACE)
-            outcome: Outcome = timed_out(running, limit)
+            outcome: Outcome = timed_out(running, limit, self._rules)
         except asyncio.CancelledError:
             stopped = True
             outcome = Cancelled() if running.cancel_requested else interrupted(running, self._limits.interruptions)
@@ -101,10 +100,10 @@ class ProcessAttempts:
             result = await self._middleware.run(context(), attempt.result)
         except BaseException as error:
             known = attempt.outcome is not None and error is attempt.error
-            return attempt.outcome if known and attempt.outcome is not None else failed(running, error)
+            return attempt.outcome if known and attempt.outcome is not None else failed(running, error, self._rules)
         if isinstance(attempt.outcome, Done) and result is attempt.value:
             return attempt.outcome
-        return outcome_of(running, result, self._limits.result)
+        return returned(running, result, self._limits)
 
 
 class _Attempt:

@@ -121,7 +121,8 @@ class ProcessWorker:
             await self._resources.require(running.handler.resources.values())
 
     async def _execute(self, running: "Running", call: "ProcessCall") -> None:
-        from runner.engine.executor import AttemptLimits, Executor
+        from runner.engine.attempt_failure import AttemptLimits
+        from runner.engine.executor import Executor
         from runner.engine.process_messages import ProcessEnd
         from runner.engine.process_remote import RemoteNotes, RemoteParentResults
 
@@ -129,7 +130,7 @@ class ProcessWorker:
         notes = self._notes = RemoteNotes(self._requests, call, int(settings.checkpoint_limit))
         executor = self._executor = self._executor or Executor(
             1,
-            AttemptLimits(None, int(settings.result_limit), call.interruptions),
+            replace(AttemptLimits.of(settings), timeout=None, interruptions=call.interruptions),
             None,
             lambda _: RemoteParentResults(self._requests),
             self._resources.values,

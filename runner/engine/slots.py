@@ -4,10 +4,10 @@ import os
 import time
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed
@@ -20,11 +20,16 @@ if TYPE_CHECKING:
     import threading
 
     from runner.engine.process_pool import WorkerProcess
+    from runner.handlers.context import Context
     from runner.handlers.notes import KeptNotes
 
 
 Claim = tuple[int, int]
 """Task id and fence."""
+
+
+def _no_context() -> NoReturn:
+    raise AssertionError("the executor sets it first")
 
 
 class Running:
@@ -46,6 +51,7 @@ class Running:
         "handler",
         "in_tx",
         "job",
+        "make_context",
         "notes",
         "prefetched",
         "process",
@@ -80,6 +86,8 @@ class Running:
         self.body: asyncio.Future[Any] | None = None
         """A plain function in its thread; the slot is released when it ends."""
         self.job: asyncio.Task[None] | None = None
+        self.make_context: Callable[[], Context] = _no_context
+        """Makes the Context for a rule about an unexpected result."""
         self.notes: KeptNotes | None = None
         """Checkpoints, progress and log, if the handler has a Context."""
         self.stop: threading.Event | None = None

@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner.db.database import Database
-from runner.engine.attempt_failure import failure_of
+from runner.engine.attempt_failure import AttemptLimits, failure_of
 from runner.engine.attempt_notes import AttemptNotes, NotesWriter
 from runner.engine.breaker_reports import OPEN, BreakerReports
-from runner.engine.executor import AttemptLimits, Executor
+from runner.engine.executor import Executor
 from runner.engine.handler_result import done
 from runner.engine.hooks import attempt_end
 from runner.engine.metrics import Metrics

@@ -1,5 +1,6 @@
 """Context: what a handler learns about the task that it executes."""
 
+import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable
@@ -149,3 +150,13 @@ class Context:
     def cancelled(self) -> bool:
         """True if the task was terminated or timed out. A plain function should check it and return soon."""
         return self.stop.is_set()
+
+
+def context_parameter(function: Callable[..., Any]) -> str | None:
+    """Return the name of the parameter that receives the Context; None if the function has none."""
+    for item in inspect.signature(function).parameters.values():
+        if item.annotation is Context or item.annotation in ("Context", "runner.Context"):
+            return item.name
+        if item.name == "ctx" and item.annotation is inspect.Parameter.empty:
+            return item.name
+    return None

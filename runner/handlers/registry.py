@@ -20,28 +20,41 @@ from runner.errors import (
     RunnerError,
     UnknownHandler,
 )
-from runner.handlers.context import Context
+from runner.handlers.context import Context, context_parameter
 from runner.handlers.options import TASK_OPTIONS
 from runner.handlers.resources import RESOURCES, InvalidResource
 from runner.handlers.rules import NO_RULES, BreakerRule, Rules
 from runner.handlers.signature import Returned, Signature
-from runner.model.outcome import Dead, Done, Outcome, Retry, Snooze
+from runner.handlers.unexpected import OnError, OnNone, OutcomeRule
+from runner.model.outcome import ON_ERROR, ON_NONE
 
 ENTRY_POINTS = "runner.handlers"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,199}")
-
-OnError: TypeAlias = (
-    Literal["retry", "dead"] | type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], Outcome | None]
-)
-"""How to treat exceptions: always retry, always give up, give up for these classes, or let a function decide.
-
-The function returns an outcome, or None to retry."""
 
 ExecutorKind: TypeAlias = Literal["async", "thread", "process"]
 """Where the function of a handler runs: on the event loop, in a thread, or in a process."""
 
 LEAST_MEMORY = 64 << 20
 """The smallest memory limit in bytes: less than this is too little for Python and the libraries of a runner."""
+
+
+MEMORY = re.compile(r"([0-9]+) ?([mg])(?:i?b)?")
+UNITS = {"m": 20, "g": 30}
+
+
+def parse_memory(name: str, limit: str | int | None) -> int | None:
+    """Read a memory limit: bytes, or text with a binary unit as for containers.
+
+    Raises:
+        InvalidHandler: the text is not valid.
+    """
+    if limit is None or (isinstance(limit, int) and not isinstance(limit, bool)):
+        return limit
+    parts = MEMORY.fullmatch(limit.lower()) if isinstance(limit, str) else None
+    if parts is None:
+        why = f'memory_limit is {limit!r}: use a number of bytes, or text such as "512m" or "2g"'
+        raise InvalidHandler(name=name, why=why)
+    return int(parts[1]) << UNITS[parts[2]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +68,8 @@ class Options:
         max_attempts: maximum number of attempts; None for the runner's.
         priority: 1 to 9; None for the table's.
         expires: seconds from the due time after which no attempt starts; None for no limit.
-        on_error: how to treat exceptions.
+        on_error: the outcome of an exception or a timeout; None for the runner's.
+        on_none: the outcome of None where a result is declared; None for the runner's.
         rules: values derived from a call's arguments, such as its unique key and bucket.
         limits: its limits over all runners, by column of the registry of handlers.
         limit_per_runner: maximum number of its tasks in one runner; None for its slots.
@@ -70,7 +84,8 @@ class Options:
     max_attempts: int | None = None
     priority: int | None = None
     expires: float | None = None
-    on_error: OnError = "retry"
+    on_error: OnError | None = None
+    on_none: OnNone | None = None
     rules: Rules = NO_RULES
     limits: Mapping[str, Any] = field(default_factory=dict)
     limit_per_runner: int | None = None
@@ -113,10 +128,12 @@ class Handler:
         _check_executor(name, self.is_async, self.defaults)
         self.in_process = self.defaults.executor == "process"
         """True if it runs in a worker process."""
-        self.context = _context_parameter(function)
+        self.context = context_parameter(function)
         self._read_signature()
         self.result_type = Returned(function)
         self.defaults.rules.require(self.signature)
+        self.on_error = OutcomeRule.of_handler(name, ON_ERROR, self.defaults.on_error)
+        self.on_none = OutcomeRule.of_handler(name, ON_NONE, self.defaults.on_none)
 
     @property
     def location(self) -> str:
@@ -157,6 +174,9 @@ class Handler:
             why = f"its parameter {missing[0]} is injected, but no @resource has its type or name"
             raise InvalidHandler(name=self.name, why=why)
         self.signature.require_types()
+        if self.on_none is not None and not self.result_type.excludes_none:
+            why = "on_none needs a declared result: annotate the return value of the function with a type without None"
+            raise InvalidHandler(name=self.name, why=why)
         if self.in_process and (self.function.__module__ == "__main__" or "<locals>" in self.function.__qualname__):
             why = 'executor="process" needs a function that a new process can import: define it in a module, not in '
             where = "the program that starts" if self.function.__module__ == "__main__" else "a function"
@@ -182,17 +202,6 @@ class Handler:
                 raise InvalidResource(name=name or parameter, why=f"it is not open, and handler {self.name} needs it")
             arguments[parameter] = resources[name]
         return arguments
-
-    def judge(self, error: Exception) -> Outcome:
-        """Decide the outcome of an exception; the engine adds the failure."""
-        rule = self.defaults.on_error
-        match rule:
-            case str():
-                return Retry() if rule == "retry" else Dead()
-            case type() | tuple():
-                return Dead() if isinstance(error, rule) else Retry()
-        outcome = rule(error)
-        return outcome if isinstance(outcome, (Done, Retry, Dead, Snooze)) else Retry()
 
 
 def _check_defaults(name: str, options: Options) -> None:
@@ -223,15 +232,6 @@ def _check_executor(name: str, is_async: bool, options: Options) -> None:
         why = f"memory_limit is {limit:,} bytes: Python and this package need {LEAST_MEMORY:,} (64m)"
     if why is not None:
         raise InvalidHandler(name=name, why=why)
-
-
-def _context_parameter(function: Callable[..., Any]) -> str | None:
-    for item in inspect.signature(function).parameters.values():
-        if item.annotation is Context or item.annotation in ("Context", "runner.Context"):
-            return item.name
-        if item.name == "ctx" and item.annotation is inspect.Parameter.empty:
-            return item.name
-    return None
 
 
 class Registry(Mapping[str, Handler]):

@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property
-from typing import Any, NotRequired, Union, get_args, get_origin, get_type_hints
+from typing import Any, Never, NoReturn, NotRequired, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError, with_config
 from pydantic.errors import PydanticUserError
@@ -277,6 +277,23 @@ class Returned:
             raise ValueError(why) from None
 
     @cached_property
+    def excludes_none(self) -> bool:
+        """True if the annotation is a type that None does not match, such as `int`, and not `int | None`."""
+        if self._adapter is None:
+            return False
+        try:
+            self._adapter.validate_python(None)
+        except ValidationError:
+            return True
+        return False
+
+    @property
+    def name(self) -> str:
+        """The annotation, for people."""
+        annotation = self._function.__annotations__.get("return")
+        return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+
+    @cached_property
     def _adapter(self) -> TypeAdapter[Any] | None:
         """Built at first use, because the annotation may name a type defined after the handler."""
         try:
@@ -288,7 +305,7 @@ class Returned:
 
 def _result_of(annotation: Any) -> Any:
     """The annotation without outcome classes."""
-    if annotation in OUTCOMES:
+    if annotation in (*OUTCOMES, Never, NoReturn):
         return None
     if get_origin(annotation) not in (Union, types.UnionType):
         return annotation

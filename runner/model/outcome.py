@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from runner.model.duration import parse_duration
 
@@ -20,11 +20,13 @@ class Failure:
         type: qualified class name of the exception, or a word such as "Timeout".
         message: text of the exception.
         traceback: formatted traceback, or "".
+        rule: the rule that decided its effect, such as "dead, by on_error of the handler"; "" for the default.
     """
 
     type: str
     message: str
     traceback: str = ""
+    rule: str = ""
 
     @property
     def reason(self) -> str:
@@ -144,3 +146,36 @@ class Cancelled:
 
 
 Outcome: TypeAlias = Done | Retry | Dead | Snooze | Release | Interrupted | Cancelled
+
+
+class Unexpected(NamedTuple):
+    """An unexpected result of a handler: an option of `@handler` and a setting decide its outcome.
+
+    Args:
+        name: name of the option and of the setting.
+        result: the result, for people.
+        choices: the words that the option takes besides a function; the first one is the default.
+        argument: the argument of a function, for people.
+    """
+
+    name: str
+    result: str
+    choices: tuple[str, ...]
+    argument: str
+
+    @property
+    def values(self) -> str:
+        """The values of the setting, for people."""
+        return f"{', '.join(self.choices)}, or a function as package.module:function"
+
+    @property
+    def help(self) -> str:
+        """The description of the setting."""
+        return f"outcome of {self.result}, unless the handler sets it: {self.values}"
+
+
+ErrorWord: TypeAlias = Literal["retry", "dead"]
+NoneWord: TypeAlias = Literal["succeed", "retry", "dead"]
+
+ON_ERROR = Unexpected("on_error", "an exception or a timeout", get_args(ErrorWord), "the exception")
+ON_NONE = Unexpected("on_none", "None where a handler declares a result", get_args(NoneWord), "None")

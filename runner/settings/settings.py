@@ -22,23 +22,26 @@ from pydantic_core import ErrorDetails
 
 from runner.errors import InvalidSettings, InvalidUrl
 from runner.model.duration import format_duration
+from runner.model.outcome import ON_ERROR, ON_NONE
 from runner.settings.types import (
     ZERO,
     Count,
     Delay,
     Durability,
+    ErrorRule,
     Identifier,
     Limit,
     Maximum,
     Modules,
     Name,
     Names,
+    NoneRule,
     Number,
     Period,
     Prefix,
     Size,
+    value_text,
 )
-from runner.text import formatting
 from runner.urls import DatabaseUrl, parse_url
 
 DEFAULT_URL = "sqlite:///tasktui.db"
@@ -208,6 +211,8 @@ class Settings(BaseModel):
     timeout: Limit = Field(
         default=timedelta(minutes=15), description="time limit of an attempt, unless the task or the handler sets it"
     )
+    on_error: ErrorRule = Field(default=ON_ERROR.choices[0], description=ON_ERROR.help)
+    on_none: NoneRule = Field(default=ON_NONE.choices[0], description=ON_NONE.help)
     max_interruptions: Maximum = Field(
         default=20, description="how often stopping runners may interrupt a task without a new checkpoint; or none"
     )
@@ -276,7 +281,7 @@ class Settings(BaseModel):
         rows = []
         for name in NAMES:
             origin = self.origins.places.get(name, "argument") if name in self.model_fields_set else "default"
-            rows.append(Row(name, _text(getattr(self, name)), origin))
+            rows.append(Row(name, value_text(getattr(self, name)), origin))
         tls = self.url.tls
         rows.append(Row("tls", tls.mode or "not needed", "weaker than verify-full" if tls.weak else "derived from url"))
         return rows + [Row(name, "", "ignored: not a setting") for name in self.origins.stray]
@@ -333,18 +338,3 @@ def _reason(error: ErrorDetails, origins: Origins) -> tuple[str, str]:
     if error["type"] == "extra_forbidden":
         return origins.of(name), unknown_setting(name)
     return origins.of(name), error["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
-
-
-def _text(value: Any) -> str:
-    match value:
-        case None | ():
-            return "none"
-        case bool():
-            return "on" if value else "off"
-        case ByteSize():
-            return formatting.size(value)
-        case timedelta():
-            return format_duration(value)
-        case tuple():
-            return ", ".join(value)
-    return str(value)

@@ -1,13 +1,16 @@
 """The types of settings: text from the environment and from files becomes a checked value."""
 
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Gt
 from pydantic import AfterValidator, BeforeValidator, ByteSize, StringConstraints
 
 from runner.errors import InvalidDuration
-from runner.model.duration import parse_duration
+from runner.model.duration import format_duration, parse_duration
+from runner.model.outcome import ON_ERROR, ON_NONE, Unexpected
+from runner.text import formatting
 
 MAX_PREFIX = 20
 """Maximum length of a table prefix: with it, the longest index name fits into PostgreSQL's 63 bytes."""
@@ -30,6 +33,14 @@ def _items(value: Any) -> Any:
 
 def _upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
+
+
+def _outcome_rule(case: Unexpected, text: str) -> str:
+    """Check a rule for unexpected results; a runner imports its function when it starts."""
+    module, colon, name = text.partition(":")
+    if text not in case.choices and not (colon and all(map(str.isidentifier, (*module.split("."), name)))):
+        raise ValueError(f"{text!r} is not {case.values}")
+    return text
 
 
 ZERO = timedelta(0)
@@ -61,4 +72,22 @@ Module: TypeAlias = Annotated[str, AfterValidator(module_name)]
 Modules: TypeAlias = Annotated[tuple[Module, ...], BeforeValidator(_items)]
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 Names: TypeAlias = Annotated[tuple[Name, ...], BeforeValidator(_items)]
+ErrorRule: TypeAlias = Annotated[str, AfterValidator(partial(_outcome_rule, ON_ERROR))]
+NoneRule: TypeAlias = Annotated[str, AfterValidator(partial(_outcome_rule, ON_NONE))]
 Durability: TypeAlias = Annotated[Literal["FULL", "NORMAL"], BeforeValidator(_upper)]
+
+
+def value_text(value: Any) -> str:
+    """Return the value of a setting as text."""
+    match value:
+        case None | ():
+            return "none"
+        case bool():
+            return "on" if value else "off"
+        case ByteSize():
+            return formatting.size(value)
+        case timedelta():
+            return format_duration(value)
+        case tuple():
+            return ", ".join(value)
+    return str(value)

@@ -73,4 +73,5 @@ def _values(item: FailedAttempt) -> dict[str, Any]:
         "fingerprint": fingerprint(row.handler, kind, message),
         "delay": item.delay,
         "breaks": item.breaks or None,
+        "rule": to_storable(failure.rule, MESSAGE_LIMIT) or None,
     }

@@ -14,10 +14,11 @@ from runner.db.database import Database
 from runner.db.schema import Tables
 from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST, Instant, db_later
+from runner.engine.attempt_failure import AttemptLimits
 from runner.engine.attempt_notes import NotesWriter
 from runner.engine.claimer import handler_defaults
 from runner.engine.dependency_resolver import DependencyResolver
-from runner.engine.executor import AttemptLimits, Executor
+from runner.engine.executor import Executor
 from runner.engine.handler_result import done
 from runner.engine.heartbeat import release
 from runner.engine.hooks import Hooks, attempt_end

@@ -180,8 +180,10 @@ def error(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> list
     if detail.attempts:
         last = detail.attempts[-1]
         rows = error_rows(last.error_type, last.message, last.traceback, width, reveal=reveal, unfold=unfold)
+        decision: list[Row] = [[(f" {line(last.rule, width - 2)}", "muted")]] if last.rule else []
         return [
             rule([heading(f"ERROR OF ATTEMPT {last.attempt}")], width, [("4", "bold accent"), (" its group", "muted")]),
+            *decision,
             *rows,
         ]
     if detail.error:

@@ -43,6 +43,11 @@ def fail(kind: str) -> None:
     raise {"key": KeyError, "value": ValueError, "dead": Dead}[kind]("bad input")
 
 
+@handler("process.none", executor="process", on_none=lambda ctx: Dead(f"none on attempt {ctx.attempt}"))
+def give_nothing() -> int:
+    return None  # type: ignore[return-value] # the mistake under test
+
+
 @handler("process.crash", executor="process")
 def crash(how: str) -> None:
     if how == "segfault":

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.engine.executor import AttemptLimits, Executor
+from runner.engine.attempt_failure import AttemptLimits
+from runner.engine.executor import Executor
 from runner.engine.slots import InFlight, Running
 from runner.handlers.context import Context
 from runner.handlers.registry import Handler, Options

@@ -71,7 +71,13 @@ async def test_exceptions_cross_with_their_traceback_and_meet_on_error(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = [await harness.submit("process.fail", {"kind": kind}, max_attempts=2) for kind in ("key", "value", "dead")]
+    none = await harness.submit("process.none")
     await harness.work(processes=2)
+    (refused,) = await harness.attempts(none)
+    assert (refused.message, refused.rule) == (
+        "none on attempt 1 (None where a result of type int is declared)",
+        "dead, by on_none of the handler",
+    )
     attempts = [await harness.attempts(id) for id in ids]
     assert [len(rows) for rows in attempts] == [1, 2, 1]
     assert [rows[0].error_type for rows in attempts[:2]] == ["KeyError", "ValueError"]

@@ -4,8 +4,14 @@ from pathlib import Path
 import pytest
 
 from runner import Dead, Retry
+from runner.model.outcome import Outcome
 from sample_handlers import count_words
 from tests.sample_handlers.conftest import LIBRARY
+
+
+def outcome_after(error: Exception) -> Outcome:
+    assert count_words.on_error is not None
+    return count_words.on_error._outcome(error)
 
 
 def test_lines_words_and_the_longest_line_are_counted(file: Callable[[bytes], Path]) -> None:
@@ -23,10 +29,10 @@ def test_the_library_can_be_counted() -> None:
 def test_undecodable_bytes_are_given_up_at_once(file: Callable[[bytes], Path]) -> None:
     with pytest.raises(UnicodeDecodeError) as raised:
         count_words(file(b"caf\xe9\n"))
-    assert isinstance(count_words.judge(raised.value), Dead)
+    assert isinstance(outcome_after(raised.value), Dead)
 
 
 def test_a_missing_file_is_tried_again(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as raised:
         count_words(tmp_path / "gone.py")
-    assert isinstance(count_words.judge(raised.value), Retry)
+    assert isinstance(outcome_after(raised.value), Retry)

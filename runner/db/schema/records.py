@@ -28,6 +28,7 @@ def attempt() -> list[sa.Column[Any]]:
         sa.Column("fingerprint", sa.Text, nullable=False),
         sa.Column("delay", sa.Float),
         sa.Column("breaks", sa.Boolean),
+        sa.Column("rule", sa.Text),
     ]
 
 
@@ -341,8 +342,7 @@ def _limits() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("rate_spent", sa.Float),
         # Null if the limits are those of the handler's code.
         sa.Column("limited_at", Instant),
-        sa.Column("limited_by", sa.Text),
-        sa.Column("limited_why", sa.Text),
+        *(sa.Column(name, sa.Text) for name in ("limited_by", "limited_why")),
         *(sa.CheckConstraint(f"{name} >= 1", name=name) for name in numbers),
         sa.CheckConstraint("rate_period > 0 and rate_period < 1e9", name="rate_period"),
         sa.CheckConstraint("(rate_limit is null) = (rate_period is null)", name="rate"),

@@ -29,6 +29,7 @@ class Attempt:
         traceback: the traceback; None if there is none.
         fingerprint: see Failures.
         delay: the delay until the next attempt; None if there was none.
+        rule: the rule that decided what follows; None for a retry by default.
     """
 
     attempt: int
@@ -43,6 +44,7 @@ class Attempt:
     traceback: str | None
     fingerprint: str
     delay: timedelta | None
+    rule: str | None = None
 
     @property
     def duration(self) -> timedelta | None:
@@ -56,6 +58,20 @@ async def attempts_of(tx: Transaction, id: int) -> list[Attempt]:
     statement = sa.select(*readable(tx, attempt.c)).where(attempt.c.task_id == id).order_by(attempt.c.fence.desc())
     rows = (await tx.execute(statement.limit(MOST_ATTEMPTS))).mappings().all()
     return [_attempt(row) for row in reversed(rows)]
+
+
+async def last_rule(tx: Transaction, id: int, attempt: int) -> str:
+    """Return the rule that decided what followed an attempt; "" without one.
+
+    Args:
+        tx: an open transaction.
+        id: the task's id.
+        attempt: number of the attempt.
+    """
+    column = tx.tables.attempt.c
+    statement = sa.select(column.attempt, column.rule).where(column.task_id == id).order_by(column.fence.desc())
+    row = next(iter(await tx.rows(statement.limit(1))), None)
+    return as_text(row.rule) if row is not None and row.rule and row.attempt == attempt else ""
 
 
 def _attempt(row: sa.RowMapping) -> Attempt:
@@ -72,6 +88,7 @@ def _attempt(row: sa.RowMapping) -> Attempt:
         traceback=text(row["traceback"]),
         fingerprint=as_text(row["fingerprint"]),
         delay=_span(number(row["delay"])),
+        rule=text(row["rule"]),
     )
 
 

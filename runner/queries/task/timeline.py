@@ -79,7 +79,9 @@ def _attempt(attempt: Attempt) -> str:
     next_in = f" in {format_age(attempt.delay)}" if attempt.delay is not None else ""
     where = f"runner {formatting.text(attempt.runner_id)} on {formatting.text(attempt.host)}"
     duration = formatting.duration(attempt.duration)  # from claim to settle: longer than the handler ran
-    return f"attempt {attempt.attempt} ended after {duration} on {where}: {formatting.ended_as(attempt.verb)}{next_in}"
+    rule = f" ({attempt.rule})" if attempt.rule else ""
+    end = f"{formatting.ended_as(attempt.verb)}{next_in}{rule}"
+    return f"attempt {attempt.attempt} ended after {duration} on {where}: {end}"
 
 
 def _changes(detail: TaskDetail, *, reveal: bool, zone: tzinfo) -> Iterator[Event]:

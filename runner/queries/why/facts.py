@@ -25,6 +25,7 @@ from runner.queries.limits import limit_usages
 from runner.queries.pauses import Pauses, RegistryEntry, entry, pauses
 from runner.queries.rows import as_int, as_text, moment, readable
 from runner.queries.runners import RunnerRow, SlotKind, runner_of, runners
+from runner.queries.task.attempts import last_rule
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row, task_rows
 from runner.queries.why.ahead import ahead, arrivals, pace, suspects_ahead
@@ -104,6 +105,7 @@ class Facts:
         predecessor: the task whose turn it is, of those with its order key; None if it is its own turn.
         order: the order in which the runners of such tasks claim.
         bucket: its bucket.
+        rule: the rule for unexpected results that decided after its last attempt; "" without one.
     """
 
     task: TaskRow
@@ -126,6 +128,7 @@ class Facts:
     predecessor: TaskRow | None = None
     order: ClaimOrder = STRICT
     bucket: int = 0
+    rule: str = ""
 
     @property
     def due(self) -> bool:
@@ -163,6 +166,8 @@ async def read_facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
         moment(row.get("deadline_at")),
         bucket=as_int(row["bucket"]),
     )
+    if facts.task.state in (State.WAITING, State.DEAD) and facts.task.attempt:
+        facts = replace(facts, rule=await last_rule(tx, id, facts.task.attempt))
     match facts.task.state:
         case State.WAITING:
             return await _of_waiting(tx, facts, None if facts.later else row["run_at"], cap)

@@ -92,6 +92,9 @@ def causes(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
     match facts.task.state:
         case State.WAITING:
             yield from blockers(facts, zone)
+            if facts.rule:
+                text = f"After attempt {facts.task.attempt} a rule decided: {one_line(facts.rule)}."
+                yield Cause("rule", text, view=RelatedView("task", str(facts.task.id)))
         case State.BLOCKED:
             yield from _blocked(facts)
         case State.RUNNING:
@@ -207,5 +210,6 @@ def _ended(facts: Facts) -> Cause:
             text = sentence_of(request.reason if request else task.error)
             verb = "terminated" if request else State.CANCELLED
             return Cause(State.CANCELLED, f"It was {verb} {ago}{by}: {text}", f"runner retry {task.id}")
-    text = f"It died {ago}, on {attempt}: {sentence_of(task.error)}"
+    rule = f" The rule: {one_line(facts.rule)}." if facts.rule else ""
+    text = f"It died {ago}, on {attempt}: {sentence_of(task.error)}{rule}"
     return Cause(State.DEAD, text, f"runner retry {task.id}", RelatedView("task", str(task.id)))

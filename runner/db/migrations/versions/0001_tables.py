@@ -234,6 +234,7 @@ def _task_attempt(op: Operations) -> None:
         sa.Column("fingerprint", sa.Text, nullable=False),
         sa.Column("delay", sa.Float),
         sa.Column("breaks", sa.Boolean),
+        sa.Column("rule", sa.Text),
     )
     op.create_index("task_attempt", "fingerprint", "fingerprint", "ended_at")
     op.create_index("task_attempt", "ended", "ended_at")
