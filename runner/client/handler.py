@@ -264,13 +264,7 @@ def handler(  # noqa: PLR0913 - one argument per task option
             of the exception, which may also take the Context; None for the runner's.
         on_none: outcome of None if the return annotation excludes it: "succeed", "retry", "dead", or a function of the
             Context; None for the runner's.
-        bucket: as in `options`.
-        tenant: as in `options`.
-        unique_key: as in `options`.
-        unique: as in `options`.
-        on_duplicate: as in `options`.
-        order_key: as in `options`.
-        order_on_failure: as in `options`.
+        bucket, tenant, unique_key, unique, on_duplicate, order_key, order_on_failure: as in `options`.
         limit: maximum number of its tasks that run at the same time, over all runners; an operator can change it.
         limit_per_tenant: the same for each tenant.
         limit_per_runner: maximum number of its tasks in one runner, which leaves the other slots to other handlers.

@@ -107,7 +107,8 @@ INSERT INTO task_attempt(
     traceback,
     fingerprint,
     delay,
-    breaks
+    breaks,
+    rule
 )
 VALUES (
     :task_id::BIGINT,
@@ -124,7 +125,8 @@ VALUES (
     :traceback::VARCHAR,
     :fingerprint::VARCHAR,
     :delay,
-    :breaks
+    :breaks,
+    :rule::VARCHAR
 );
 INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, rescued)
 VALUES (

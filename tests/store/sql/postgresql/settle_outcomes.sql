@@ -41,7 +41,8 @@ INSERT INTO task_attempt(
     traceback,
     fingerprint,
     delay,
-    breaks
+    breaks,
+    rule
 )
 VALUES (
     :task_id::BIGINT,
@@ -58,7 +59,8 @@ VALUES (
     :traceback::VARCHAR,
     :fingerprint::VARCHAR,
     :delay,
-    :breaks
+    :breaks,
+    :rule::VARCHAR
 );
 DELETE FROM task_history
 WHERE task_history.id = ANY (:param_1::BIGINT[]);

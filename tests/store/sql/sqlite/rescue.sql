@@ -129,7 +129,8 @@ INSERT INTO task_attempt(
     traceback,
     fingerprint,
     delay,
-    breaks
+    breaks,
+    rule
 )
 VALUES (
     :task_id,
@@ -146,7 +147,8 @@ VALUES (
     :traceback,
     :fingerprint,
     :delay,
-    :breaks
+    :breaks,
+    :rule
 );
 INSERT INTO task_minute(minute, queue, handler, runner_id, part, bin_ms, submitted, rescued)
 VALUES (:minute, :queue, :handler, :runner_id, :part, :bin_ms, :submitted, :rescued)

@@ -42,7 +42,8 @@ INSERT INTO task_attempt(
     traceback,
     fingerprint,
     delay,
-    breaks
+    breaks,
+    rule
 )
 VALUES (
     :task_id,
@@ -59,7 +60,8 @@ VALUES (
     :traceback,
     :fingerprint,
     :delay,
-    :breaks
+    :breaks,
+    :rule
 );
 DELETE FROM task_history
 WHERE task_history.id IN (
