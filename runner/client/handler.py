@@ -224,7 +224,7 @@ class _Decorator:
         return registered
 
 
-def handler(  # noqa: PLR0913 - one argument per task option
+def handler(  # noqa: D417, PLR0913 - one argument per task option
     name: str,
     *,
     queue: str | None = None,

@@ -1,5 +1,7 @@
-"""Attempts: store why an attempt failed."""
+"""Attempts: store why an attempt failed, and the fingerprint that failures share if they differ only in values."""
 
+import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,11 +11,19 @@ from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST, LATEST
 from runner.model.outcome import Failure
 from runner.model.text_limits import to_storable
-from runner.policy.fingerprint import fingerprint
 
 MESSAGE_LIMIT = 4 * 1024
 TRACEBACK_LIMIT = 16 * 1024
 """Maximum sizes in bytes."""
+
+MASKS = (
+    (re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""), "'*'"),
+    (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "*"),
+    (re.compile(r"\b0x[0-9a-fA-F]+\b|\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{8,}\b"), "*"),
+    (re.compile(r"\d+(?:\.\d+)?"), "#"),
+)
+LONGEST_COMPARED = 2_000
+"""Characters of a message that are compared."""
 
 
 class FailedAttempt(NamedTuple):
@@ -75,3 +85,23 @@ def _values(item: FailedAttempt) -> dict[str, Any]:
         "breaks": item.breaks or None,
         "rule": to_storable(failure.rule, MESSAGE_LIMIT) or None,
     }
+
+
+def masked(message: str) -> str:
+    """Return the message in one line, with numbers, ids and quoted values masked."""
+    text = " ".join(message[:LONGEST_COMPARED].split())
+    for pattern, mark in MASKS:
+        text = pattern.sub(mark, text)
+    return text
+
+
+def fingerprint(handler: str, error_type: str, message: str) -> str:
+    """Return sixteen hexadecimal digits that identify a failure group.
+
+    Args:
+        handler: handler name.
+        error_type: class of the exception.
+        message: message of the exception; only its first line counts, masked.
+    """
+    first, *_ = message.strip().splitlines() or [""]
+    return hashlib.sha256(f"{handler}\0{error_type}\0{masked(first)}".encode("utf-8", "replace")).hexdigest()[:16]

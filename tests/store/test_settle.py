@@ -9,9 +9,8 @@ from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Cancelled, Dead, Done, Failure, Outcome, Release, Retry, Snooze
 from runner.model.task import Claimed
-from runner.policy.fingerprint import fingerprint
 from runner.policy.verdict import FREE_RELEASES
-from runner.store.attempts import MESSAGE_LIMIT, TRACEBACK_LIMIT
+from runner.store.attempts import MESSAGE_LIMIT, TRACEBACK_LIMIT, fingerprint
 from runner.store.claim import Claimant, HandlerDefaults
 from runner.store.history import FinishedTask
 from runner.store.rescue import rescue

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.policy.fingerprint import LONGEST, fingerprint, masked
+from runner.store.attempts import LONGEST_COMPARED, fingerprint, masked
 
 anything = st.text(st.characters(exclude_categories=()))
 
@@ -47,12 +47,12 @@ def test_a_fingerprint_never_changes() -> None:
 
 
 def test_only_the_start_of_a_long_message_counts() -> None:
-    assert masked("x" * LONGEST + "a") == masked("x" * LONGEST + "b")
+    assert masked("x" * LONGEST_COMPARED + "a") == masked("x" * LONGEST_COMPARED + "b")
 
 
 @pytest.mark.parametrize("sign", ["'", '"', "\\", "'\\", "0x", "-", "a1", "1."])
 def test_masking_a_hostile_message_is_fast(sign: str) -> None:
-    assert len(masked(sign * 10**6)) <= 3 * LONGEST
+    assert len(masked(sign * 10**6)) <= 3 * LONGEST_COMPARED
 
 
 @given(anything, anything, anything)
