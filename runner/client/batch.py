@@ -47,7 +47,7 @@ def batch(
     if tx is not None:
         return _to_batch(get_client().submit_within(tx, tasks), positions)
     refuse_event_loop("batch")
-    return _to_batch(get_client().submit(tasks).result(), positions)
+    return _to_batch(get_client().submit(tasks), positions)
 
 
 async def batch_async(

@@ -6,21 +6,20 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.client.coalescing import Coalescer
-from runner.client.commit import submit_alone
+from runner.client.commit import submit_alone, submit_in_thread
 from runner.client.result_poller import ResultPoller
-from runner.client.submit_middleware import SubmitMiddleware, submitting
+from runner.client.submit_middleware import submitting
 from runner.errors import DatabaseUnavailable, WouldBlock
-from runner.handlers.life_cycle import LIFE_CYCLE
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings, load
 
 if TYPE_CHECKING:
-    from runner.client.external import StepsBuilder
     from runner.db.database import Database
+    from runner.db.statement import StepsBuilder
     from runner.queries.task.results import TaskResult
 
 T = TypeVar("T")
@@ -28,12 +27,15 @@ T = TypeVar("T")
 FAREWELL = 10.0
 """Seconds allowed for unfinished work when the client closes."""
 
+SUBMITTERS = 6
+"""Threads that submit for event loops: one per connection of runner.db.thread_connections."""
+
 
 class Client:
-    """Connections for submitting, on an event loop in a separate thread.
+    """Connections for submitting and for reading results; code with and without an event loop uses the same client.
 
-    Code with and without an event loop, in any thread, uses the same client, so that its connections belong to one
-    loop.
+    A submit runs in the thread of its caller, or for an event loop in a thread of the client. Results are read on an
+    event loop of the client.
 
     Args:
         settings: names the database.
@@ -47,27 +49,39 @@ class Client:
         self.waiting = ResultPoller(self._look, self._loop)
         """Callers that wait for tasks to finish."""
         self._gathering = Coalescer(self._submit, self._loop) if settings.coalesce else None
+        self._threads = ThreadPoolExecutor(SUBMITTERS, thread_name_prefix="runner-submit")
         self._database: asyncio.Future[Database] | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="runner-client", daemon=True)
         self._thread.start()
 
-    def submit(self, tasks: Sequence[NewTask], *, inside: bool = False) -> Future[SubmitResult]:
-        """Submit tasks in a separate transaction.
-
-        Args:
-            tasks: the tasks.
-            inside: True inside the functions of @around_submit.
-        """
-        if not inside and LIFE_CYCLE.of("around_submit"):
-            around = SubmitMiddleware(tasks)
-            return around.follow(Client.submit(self, around.tasks, inside=True))
-        if self._gathering is not None and len(tasks) == 1 and tasks[0].independent:
-            return self._gathering.put(tasks[0])
-        return asyncio.run_coroutine_threadsafe(self._submit(tasks), self._loop)
+    def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
+        """Submit tasks in a separate transaction."""
+        with submitting(tasks) as around:
+            coalesced = self._coalesce(around.tasks)
+            around.result = coalesced.result() if coalesced else self._submit_in_thread(around.tasks)
+        return around.result
 
     async def submit_async(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Same as `submit`, without blocking the caller's event loop."""
-        return await asyncio.wrap_future(self.submit(tasks))
+        with submitting(tasks) as around:
+            submitted = self._coalesce(around.tasks) or self._threads.submit(self._submit_in_thread, around.tasks)
+            around.result = await asyncio.wrap_future(submitted)
+        return around.result
+
+    def _coalesce(self, tasks: Sequence[NewTask]) -> Future[SubmitResult] | None:
+        """Let a task share its transaction with others, if the settings allow it and it depends on no other row."""
+        if self._gathering is None or len(tasks) != 1 or not tasks[0].independent:
+            return None
+        return self._gathering.put(tasks[0])
+
+    def _submit_in_thread(self, tasks: Sequence[NewTask]) -> SubmitResult:
+        return submit_in_thread(self._open_database(), tasks, notify=self.settings.notify)
+
+    def _open_database(self) -> "Database":
+        opened = self._database
+        if opened is not None and opened.done() and not opened.cancelled() and opened.exception() is None:
+            return opened.result()
+        return asyncio.run_coroutine_threadsafe(self._get_database(), self._loop).result()
 
     async def _submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         return await submit_alone(await self._get_database(), tasks, notify=self.settings.notify)
@@ -89,10 +103,10 @@ class Client:
         return around.result
 
     def _submission(self, tasks: Sequence[NewTask]) -> "StepsBuilder[SubmitResult]":
-        from runner.client.external import ExternalTransaction
+        from runner.db.statement import StatementFrame
         from runner.store.submit import submit_steps
 
-        return lambda driver: submit_steps(ExternalTransaction.of(self.settings, driver), tasks, self.settings.notify)
+        return lambda driver: submit_steps(StatementFrame.of(self.settings, driver), tasks, self.settings.notify)
 
     async def _look(self, ids: Sequence[int]) -> "Mapping[int, TaskResult | None]":
         from runner.queries.task.results import endings
@@ -141,6 +155,9 @@ class Client:
         """Close the connections and end the thread."""
         if self._loop.is_closed() or os.getpid() != self.pid:
             return
+        ending = threading.Thread(target=self._threads.shutdown, daemon=True)
+        ending.start()
+        ending.join(FAREWELL)
         asyncio.run_coroutine_threadsafe(self._dispose(), self._loop).result(timeout=FAREWELL)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=FAREWELL)

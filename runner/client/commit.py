@@ -1,6 +1,7 @@
 """commit: submit tasks in a transaction of their own, and explain a commit whose answer was lost."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -32,15 +33,36 @@ async def submit_alone(database: "Database", tasks: Sequence[NewTask], *, notify
         SubmitUncertain: the connection broke during the commit; the tasks may exist.
         DatabaseUnavailable: the database cannot be reached; the tasks do not exist.
     """
-    from runner.db.errors import is_answered  # importing SQLAlchemy takes 0.25 s
-    from runner.store.submit import submit_with_result, takes_one_statement
+    from runner.store.submit import submit_with_result, takes_one_statement  # importing SQLAlchemy takes 0.25 s
 
-    one = takes_one_statement(tasks)
-    commits_itself = one and database.dialect.isolates_rows
-    write = database.write_single if one else database.write
-    try:
+    single = takes_one_statement(tasks)
+    write = database.write_single if single else database.write
+    with _explained(tasks, single and database.dialect.isolates_rows):
         return await write(submit_with_result, tasks, notify=notify)
+
+
+def submit_in_thread(database: "Database", tasks: Sequence[NewTask], *, notify: bool) -> SubmitResult:
+    """Same as `submit_alone`, in the thread of the caller."""
+    from runner.store.submit import submit_steps, takes_one_statement
+
+    single = takes_one_statement(tasks)
+    with _explained(tasks, single and database.dialect.isolates_rows):
+        return database.write_in_thread(lambda frame: submit_steps(frame, tasks, notify), single=single)
+
+
+@contextmanager
+def _explained(tasks: Sequence[NewTask], commits_itself: bool) -> Iterator[None]:
+    """Raise SubmitUncertain for a connection that broke during the commit.
+
+    Args:
+        tasks: the tasks of the submit.
+        commits_itself: True if the only statement is the commit.
+    """
+    try:
+        yield
     except DatabaseUnavailable as error:
+        from runner.db.errors import is_answered
+
         committing = error.stage == "commit" or (commits_itself and error.stage == "statement")
         if not committing or is_answered(error.__cause__):
             raise

@@ -77,7 +77,7 @@ class TaskHandler(Handler, Generic[P, F, R]):
         """Submit a task; see Submission.submit."""
         tasks = self._default_submission.tasks(args, kwargs)
         refuse_event_loop("submit")
-        return task_handle(get_client().submit(tasks).result())
+        return task_handle(get_client().submit(tasks))
 
     async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Submit a task; see Submission.submit_async."""
@@ -91,7 +91,7 @@ class TaskHandler(Handler, Generic[P, F, R]):
         """Submit many tasks, e.g. `submit_many(charge.call(order=n) for n in orders)`; see Submission.submit_many."""
         tasks = self._default_submission.tasks_each(calls)
         refuse_event_loop("submit_many")
-        return task_handles(get_client().submit(tasks).result())
+        return task_handles(get_client().submit(tasks))
 
     async def submit_many_async(self, calls: Iterable[Call]) -> list[TaskHandle[R]]:
         """Submit many tasks; see Submission.submit_many_async."""

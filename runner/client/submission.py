@@ -61,7 +61,7 @@ class Submission(Generic[P, R]):
         if self.tx is not None:
             return task_handle(client.submit_within(self.tx, tasks))
         refuse_event_loop("submit")
-        return task_handle(client.submit(tasks).result())
+        return task_handle(client.submit(tasks))
 
     async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Same as `submit`, without blocking the event loop."""
@@ -83,7 +83,7 @@ class Submission(Generic[P, R]):
         if self.tx is not None:
             return task_handles(client.submit_within(self.tx, tasks))
         refuse_event_loop("submit_many")
-        return task_handles(client.submit(tasks).result())
+        return task_handles(client.submit(tasks))
 
     async def submit_many_async(self, calls: Iterable[Call]) -> list[TaskHandle[R]]:
         """Same as `submit_many`, without blocking the event loop."""

@@ -2,9 +2,7 @@
 
 import logging
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
-from contextvars import copy_context
 from typing import Any
 
 from runner.handlers.life_cycle import LIFE_CYCLE, Callback, InvalidCallback
@@ -25,7 +23,6 @@ class SubmitMiddleware:
 
     def __init__(self, tasks: Sequence[NewTask]) -> None:
         self._generators: list[tuple[Callback, Generator[Sequence[NewTask] | None, SubmitResult, None]]] = []
-        self._context = copy_context()
         self.tasks: Sequence[NewTask] = tasks
         """The tasks to submit."""
         self.result = SubmitResult([])
@@ -81,23 +78,6 @@ class SubmitMiddleware:
                     log.error("%s failed after a failed submit", callback.location, exc_info=failure)
             else:
                 log.error("%s yields twice: it must yield once", callback.location)
-
-    def follow(self, submitted: Future[SubmitResult]) -> Future[SubmitResult]:
-        """Return a future that resolves after the parts that follow `yield`, which run in the context of the caller."""
-        outer: Future[SubmitResult] = Future()
-        outer.set_running_or_notify_cancel()
-
-        def resolve(inner: Future[SubmitResult]) -> None:
-            error = inner.exception()
-            if error is not None:
-                self._context.run(self.fail, error)
-                outer.set_exception(error)
-            else:
-                self._context.run(self.end, inner.result())
-                outer.set_result(inner.result())
-
-        submitted.add_done_callback(resolve)
-        return outer
 
 
 @contextmanager

@@ -55,6 +55,10 @@ POOL_SIZE, POOL_OVERFLOW = 4, 8
 """Permanent connections of an engine, and additional ones under load."""
 
 
+THREAD_CONNECTIONS = 6
+"""Blocking connections for submits, and so submits at the same time in one process."""
+
+
 def options(url: sa.URL) -> dict[str, Any]:
     """Return the engine options for a URL."""
     if url.get_backend_name() == "sqlite":
@@ -86,9 +90,9 @@ def most_connections(transactions: int, *, notify: bool) -> int:
         transactions: the setting transaction_connections.
         notify: True if the runner listens.
     """
-    pool = POOL_SIZE + POOL_OVERFLOW  # one pool for the runner, one for submits by its handlers
+    pool = POOL_SIZE + POOL_OVERFLOW  # one pool for the runner, one for results that its handlers read
     watchdog = 2  # renews the lease while the event loop is blocked; the lease keeper
-    return 2 * pool + 2 * transactions + int(notify) + watchdog
+    return 2 * pool + THREAD_CONNECTIONS + 2 * transactions + int(notify) + watchdog
 
 
 def read_only(url: sa.URL) -> sa.URL:

@@ -1,7 +1,6 @@
 """Database: reading and writing transactions, with the set-up for each database."""
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
@@ -11,13 +10,15 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self
 from runner.db import connect
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine
 from runner.db.dialects import DIALECTS
-from runner.db.errors import is_transient, translate
+from runner.db.errors import retries, retry_pause, translate
 from runner.db.filesystem import refuse_remote
 from runner.db.handler_transactions import HandlerTransactions, Wait
 from runner.db.schema import tables
 from runner.db.semaphore import FairSemaphore
 from runner.db.shield import T, shielded
+from runner.db.statement import StatementFrame, Steps
 from runner.db.statement_pool import StatementPool
+from runner.db.thread_connections import ThreadConnections
 from runner.db.transaction import BlockingTransaction, Transaction
 from runner.errors import DatabaseUnavailable
 from runner.settings import Settings
@@ -27,9 +28,6 @@ P = ParamSpec("P")
 StoreVerb = Callable[Concatenate[Transaction, P], Awaitable[T]]
 """An operation on the store: takes an open transaction and its own arguments."""
 
-MAX_ATTEMPTS = 8
-"""Attempts of a transaction that fails because of a concurrent one: lock, deadlock, serialization."""
-
 
 class Database:
     """One installation of the tables in a database.
@@ -37,6 +35,7 @@ class Database:
     Args:
         engine: the engine of the pooled connections.
         handlers: the transactions of handlers, on separate connections.
+        threads: the transactions of threads without an event loop, on separate connections.
         writer_lock: serializes the writers of this process; None if the database allows concurrent writers.
         url: the URL without its password, for messages.
         prefix: prefix of every table name.
@@ -50,6 +49,7 @@ class Database:
         self,
         engine: AsyncCoreEngine,
         handlers: HandlerTransactions,
+        threads: ThreadConnections,
         writer_lock: FairSemaphore | None,
         url: str,
         prefix: str = "",
@@ -61,6 +61,7 @@ class Database:
     ) -> None:
         self.engine = engine
         self._handlers = handlers
+        self._threads = threads
         self.url = url
         self.dialect = DIALECTS[engine.dialect.name]
         self.tables = tables(prefix, schema if self.dialect.isolates_rows else None)
@@ -113,8 +114,10 @@ class Database:
         name = redacted(url)
         writer_lock = FairSemaphore(1) if target.get_backend_name() == "sqlite" else None
         handlers = HandlerTransactions(target, sync_url(url), synchronous, transactions, writer_lock, name)
+        named = tables(prefix, schema if writer_lock is None else None)
+        threads = ThreadConnections(sync_url(url), name, synchronous, named, writer_lock, prepares=prepares)
         options: dict[str, Any] = {"read_only": read_only, "deadline": deadline, "prepares": prepares}
-        return cls(engine, handlers, writer_lock, name, prefix, schema, **options)
+        return cls(engine, handlers, threads, writer_lock, name, prefix, schema, **options)
 
     @classmethod
     def of(cls, settings: Settings, *, read_only: bool = False, deadline: float | None = None) -> Self:
@@ -212,6 +215,15 @@ class Database:
         """Run a verb that executes one statement; like `write` with fewer round trips."""
         return await shielded(_retried(self.single, verb, *args, **kwargs))
 
+    def write_in_thread(self, verb: Callable[[StatementFrame], Steps[T]], *, single: bool) -> T:
+        """Run the steps of a verb in their own writing transaction, in the thread of the caller; retry like `write`.
+
+        Args:
+            verb: returns the steps.
+            single: True if the verb executes one statement.
+        """
+        return self._threads.run(verb, single=single)
+
     async def read_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb that executes one reading statement, with minimal overhead."""
         return await shielded(_retried(partial(self.single, writes=False), verb, *args, **kwargs))
@@ -221,6 +233,7 @@ class Database:
         await self._statements.close()
         await self.engine.dispose()
         await self._handlers.dispose()
+        self._threads.close()
 
     async def migrate(self) -> None:
         """Create the tables, or upgrade them to the current version."""
@@ -270,7 +283,7 @@ async def _retried(
         except Exception as error:
             if isinstance(error, DatabaseUnavailable):
                 error.stage = stage
-            if attempt == MAX_ATTEMPTS or time.monotonic() > end or not is_transient(error.__cause__ or error):
+            if not retries(error, attempt, end):
                 raise
-        await asyncio.sleep(random.random() * 0.01 * 2**attempt)  # noqa: S311 - jitter, not security
+        await asyncio.sleep(retry_pause(attempt))
         attempt += 1

@@ -1,10 +1,15 @@
 """Translation of driver errors: unavailable, refused, or transient."""
 
-from typing import Any
+import random
+import time
+from typing import Any, Literal, NoReturn
 
 import sqlalchemy as sa
 
 from runner.errors import DatabaseLocked, DatabaseRefused, DatabaseUnavailable, StoreError, ValueRejected
+
+MAX_ATTEMPTS = 8
+"""Attempts of a transaction that fails because of a concurrent one: lock, deadlock, serialization."""
 
 AWAY_STATES = ("08", "25006", "25P03", "53", "57P", "58", "XX")
 """SQLSTATE classes of an unavailable server: connection, read-only standby, end of a transaction that paused,
@@ -65,6 +70,26 @@ def is_transient(error: BaseException) -> bool:
     return state in AGAIN_STATES + LOST_STATES if state else any(sign in str(original) for sign in SQLITE_AGAIN)
 
 
+def retries(error: BaseException, attempt: int, end: float) -> bool:
+    """Return True if a transaction that failed because of a concurrent one is repeated.
+
+    Args:
+        error: the error of the transaction.
+        attempt: number of the attempt that failed, from 1.
+        end: value of `time.monotonic()` after which the error goes to the caller.
+    """
+    return attempt < MAX_ATTEMPTS and time.monotonic() <= end and is_transient(error.__cause__ or error)
+
+
+def retry_pause(attempt: int) -> float:
+    """Return the seconds to wait before a transaction is repeated.
+
+    Args:
+        attempt: number of the attempt that failed, from 1.
+    """
+    return random.uniform(0.0, 0.01 * 2.0**attempt)  # noqa: S311 - jitter, not security
+
+
 def lost_prepared(error: BaseException) -> bool:
     """Return True if the session does not have the prepared statements of its connection; nothing was executed."""
     return _sqlstate(_original(error)) in LOST_STATES
@@ -100,6 +125,22 @@ def translate(error: BaseException, url: str) -> StoreError | None:
     if _is_away(error, original):
         return DatabaseUnavailable(url=url, why=why)
     return ValueRejected(why=why) if _is_content(original) else DatabaseRefused(why=why)
+
+
+def raise_translated(error: Exception, url: str, stage: Literal["connect", "statement", "commit"]) -> NoReturn:
+    """Raise the translation of a driver's error, or any other error as it is.
+
+    Args:
+        error: the error.
+        url: the database URL without its password.
+        stage: the last step that the transaction began.
+    """
+    translated = translate(error, url)
+    if isinstance(translated, DatabaseUnavailable):
+        translated.stage = stage
+    if translated is None:
+        raise error
+    raise translated from error
 
 
 def _text(original: BaseException) -> str:

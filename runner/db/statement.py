@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 
-from runner.db.dialects import Dialect
-from runner.db.schema import Tables
+from runner.db.dialects import DIALECTS, Dialect
+from runner.db.schema import Tables, tables
+from runner.settings import Settings
 
 ARRAY = re.compile(r"%\((\w+)\)s(?=::[A-Z ]+\[\])")
 """A parameter that psycopg sends as an array."""
@@ -82,6 +83,31 @@ class Frame(Protocol):
     def driver(self) -> sa.Dialect:
         """The dialect for compiling statements."""
         ...
+
+
+class StatementFrame(NamedTuple):
+    """The frame of statements on a connection of the driver, or of the application.
+
+    Args:
+        tables: tables of the installation.
+        dialect: our dialect of the database.
+        driver: SQLAlchemy dialect that compiles the statements.
+    """
+
+    tables: Tables
+    dialect: Dialect
+    driver: sa.Dialect
+
+    @classmethod
+    def of(cls, settings: Settings, driver: sa.Dialect) -> Self:
+        """Take prefix and schema from the settings and the database from the driver."""
+        dialect = DIALECTS[driver.name]
+        schema = settings.table_schema if dialect.isolates_rows else None
+        return cls(tables(settings.table_prefix, schema), dialect, driver)
+
+
+StepsBuilder: TypeAlias = Callable[[sa.Dialect], Steps[T]]
+"""Returns the steps of a store verb, compiled for a dialect."""
 
 
 def follow(steps: Steps[T], execute: Callable[[Step], list[Any]]) -> T:

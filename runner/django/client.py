@@ -1,7 +1,6 @@
 """DjangoClient: submits through Django's connection, inside the transaction that is open there."""
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
@@ -27,24 +26,19 @@ class DjangoClient(Client):
     results uses connections of its own.
     """
 
-    def submit(self, tasks: Sequence[NewTask], *, inside: bool = False) -> Future[SubmitResult]:  # noqa: ARG002 - `submit_within` runs the functions of @around_submit
+    def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks through Django's connection of this thread."""
-        result: Future[SubmitResult] = Future()
-        result.set_result(self._submit_here(tasks))
-        return result
-
-    async def submit_async(self, tasks: Sequence[NewTask]) -> SubmitResult:
-        """Same as `submit`, in the thread in which Django's asynchronous queries run."""
-        result: SubmitResult = await sync_to_async(self._submit_here, thread_sensitive=True)(tasks)
-        return result
-
-    def _submit_here(self, tasks: Sequence[NewTask]) -> SubmitResult:
         connection = connections[self.alias]
         if not connection.get_autocommit():
             connection.validate_no_broken_transaction()
             return self._insert(connection, tasks)
         with transaction.atomic(using=self.alias):
             return self._insert(connection, tasks)
+
+    async def submit_async(self, tasks: Sequence[NewTask]) -> SubmitResult:
+        """Same as `submit`, in the thread in which Django's asynchronous queries run."""
+        result: SubmitResult = await sync_to_async(self.submit, thread_sensitive=True)(tasks)
+        return result
 
     def _insert(self, connection: Any, tasks: Sequence[NewTask]) -> SubmitResult:
         with connection.wrap_database_errors:

@@ -21,7 +21,7 @@ from runner.handlers.registry import REGISTRY, Handler
 from runner.handlers.resources import Resource
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
-from runner.model.task import NewTask
+from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings
 from runner.testing.drain import Drain, Ran, advance
 from runner.urls import parse_url
@@ -41,16 +41,16 @@ class TestClient(Client):
         self.inline = False
         """True in inline mode."""
 
-    def submit(self, tasks: Sequence[NewTask], *, inside: bool = False) -> Any:
+    def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks, and in inline mode run them; the caller has no event loop."""
-        submitted = super().submit(tasks, inside=inside)
-        if self.inline and not submitted.exception():
+        result = super().submit(tasks)
+        if self.inline:
             asyncio.run(self._run_drain())
-        return submitted
+        return result
 
-    async def submit_async(self, tasks: Sequence[NewTask]) -> Any:
+    async def submit_async(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks, and in inline mode run them on the caller's event loop."""
-        result = await asyncio.wrap_future(super().submit(tasks))
+        result = await super().submit_async(tasks)
         if self.inline:
             await self._drain()
         return result

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import Any
 
@@ -224,11 +223,11 @@ async def test_a_task_with_a_unique_key_is_submitted_separately(
     assert (again, again.duplicate, gate.sizes) == (handle, True, [])
 
 
-def test_closing_the_client_stores_all_pending_submits(
+async def test_closing_the_client_stores_all_pending_submits(
     sharing: None, migrated_url: str, work: TaskHandler[Any, Any, Any]
 ) -> None:
-    tasks = [work.options().call(number=number) for number in range(50)]
-    futures = [get_client().submit([task]) for task in tasks]
-    disconnect()
-    assert not wait_for(futures, timeout=WAIT_SECONDS).not_done
-    assert len(asyncio.run(_stored_at(migrated_url))) == 50
+    submits = [asyncio.ensure_future(work.submit_async(number=number)) for number in range(50)]
+    await asyncio.sleep(0)
+    await asyncio.to_thread(disconnect)
+    assert len(set(await asyncio.gather(*submits))) == 50
+    assert len(await _stored_at(migrated_url)) == 50

@@ -80,7 +80,8 @@ async def test_the_error_says_that_the_task_may_exist_and_its_search_finds_it(
     commits: LostCommits, database: Database, work: Any, kind: str, coalesce: bool
 ) -> None:
     connect(url=parse_url(commits.url), coalesce=coalesce)
-    await work.submit_async(number=0)
+    first = {"unique_key": "first"} if kind == "unique key" else {}
+    await work.options(**first).submit_async(number=0)  # opens the connection, which commits too
     commits.lose(loss(commits, transaction=kind == "unique key"))
     with pytest.raises(
         SubmitUncertain, match=r"broke before it confirmed the commit: .*\. The task may exist\."

@@ -172,12 +172,13 @@ def test_an_invalid_retry_plan_is_rejected_at_registration() -> None:
         handler("test.never", retry="sometimes")
 
 
-def test_closing_the_client_waits_for_running_submits(
+async def test_closing_the_client_waits_for_running_submits(
     migrated_url: str, send_coupon: TaskHandler[Any, Any, Any]
 ) -> None:
-    futures = [get_client().submit([send_coupon.options().call(user_id=number)]) for number in range(5)]
-    disconnect()  # also while the database is being opened
-    assert len({future.result(timeout=0).ids[0] for future in futures}) == 5
+    submits = [asyncio.ensure_future(send_coupon.submit_async(user_id=number)) for number in range(5)]
+    await asyncio.sleep(0)
+    await asyncio.to_thread(disconnect)  # also while the database is being opened
+    assert len(set(await asyncio.gather(*submits))) == 5
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")

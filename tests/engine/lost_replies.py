@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from aiosqlite import Connection, Cursor
 
 from runner.db.database import Database
+from runner.db.dialects.sqlite import SQLite
 from runner.store.claim import claim, claim_suspect
 from tests.postgres.proxy import Proxy
 
@@ -123,6 +124,18 @@ class LostCommitsOfSQLite:
             self._mark(cursor._conn, sql)
             return await execute(cursor, sql, *arguments)
 
+        fetch_in_thread = SQLite.fetch_in_thread
+
+        def fetched_in_thread(dialect: SQLite, connection: Any, sql: str, *arguments: Any) -> list[Any]:
+            self._mark(connection, sql)
+            rows = fetch_in_thread(dialect, connection, sql, *arguments)
+            if sql == "COMMIT" and id(connection) in self._marked:
+                self._marked.clear()
+                self.lost += 1
+                raise sqlite3.OperationalError("disk I/O error")
+            return rows
+
+        patch.setattr(SQLite, "fetch_in_thread", fetched_in_thread)
         patch.setattr(Connection, "commit", committed)
         patch.setattr(Connection, "execute_fetchall", fetched)
         patch.setattr(Cursor, "execute", executed)
@@ -130,7 +143,7 @@ class LostCommitsOfSQLite:
     def lose(self, sign: str, times: int = 1) -> None:
         self._sign, self._times = sign, times
 
-    def _mark(self, connection: Connection, sql: str) -> None:
+    def _mark(self, connection: object, sql: str) -> None:
         if self._times and self._sign in sql:
             self._times -= 1
             self._marked.add(id(connection))

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from runner.client.external import ExternalTransaction, follower
+from runner.client.external import follower
+from runner.db.statement import StatementFrame
 from runner.engine import notifier
 from runner.model.task import DependsOn, NewTask, OnDuplicate, UniqueSpec
 from runner.settings import Settings
@@ -62,7 +63,7 @@ def application(url: str, number: int) -> Iterator["psycopg.Connection[Any]"]:
     """An application that has submitted a task in its transaction, and commits at the end."""
     tasks = [NewTask("work", json.dumps({"number": number}))]
     with psycopg.connect(url) as tx:
-        follower(tx)(tx, lambda driver: submit_steps(ExternalTransaction.of(Settings(), driver), tasks, True))
+        follower(tx)(tx, lambda driver: submit_steps(StatementFrame.of(Settings(), driver), tasks, True))
         yield tx
 
 

@@ -5,6 +5,5 @@ exceptions pass through. Libraries are recognized by their class names, so that 
 """
 
 from runner.client.external.registry import explained, follower, follower_async
-from runner.client.external.transaction import ExternalTransaction, StepsBuilder
 
-__all__ = ["ExternalTransaction", "StepsBuilder", "explained", "follower", "follower_async"]
+__all__ = ["explained", "follower", "follower_async"]

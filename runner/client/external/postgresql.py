@@ -5,8 +5,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from runner.client.external.transaction import StepsBuilder
-from runner.db.statement import Step, follow, follow_async
+from runner.db.statement import Step, StepsBuilder, follow, follow_async
 from runner.errors import AutocommitConnection
 
 T = TypeVar("T")

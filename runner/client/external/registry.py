@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from runner.client.external import postgresql, sqlalchemy, sqlite
-from runner.client.external.transaction import StepsBuilder
+from runner.db.statement import StepsBuilder
 from runner.errors import SyncAsyncMismatch, UnknownConnection
 
 Name = tuple[str, str]

@@ -8,9 +8,8 @@ import sqlalchemy as sa
 
 from runner.client.external.postgresql import ASYNCPG, PSYCOPG, PSYCOPG2
 from runner.client.external.sqlite import SQLITE, beginning
-from runner.client.external.transaction import StepsBuilder
 from runner.db.dialects import DIALECTS
-from runner.db.statement import Step, follow
+from runner.db.statement import Step, StepsBuilder, follow
 from runner.errors import AutocommitConnection, UnknownConnection
 
 T = TypeVar("T")

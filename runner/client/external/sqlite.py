@@ -5,8 +5,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.dialects.sqlite import pysqlite
 
-from runner.client.external.transaction import StepsBuilder
-from runner.db.statement import Step, follow
+from runner.db.statement import Step, StepsBuilder, follow
 from runner.errors import AutocommitConnection
 
 T = TypeVar("T")

@@ -43,6 +43,7 @@ class PostgreSQL:
 
     name = "postgresql"
     isolates_rows = True
+    begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
     partitions = True
 
     def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
@@ -142,6 +143,18 @@ class PostgreSQL:
         rows: list[Any] = await cursor.fetchall() if cursor.description else []
         await cursor.close()
         return rows
+
+    def fetch_in_thread(self, connection: Any, sql: str, arguments: Any = (), prepare: bool = False) -> list[Any]:
+        """Statements of other transactions stay unprepared: one plan for all parameters may not suit them."""
+        cursor = connection.execute(sql, arguments, prepare=None if prepare else False)
+        return list(cursor.fetchall()) if cursor.description else []
+
+    def keep_plans_in_thread(self, connection: Any) -> bool:
+        """The blocking form of `keep_plans`."""
+        direct = bool(connection.execute(KEEP_PLANS, (connection.info.backend_pid,)).fetchall())
+        if direct:
+            connection.prepare_threshold = PREPARE_AFTER
+        return direct
 
     async def keep_plans(self, connection: Any) -> bool:
         """Prepare statements from their sixth execution, with one plan for all parameters."""

@@ -1,0 +1,195 @@
+"""ThreadConnections: blocking connections for short transactions of any thread."""
+
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+
+from runner.db import connect
+from runner.db.dialects import DIALECTS
+from runner.db.errors import lost_prepared, raise_translated, retries, retry_pause
+from runner.db.filesystem import identity
+from runner.db.schema import Tables
+from runner.db.semaphore import FairSemaphore, granted_in_thread
+from runner.db.statement import StatementFrame, Step, Steps, compiled_for, follow
+
+T = TypeVar("T")
+
+
+class ThreadConnection(NamedTuple):
+    """A connection of the driver.
+
+    Args:
+        driver: a `psycopg.Connection` or `sqlite3.Connection`, in autocommit mode.
+        file: identity of the SQLite file; None for a server.
+    """
+
+    driver: Any
+    file: tuple[int, int] | None
+
+    def works(self, file: tuple[int, int] | None) -> bool:
+        """Return False if the server has closed the connection, or if another file has taken the place of its file.
+
+        Args:
+            file: identity of the SQLite file now.
+        """
+        if self.file is not None:
+            return self.file == file
+        if self.driver.closed:
+            return False
+        # An idle server sends nothing until it closes the connection.
+        readable = select.poll()
+        readable.register(self.driver.fileno(), select.POLLIN)
+        return not readable.poll(0)
+
+    def close(self) -> None:
+        """Close the connection, whatever its state."""
+        with suppress(Exception):
+            self.driver.close()
+
+
+class ThreadConnections:
+    """Runs the steps of a verb in the thread of the caller, on a connection of the driver.
+
+    An event loop and its asyncio driver cost a single submit three times the CPU of a blocking driver. The connections
+    belong to no pool of SQLAlchemy, which would close the connections of the parent in a forked child.
+
+    Args:
+        url: URL for blocking connections.
+        name: the URL without its password, for messages.
+        synchronous: SQLite's durability, see Database.open.
+        tables: tables of the installation.
+        writer_lock: serializes the writers of this process; None if the database allows concurrent writers.
+        prepares: prepare frequent statements, unless a pooler is in between.
+    """
+
+    def __init__(
+        self,
+        url: sa.URL,
+        name: str,
+        synchronous: str,
+        tables: Tables,
+        writer_lock: FairSemaphore | None,
+        *,
+        prepares: bool,
+    ) -> None:
+        self._url, self._name, self._synchronous, self._tables = url, name, synchronous, tables
+        self._dialect = DIALECTS[url.get_backend_name()]
+        self._path = Path(url.database or "").absolute() if writer_lock is not None else None
+        self._semaphore = writer_lock or FairSemaphore(connect.THREAD_CONNECTIONS)
+        self._prepares = prepares
+        self._creation = threading.Lock()
+        self._engine: sa.Engine | None = None
+        self._idle: list[ThreadConnection] = []  # appending and removing are safe in threads
+        self._closed = False
+
+    def run(self, verb: Callable[[StatementFrame], Steps[T]], *, single: bool) -> T:
+        """Run the steps of a verb in a transaction; retry if a concurrent one made it fail.
+
+        Args:
+            verb: returns the steps.
+            single: True for one statement, which commits by itself where the database allows that.
+
+        Raises:
+            StoreError: an error of the database.
+        """
+        commits = single and self._dialect.isolates_rows
+        attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
+        while True:
+            stage: Literal["connect", "statement", "commit"] = "connect"
+            try:
+                with self._checkout() as connection:
+                    stage = "statement"
+                    if not commits:
+                        self._dialect.fetch_in_thread(connection.driver, self._dialect.begin)
+                    result = follow(verb(self._frame()), partial(self._execute, connection.driver, single))
+                    stage = "commit"
+                    if not commits:
+                        self._dialect.fetch_in_thread(connection.driver, "COMMIT")
+            except Exception as error:
+                if not retries(error, attempt, end):
+                    raise_translated(error, self._name, stage)
+            else:
+                return result
+            time.sleep(retry_pause(attempt))
+            attempt += 1
+
+    def _execute(self, driver: Any, prepare: bool, step: Step) -> list[Any]:
+        prepared = step.prepared
+        return self._dialect.fetch_in_thread(driver, prepared.sql, prepared.arguments(step.parameters), prepare)
+
+    def _frame(self) -> StatementFrame:
+        return StatementFrame(self._tables, self._dialect, compiled_for(self._get_engine().dialect))
+
+    def close(self) -> None:
+        """Close the idle connections now, and each other one when its transaction ends."""
+        self._closed = True
+        self._close_idle()
+
+    @contextmanager
+    def _checkout(self) -> Iterator[ThreadConnection]:
+        """Lend a connection for one transaction. A connection on which something failed is closed."""
+        request = self._semaphore.request()
+        try:
+            granted_in_thread(request)
+            connection = self._take() or self._open()
+            try:
+                yield connection
+            except BaseException as error:
+                if lost_prepared(error):  # a pooler that passed for a server
+                    self._prepares = False
+                    self._close_idle()
+                connection.close()
+                raise
+            if self._closed:
+                connection.close()
+            else:
+                self._idle.append(connection)
+        finally:
+            self._semaphore.release(request)
+
+    def _take(self) -> ThreadConnection | None:
+        """Take an idle connection that works."""
+        with suppress(IndexError):
+            while True:
+                connection = self._idle.pop()
+                if connection.works(self._identity()):
+                    return connection
+                connection.close()
+        return None
+
+    def _open(self) -> ThreadConnection:
+        pooled = self._get_engine().raw_connection()
+        driver: Any = pooled.driver_connection
+        pooled.detach()
+        try:
+            if self._prepares:
+                self._prepares = self._dialect.keep_plans_in_thread(driver)
+            return ThreadConnection(driver, self._identity())
+        except BaseException:
+            driver.close()
+            raise
+
+    def _identity(self) -> tuple[int, int] | None:
+        return identity(self._path) if self._path is not None else None
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def _get_engine(self) -> sa.Engine:
+        with self._creation:
+            if self._engine is None:
+                arguments = connect.options(self._url)["connect_args"]
+                options = {"connect_args": arguments, "poolclass": sa.NullPool, "isolation_level": "AUTOCOMMIT"}
+                engine = sa.create_engine(self._url, hide_parameters=True, **options)
+                connect.prepare(engine, self._synchronous)
+                self._engine = engine
+            return self._engine

@@ -1,0 +1,159 @@
+"""Submits on blocking connections, in the threads of their callers."""
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from runner import TaskHandler, connect, disconnect, handler
+from runner.client.client import get_client
+from runner.db.connect import THREAD_CONNECTIONS as MOST
+from runner.db.database import Database
+from runner.handlers.registry import REGISTRY
+from runner.urls import parse_url
+from tests.conftest import on_sqlite
+from tests.postgres.proxy import Proxy
+
+on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+
+OTHERS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+
+
+@pytest.fixture
+def work(migrated_url: str) -> Iterator[TaskHandler[Any, Any, Any]]:
+    @handler("mail.send")
+    async def send(number: int) -> None: ...
+
+    connect(url=parse_url(migrated_url))
+    yield send
+    disconnect()
+    REGISTRY._handlers.pop("mail.send")
+
+
+async def numbers(database: Database) -> list[int]:
+    async with database.reading() as tx:
+        return list((await tx.execute(sa.select(tx.tables.task.c.id))).scalars())
+
+
+async def test_submits_of_many_threads_and_coroutines_are_all_stored(
+    work: TaskHandler[Any, Any, Any], database: Database
+) -> None:
+    threads = [asyncio.to_thread(work.submit, number=number) for number in range(20)]
+    unique = [work.options(unique_key=f"{number % 10}").submit_async(number=number) for number in range(20)]
+    handles = await asyncio.gather(*threads, *unique, *(work.submit_async(number=number) for number in range(20)))
+    assert sorted(set(handles)) == sorted(await numbers(database))
+    assert sum(handle.duplicate for handle in handles) == 10
+
+
+@on_postgresql
+async def test_connections_stay_open_and_are_few(work: TaskHandler[Any, Any, Any], migrated_url: str) -> None:
+    for _ in range(3):
+        await asyncio.gather(*(work.submit_async(number=number) for number in range(4 * MOST)))
+    with psycopg.connect(migrated_url) as connection:
+        names = f"SELECT count(*) {OTHERS} AND application_name = 'runner' AND query LIKE '%%INSERT INTO task%%'"
+        row = connection.execute(names).fetchone()
+    assert row is not None
+    assert 1 <= row[0] <= MOST
+
+
+@on_postgresql
+async def test_a_submit_after_a_restart_of_the_server_opens_a_new_connection(
+    work: TaskHandler[Any, Any, Any], database: Database, migrated_url: str
+) -> None:
+    first = await work.submit_async(number=1)
+    with psycopg.connect(migrated_url) as connection:
+        connection.execute(f"SELECT pg_terminate_backend(pid, 10000) {OTHERS}")
+    assert await work.submit_async(number=2) > first
+
+
+@on_postgresql
+async def test_nothing_is_prepared_behind_a_pooler(migrated_url: str, work: TaskHandler[Any, Any, Any]) -> None:
+    async with Proxy(migrated_url, pools=True).opened() as pooler:
+        await asyncio.to_thread(connect, url=parse_url(pooler.url))
+        ids = [await work.submit_async(number=number) for number in range(12)]
+        assert len(set(ids)) == 12
+        opened = await asyncio.wrap_future(get_client().run(_itself))
+        assert await asyncio.to_thread(_prepared, opened) == 0  # this thread runs the pooler
+        await asyncio.to_thread(disconnect)
+
+
+@on_postgresql
+async def test_frequent_submits_are_prepared(work: TaskHandler[Any, Any, Any]) -> None:
+    for number in range(12):
+        await work.submit_async(number=number)
+    assert _prepared(await asyncio.wrap_future(get_client().run(_itself))) > 0
+
+
+@on_sqlite
+async def test_a_submit_goes_to_the_file_that_took_the_place_of_another(
+    work: TaskHandler[Any, Any, Any], migrated_url: str, tmp_path: Path
+) -> None:
+    await work.submit_async(number=1)
+    file, copy = Path(parse_url(migrated_url).database), tmp_path / "copy.db"
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute(f"VACUUM INTO '{copy}'")
+    await work.submit_async(number=2)
+    for suffix in ("-wal", "-shm"):
+        file.with_name(file.name + suffix).unlink(missing_ok=True)
+    copy.replace(file)
+    await work.submit_async(number=3)
+    new = Database.open(migrated_url)
+    assert len(await numbers(new)) == 2
+    await new.dispose()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_leaves_the_connections_of_its_parent_open(work: TaskHandler[Any, Any, Any]) -> None:
+    first = work.submit(number=1)
+    child = os.fork()
+    if child == 0:
+        status = 2
+        try:
+            status = 0 if work.submit(number=2) > first else 1
+            disconnect()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    opened = get_client().run(_itself).result()
+    (connection,) = opened._threads._idle
+    assert work.submit(number=3) > first
+    assert opened._threads._idle == [connection]
+
+
+def test_an_error_in_a_thread_frees_its_connection(work: TaskHandler[Any, Any, Any]) -> None:
+    holder = work.options(unique_key="held", on_duplicate="error")
+    first = holder.submit(number=1)
+    errors: list[BaseException] = []
+
+    def submit() -> None:
+        try:
+            holder.submit(number=2)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=submit) for _ in range(3 * MOST)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 3 * MOST
+    assert work.submit(number=3) > first
+
+
+async def _itself(database: Database) -> Database:
+    return database
+
+
+def _prepared(database: Database) -> int:
+    driver = database._threads._idle[-1].driver
+    return int(driver.execute("SELECT count(*) FROM pg_prepared_statements", prepare=False).fetchone()[0])
