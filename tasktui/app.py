@@ -249,6 +249,11 @@ class Console(KeyBuffer):
         if isinstance(self.screen, LiveScreen):
             self.screen.actions.ask_breaker(handler, wait, reason)
 
+    def ask_submit(self, handler: str) -> None:
+        """Ask for a new task of a handler, as the keys of the screens do."""
+        if isinstance(self.screen, LiveScreen):
+            self.screen.actions.ask_submit(handler)
+
     def list_tasks(self, filter_text: str) -> None:
         """Open the task list with a filter."""
         self.session.filter_text = filter_text

@@ -57,6 +57,7 @@ CLI_COMMANDS = (
     CliCommand("delay", OPERATE, "Postpone tasks.", "operate"),
     CliCommand("unblock", OPERATE, "Release tasks from their dependencies.", "operate"),
     CliCommand("rewind", OPERATE, "Make a task continue from an earlier checkpoint.", "logs"),
+    CliCommand("copy", OPERATE, "Submit a copy of a task, with the same or another payload.", "submit"),
     CliCommand("edit", OPERATE, "Change when and how tasks run.", "edit"),
     CliCommand("pause", OPERATE, "Stop starting the tasks of a queue or a handler.", "pause"),
     CliCommand("resume", OPERATE, "End a pause.", "pause"),

@@ -1,8 +1,8 @@
-"""`runner submit`: one task from the command line, or many from lines of JSON."""
+"""`runner submit`: one task from the command line, or many from lines of JSON; `runner copy`: one like another."""
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -13,16 +13,20 @@ from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.handlers import Modules, load_handlers
 from runner.cli.new_tasks import Drafts, parse_option
-from runner.cli.output import print_json, print_line
+from runner.cli.output import plain, print_json, print_line
 from runner.cli.submit_lines import Intake, open_input, progress, read_lines
+from runner.cli.task_filter import TaskId
 from runner.cli.wait import NO_WAIT, WaitOptions, wait_for_task
 from runner.client.commit import submit_alone
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
-from runner.handlers.options import SETTABLE
+from runner.handlers.options import SETTABLE, Clock
 from runner.model.task import NewTask, OnFailure, SubmitResult
+from runner.operations.new_task import COPIED, SubmitOptions, copy_of, copy_task
+from runner.operations.results import local_actor
 from runner.settings import Settings
 from runner.text.operator import local_zone, now, operator
+from runner.text.redact import decode
 from runner.text.sanitize import count_noun
 
 T = TypeVar("T")
@@ -35,24 +39,35 @@ _TYPES: dict[str, Any] = {"integer": int, "smallint": int, "json": tuple[str, ..
 """Types on the command line; all others are read from text."""
 
 
-def _with_task_options(options: type[T]) -> type[T]:
-    """Add a field for each task option to a class, before the fields of its own."""
-    own = dict(options.__annotations__)
-    options.__annotations__.clear()
-    for name, option in SETTABLE.items():
-        flag = option.flag or name
-        kind = tuple[str, ...] if name == "after" else _TYPES.get(option.type or "text", str)
-        is_list = kind == tuple[str, ...]
-        parameter = Parameter(help=option.help, allow_leading_hyphen=option.type == "time")
-        options.__annotations__[flag] = Annotated[kind if is_list else kind | None, parameter]
-        setattr(options, flag, () if is_list else None)
-    options.__annotations__.update(own)
-    return options
+def _with_task_options(names: Iterable[str]) -> Callable[[type[T]], type[T]]:
+    """Add a field for each of some task options to a class, before the fields of its own."""
+
+    def extended(options: type[T]) -> type[T]:
+        own = dict(options.__annotations__)
+        options.__annotations__.clear()
+        for name in names:
+            option = SETTABLE[name]
+            flag = option.flag or name
+            kind = tuple[str, ...] if name == "after" else _TYPES.get(option.type or "text", str)
+            is_list = kind == tuple[str, ...]
+            parameter = Parameter(help=option.help, allow_leading_hyphen=option.type == "time")
+            options.__annotations__[flag] = Annotated[kind if is_list else kind | None, parameter]
+            setattr(options, flag, () if is_list else None)
+        options.__annotations__.update(own)
+        return options
+
+    return extended
+
+
+def _set_options(options: object, names: Iterable[str]) -> dict[str, Any]:
+    """The values of the options that are set, by name."""
+    values = {name: getattr(options, SETTABLE[name].flag or name) for name in names}
+    return {name: value for name, value in values.items() if value not in (None, ())}
 
 
 @Parameter(name="*", group=Group("Task", sort_key=50))
 @dataclass(frozen=True)
-@_with_task_options
+@_with_task_options(SETTABLE)
 class TaskOptions:
     """Options of a task. An omitted option takes its value from the handler, the settings or the table.
 
@@ -65,8 +80,7 @@ class TaskOptions:
 
     def values(self) -> dict[str, Any]:
         """The options that are set, by name."""
-        options = {name: getattr(self, option.flag or name) for name, option in SETTABLE.items()}
-        options = {name: value for name, value in options.items() if value not in (None, ())}
+        options = _set_options(self, SETTABLE)
         if "after" in options:
             options["after"] = [parse_option(word, self.on_failure or "wait") for word in options["after"]]
         elif self.on_failure:
@@ -75,6 +89,28 @@ class TaskOptions:
 
 
 NO_OPTIONS = TaskOptions()
+
+COPY_OPTIONS = ("run_at", "delay", "expires", "expires_at", *COPIED)
+
+
+@Parameter(name="*", group=Group("Copy", sort_key=50))
+@dataclass(frozen=True)
+@_with_task_options(COPY_OPTIONS)
+class CopyOptions:
+    """Options of the copy. An omitted option is that of the first task, except for its time and expiry.
+
+    Args:
+        dry_run: Only show the values of the copy.
+        reason: The reason; recorded with the change.
+        json: Print one JSON document.
+    """
+
+    dry_run: bool = False
+    reason: str | None = None
+    json: bool = False
+
+
+NO_COPY_OPTIONS = CopyOptions()
 
 
 def submit(
@@ -134,6 +170,57 @@ def submit(
         hint = suggestion(name, tuple(drafts.handlers))
         print_stderr(f"no handler named {name!r} in the modules of -H{hint}; the payload was not checked")
     return _submit_one(settings, task, wait, json)
+
+
+async def copy(
+    id: TaskId,
+    payload: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    /,
+    *,
+    options: CopyOptions = NO_COPY_OPTIONS,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Submit a copy of a task, with the same or another payload.
+
+    The task may have any state, and does not change. The copy runs now, unless
+    --at or --delay is set. It has no unique key, order key or dependencies. The audit
+    links both tasks, and runner undo cancels a copy that has not started.
+
+    Args:
+        id: The task to copy.
+        payload: Other arguments, a JSON object; *** keeps the secret in its place;
+            - reads standard input.
+        options: Options of the copy.
+        connection: The database.
+    """
+    settings = connection.settings()
+    clock = Clock(now(), local_zone())
+    values = {name: _parse(name, value, clock) for name, value in _set_options(options, COPY_OPTIONS).items()}
+    if payload is not None:
+        values["payload"] = sys.stdin.read() if payload == "-" else payload
+    limits = SubmitOptions(settings.notify, int(settings.payload_limit))
+    async with open_database(settings) as database:
+        if options.dry_run:
+            task = await database.read(copy_of, id, values, limits)
+            print_json({"copy_of": id} | _described(task))
+            return Exit.OK
+        copied = await database.write(copy_task, id, values, local_actor(options.reason), limits)
+    if options.json:
+        print_json({"id": copied, "copy_of": id})
+    else:
+        print_line(f"Submitted task {copied}, a copy of task {id}.")
+    return Exit.OK
+
+
+def _parse(name: str, value: Any, clock: Clock) -> Any:
+    parse = SETTABLE[name].parse
+    return parse(name, value, clock) if parse is not None else value
+
+
+def _described(task: NewTask) -> dict[str, Any]:
+    """The values of a task as JSON, with its secrets masked."""
+    values = {name: value for name, value in task._asdict().items() if value is not None}
+    return {name: plain(value) for name, value in (values | {"payload": decode(task.payload)}).items()}
 
 
 def _submit_one(settings: Settings, task: NewTask, wait: WaitOptions, json: bool) -> int:

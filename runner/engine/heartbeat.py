@@ -15,6 +15,7 @@ from runner.db.database import Database
 from runner.db.transaction import BlockingTransaction
 from runner.engine.slots import InFlight
 from runner.errors import InvalidEdit, StoreError
+from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import Handler
 from runner.policy.fairness import parse_order
 from runner.policy.polling import describe_polling, parse_poll_mode
@@ -252,6 +253,7 @@ def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InF
         in_processes=in_processes,
         limits=limits,
         breakers=breakers,
+        signatures=stored_signatures(handlers),
         claim_order=str(parse_order(settings.claim_order)),
         polling=describe_polling(parse_poll_mode(settings.poll_mode), settings.poll_interval, settings.scans),
         slice=slices,

@@ -113,10 +113,20 @@ class Signature:
         Raises:
             InvalidPayload: as for `encode`.
         """
-        return self._defaults | self.decode(payload)
+        return self.defaults | self.decode(payload)
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of a payload.
+
+        Raises:
+            PydanticUserError: a type has no schema.
+            InvalidHandler: an annotation cannot be read from JSON.
+        """
+        return self._adapter.json_schema()
 
     @cached_property
-    def _defaults(self) -> dict[str, Any]:
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of the function's parameters, by name."""
         parameters = self._calling.parameters.values()
         return {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}
 

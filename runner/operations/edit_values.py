@@ -82,7 +82,7 @@ def check_values(changes: Changes, payload_limit: int = PAYLOAD_LIMIT) -> dict[s
         if name in values and values[name] is None:
             raise InvalidEdit(field=name, value=None, why="the field cannot be empty")
     if "payload" in values:
-        _check_payload(values["payload"], payload_limit)
+        check_payload(values["payload"], payload_limit)
     try:
         check(NewTask("edited", **values))
     except InvalidTask as error:
@@ -157,7 +157,17 @@ def _to_milliseconds(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
-def _check_payload(payload: str, limit: int) -> None:
+def check_payload(payload: str, limit: int) -> None:
+    """Reject a payload that is not a JSON object, or too large.
+
+    Args:
+        payload: the arguments, as text.
+        limit: maximum number of bytes.
+
+    Raises:
+        InvalidEdit: it is not a JSON object that both databases can store.
+        PayloadTooLarge: it exceeds the limit.
+    """
     size = len(payload.encode("utf-8", "surrogatepass"))
     if size > limit:
         raise PayloadTooLarge(handler="the task's", size=size, limit=limit)

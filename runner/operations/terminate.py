@@ -1,6 +1,6 @@
 """terminate: cancel live tasks."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -33,14 +33,19 @@ async def terminate(tx: Transaction, targets: Iterable[Target], by: Actor) -> Re
     idle = [task for task in tasks if task.state is not State.RUNNING]
     if running:
         await change(tx, [task.id for task in running], cancel_requested=sa.true())
-    if idle:
-        # A foreign client may have left a runner's id in a row that is not running.
-        await change(tx, [task.id for task in idle], **UNASSIGNED)
-        await count_unclaimed(tx, [task.id for task in idle])
-        await finish(tx, "cancel", NO_RUNNER, [FinishedTask(task.id, task.fence, error=_why(by)) for task in idle])
+    await cancel(tx, idle, by)
     await record(tx, by, [_entry(task) for task in tasks])
     result.changed = [task.id for task in tasks]
     return result
+
+
+async def cancel(tx: Transaction, tasks: Sequence[LockedTask], by: Actor) -> None:
+    """Cancel locked tasks that are waiting or blocked, without an audit entry."""
+    if tasks:
+        # A foreign client may have left a runner's id in a row that is not running.
+        await change(tx, [task.id for task in tasks], **UNASSIGNED)
+        await count_unclaimed(tx, [task.id for task in tasks])
+        await finish(tx, "cancel", NO_RUNNER, [FinishedTask(task.id, task.fence, error=_why(by)) for task in tasks])
 
 
 def _why(by: Actor) -> str:

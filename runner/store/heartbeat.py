@@ -68,6 +68,7 @@ class Identity(NamedTuple):
         schedules: fingerprints of the definitions of its schedules by id.
         limits: limits of its handlers over all runners by handler; the values are those of their registry rows.
         breakers: definitions of the breakers of its handlers, by handler.
+        signatures: the stored signatures of its handlers, by handler; see runner.handlers.parameters.
         claim_order: order in which it claims, as text.
         polling: its poll mode and periods, as text.
         slice: its slice, as text; None without one.
@@ -87,6 +88,7 @@ class Identity(NamedTuple):
     schedules: Mapping[str, str] = {}
     limits: Mapping[str, Mapping[str, Any]] = {}
     breakers: Mapping[str, Mapping[str, Any]] = {}
+    signatures: Mapping[str, str] = {}
     claim_order: str = "strict"
     polling: str = ""
     slice: str | None = None
@@ -123,7 +125,7 @@ async def register(tx: Transaction, identity: Identity, lease: float) -> int:
     Returns:
         The runner's id. Each registration gets a new one.
     """
-    await _enter_handlers(tx, identity.handlers)
+    await _enter_handlers(tx, identity)
     await _declare_limits(tx, identity)
     await declare_breakers(tx, identity.handlers, identity.breakers)
     runner = tx.tables.runner
@@ -148,13 +150,16 @@ async def register(tx: Transaction, identity: Identity, lease: float) -> int:
     return int((await tx.execute(entered.returning(runner.c.id))).scalar_one())
 
 
-async def _enter_handlers(tx: Transaction, names: Sequence[str]) -> None:
+async def _enter_handlers(tx: Transaction, identity: Identity) -> None:
     """Register the handlers, in sorted order, so that two runners never deadlock."""
     handler = tx.tables.handler
-    if names:
+    if identity.handlers:
         insert = tx.dialect.insert(handler)
-        seen = insert.on_conflict_do_update(index_elements=handler.primary_key, set_={"last_seen_at": db_now()})
-        await tx.execute(seen, [{"name": name} for name in sorted(names)])
+        signature = sa.func.coalesce(insert.excluded.signature, handler.c.signature)
+        values = {"last_seen_at": db_now(), "signature": signature}
+        seen = insert.on_conflict_do_update(index_elements=handler.primary_key, set_=values)
+        rows = [{"name": name, "signature": identity.signatures.get(name)} for name in sorted(identity.handlers)]
+        await tx.execute(seen, rows)
 
 
 async def _declare_limits(tx: Transaction, identity: Identity) -> None:

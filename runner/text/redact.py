@@ -8,6 +8,7 @@ from datetime import UTC, datetime, tzinfo
 from functools import cache
 from typing import Any
 
+from runner.errors import InvalidEdit
 from runner.text.sanitize import CUT
 
 MASK = "***"
@@ -149,6 +150,38 @@ def decode(text: str | None, *, reveal: bool = False) -> Any:
         return redact(json.loads(text), reveal=reveal)
     except (ValueError, RecursionError):
         return text if reveal else MASK
+
+
+def with_secrets(typed: str, stored: str) -> str:
+    """Put the secrets of a stored payload back in place of their masks.
+
+    Args:
+        typed: the edited payload, JSON text; a mask keeps the secret of the same place.
+        stored: the stored payload, JSON text.
+
+    Raises:
+        InvalidEdit: a mask is at a place that had no secret.
+    """
+    if MASK not in typed:
+        return typed
+    old = json.loads(stored)
+    return json.dumps(_with_secrets(json.loads(typed), old, redact(old)), ensure_ascii=False)
+
+
+def _with_secrets(new: Any, old: Any, shown: Any) -> Any:
+    if new == shown:
+        return old
+    if isinstance(new, dict):
+        before, masked = ({**value} if isinstance(value, dict) else {} for value in (old, shown))
+        return {name: _with_secrets(value, before.get(name), masked.get(name)) for name, value in new.items()}
+    if isinstance(new, list):
+        same = isinstance(old, list) and isinstance(shown, list) and len(old) == len(shown) == len(new)
+        olds, showns = (old, shown) if same else ([None] * len(new), [None] * len(new))
+        return [_with_secrets(*items) for items in zip(new, olds, showns, strict=True)]
+    if isinstance(new, str) and MASK in new:
+        why = f"{MASK} keeps a secret only at its own place; enter the value"
+        raise InvalidEdit(field="payload", value=MASK, why=why)
+    return new
 
 
 LEADING_FIELDS = ("state", "paused_until", "cancel_requested")

@@ -95,6 +95,24 @@ def schedule_words(name: str, id: str, confirmation: Confirmation) -> list[objec
     return [group, action, id, *answer, *_reason(confirmation.reason)]
 
 
+def new_task_words(
+    action: Action, subject: int | str, payload: str | None, options: Mapping[str, str], confirmation: Confirmation
+) -> list[object]:
+    """The command that submits a task of a handler, or a copy of a task.
+
+    Args:
+        action: `submit` or `copy`.
+        subject: the handler, or the id of the task to copy.
+        payload: the arguments; None for those of the task to copy.
+        options: texts by task option.
+        confirmation: the answers; `runner submit` takes no reason.
+    """
+    named = {"at" if name == "run_at" else name: text for name, text in options.items()}
+    words = [word for name, text in named.items() for word in (f"--{name.replace('_', '-')}", text)]
+    reason = _reason(confirmation.reason) if action.name == "copy" else []
+    return [action.name, subject, *([] if payload is None else [payload]), *words, *reason]
+
+
 def undo_words(entry: int, confirmation: Confirmation) -> list[object]:
     """The command that undoes one change."""
     return ["undo", entry, *_reason(confirmation.reason)]

@@ -16,7 +16,7 @@ from runner.operations.eligibility import objection
 from runner.queries.task.detail import TaskDetail, forecast
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
-from runner.text.redact import MASK, decode, redact
+from runner.text.redact import decode, redact, with_secrets
 from runner.text.times import format_zone, parse_moment
 from tasktui.actions.form import FormField
 from tasktui.render.render import block, line
@@ -40,7 +40,7 @@ def entries(detail: TaskDetail, zone: tzinfo) -> list[FormField]:
     """Build the entries of the form for a task."""
     task = detail.task
     run_at = "as soon as you save" if requeues(detail) else formatting.exact(task.run_at, detail.at, zone)
-    payload, lock_reason = _payload(detail.payload)
+    payload, lock_reason = shown_payload(detail.payload)
     return [
         FormField("run_at", "Run at", "", f"{run_at}; now, +15m, 14:30"),
         FormField("max_attempts", "Max attempts", str(task.max_attempts or NONE)),
@@ -233,8 +233,8 @@ def _parse_object(text: str) -> str:
     return text
 
 
-def _payload(text: str) -> tuple[str, str]:
-    """Return the payload on one line, and the reason why it cannot be edited."""
+def shown_payload(text: str) -> tuple[str, str]:
+    """Return the payload on one line with its secrets masked, and the reason why it cannot be edited."""
     try:
         value = json.loads(text, object_pairs_hook=_unique_names, parse_float=_exact_float)
     except _LossyPayload:
@@ -262,38 +262,6 @@ def indented(text: str) -> str:
 def on_one_line(text: str) -> str:
     """The payload from an editor on one line. Strings of JSON have no line breaks, so the value is the same."""
     return " ".join(part.strip() for part in text.splitlines()).strip()
-
-
-def with_secrets(typed: str, stored: str) -> str:
-    """Put the secrets of a stored payload back in place of their masks.
-
-    Args:
-        typed: the edited payload, JSON text; a mask keeps the secret of the same place.
-        stored: the stored payload, JSON text.
-
-    Raises:
-        InvalidEdit: a mask is at a place that had no secret.
-    """
-    if MASK not in typed:
-        return typed
-    old = json.loads(stored)
-    return json.dumps(_with_secrets(json.loads(typed), old, redact(old)), ensure_ascii=False)
-
-
-def _with_secrets(new: Any, old: Any, shown: Any) -> Any:
-    if new == shown:
-        return old
-    if isinstance(new, dict):
-        before, masked = ({**value} if isinstance(value, dict) else {} for value in (old, shown))
-        return {name: _with_secrets(value, before.get(name), masked.get(name)) for name, value in new.items()}
-    if isinstance(new, list):
-        same = isinstance(old, list) and isinstance(shown, list) and len(old) == len(shown) == len(new)
-        olds, showns = (old, shown) if same else ([None] * len(new), [None] * len(new))
-        return [_with_secrets(*items) for items in zip(new, olds, showns, strict=True)]
-    if isinstance(new, str) and MASK in new:
-        why = f"{MASK} keeps a secret only at its own place; enter the value"
-        raise InvalidEdit(field="payload", value=MASK, why=why)
-    return new
 
 
 class _LossyPayload(Exception):

@@ -30,6 +30,7 @@ class FormField(NamedTuple):
         value: the initial text.
         hint: placeholder of an empty input.
         lock_reason: reason why the entry is read-only; empty if it can be edited.
+        is_json: True if an editor shows the text as JSON.
     """
 
     name: str
@@ -37,6 +38,7 @@ class FormField(NamedTuple):
     value: str = ""
     hint: str = ""
     lock_reason: str = ""
+    is_json: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Form:
         fields: the entries.
         preview: describes the typed texts, by name of the entry, or raises a RunnerError.
         submit: returns the next dialog for the typed texts, or raises a RunnerError, which the form shows.
+        errors: the reasons why typed texts are refused, by name of the entry; the form shows them below the entries.
     """
 
     title: str
@@ -56,6 +59,7 @@ class Form:
     fields: Sequence[FormField]
     preview: Callable[[Mapping[str, str]], Sequence[str]]
     submit: Callable[[Mapping[str, str]], Coroutine[Any, Any, "Dialog"]]
+    errors: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda _typed: {}
 
 
 BULK_FIELDS = (

@@ -47,6 +47,10 @@ class CommandTarget(Protocol):
         """Ask to open or close the breaker of a handler."""
         ...
 
+    def ask_submit(self, handler: str) -> None:
+        """Ask for a new task of a handler."""
+        ...
+
     def change_theme(self, name: str) -> None:
         """Draw with another theme."""
         ...

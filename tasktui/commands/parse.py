@@ -42,6 +42,7 @@ COMMANDS = {
         CommandSpec("resume", "QUEUE [REASON]", "end a pause of a queue, or of handler:NAME"),
         CommandSpec("limit", "QUEUE LIMITS [REASON]", "limit a queue, or handler:NAME: :limit mail concurrency=5"),
         CommandSpec("breaker", "HANDLER [TIME] [REASON]", "open the breaker of a handler, or close it if it is open"),
+        CommandSpec("submit", "HANDLER", "submit a new task of a handler, in a form with its parameters"),
         CommandSpec("view", "[NAME]", "apply a saved filter; without NAME, list them"),
         CommandSpec("save", "NAME", "save the current filter under a name"),
         CommandSpec("forget", "NAME", "delete a saved filter"),
@@ -118,8 +119,8 @@ def _complete_words(name: str, prefix: str, names: Mapping[str, Sequence[str]]) 
             return complete_filter(prefix, names)
         case "view" | "forget" | "theme":
             return first_of(prefix, ("auto", *THEMES) if name == "theme" else names.get("view", ()))
-        case "sort":
-            return first_of(prefix, tuple(SORTS)) if prefix else None
+        case "submit" | "sort":
+            return first_of(prefix, names.get("handler", ()) if name == "submit" else tuple(SORTS)) if prefix else None
         case "write" if not prefix:
             return "10m "
         case "pause" | "resume" | "limit" | "breaker":

@@ -108,6 +108,12 @@ def _breaker(console: CommandTarget, command: Command) -> None:
     console.ask_breaker(handler, "".join(wait), " ".join(words[len(wait) :]))
 
 
+def _submit(console: CommandTarget, command: Command) -> None:
+    if len(command.words) != 1:
+        raise InvalidInput(why="name a handler: :submit mail.send")
+    console.ask_submit(command.rest)
+
+
 def _limit(console: CommandTarget, command: Command) -> None:
     place, words = place_of(command)
     values = list(takewhile(lambda word: "=" in word or word == "default", words))
@@ -134,6 +140,7 @@ FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {
     "forget": _forget,
     "breaker": _breaker,
     "limit": _limit,
+    "submit": _submit,
     "pause": _pause,
     "resume": _resume,
 }

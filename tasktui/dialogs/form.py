@@ -31,6 +31,7 @@ class FormScreen(ModalScreen[Dialog | None]):
         *FOCUS_KEYS,
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+s", "submit", "Continue"),
+        Binding("ctrl+e", "editor", "Edit this entry in $EDITOR", priority=True),
     ]
 
     class Answered(Message):
@@ -43,6 +44,7 @@ class FormScreen(ModalScreen[Dialog | None]):
     def __init__(self, form: Form) -> None:
         super().__init__()
         self._form = form
+        self._entries = {entry.name: entry for entry in form.fields}
 
     def compose(self) -> ComposeResult:
         """Build the entries."""
@@ -55,12 +57,15 @@ class FormScreen(ModalScreen[Dialog | None]):
                 with Horizontal(classes="entry"):
                     yield Label(entry.label, markup=False)
                     field = TextLine(entry.value, entry.hint, id=entry.name, compact=True)
+                    field.select_on_focus = not entry.is_json  # Usually one edits only a part of it.
                     field.disabled = bool(entry.lock_reason)
                     yield field
                 if entry.lock_reason:
                     yield Static(content((f"{entry.label} is read-only: {entry.lock_reason}", "muted")))
+                yield Static("", id=f"error-{entry.name}", classes="refused")
             yield Static("", id="preview")
-            yield Static(content(("ctrl+s continue to the confirmation, escape cancel", "muted")))
+            editor = ", ctrl+e $EDITOR" if any(entry.is_json for entry in self._form.fields) else ""
+            yield Static(content((f"ctrl+s continue to the confirmation{editor}, escape cancel", "muted")))
 
     def on_mount(self) -> None:
         """Show the preview."""
@@ -77,6 +82,20 @@ class FormScreen(ModalScreen[Dialog | None]):
     def action_submit(self) -> None:
         """Continue with the next dialog."""
         self.run_worker(self._submit(self._typed()), group="submit", exclusive=True)
+
+    def action_editor(self) -> None:
+        """Edit the text of the entry in the operator's editor."""
+        from tasktui.actions.edit_form import indented, on_one_line
+        from tasktui.terminal.editor import edit_text
+
+        field = self.focused
+        if not isinstance(field, TextLine) or not self._entries[field.id or ""].is_json:
+            return
+        try:
+            field.value = on_one_line(edit_text(self.app, indented(field.value), ".json"))
+        except RunnerError as error:
+            self._show(str(error), "bold dead")
+        field.focus()
 
     async def _submit(self, typed: Mapping[str, str]) -> None:
         try:
@@ -95,8 +114,15 @@ class FormScreen(ModalScreen[Dialog | None]):
 
     @on(Input.Changed)
     def _preview(self) -> None:
+        typed = self._typed()
+        errors = self._form.errors(typed)
+        for name in self._entries:
+            refused, why = self.query_one(f"#error-{name}", Static), errors.get(name, "")
+            refused.display = bool(why)
+            # An entry that is still empty is no mistake.
+            refused.update(content((block(f"{'':20}{why}"), "retrying" if typed[name] else "muted")))
         try:
-            self._show("\n".join(self._form.preview(self._typed())))
+            self._show("\n".join(self._form.preview(typed)))
         except RunnerError as error:
             self._show(str(error), "retrying")
 

@@ -13,7 +13,7 @@ from runner.queries.why.many import CauseGroup, WhyMany, why_many
 from runner.queries.why.remedies import sentence
 from runner.queries.why.why import Why, why
 from runner.text import formatting
-from tasktui.actions.shortcuts import shortcut
+from tasktui.actions.actions import shortcut
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.render.plot import gauge
 from tasktui.render.render import content, line

@@ -10,7 +10,7 @@ from runner.errors import RunnerError
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Result
 from runner.policy.confirmation import required_confirmation
-from tasktui.actions import limit, pause
+from tasktui.actions import limit, new_task, pause
 from tasktui.actions.action import ActionTarget, Confirmation
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
@@ -108,6 +108,11 @@ class Actions:
         """
         if self._may_write():
             self._prepare(limit.ask_for_breaker(ACTIONS["breaker"], self._screen.session, handler, wait, reason))
+
+    def ask_submit(self, handler: str) -> None:
+        """Ask for a new task of a handler that a command names."""
+        if self._may_write():
+            self._prepare(new_task.ask_to_submit(ACTIONS["submit"], self._screen.session, handler))
 
     def _may_write(self) -> bool:
         """True if changes are allowed; otherwise show why not."""

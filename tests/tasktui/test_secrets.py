@@ -12,10 +12,10 @@ from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
 from runner.operations.results import Actor
 from runner.settings import Settings
+from runner.text.redact import with_secrets
 from runner.urls import parse_url
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
-from tasktui.actions.edit_form import with_secrets
 from tasktui.screens import MODES
 from tasktui.session.session import Session
 from tasktui.terminal.crash import crash_text

@@ -7,7 +7,7 @@ from runner.db.database import Database
 from runner.model.task import DependsOn, State
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
-from tasktui.actions.shortcuts import keys_of
+from tasktui.actions.actions import keys_of
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_past, add_runner, ahead
 from tests.store.table import change, put

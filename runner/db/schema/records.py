@@ -4,6 +4,7 @@ from typing import Any, get_args
 
 import sqlalchemy as sa
 
+from runner.db.schema.task import object_checks, time_checks
 from runner.db.types import BigId, Instant, JsonText, Name, db_now, login
 from runner.model.schedule import Overlap, TickOutcome
 from runner.model.task import OnFailure, Scope
@@ -190,6 +191,8 @@ def handler() -> list[sa.Column[Any] | sa.CheckConstraint]:
         *_limits(),
         # The limits of the handler's code, as JSON; they apply unless an operator has set others.
         sa.Column("declared_limits", JsonText),
+        # Its parameters and the defaults of its tasks, for forms; see runner.handlers.parameters.
+        sa.Column("signature", JsonText),
         *_breaker(),
         sa.Column("last_seen_at", Instant, nullable=False, server_default=db_now()),
     ]
@@ -262,8 +265,8 @@ def schedule() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
         sa.CheckConstraint("jitter >= 0 and jitter < 1e9", name="jitter"),
         sa.CheckConstraint(f"overlap in ({overlaps})", name="overlap"),
-        *_object_checks("payload", "options"),
-        *_time_checks("next_at", "run_requested_at", "paused_at", "paused_until"),
+        *object_checks("payload", "options"),
+        *time_checks("next_at", "run_requested_at", "paused_at", "paused_until"),
     ]
 
 
@@ -280,31 +283,6 @@ def tick() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("at", Instant, nullable=False, server_default=db_now()),
         sa.CheckConstraint(f"outcome in ({outcomes})", name="outcome"),
     ]
-
-
-def _object_checks(*columns: str) -> list[sa.CheckConstraint]:
-    """The checks that columns hold JSON objects."""
-    checks = []
-    for name in columns:
-        both = {
-            "postgresql": f"json_typeof({name}) = 'object'",
-            "sqlite": f"json_valid({name}) and json_type({name}) = 'object'",
-        }
-        checks += [sa.CheckConstraint(text, name=name).ddl_if(dialect=dialect) for dialect, text in both.items()]
-    return checks
-
-
-def _time_checks(*columns: str) -> list[sa.CheckConstraint]:
-    """The checks that columns hold times that every client can read, as of task.run_at."""
-    checks = []
-    for name in columns:
-        forms = f"strftime('%Y-%m-%d %H:%M:%f', {name}, '+0 days'), datetime({name}, '+0 days')"
-        both = {
-            "postgresql": f"{name} >= '1970-01-01Z' and {name} < '9999-01-01Z'",
-            "sqlite": f"{name} is null or coalesce({name} in ({forms}), 0) and {name} >= '1970' and {name} < '9999'",
-        }
-        checks += [sa.CheckConstraint(text, name=name).ddl_if(dialect=dialect) for dialect, text in both.items()]
-    return checks
 
 
 def _pause() -> list[sa.Column[Any]]:

@@ -152,3 +152,28 @@ def _on_postgresql(*checks: sa.CheckConstraint) -> list[sa.CheckConstraint]:
 
 def _on_sqlite(*checks: sa.CheckConstraint) -> list[sa.CheckConstraint]:
     return [check.ddl_if(dialect="sqlite") for check in checks]
+
+
+def object_checks(*columns: str) -> list[sa.CheckConstraint]:
+    """The checks that columns hold JSON objects."""
+    checks = []
+    for name in columns:
+        both = {
+            "postgresql": f"json_typeof({name}) = 'object'",
+            "sqlite": f"json_valid({name}) and json_type({name}) = 'object'",
+        }
+        checks += [sa.CheckConstraint(text, name=name).ddl_if(dialect=dialect) for dialect, text in both.items()]
+    return checks
+
+
+def time_checks(*columns: str) -> list[sa.CheckConstraint]:
+    """The checks that columns hold times that every client can read, as of task.run_at."""
+    checks = []
+    for name in columns:
+        forms = f"strftime('%Y-%m-%d %H:%M:%f', {name}, '+0 days'), datetime({name}, '+0 days')"
+        both = {
+            "postgresql": f"{name} >= '1970-01-01Z' and {name} < '9999-01-01Z'",
+            "sqlite": f"{name} is null or coalesce({name} in ({forms}), 0) and {name} >= '1970' and {name} < '9999'",
+        }
+        checks += [sa.CheckConstraint(text, name=name).ddl_if(dialect=dialect) for dialect, text in both.items()]
+    return checks

@@ -25,8 +25,10 @@ def unsupported(change: UndoableChange) -> str:
     match change.verb:
         case "reveal":
             return REVEALED
-        case "restore" | "reblock" | "withdraw":
+        case "restore" | "reblock" | "withdraw" | "cancel":
             return IS_UNDO
+        case "copy":
+            return f"it submitted task {change.after.get('copy')}, and only the submit of that task can be undone"
     return PLAIN_SQL if change.verb.startswith("SQL") else UNSUPPORTED
 
 

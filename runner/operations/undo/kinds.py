@@ -12,6 +12,7 @@ from runner.operations.edit_values import FIELDS
 from runner.operations.eligibility import REQUEUED
 from runner.operations.limit import CLOSE, OPEN
 from runner.operations.lock import MISSING, LockedTask
+from runner.operations.new_task import SUBMIT, cancel_submit, submit_conflict
 from runner.operations.results import Actor, Result
 from runner.operations.undo import conflicts
 from runner.operations.undo.entries import UndoableChange
@@ -67,6 +68,7 @@ KINDS: tuple[UndoKind, ...] = (
         undo_tasks=undo_requeue,
     ),
     UndoKind(applies=lambda change: change.verb == "rewind", conflict=conflicts.of_rewind, undo_tasks=undo_rewind),
+    UndoKind(applies=lambda change: change.verb == SUBMIT, conflict=submit_conflict, undo_tasks=cancel_submit),
     UndoKind(applies=lambda change: change.verb == "unblock", conflict=conflicts.of_unblock, undo_tasks=reblock),
     UndoKind(applies=lambda change: change.verb in ("pause", "resume"), undo_object=undo_pause),
     UndoKind(applies=lambda change: change.verb == "limit", undo_object=undo_limit),

@@ -337,6 +337,7 @@ def _task_handler(op: Operations) -> None:
         *_pause(),
         *_limits(),
         sa.Column("declared_limits", JsonText),
+        sa.Column("signature", JsonText),
         *_breaker(),
         sa.Column("last_seen_at", Instant, nullable=False, server_default=db_now()),
     )

@@ -1,0 +1,247 @@
+"""Parameters: the arguments of a handler as its runners store them, and their texts in a form.
+
+Every runner stores the JSON schemas of its handlers, so that a program without their code can ask for arguments.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from pydantic.errors import PydanticUserError
+
+from runner.errors import InvalidHandler, InvalidInput, RunnerError
+from runner.handlers.options import Clock
+from runner.handlers.registry import Handler
+from runner.text.redact import is_secret
+from runner.text.times import parse_moment
+
+LARGEST = 64 * 1024
+"""Characters of a signature that is stored at most; a form for a larger one asks for JSON."""
+
+MOST_REFERENCES = 10
+"""References of a schema to others that are followed at most."""
+
+WORDS = {"true": True, "yes": True, "y": True, "false": False, "no": False, "n": False}
+
+
+def stored_signatures(handlers: Mapping[str, Handler]) -> dict[str, str]:
+    """Write the signatures of handlers as JSON, by name; a handler whose types have no schema is left out."""
+    texts = {name: _signature_text(handler) for name, handler in handlers.items()}
+    return {name: text for name, text in texts.items() if text is not None and len(text) <= LARGEST}
+
+
+def _signature_text(handler: Handler) -> str | None:
+    try:
+        schema = handler.signature.schema()
+    except (PydanticUserError, InvalidHandler):
+        return None
+    for name, default in handler.signature.defaults.items():
+        if name in schema.get("properties", {}) and not is_secret(name):
+            schema["properties"][name]["default"] = default
+    options = {name: value for name, value in handler.defaults.at_submit().items() if value is not None}
+    derived = [name for name, rule in handler.defaults.rules._asdict().items() if rule is not None]
+    # A default that JSON cannot hold is no use in a form.
+    return json.dumps(
+        {"parameters": schema, "options": options, "derived": derived},
+        default=lambda value: getattr(value, "value", None),
+    )
+
+
+class Kind(Enum):
+    """The kind of a parameter: how its text is read."""
+
+    INTEGER = "a whole number"
+    NUMBER = "a number"
+    BOOLEAN = "yes or no"
+    TEXT = "text"
+    TIME = "a time: now, +15m, 14:30, 2026-11-20T14:30+01:00"
+    CHOICE = "one of"
+    JSON = "JSON"
+
+
+KINDS = {"integer": Kind.INTEGER, "number": Kind.NUMBER, "boolean": Kind.BOOLEAN, "string": Kind.TEXT}
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterField:
+    """One parameter of a handler.
+
+    Args:
+        name: its name.
+        kind: its kind.
+        required: True if a call must pass it.
+        nullable: True if it may be null.
+        choices: its values, of the kind CHOICE.
+        bounds: least and greatest number, or length of a text; None for no bound.
+        default: its default as text; empty without one.
+    """
+
+    name: str
+    kind: Kind
+    required: bool
+    nullable: bool = False
+    choices: tuple[Any, ...] = ()
+    bounds: tuple[float | None, float | None] = (None, None)
+    default: str = ""
+
+    @property
+    def hint(self) -> str:
+        """The texts that it takes, in words, and its default."""
+        if self.default:
+            return f"{self.texts}; {self.default} by default"
+        return self.texts if self.required else f"{self.texts}; optional"
+
+    @property
+    def is_json(self) -> bool:
+        """True if its text is JSON."""
+        return self.kind is Kind.JSON
+
+    @property
+    def texts(self) -> str:
+        """The texts that it takes, in words."""
+        kind = f"one of {', '.join(map(str, self.choices))}" if self.kind is Kind.CHOICE else self.kind.value
+        return f"{kind}, or null" if self.nullable else kind
+
+    def show(self, value: Any) -> str:
+        """Write a value as the text that `read` reads."""
+        if self.kind is Kind.CHOICE and value in self.choices:
+            return str(value)
+        if self.kind is Kind.BOOLEAN and isinstance(value, bool):
+            return "yes" if value else "no"
+        plain = isinstance(value, str) and value == value.strip() and value.isprintable()
+        if self.kind in (Kind.TEXT, Kind.TIME) and plain and value not in ("", "null") and value[0] != '"':
+            return str(value)
+        return json.dumps(value, ensure_ascii=False)
+
+    def read(self, text: str, clock: Clock) -> Any:
+        """Read a text.
+
+        Args:
+            text: not empty.
+            clock: the time that relative times refer to.
+
+        Raises:
+            InvalidInput: the text is none of the parameter's values.
+        """
+        if text == "null" and self.nullable:
+            return None
+        value = self._read(text, clock)
+        size = len(value) if isinstance(value, str) else value
+        least, most = self.bounds
+        if isinstance(size, (int, float)) and not isinstance(size, bool):
+            unit = " characters" if isinstance(value, str) else ""
+            if least is not None and size < least:
+                raise InvalidInput(why=f"at least {least:g}{unit}")
+            if most is not None and size > most:
+                raise InvalidInput(why=f"at most {most:g}{unit}")
+        return value
+
+    def _read(self, text: str, clock: Clock) -> Any:
+        value = _decoded(text)
+        numbers = (int,) if self.kind is Kind.INTEGER else (int, float)
+        match self.kind:
+            case Kind.BOOLEAN:
+                value = WORDS.get(text.lower(), _NO_JSON)
+            case Kind.INTEGER | Kind.NUMBER if not isinstance(value, numbers) or isinstance(value, bool):
+                value = _NO_JSON
+            case Kind.TEXT if not isinstance(value, str):
+                value = text
+            case Kind.TIME:
+                value = parse_moment(text, *clock).isoformat()
+            case Kind.CHOICE:
+                value = next((choice for choice in self.choices if text in (str(choice), json.dumps(choice))), _NO_JSON)
+        if value is _NO_JSON:
+            raise InvalidInput(why=f"expected {self.texts}")
+        return value
+
+
+_NO_JSON = object()
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=lambda _constant: _NO_JSON)
+    except (ValueError, RecursionError):
+        return _NO_JSON
+
+
+class StoredSignature(NamedTuple):
+    """The signature of a handler as its runners stored it last.
+
+    Args:
+        fields: its parameters, in order.
+        extra: True if a call may pass other arguments too.
+        options: the defaults of its tasks, by task option.
+        derived: what its code derives from the arguments of a call: once (the unique key), bucket, order, tenant.
+    """
+
+    fields: Sequence[ParameterField]
+    extra: bool
+    options: Mapping[str, Any]
+    derived: Sequence[str]
+
+    def arguments(self, texts: Mapping[str, str], clock: Clock) -> tuple[dict[str, Any], dict[str, str]]:
+        """Read the texts of a form.
+
+        Args:
+            texts: texts by parameter; an empty one is left out.
+            clock: the time that relative times refer to.
+
+        Returns:
+            The arguments, and the reason why a text is refused, by parameter.
+        """
+        arguments, errors = dict[str, Any](), dict[str, str]()
+        for field in self.fields:
+            text = texts.get(field.name, "").strip()
+            try:
+                if text:
+                    arguments[field.name] = field.read(text, clock)
+                elif field.required:
+                    errors[field.name] = f"required: {field.texts}"
+            except RunnerError as error:
+                errors[field.name] = str(error.fields.get("why", error))
+        return arguments, errors
+
+
+def read_signature(stored: str | None) -> StoredSignature | None:
+    """Read a stored signature; None if there is none, or a foreign client has written it."""
+    try:
+        values = json.loads(stored or "")
+        schema = values["parameters"]
+        required, definitions = schema.get("required", []), schema.get("$defs", {})
+        fields = [
+            _field(name, part, definitions, name in required) for name, part in schema.get("properties", {}).items()
+        ]
+        extra = schema.get("additionalProperties", True) is not False
+        return StoredSignature(fields, extra, dict(values.get("options", {})), list(values.get("derived", [])))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _field(name: str, schema: Mapping[str, Any], definitions: Mapping[str, Any], required: bool) -> ParameterField:
+    default = schema.get("default", _NO_JSON)
+    schema = _resolved(schema, definitions)
+    options = [_resolved(option, definitions) for option in schema.get("anyOf", [])]
+    others = [option for option in options if option.get("type") != "null"]
+    nullable = len(others) < len(options)
+    if len(others) == 1:
+        schema = others[0]
+    choices = tuple(schema["enum"]) if "enum" in schema else (schema["const"],) if "const" in schema else ()
+    kind = Kind.CHOICE if choices else KINDS.get(schema.get("type", ""), Kind.JSON)
+    if kind is Kind.TEXT and schema.get("format") == "date-time":
+        kind = Kind.TIME
+    low, high = ("minLength", "maxLength") if kind is Kind.TEXT else ("minimum", "maximum")
+    field = ParameterField(name, kind, required, nullable, choices, (schema.get(low), schema.get(high)))
+    if default in (_NO_JSON, None):
+        return field
+    return ParameterField(name, kind, required, nullable, choices, field.bounds, field.show(default))
+
+
+def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    for _ in range(MOST_REFERENCES):
+        if "$ref" not in schema:
+            return schema
+        schema = definitions[str(schema["$ref"]).rpartition("/")[2]]
+    return {}

@@ -1,0 +1,152 @@
+"""submit_task and copy_task: new tasks by operators, in the audit and with an undo."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction
+from runner.errors import TaskNotFound
+from runner.handlers.parameters import StoredSignature, read_signature
+from runner.model.task import MOVES, NewTask, State
+from runner.operations.audit_log import AuditEntry, record
+from runner.operations.edit_values import PAYLOAD_LIMIT, check_payload
+from runner.operations.lock import LockedTask
+from runner.operations.results import Actor, Result
+from runner.operations.terminate import cancel
+from runner.policy.retry import parse_plan
+from runner.queries.rows import as_text, readable, text
+from runner.queries.task_list.row import one_task
+from runner.store.submit import submit as store_submit
+from runner.store.validation import check
+from runner.text.redact import with_secrets
+
+if TYPE_CHECKING:
+    from runner.operations.undo.entries import UndoableChange
+
+SUBMIT, COPY = "submit", "copy"
+"""The verbs in the audit: of the new task, and of the task that it is a copy of."""
+
+COPIED = ("queue", "key", "priority", "max_attempts", "retry", "timeout", "tags", "bucket", "tenant")
+"""The options that a copy takes over.
+
+Its time and expiry begin anew. Unique key, order key and dependencies are those of the first task: a copy has none.
+"""
+
+
+class SubmitOptions(NamedTuple):
+    """The settings of a submit by an operator.
+
+    Args:
+        notify: wake listening runners.
+        payload_limit: maximum number of bytes of a payload.
+    """
+
+    notify: bool = True
+    payload_limit: int = PAYLOAD_LIMIT
+
+
+DEFAULTS = SubmitOptions()
+
+
+async def submit_task(tx: Transaction, task: NewTask, by: Actor, options: SubmitOptions = DEFAULTS) -> int:
+    """Submit a task.
+
+    Args:
+        tx: a writing transaction.
+        task: the task; the operator becomes its submitter.
+        by: the author.
+        options: the settings.
+
+    Returns:
+        The id of the task.
+
+    Raises:
+        InvalidTask: a value is not allowed; nothing was written.
+        InvalidEdit: the payload is not a JSON object; nothing was written.
+        PayloadTooLarge: the payload exceeds the limit.
+    """
+    return await _submit(tx, task, by, options, {})
+
+
+async def copy_task(
+    tx: Transaction, id: int, values: Mapping[str, Any], by: Actor, options: SubmitOptions = DEFAULTS
+) -> int:
+    """Submit a copy of a task, whatever its state is. The audit links both tasks.
+
+    Args:
+        tx: a writing transaction.
+        id: the task to copy.
+        values: other values by field of NewTask. A mask in the payload keeps the secret of the same place.
+        by: the author.
+        options: the settings.
+
+    Returns:
+        The id of the copy.
+
+    Raises:
+        TaskNotFound: there is no such task.
+        InvalidTask: a value is not allowed; nothing was written.
+        InvalidEdit: the payload is not a JSON object, or a mask has no secret; nothing was written.
+        PayloadTooLarge: the payload exceeds the limit.
+    """
+    copy = await _submit(tx, await copy_of(tx, id, values, options), by, options, {"copy_of": id})
+    await record(tx, by, [AuditEntry(COPY, {}, {"copy": copy}, id)])
+    return copy
+
+
+async def copy_of(tx: Transaction, id: int, values: Mapping[str, Any], options: SubmitOptions = DEFAULTS) -> NewTask:
+    """Make the task that `copy_task` would submit; the errors are the same."""
+    columns = {"handler", "payload", *COPIED}
+    for table in (tx.tables.task, tx.tables.history):
+        statement = one_task(tx, table, id, readable(tx, [column for column in table.c if column.name in columns]))
+        row = (await tx.execute(statement)).mappings().one_or_none()
+        if row is not None:
+            break
+    else:
+        raise TaskNotFound(id=id)
+    stored = as_text(row["payload"])
+    others = dict(values)
+    if "payload" in others:
+        check_payload(others["payload"], options.payload_limit)
+        others["payload"] = with_secrets(others["payload"], stored)
+    if others.get("retry") is not None:
+        others["retry"] = str(parse_plan(others["retry"]))
+    task = NewTask(as_text(row["handler"]), stored, **{name: row[name] for name in COPIED})._replace(**others)
+    check(task)
+    return task
+
+
+async def stored_signature(tx: Transaction, handler: str) -> StoredSignature | None:
+    """Read the signature that the runners of a handler stored last; None if there is none."""
+    table = tx.tables.handler.c
+    return read_signature(text(await tx.scalar(sa.select(table.signature).where(table.name == handler))))
+
+
+async def _submit(tx: Transaction, task: NewTask, by: Actor, options: SubmitOptions, more: Mapping[str, Any]) -> int:
+    check_payload(task.payload, options.payload_limit)
+    id = await store_submit(tx, task._replace(submitted_by=by.operator), notify=options.notify)
+    await record(tx, by, [AuditEntry(SUBMIT, {}, {"handler": task.handler, **more}, id)])
+    return id
+
+
+async def cancel_submit(tx: Transaction, pairs: "Sequence[tuple[UndoableChange, LockedTask]]", by: Actor) -> Result:
+    """Undo submits by operators: cancel the tasks, which have not started.
+
+    Args:
+        tx: a writing transaction.
+        pairs: the changes that can be undone, and their locked tasks.
+        by: the author.
+    """
+    await cancel(tx, [task for _, task in pairs], by)
+    after = {"state": MOVES["cancel"].target}
+    entries = [AuditEntry("cancel", {"state": task.state}, after, task.id, undo_of=change.id) for change, task in pairs]
+    await record(tx, by, entries)
+    return Result([task.id for _, task in pairs])
+
+
+def submit_conflict(_change: "UndoableChange", task: LockedTask) -> str | None:
+    """The conflict with the undo of a submit."""
+    if task.fence or task.state is State.RUNNING:
+        return "it has started since; terminate it instead"
+    return f"it is now {task.state}" if task.state.final else None

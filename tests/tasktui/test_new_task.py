@@ -1,0 +1,106 @@
+"""New tasks from the console: a form with the parameters of the handler, and copies of tasks."""
+
+import json
+from typing import Any, Literal
+
+import pytest
+
+from runner.db.database import Database
+from runner.handlers.parameters import stored_signatures
+from runner.handlers.registry import Handler, Options
+from runner.store.heartbeat import Identity, register
+from tests.store.rows import add_live, add_past, stored
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
+from tests.tasktui.test_actions import audited, confirm
+
+
+def charge(
+    order: int, amount: float, currency: Literal["EUR", "USD"] = "EUR", note: str = "", force: bool = False
+) -> None:
+    """Charge an order."""
+
+
+@pytest.fixture
+async def signed(database: Database) -> Database:
+    """The database with the signature of a handler."""
+    handler = Handler("payments.charge", charge, Options(queue="payments", priority=6))
+    signatures = stored_signatures({handler.name: handler})
+    await database.write(register, Identity("web-1", 1, "1", [handler.name], 4, signatures=signatures), 60.0)
+    return database
+
+
+async def fill(operator: Operator, **texts: str) -> None:
+    """Type texts into the entries with these labels."""
+    labels = {entry.label: name for name, entry in operator.screen._entries.items()}
+    for label, text in texts.items():
+        operator.screen.query_one(f"#{labels[label]}").value = text
+    await operator.pilot.pause()
+
+
+async def test_a_task_is_submitted_with_the_parameters_of_its_handler(signed: Database, watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        await operator.command("submit payments.charge")
+        await operator.sees("New task of payments.charge", "required: a whole number", "EUR by default")
+        await fill(operator, order="seven", amount="1.5", currency="SEK")
+        await operator.press("ctrl+s")
+        await operator.sees("expected a whole number", "expected one of EUR, USD", "mend first: order, currency")
+        assert await audited(signed) == []
+        await fill(operator, order="7", currency="USD", force="yes")
+        await operator.sees('payload: {"order": 7, "amount": 1.5, "currency": "USD", "force": true}')
+        await operator.press("ctrl+s")
+        await operator.sees("Submit a task of payments.charge")
+        await confirm(operator, reason="by phone")
+        await operator.is_told("Submitted task")
+    (entry,) = await audited(signed)
+    row = await stored(signed, entry.task_id or 0)
+    assert (entry.verb, entry.reason, row.queue, row.priority) == ("submit", "by phone", "payments", 6)
+    assert json.loads(row.payload) == {"order": 7, "amount": 1.5, "currency": "USD", "force": True}
+
+
+@ON_ONE_DATABASE
+async def test_without_a_signature_the_payload_is_json(database: Database, watch: Watch) -> None:
+    await add_live(database, handler="old.job")
+    async with watch("tasks", NARROW) as operator:
+        await operator.sees("old.job")
+        await operator.press("A")
+        await operator.sees("No runner has stored its parameters")
+        await fill(operator, Payload="[1]", Priority="12")
+        await operator.sees("it must be a JSON object")
+        await fill(operator, Payload='{"n": 1}', Priority="3", Key="order-9")
+        await operator.press("ctrl+s")
+        await confirm(operator)
+        await operator.is_told("Submitted task")
+    (entry,) = await audited(database)
+    row = await stored(database, entry.task_id or 0)
+    assert (row.handler, row.payload, row.priority, row.key) == ("old.job", '{"n": 1}', 3, "order-9")
+
+
+@pytest.mark.parametrize(
+    ("payload", "label", "text", "expected"),
+    [
+        ('{"order": 7, "amount": 2.5, "note": "token=hunter-22"}', "order", "8", {"order": 8}),
+        ('{"order": 7, "token": "hunter-22"}', "Payload", '{"order": 9, "token": "***"}', {"order": 9}),
+        ('{"order": 7,  "token": "hunter-22"}', "Queue", "slow", {}),
+    ],
+)
+async def test_a_copy_keeps_unseen_secrets(
+    payload: str, label: str, text: str, expected: dict[str, Any], signed: Database, watch: Watch
+) -> None:
+    id = await add_past(signed, 900, handler="payments.charge", queue="payments", payload=payload)
+    async with watch("tasks") as operator:
+        await operator.until(lambda: operator.screen.pages.listing.ids)
+        await operator.press("N")
+        await operator.sees(f"Copy task {id} of payments.charge", "***")
+        assert "hunter" not in operator.text
+        await fill(operator, **{label: text})
+        await operator.press("ctrl+s")
+        await operator.sees(f"Submit a copy of task {id}")
+        await operator.press("ctrl+y")
+        await operator.sees(f"runner copy {id}")
+        await confirm(operator)
+        await operator.is_told(f"a copy of task {id}")
+    origin, entry = await audited(signed)
+    row = await stored(signed, entry.task_id or 0)
+    assert json.loads(row.payload) == json.loads(payload) | expected
+    assert (json.loads(origin.after or ""), origin.task_id) == ({"copy": entry.task_id}, id)
+    assert row.queue == ("slow" if label == "Queue" else "payments")
