@@ -56,6 +56,7 @@ OPERATIONS = (
     *(
         "runner.operations.delay",
         "runner.operations.edit",
+        "runner.operations.new_task",
         "runner.operations.retry",
         "runner.operations.terminate",
         "runner.operations.unblock",
