@@ -187,7 +187,8 @@ def _with_secrets(new: Any, old: Any, shown: Any) -> Any:
 LEADING_FIELDS = ("state", "paused_until", "cancel_requested")
 """The fields of a change that are shown first."""
 
-MOMENTS = ("run_at", "paused_at", "paused_until", "limited_at")
+MOMENTS = ("_at", "_until", "_tick")
+"""The ends of the names of fields that hold times."""
 
 
 def decode_audit(text: str | None, *, reveal: bool = False) -> dict[str, Any]:
@@ -238,9 +239,11 @@ def _json(values: dict[str, Any], name: str, zone: tzinfo) -> str:
     if name not in values:
         return "-"
     value = values[name]
-    if name in MOMENTS and isinstance(value, str):
+    if name.endswith(MOMENTS) and isinstance(value, str):
         with suppress(ValueError, OverflowError):
-            return f"{datetime.fromisoformat(value).astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+            moment = datetime.fromisoformat(value)
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+            return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
     return json.dumps(value, ensure_ascii=False)
 
 

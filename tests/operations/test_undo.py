@@ -56,6 +56,19 @@ async def taken_back(database: Database, entry: int | None = None) -> Result:
     return answer
 
 
+@on_postgresql
+async def test_an_undone_delay_restores_the_due_time_to_the_microsecond(database: Database) -> None:
+    due = datetime(2030, 1, 1, 12, 30, 15, 123_456, tzinfo=UTC)
+    id = await add_live(database, run_at=due)
+    await database.write(delay, [Target(id)], 60.0, ANA)
+    assert (await stored(database, id)).run_at != due
+    assert (await taken_back(database)).changed == [id]
+    assert (await stored(database, id)).run_at == due
+    await database.write(edit, id, None, Changes(priority=5, run_at=datetime(2031, 1, 1, tzinfo=UTC)), ANA)
+    await taken_back(database)
+    assert ((await stored(database, id)).run_at, (await stored(database, id)).priority) == (due, 1)
+
+
 async def refusal(database: Database, entry: int | None = None) -> str:
     answer = await taken_back(database, entry)
     assert answer.changed == []

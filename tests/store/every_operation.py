@@ -10,12 +10,13 @@ from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.db.types import db_now
 from runner.model.schedule import ScheduleSpec
-from runner.model.task import State
+from runner.model.task import NewTask, State
 from runner.operations.audit_log import reveal
 from runner.operations.delay import delay
 from runner.operations.edit import edit, edit_all, edit_each
 from runner.operations.edit_values import Changes
 from runner.operations.limit import LimitEdit, close_by_hand, open_by_hand, set_limits
+from runner.operations.new_task import copy_task, submit_task
 from runner.operations.pause import PauseKind, PauseTarget, pause, resume
 from runner.operations.results import Actor, Target
 from runner.operations.retry import requeue, retry_now
@@ -66,6 +67,8 @@ OPERATIONS: dict[str, Verb] = {
     "retry_now": lambda tx: retry_now(tx, [Target(LATER)], BY),
     "requeue": lambda tx: requeue(tx, [Target(DEAD)], BY),
     "terminate": lambda tx: terminate(tx, [Target(LATER), Target(HELD)], BY),
+    "submit_task": lambda tx: submit_task(tx, NewTask("h"), BY),
+    "copy_task": lambda tx: copy_task(tx, DEAD, {"priority": 3}, BY),
     "delay": lambda tx: delay(tx, [Target(LATER)], seconds=60, by=BY),
     "edit": lambda tx: edit(tx, LATER, None, Changes(FAR, 9, 9, "1m", 5.0, "{}", "k"), BY),
     "edit_each": lambda tx: edit_each(tx, [Target(LATER)], Changes(key="k"), BY),
@@ -109,7 +112,7 @@ UNDOS: dict[str, Verb] = {
     for name, verb in {
         **{
             name: OPERATIONS[name]
-            for name in ("retry_now", "requeue", "delay", "unblock", "pause", "resume", "send_command")
+            for name in ("submit_task", "retry_now", "requeue", "delay", "unblock", "pause", "resume", "send_command")
         },
         "terminate": lambda tx: terminate(tx, [Target(LATER)], BY),
         "terminate of what was blocked": lambda tx: terminate(tx, [Target(BLOCKED)], BY),

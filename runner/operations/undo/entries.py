@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
-from runner.operations.edit_values import FIELDS
+from runner.operations.edit_values import FIELDS, Changes, check_values
 from runner.queries.rows import as_text, moment, readable, text
 
 COLUMNS = ("id", "task_id", "target", "verb", "at", "before", "after")
@@ -46,6 +46,17 @@ class UndoableChange(NamedTuple):
 def edited_columns(change: UndoableChange) -> set[str]:
     """The columns that were edited together with a requeue."""
     return {name for name in FIELDS.intersection(change.after) if name != "run_at"}
+
+
+def former_values(change: UndoableChange, names: Iterable[str]) -> dict[str, Any]:
+    """The validated values before an edit, by column; times are exact, as the database had them.
+
+    Raises:
+        InvalidEdit: a value is not allowed.
+    """
+    before = {name: change.before[name] for name in names}
+    times = {name: value for name, value in before.items() if isinstance(value, datetime)}
+    return check_values(Changes(**before)) | times
 
 
 async def changes_of(tx: Transaction, entries: Iterable[int]) -> list[UndoableChange]:

@@ -11,10 +11,9 @@ from runner.db.dialects import by_column, same_id
 from runner.db.transaction import Transaction
 from runner.model.task import MOVES
 from runner.operations.audit_log import AuditEntry, record
-from runner.operations.edit_values import Changes, check_values
 from runner.operations.lock import LockedTask, change
 from runner.operations.results import Actor, Result
-from runner.operations.undo.entries import UndoableChange, edited_columns
+from runner.operations.undo.entries import UndoableChange, edited_columns, former_values
 from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, restore_endings
 from runner.store.minute_statistics import NO_RUNNER
 
@@ -35,8 +34,8 @@ async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lo
     """
     await _restore_attempts(tx, [retry for retry, _ in pairs])
     for retry, task in pairs:
-        if values := {name: retry.before[name] for name in edited_columns(retry)}:
-            await change(tx, [task.id], **check_values(Changes(**values)))
+        if names := edited_columns(retry):
+            await change(tx, [task.id], **former_values(retry, names))
     await delete_stale_history(tx, [task.id for _, task in pairs])
     for state, verb in MOVES_TO.items():
         endings = [FinishedTask(task.id, task.fence) for retry, task in pairs if retry.before["state"] == state]

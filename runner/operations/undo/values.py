@@ -7,11 +7,10 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.operations.audit_log import AuditEntry, record
-from runner.operations.edit_values import Changes, check_values
 from runner.operations.lock import LockedTask, change, reschedule
 from runner.operations.results import Actor, Result
 from runner.operations.rewind import copy_checkpoint
-from runner.operations.undo.entries import UndoableChange
+from runner.operations.undo.entries import UndoableChange, former_values
 
 
 async def set_values(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
@@ -22,7 +21,7 @@ async def set_values(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lock
         pairs: the changes that can be undone, and their locked tasks.
         by: the author.
     """
-    values_by_id = {task.id: check_values(Changes(**change.before)) for change, task in pairs}
+    values_by_id = {task.id: former_values(change, change.before) for change, task in pairs}
     times = {id: values["run_at"] for id, values in values_by_id.items() if list(values) == ["run_at"]}
     await reschedule(tx, {id: moment for id, moment in times.items() if isinstance(moment, datetime)})
     same: dict[tuple[tuple[str, object], ...], list[int]] = {}
