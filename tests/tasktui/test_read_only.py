@@ -152,7 +152,13 @@ def test_these_tests_cover_every_operation_of_the_store() -> None:
         function for module in modules for _, function in inspect.getmembers(module, inspect.iscoroutinefunction)
     ]
     verbs = {function.__name__ for function in functions if "by" in _parameters(function)}
-    steps = {name for name in verbs if name.startswith("_")} | {"preview_pause", "record", "requeue_with", "cancel", "cancel_submit"}
+    steps = {name for name in verbs if name.startswith("_")} | {
+        "preview_pause",
+        "record",
+        "requeue_with",
+        "cancel",
+        "cancel_submit",
+    }
     scripts = {"reveal", "undo_script", "command_script"}
     assert verbs - steps | scripts == {name.split()[0] for name in OPERATIONS}
 

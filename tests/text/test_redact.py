@@ -113,4 +113,4 @@ def test_a_change_is_shown_by_its_main_field_and_in_whole_seconds() -> None:
     assert differences('{"run_at": "soon"}', "{}") == ['run_at: "soon" -> -']
     for name in ("finished_at", "expires_at", "paused_until", "opened_at", "last_tick"):
         after = f'{{"{name}": "2026-11-20 13:00:00.250"}}'
-        assert differences("{}", after) == [f
+        assert differences("{}", after) == [f"{name}: - -> 2026-11-20 13:00:00 UTC"]
