@@ -1,9 +1,11 @@
 """ReportsScreen: success rates, durations and volume over a time span, by handler or queue."""
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from textual import on
@@ -14,11 +16,10 @@ from textual.widget import Widget
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.queries.reports import Flow, MinuteFlow, per_minute
-from runner.queries.summary import GroupBy, Summary, SummaryLine
+from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
 from runner.text import formatting
 from tasktui.data.complete_filter import filter_of
-from tasktui.data.export import export, usual_name
 from tasktui.messages import Notice
 from tasktui.render.plot import Span, area, framed, gauge, log_range, nice, resampled, time_axis
 from tasktui.render.render import Cell, ListColumn, RenderedRow, handler_cell, line
@@ -304,3 +305,42 @@ async def read_report(tx: Transaction, span: ReportSpan, by: GroupBy, name: str)
     row = {str(by): name} if name != ALL else {}
     flows = await per_minute(tx, since, now, step=span.step, **row)
     return ReportData(await read_summary(tx, since, None, by), name, tuple(flows))
+
+
+def usual_name(summary: Summary) -> str:
+    """The suggested file name, with times in UTC because the reader may live in another time zone."""
+    return f"report-by-{summary.by}-{summary.since:%Y%m%d-%H%MZ}-{summary.until:%Y%m%d-%H%MZ}.csv"
+
+
+def export(summary: Summary, name: str) -> Path:
+    """Write a report to a new file.
+
+    Args:
+        summary: the report.
+        name: path of the file; the suffix .json or .csv selects the format.
+
+    Returns:
+        The absolute path.
+
+    Raises:
+        InvalidInput: the file exists, cannot be written, or has another suffix.
+    """
+    path = Path(name).expanduser()
+    match path.suffix.lower():
+        case ".json":
+            text = json.dumps(as_document(summary), indent=2, default=_plain) + "\n"
+        case ".csv":
+            text = as_csv(summary)
+        case _:
+            raise InvalidInput(why=f"the file name must end with .csv or .json, not {path.suffix or name!r}")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInput(why=f"cannot write {name}: {why}") from None
+    return path.resolve()
+
+
+def _plain(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

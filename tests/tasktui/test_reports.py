@@ -12,8 +12,7 @@ from runner.errors import InvalidInput
 from runner.queries.counting import Count
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.summary import GroupBy, Summary, SummaryLine
-from tasktui.data.export import export, usual_name
-from tasktui.screens.reports import plot_values
+from tasktui.screens.reports import export, plot_values, usual_name
 from tests.store.minutes import Minute, write_statistics
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
