@@ -26,7 +26,7 @@ from runner.operations.schedule import VANISHED_BY
 from runner.queries.health import health, health_issues, ping
 from runner.queries.pauses import Pauses, pauses
 from runner.queries.rows import as_text
-from runner.queries.runners import HandlerWithoutRunner, runners, unknown_handlers
+from runner.queries.runners import HandlerWithoutRunner, RunnerRow, runners, unknown_handlers
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.task.dependency_tree import dependency_cycles
 from runner.settings import Settings
@@ -44,6 +44,13 @@ PINGS = 5
 
 MAX_CYCLES = 5
 MAX_REFUSED = 5
+
+START = "Start one: runner work -H package.module."
+
+ABANDONED = (
+    "Their functions did not end after the timeout; the log of the runner names the tasks. Bound the calls of these "
+    'functions, or use executor="process". The threads end when the runner restarts.'
+)
 
 SETTINGS = (TableColumn("SETTING", no_wrap=True), TableColumn("VALUE"), TableColumn("ORIGIN"))
 
@@ -207,21 +214,30 @@ async def _history(database: Database) -> AsyncIterator[Finding]:
         yield Finding("history", CheckStatus.WELL, f"{text}, up to id {end - 1:,}")
 
 
+def _faults(all_runners: Sequence[RunnerRow]) -> Iterator[Finding]:
+    """Lost runners, and threads that do not end."""
+    for runner in all_runners:
+        place = f"runner {runner.id} on {runner.host}"
+        if not runner.alive and runner.running_tasks:
+            text = f"{place} is lost and holds {count_noun(runner.running_tasks, 'task')}"
+            yield Finding("runners", CheckStatus.WRONG, text, f"Any live runner rescues them within seconds. {START}")
+        elif runner.alive and runner.abandoned:
+            verdict = CheckStatus.WRONG if runner.abandoned > runner.replaced else CheckStatus.NOTE
+            yield Finding("threads", verdict, f"{place} has {runner.threads_lost}", ABANDONED)
+
+
 async def _work(database: Database) -> AsyncIterator[Finding]:
     all_runners = await database.read(runners)
     alive = [runner for runner in all_runners if runner.alive]
     paused = await database.read(pauses)
     missing = [handler for handler in await database.read(unknown_handlers) if not _is_paused(handler, paused)]
     due_handlers = [handler for handler in missing if handler.due >= 0]
-    start = "Start one: runner work -H package.module."
     if alive:
         yield Finding("runners", CheckStatus.WELL, f"{len(alive)} alive")
     else:
-        yield Finding("runners", CheckStatus.WRONG if due_handlers else CheckStatus.NOTE, "no runner is alive", start)
-    for runner in all_runners:
-        if not runner.alive and runner.running_tasks:
-            text = f"runner {runner.id} on {runner.host} is lost and holds {count_noun(runner.running_tasks, 'task')}"
-            yield Finding("runners", CheckStatus.WRONG, text, "Any live runner rescues them within seconds. " + start)
+        yield Finding("runners", CheckStatus.WRONG if due_handlers else CheckStatus.NOTE, "no runner is alive", START)
+    for finding in _faults(all_runners):
+        yield finding
     for unknown_handler in missing:
         verdict = CheckStatus.WRONG if unknown_handler.due >= 0 else CheckStatus.NOTE
         advice = "Start a runner with the module that defines it (-H), or terminate these tasks."

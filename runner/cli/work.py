@@ -41,6 +41,7 @@ class RunnerOptions:
     claim_batch_size: Annotated[int | None, _described("claim_batch_size")] = None
     concurrency: Annotated[int | None, _described("concurrency")] = None
     threads: Annotated[int | None, _described("threads")] = None
+    spare_threads: Annotated[int | None, _described("spare_threads")] = None
     processes: Annotated[int | None, _described("processes")] = None
     prefetch: Annotated[int | None, _described("prefetch")] = None
     claim_order: Annotated[str | None, _described("claim_order", "--order")] = None

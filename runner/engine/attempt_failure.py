@@ -23,12 +23,14 @@ class AttemptLimits:
         result: maximum size of a result in bytes.
         interruptions: maximum number of interruptions of a task without a new checkpoint; None for no limit.
         rules: the rules of the settings, for handlers without their own.
+        spare_threads: maximum number of threads that replace abandoned ones.
     """
 
     timeout: float | None
     result: int
     interruptions: int | None = None
     rules: OutcomeRules = DEFAULT_RULES
+    spare_threads: int = 0
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -38,7 +40,8 @@ class AttemptLimits:
             InvalidSettings: a rule is not valid.
         """
         timeout = settings.timeout.total_seconds() if settings.timeout else None
-        return cls(timeout, int(settings.result_limit), settings.max_interruptions, OutcomeRules.of(settings))
+        rules, interruptions = OutcomeRules.of(settings), settings.max_interruptions
+        return cls(timeout, int(settings.result_limit), interruptions, rules, settings.spare_threads)
 
 
 def timed_out(running: Running, limit: float | None, rules: OutcomeRules) -> Outcome:

@@ -22,7 +22,8 @@ from runner.handlers.batch import BatchResult, ParentResults
 from runner.handlers.context import Context, OwnTransaction
 from runner.handlers.notes import AttemptLogger, KeptNotes, MemoryNotes
 from runner.logs import CURRENT_TASK, TaskFields
-from runner.model.outcome import Cancelled, Dead, Done, Failure, Outcome, Release, Retry
+from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outcome, Release, Retry
+from runner.text.sanitize import count_noun
 
 if TYPE_CHECKING:
     from runner.engine.process_attempt import ProcessAttempts
@@ -64,7 +65,7 @@ class Executor:
         notes: "Callable[[Running], KeptNotes] | None" = None,
         open_processes: "Callable[[], ProcessAttempts] | None" = None,
     ) -> None:
-        self._pool = _threads(threads)
+        self._pool = _threads(threads + limits.spare_threads)
         self._limits, self._rules = limits, limits.rules
         self._open_tx = open_tx
         self._parents = parents
@@ -75,6 +76,8 @@ class Executor:
         self._processes: ProcessAttempts | None = None
         self.stuck = 0
         """Threads that still run the function of an abandoned task."""
+        self.replaced = 0
+        """Those of which the slot is free again, because a spare thread replaces them."""
 
     async def execute(self, running: Running, release_slot: Callable[[], None]) -> Outcome:
         """Run a task's handler.
@@ -167,7 +170,7 @@ class Executor:
                 with contextlib.suppress(asyncio.CancelledError):  # ctx.stop is set; the result of the function decides
                     await asyncio.wait([body], timeout=limit)
         if not body.done():
-            return self._give_up(running, body, outcome)
+            return self._give_up(running, body, outcome, release_slot)
         result, error = body.result()
         if running.cancel_requested and (error is not None or result is None):
             return Cancelled()
@@ -189,7 +192,7 @@ class Executor:
         running.stop = running.stop or threading.Event()
         work = partial(contextvars.copy_context().run, _call, running, arguments)
         running.body = asyncio.get_running_loop().run_in_executor(self._pool, work)
-        running.body.add_done_callback(lambda _: release_slot())
+        running.body.add_done_callback(lambda _: None if running.replaced else release_slot())
         return running.body
 
     async def _thread_in_middleware(
@@ -219,7 +222,9 @@ class Executor:
         context = arguments.get(running.handler.context or "")
         return context if isinstance(context, Context) else self._context(running)
 
-    def _give_up(self, running: Running, waiter: "asyncio.Future[Any]", outcome: Outcome) -> Outcome:
+    def _give_up(
+        self, running: Running, waiter: "asyncio.Future[Any]", outcome: Outcome, release_slot: Callable[[], None]
+    ) -> Outcome:
         """Abandon a thread that cannot be stopped. The fence of its task is void, so its writes are refused."""
         if running.stop is not None:
             running.stop.set()
@@ -229,13 +234,23 @@ class Executor:
         if body is None or body.done():
             return outcome
         self.stuck += 1
+        if self.replaced < self._limits.spare_threads and not isinstance(outcome, Interrupted):
+            running.replaced = True
+            self.replaced += 1
 
         def report(_: object) -> None:
             self.stuck -= 1
+            self.replaced -= running.replaced
             log.warning("task %d (%s) ended after its runner abandoned it", running.task.id, running.handler.name)
 
         body.add_done_callback(report)
-        log.warning("task %d (%s) does not end: abandoning its thread", running.task.id, running.handler.name)
+        effect = f"a spare thread replaces it ({self.replaced} of {self._limits.spare_threads} used)"
+        if not running.replaced:
+            effect = f"it keeps its slot until it ends ({count_noun(self.stuck - self.replaced, 'slot')} lost)"
+        name = running.handler.name
+        log.warning("task %d (%s) does not end: abandoning its thread; %s", running.task.id, name, effect)
+        if running.replaced:
+            release_slot()
         return outcome
 
     def _cancelled(self, running: Running, error: asyncio.CancelledError) -> Outcome:
@@ -286,7 +301,7 @@ class Executor:
 
     def resize(self, threads: int) -> None:
         """Set the number of threads. Functions that already run finish in the old pool."""
-        old_pool, self._pool = self._pool, _threads(threads)
+        old_pool, self._pool = self._pool, _threads(threads + self._limits.spare_threads)
         old_pool.shutdown(wait=False)
 
     async def close(self) -> None:

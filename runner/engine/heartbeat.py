@@ -102,16 +102,19 @@ class Lease:
         self.distrust()
         self.declared_lost = False
 
-    async def renew(self, running: int, on_reply: Callable[[HeartbeatReply], None]) -> None:
+    async def renew(
+        self, running: int, on_reply: Callable[[HeartbeatReply], None], abandoned: tuple[int, int] = (0, 0)
+    ) -> None:
         """Send a heartbeat.
 
         Args:
             running: number of tasks in flight.
             on_reply: called with the reply.
+            abandoned: number of abandoned threads, and of those that are replaced.
         """
         started, own = elapsed(), self.id
         try:
-            reply = await self._database.write_single(heartbeat, own, self._seconds, running, self._gap)
+            reply = await self._database.write_single(heartbeat, own, self._seconds, running, self._gap, abandoned)
         except StoreError as error:
             log.warning("could not renew the lease: %s", error)
             return

@@ -311,7 +311,8 @@ class Engine:
         """Renew the lease and compare the tasks in flight with the table."""
         self.worker.settle_abandoned()
         self.reconciler.begin()
-        await self.lease.renew(len(self.worker.in_flight), self._handle_reply)
+        executor = self.worker.executor
+        await self.lease.renew(len(self.worker.in_flight), self._handle_reply, (executor.stuck, executor.replaced))
 
     def _handle_reply(self, reply: HeartbeatReply) -> None:
         if not reply.alive:

@@ -56,6 +56,7 @@ class Running:
         "prefetched",
         "process",
         "received_at",
+        "replaced",
         "settled",
         "slot_released",
         "slots",
@@ -85,6 +86,8 @@ class Running:
         """True after its slot was released."""
         self.body: asyncio.Future[Any] | None = None
         """A plain function in its thread; the slot is released when it ends."""
+        self.replaced = False
+        """True if its thread was abandoned and its slot released, because a spare thread replaces it."""
         self.job: asyncio.Task[None] | None = None
         self.make_context: Callable[[], Context] = _no_context
         """Makes the Context for a rule about an unexpected result."""

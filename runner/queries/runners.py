@@ -17,6 +17,7 @@ from runner.policy.selection import stored_buckets
 from runner.queries.pauses import registry_entries
 from runner.queries.rows import as_int, as_text, moment, readable, text, texts
 from runner.store.lanes import survey
+from runner.text.sanitize import count_noun
 
 MOST = 1_000
 """Maximum number of runners in a list."""
@@ -46,6 +47,8 @@ class RunnerRow:
         in_processes: the handlers that run in processes.
         processes: its worker processes.
         running: the tasks that it reported with its last heartbeat.
+        abandoned: its threads whose function did not end after the timeout of its task.
+        replaced: those that spare threads replace; the others keep their slots.
         running_tasks: the running tasks of this runner in the task table.
         command: the runner command that an operator stored for it.
         claim_order: the order in which it claims.
@@ -71,6 +74,8 @@ class RunnerRow:
     running: int
     running_tasks: int
     command: str | None
+    abandoned: int = 0
+    replaced: int = 0
     claim_order: str = "strict"
     polling: str = ""
     slice: str | None = None
@@ -83,10 +88,19 @@ class RunnerRow:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Its runner command, and its selection, claim order and polling where they are not the default."""
+        """Its runner command, abandoned threads, and selection, order and polling where they are not the default."""
         order = "" if self.claim_order == "strict" else self.claim_order
         polling = "" if self.polling == DEFAULT_POLLING else self.polling
-        return tuple(text for text in (self.command, self.selection, order, polling) if text)
+        return tuple(text for text in (self.command, self.threads_lost, self.selection, order, polling) if text)
+
+    @property
+    def threads_lost(self) -> str:
+        """Its abandoned threads as text; empty without one."""
+        if not self.abandoned:
+            return ""
+        lost = self.abandoned - self.replaced
+        text = count_noun(self.abandoned, "abandoned thread")
+        return f"{text}, {count_noun(lost, 'slot')} lost" if lost else text
 
     @property
     def selection(self) -> str:
@@ -108,7 +122,8 @@ class RunnerRow:
     def sizes(self) -> dict[SlotKind, int]:
         """The number of its slots of each kind."""
         slots = max(0, self.capacity - self.threads - self.processes)
-        return {"threads": self.threads, "processes": self.processes, "slots": slots}
+        threads = max(0, self.threads - self.abandoned + self.replaced)
+        return {"threads": threads, "processes": self.processes, "slots": slots}
 
     def takes(self, queue: str, handler: str) -> bool:
         """True if it claims tasks of this queue and handler."""
@@ -181,6 +196,8 @@ def _runner(row: sa.RowMapping) -> RunnerRow:
         running=as_int(row["running"]),
         running_tasks=row["running_tasks"],
         command=text(row["command"]),
+        abandoned=as_int(row["abandoned_threads"]),
+        replaced=as_int(row["replaced_threads"]),
         claim_order=as_text(row["claim_order"]),
         polling=as_text(row["polling"]),
         slice=text(row["slice"]),

@@ -140,6 +140,11 @@ class Settings(BaseModel):
     )
     concurrency: Count = Field(default=100, description="maximum number of coroutines running at the same time")
     threads: Count = Field(default=10, description="maximum number of plain functions running at the same time")
+    spare_threads: Number = Field(
+        default_factory=lambda data: data["threads"],
+        description="maximum number of threads that replace those of functions that do not end after their timeout; as "
+        "many as threads by default",
+    )
     processes: Maximum = Field(
         default=None,
         description='maximum number of handlers with executor="process" running at the same time; none is one per '

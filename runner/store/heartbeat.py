@@ -181,7 +181,12 @@ async def _declare_limits(tx: Transaction, identity: Identity) -> None:
 
 
 async def heartbeat(
-    tx: Transaction, runner_id: int, lease: float, running: int, gap: float | None = None
+    tx: Transaction,
+    runner_id: int,
+    lease: float,
+    running: int,
+    gap: float | None = None,
+    abandoned: tuple[int, int] = (0, 0),
 ) -> HeartbeatReply:
     """Renew a runner's lease, unless a rescue has removed the runner.
 
@@ -194,11 +199,13 @@ async def heartbeat(
         lease: length of the lease in seconds from now.
         running: number of tasks in flight.
         gap: seconds since the last heartbeat above which the reply is late; default: the lease.
+        abandoned: number of abandoned threads, and of those that are replaced.
     """
     rows = await tx.run(
         _reply_statement(tx.tables, tx.driver), {"runner": runner_id, "gap": -(lease if gap is None else gap)}
     )
     renewal = {"runner": runner_id, "lease": lease, "in_hand": running}
+    renewal |= {"abandoned": abandoned[0], "replaced": abandoned[1]}
     if not await tx.run(_renew_statement(tx.tables, tx.driver), renewal):
         return HeartbeatReply(False, None, frozenset())
     late, command = rows[0][:2]
@@ -224,7 +231,9 @@ def _renew_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     until = db_later(db_now(), sa.bindparam("lease", type_=sa.Float))
     in_hand = sa.bindparam("in_hand", type_=sa.Integer)
     renewed = sa.update(tables.runner).where(_is_it(tables))
-    renewed = renewed.values(heartbeat_at=db_now(), lease_until=until, running=in_hand)
+    threads = {"abandoned_threads": "abandoned", "replaced_threads": "replaced"}
+    counts = {name: sa.bindparam(key, type_=sa.Integer) for name, key in threads.items()}
+    renewed = renewed.values(heartbeat_at=db_now(), lease_until=until, running=in_hand, **counts)
     return Prepared(renewed.returning(tables.runner.c.id), driver)
 
 

@@ -211,10 +211,11 @@ def runner() -> list[sa.Column[Any]]:
         sa.Column("handlers", JsonText, nullable=False, server_default="[]"),
         sa.Column("queues", JsonText, nullable=False, server_default="[]"),
         sa.Column("threaded", JsonText, nullable=False, server_default="[]"),
-        sa.Column("capacity", sa.Integer, nullable=False, server_default="0"),
-        sa.Column("threads", sa.Integer, nullable=False, server_default="0"),
+        *(
+            sa.Column(name, sa.Integer, nullable=False, server_default="0")
+            for name in ("capacity", "threads", "abandoned_threads", "replaced_threads", "processes", "running")
+        ),
         sa.Column("in_processes", JsonText, nullable=False, server_default="[]"),
-        sa.Column("processes", sa.Integer, nullable=False, server_default="0"),
         sa.Column("claim_order", sa.Text, nullable=False, server_default="strict"),
         sa.Column("polling", sa.Text, nullable=False, server_default=""),
         sa.Column("slice", sa.Text),
@@ -222,7 +223,6 @@ def runner() -> list[sa.Column[Any]]:
         sa.Column("slice_member", sa.Text),
         # The buckets that it claims from, such as 0-499,700; null for all, empty for none.
         sa.Column("buckets", sa.Text),
-        sa.Column("running", sa.Integer, nullable=False, server_default="0"),
         sa.Column("command", sa.Text),
         # The schedules of its code: fingerprints of their definitions, by id.
         sa.Column("schedules", JsonText, nullable=False, server_default="{}"),

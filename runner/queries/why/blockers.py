@@ -99,7 +99,9 @@ def _full(facts: Facts) -> Iterator[Cause]:
     kind = facts.candidates[0].pool
     runners = [candidate.runner for candidate in facts.candidates]
     tasks = listed(f"{number:,} {one_line(name)}" for name, number in running.most_common())
-    text = f"{claimants(runners)} such tasks, but no {kind} are free: {tasks} in {size:,} {kind}."
+    lost = sum(runner.abandoned - runner.replaced for runner in runners) if kind == "threads" else 0
+    note = f"; {count_noun(lost, 'slot')} lost to abandoned threads, see `runner check`" if lost else ""
+    text = f"{claimants(runners)} such tasks, but no {kind} are free: {tasks or 'none'} in {size:,} {kind}{note}."
     advice = resize(runners[0].id, kind, 2 * size) if len(runners) == 1 else ""
     common = CommonCause(f"no {kind} are free: {tasks} in {size:,} {kind}", advice)
     yield Cause("full", text, advice or "start another runner, or resize these", tasks_of(runners), common)

@@ -412,6 +412,8 @@ def _task_runner(op: Operations) -> None:
         sa.Column("threaded", JsonText, nullable=False, server_default="[]"),
         sa.Column("capacity", sa.Integer, nullable=False, server_default="0"),
         sa.Column("threads", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("abandoned_threads", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("replaced_threads", sa.Integer, nullable=False, server_default="0"),
         sa.Column("in_processes", JsonText, nullable=False, server_default="[]"),
         sa.Column("processes", sa.Integer, nullable=False, server_default="0"),
         sa.Column("claim_order", sa.Text, nullable=False, server_default="strict"),

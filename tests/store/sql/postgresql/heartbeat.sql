@@ -12,6 +12,8 @@ UPDATE task_runner
 SET
     heartbeat_at = statement_timestamp(),
     lease_until = (statement_timestamp() + (CAST(:lease AS FLOAT)) * interval '1 second'),
+    abandoned_threads = :abandoned::INTEGER,
+    replaced_threads = :replaced::INTEGER,
     running = :in_hand::INTEGER
 WHERE task_runner.id = :runner::BIGINT
 RETURNING task_runner.id;

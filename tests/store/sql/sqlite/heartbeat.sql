@@ -20,6 +20,8 @@ SET
         strftime('%Y-%m-%d %H:%M:%f', 'now'),
         round(CAST(:lease AS FLOAT), 3) || ' seconds'
     ),
+    abandoned_threads = :abandoned,
+    replaced_threads = :replaced,
     running = :in_hand
 WHERE task_runner.id = :runner
 RETURNING id;
