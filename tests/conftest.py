@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.util import LRUCache
 
@@ -42,8 +42,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()
 
 # How long an example takes depends on what else the machine does.
-settings.register_profile("untimed", parent=settings(), deadline=None)
-settings.load_profile("untimed")
+settings.register_profile("short", parent=settings(), deadline=None, max_examples=30)
+settings.register_profile("long", parent=settings(), deadline=None, max_examples=1_000)
+settings.load_profile("short")
 
 
 COMPILED: LRUCache[Any, Any] = LRUCache(5_000)
@@ -76,6 +77,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
         for package in ("runner", "tasktui", "sample_handlers"):
             compileall.compile_dir(str(Path(__file__).parent.parent / package), quiet=2)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let `-m slow` execute the property tests too, with many more examples."""
+    if config.option.markexpr == "slow":
+        settings.load_profile("long")
+        for item in items:
+            if is_hypothesis_test(getattr(item, "obj", None)):
+                item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

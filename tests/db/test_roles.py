@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -313,18 +314,30 @@ class RolledBack(Exception):
     """Rolls back the operation, so that the next case starts from the same state."""
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("who", ROLES)
-async def test_a_role_has_exactly_its_rights(who: str, case: Case, database: Database) -> None:
-    if who in case.allowed:
-        with pytest.raises(RolledBack):
-            await tried(database, case.verb)
-    else:
-        with pytest.raises(DatabaseRefused, match=r"permission denied|must be owner"):
-            await tried(database, case.verb)
+async def test_a_role_has_exactly_its_rights(who: str, database: Database) -> None:
+    done = {case.name for case in CASES if await may(database, case)}
+    assert done == {case.name for case in CASES if who in case.allowed}
+
+
+async def may(database: Database, case: Case) -> bool:
+    """Do the operation, roll it back, and return whether the role has the right to do it."""
+    try:
+        await tried(database, case.verb)
+    except RolledBack:
+        return True
+    except DatabaseRefused as refusal:
+        if re.search("permission denied|must be owner", str(refusal)):
+            return False
+        raise
+    except Exception as error:
+        error.add_note(f"The operation is {case.name!r}.")
+        raise
+    raise AssertionError(f"{case.name!r} was not rolled back")
 
 
 async def tried(database: Database, verb: Verb) -> None:
+    """Do an operation, and raise RolledBack."""
     async with database.writing() as tx:
         done = await verb(tx)
         if isinstance(done, Result):
@@ -387,27 +400,22 @@ WRITTEN: dict[str, tuple[str, list[tuple[str, int | None, str | None, Any, Any]]
 
 
 @pytest.mark.parametrize("who", ["operator"])
-@pytest.mark.parametrize(("statements", "expected"), WRITTEN.values(), ids=WRITTEN)
-async def test_plain_sql_of_an_operator_is_audited(
-    database: Database,
-    who: str,
-    statements: str,
-    expected: list[Any],
-) -> None:
-    async def change(tx: Transaction) -> None:
+async def test_plain_sql_of_an_operator_is_audited(database: Database, who: str) -> None:
+    async def change(tx: Transaction, statements: str, expected: list[Any]) -> None:
         await tx.execute(sa.text("INSERT INTO task_unique (handler, unique_key, task_id) VALUES ('h', 'u', 2)"))
         await Plain(statements)(tx)
         rows = await plain_entries(tx)
         entries = [(row.verb, row.task_id, row.target, *map(decoded, (row.before, row.after))) for row in rows]
-        assert entries == expected
+        assert entries == expected, statements
         audit = tx.tables.audit.c
         logins = await tx.rows(sa.select(audit.login).where(audit.id > FIRST_ENTRIES))
         assert all(row.login.startswith("test_operator_") for row in logins)
         assert all(row.host.startswith(("127.0.0.1 ", "local ")) for row in rows if row.operator == row.login)
         raise RolledBack
 
-    with pytest.raises(RolledBack):
-        await database.write(change)
+    for statements, expected in WRITTEN.values():
+        with pytest.raises(RolledBack):
+            await database.write(partial(change, statements=statements, expected=expected))
 
 
 def decoded(value: Any) -> Any:
@@ -478,20 +486,18 @@ GAPS: dict[str, tuple[str, list[str] | None]] = {
 
 
 @pytest.mark.parametrize("who", ["owner"])
-@pytest.mark.parametrize(("statements", "expected"), GAPS.values(), ids=GAPS)
-async def test_missing_protection_of_the_script_is_reported(
-    database: Database, who: str, statements: str, expected: list[str] | None
-) -> None:
-    async def break_and_check(tx: Transaction) -> None:
+async def test_missing_protection_of_the_script_is_reported(database: Database, who: str) -> None:
+    async def break_and_check(tx: Transaction, statements: str, expected: list[str] | None) -> None:
         await Plain(statements)(tx)
         findings = await missing_guards(tx)
-        assert (findings is None) is (expected is None), findings
+        assert (findings is None) is (expected is None), (statements, findings)
         for finding, start in zip(findings or (), expected or (), strict=True):
-            assert finding.startswith(start)
+            assert finding.startswith(start), statements
         raise RolledBack
 
-    with pytest.raises(RolledBack):
-        await database.write(break_and_check)
+    for statements, expected in GAPS.values():
+        with pytest.raises(RolledBack):
+            await database.write(partial(break_and_check, statements=statements, expected=expected))
 
 
 @pytest.mark.parametrize("who", ["owner"])

@@ -81,18 +81,22 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def measured(url: str, scratch: Path, *options: str) -> dict[str, Any]:
+@pytest.fixture
+def measured(scratch: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
     """The report of a successful bench that left nothing behind."""
-    done = subprocess.run(
-        command(url, "--json", *TINY, *options), capture_output=True, text=True, check=False, timeout=WAIT_SECONDS
-    )
-    assert done.returncode == 0, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
-    assert report["place"] in done.stderr
-    assert report["exactly_once"] is True
-    assert all_tables(url) == []
-    assert list(scratch.iterdir()) == []
-    return report
+
+    def measured(url: str, *options: str) -> dict[str, Any]:
+        code = exit_code_of(lambda: run(["bench", "--url", url, "--json", *TINY, *options]))
+        done = capsys.readouterr()
+        assert code == Exit.OK, done.err
+        report: dict[str, Any] = json.loads(done.out)
+        assert report["place"] in done.err
+        assert report["exactly_once"] is True
+        assert all_tables(url) == []
+        assert list(scratch.iterdir()) == []
+        return report
+
+    return measured
 
 
 def figures(report: dict[str, Any]) -> dict[str, list[str]]:
@@ -103,17 +107,22 @@ def figures(report: dict[str, Any]) -> dict[str, list[str]]:
     return names
 
 
-def test_every_part_is_measured(sqlite: Any, tmp_path: Path, scratch: Path) -> None:
-    report = measured(sqlite.empty(tmp_path), scratch)
+def test_every_part_is_measured(sqlite: Any, tmp_path: Path, measured: Callable[..., dict[str, Any]]) -> None:
+    report = measured(sqlite.empty(tmp_path))
     assert figures(report) == FIGURES
     assert {"cpus", "system", "python", "database", "disk", "packages", "settings"} == set(report["machine"])
 
 
+@pytest.mark.slow
 @on_postgresql
-def test_a_drain_is_measured_by_steps(database_url: str, scratch: Path) -> None:
-    parts = ("bulk", "drain", "pinned", "profile")
-    report = measured(database_url, scratch, "--parts", ",".join(parts), "--runners", "2")
-    assert figures(report) == {part: FIGURES[part] for part in parts}
+def test_every_part_is_measured_on_postgresql(database_url: str, measured: Callable[..., dict[str, Any]]) -> None:
+    assert figures(measured(database_url, "--runners", "2")) == FIGURES
+
+
+@on_postgresql
+def test_a_drain_is_measured_by_steps(database_url: str, measured: Callable[..., dict[str, Any]]) -> None:
+    report = measured(database_url, "--parts", "profile", "--runners", "2")
+    assert figures(report) == {"profile": FIGURES["profile"]}
     costs = report["measurements"][-1]["costs"]
     assert [cost["what"] for cost in costs if not cost["calls"]] == ["rest", "threads"]
     assert {cost["what"] for cost in costs if "PostgreSQL" in cost["words"]} == {"claim", "settle"}
