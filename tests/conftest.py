@@ -216,6 +216,11 @@ on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 """For tests whose database makes no difference, or all of it."""
 
+_SLOW_SQLITE, _SLOW_POSTGRESQL = (pytest.param(kind, marks=pytest.mark.slow) for kind in ("sqlite", "postgresql"))
+postgresql_first = pytest.mark.parametrize("databases", ["postgresql", _SLOW_SQLITE], indirect=True)
+sqlite_first = pytest.mark.parametrize("databases", ["sqlite", _SLOW_POSTGRESQL], indirect=True)
+"""For tests of many processes: the other database has its turn in `-m slow`."""
+
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def databases(request: pytest.FixtureRequest) -> Databases:

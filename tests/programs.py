@@ -92,6 +92,9 @@ def _execute(
         os.dup2(file, number)
         os.close(file)
     sys.stdin = os.fdopen(0, closefd=False)  # multiprocessing has replaced it by an empty one
+    sys.stderr = os.fdopen(
+        2, "w", buffering=1, closefd=False
+    )  # that of the forked process may be a file, ours a terminal
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)

@@ -12,7 +12,7 @@ from tests.chaos.deployment import Deployment
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Event
 from tests.chaos.workload import plan
-from tests.conftest import on_postgresql
+from tests.conftest import on_postgresql, postgresql_first, sqlite_first
 from tests.postgres import Server
 
 Report = Callable[[str, object], None]
@@ -46,6 +46,7 @@ def test_the_work_of_a_killed_runner_is_rescued(deployment: Deployment, tmp_path
     report("seconds until the rescue:", (min(deployment.recoveries()), max(deployment.recoveries())))
 
 
+@postgresql_first
 def test_killed_runners_leave_both_payment_and_ended_task_or_neither(deployment: Deployment) -> None:
     fleet, kinds = deployment.fleet, ("pay", "pay_thread")
     tasks = deployment.submit(*(plan(kind, f"{kind}-{number}", seconds=0.02) for kind in kinds for number in range(60)))
@@ -60,6 +61,7 @@ def test_killed_runners_leave_both_payment_and_ended_task_or_neither(deployment:
     assert sorted(deployment.dump().paid) == sorted(tasks)
 
 
+@sqlite_first
 def test_a_runner_frozen_beyond_its_lease_is_fenced_out(deployment: Deployment, tmp_path: Path, report: Report) -> None:
     fleet, gate = deployment.fleet, tmp_path / "gate"
     (task,) = deployment.submit(plan("wait", "a", gate=str(gate)))
@@ -80,6 +82,7 @@ def test_a_runner_frozen_beyond_its_lease_is_fenced_out(deployment: Deployment, 
     report("seconds until the rescue:", deployment.recoveries())
 
 
+@sqlite_first
 def test_a_newcomer_after_an_outage_takes_nothing_from_runners_that_renew_later(
     migrated_url: str, tmp_path: Path
 ) -> None:
@@ -103,6 +106,7 @@ def test_a_newcomer_after_an_outage_takes_nothing_from_runners_that_renew_later(
         assert {(row.state, row.attempt, row.rescues) for row in deployment.dump().ended} == {("succeeded", 1, 0)}
 
 
+@sqlite_first
 def test_a_runner_that_is_alone_rescues_its_own_work_one_lease_after_its_restart(
     deployment: Deployment, tmp_path: Path
 ) -> None:
@@ -120,6 +124,7 @@ def test_a_runner_that_is_alone_rescues_its_own_work_one_lease_after_its_restart
     assert deployment.violations() == []
 
 
+@sqlite_first
 def test_a_task_that_kills_its_runner_dies_and_its_neighbours_do_not(deployment: Deployment, report: Report) -> None:
     fleet = deployment.fleet
     neighbours = [plan("work", f"n{number}", seconds=0.2) for number in range(8)]

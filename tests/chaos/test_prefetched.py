@@ -7,6 +7,7 @@ import pytest
 
 from tests.chaos.deployment import Deployment
 from tests.chaos.workload import PlannedTask, plan
+from tests.conftest import postgresql_first, sqlite_first
 from tests.programs import Program
 
 SLOTS = 4
@@ -38,6 +39,7 @@ def frozen_with_prefetched(deployment: Deployment) -> Program:
     return runner
 
 
+@postgresql_first
 def test_tasks_that_never_started_spend_no_attempt_when_their_runner_is_killed(
     deployment: Deployment, tmp_path: Path
 ) -> None:
@@ -80,6 +82,7 @@ def test_a_prefetched_task_that_kills_its_runner_is_dead_after_its_attempts_and_
         assert {deployment.row(task).state for task in others} == {"succeeded"}
 
 
+@sqlite_first
 def test_a_thawed_runner_starts_nothing_that_others_may_have(deployment: Deployment) -> None:
     with deployment:
         fleet = deployment.fleet

@@ -3,11 +3,15 @@
 import asyncio
 import json
 import os
+import pty
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from select import select
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
@@ -26,6 +30,7 @@ from tests.store.runners import Runner
 T = TypeVar("T")
 
 PROGRAM = Path(sys.executable).with_name("runner")
+WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,70 @@ def store(migrated_url: str) -> Store:
     return Store(migrated_url)
 
 
+class Running:
+    """The command line in a process of its own, which is observed while it runs.
+
+    Args:
+        arguments: of the command line.
+        folder: for the files with its output.
+        terminal: path of the terminal for its input and its errors; empty for none.
+    """
+
+    def __init__(self, *arguments: object, folder: Path, terminal: str = "") -> None:
+        self._log, self._errors = folder / "output", Path(terminal or folder / "errors")
+        self.process = Program(
+            "runner",
+            *map(str, arguments),
+            log=self._log,
+            errors=self._errors,
+            source=Path(terminal or os.devnull),
+            directory=Path.cwd(),
+            environment=os.environ,
+        )
+
+    def wait_for_output(self, text: str) -> None:
+        """Wait until the process has printed a text."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not (self._log.exists() and text in self._log.read_text()):
+            assert self.process.poll() is None, self._errors.read_text()
+            assert time.monotonic() < deadline, text
+            time.sleep(0.01)
+
+    def wait(self) -> CallResult:
+        """Wait for the end of the process."""
+        code = self.process.wait(WAIT_SECONDS)
+        return CallResult(code, self._log.read_text(), self._errors.read_text() if self._errors.is_file() else "")
+
+
+@contextmanager
+def running(*arguments: object) -> Iterator[Running]:
+    """Run the command line in a process of its own during the block."""
+    with TemporaryDirectory() as folder:
+        begun = Running(*arguments, folder=Path(folder))
+        try:
+            yield begun
+        finally:
+            begun.process.kill()
+
+
+def answered(question: str, answer: bytes, *arguments: object) -> CallResult:
+    """Run the command line on a terminal, and answer its question there."""
+    ours, theirs = pty.openpty()
+    with TemporaryDirectory() as folder:
+        asked = Running(*arguments, folder=Path(folder), terminal=os.ttyname(theirs))
+        try:
+            output = b""
+            while question.encode() not in output:
+                assert select([ours], [], [], WAIT_SECONDS)[0], output
+                output += os.read(ours, 1024)
+            os.write(ours, answer)
+            return asked.wait()
+        finally:
+            asked.process.kill()
+            os.close(theirs)
+            os.close(ours)
+
+
 def program(
     *arguments: object, env: Mapping[str, str] = os.environ, stdin: str = "", cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
@@ -140,7 +209,7 @@ def program(
             "runner", *words, log=log, errors=errors, source=source, directory=cwd or Path.cwd(), environment=env
         )
         try:
-            code = process.wait(60)
+            code = process.wait(WAIT_SECONDS)
         finally:
             process.kill()
         return subprocess.CompletedProcess(words, code, log.read_text(), errors.read_text())

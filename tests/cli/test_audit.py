@@ -1,9 +1,6 @@
 """The audit, undo, and runner commands."""
 
-import os
-import pty
 import shlex
-import subprocess
 
 import pytest
 
@@ -13,7 +10,7 @@ from runner.operations.edit import edit as apply_edit
 from runner.operations.edit_values import Changes
 from runner.operations.results import Actor
 from runner.text.operator import operator
-from tests.cli.conftest import PROGRAM, Call, Store
+from tests.cli.conftest import Call, Store, answered
 
 
 def later(store: Store) -> int:
@@ -153,15 +150,7 @@ def test_without_an_id_undo_only_shows_the_operators_last_change(cli: Call, stor
 def test_a_terminal_prompts_for_confirmation(call: Call, answer: bytes, priority: int) -> None:
     call("submit", "a.b", "--delay", "1h")
     call("edit", 1, "--priority", 7)
-    ours, theirs = pty.openpty()
-    with subprocess.Popen([str(PROGRAM), "undo"], stdin=theirs, stdout=subprocess.PIPE, stderr=theirs) as asked:
-        os.close(theirs)
-        output = b""
-        while b"Type y" not in output:
-            output += os.read(ours, 1024)
-        os.write(ours, answer)
-        assert asked.wait(timeout=30) == (Exit.OK if priority == 1 else Exit.BAD_INPUT)
-    os.close(ours)
+    assert answered("Type y", answer, "undo").code == (Exit.OK if priority == 1 else Exit.BAD_INPUT)
     assert f'"priority": {priority}' in call("show", 1, "--json").out
 
 

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.store.rescue import Rescued, Rescuer, rescue
 from tests.cli.conftest import Call, CallResult, Store
+from tests.conftest import on_sqlite
 from tests.programs import Program
 from tests.store.runners import Runner
 
@@ -125,6 +126,7 @@ def work(cli: Call, tmp_path: Path) -> Iterator[Callable[[str], Stubborn]]:
         program.kill()
 
 
+@on_sqlite
 @pytest.mark.parametrize("kind", ["swallows", "blocks", "transaction"])
 def test_a_coroutine_that_does_not_end_is_named_and_ends_with_the_process(
     cli: Call, store: Store, work: Callable[[str], Stubborn], kind: str
@@ -137,6 +139,7 @@ def test_a_coroutine_that_does_not_end_is_named_and_ends_with_the_process(
     assert_counted_as_crash(cli, store, runner.task)
 
 
+@on_sqlite
 @pytest.mark.parametrize("kind", ["swallows", "blocks"])
 def test_a_second_sigterm_ends_the_process_and_names_its_task(
     cli: Call, store: Store, work: Callable[[str], Stubborn], kind: str
@@ -167,6 +170,7 @@ async def rescue_after_lease(database: Database) -> dict[int, Rescued]:
     return await database.write(rescue, Rescuer(rescuer.id, 0.0), 1.0)
 
 
+@on_sqlite
 def test_a_thread_that_does_not_end_is_named_and_ends_with_the_process(
     cli: Call, work: Callable[[str], Stubborn]
 ) -> None:
@@ -176,6 +180,7 @@ def test_a_thread_that_does_not_end_is_named_and_ends_with_the_process(
     assert cli("runners", "--json").document["runners"] == []
 
 
+@on_sqlite
 def test_a_coroutine_that_a_handler_left_behind_does_not_keep_the_process(
     cli: Call, work: Callable[[str], Stubborn]
 ) -> None:

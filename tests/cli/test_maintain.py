@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from runner.cli.exit_codes import Exit
 from runner.db.migrations.revisions import HEAD, REVISIONS
 from runner.model.task import NewTask, State
 from runner.urls import parse_url
-from tests.cli.conftest import PROGRAM, Call, Store, program
+from tests.cli.conftest import Call, Store, program, running
 from tests.releases import NEXT, install_next
 
 HANDLERS = """
@@ -191,16 +190,14 @@ def test_settings_of_a_runner_are_checked(call: Call, option: tuple[str, str]) -
 
 def test_a_signal_drains_a_runner(call: Call, handlers: None) -> None:
     call("submit", "a.slow")
-    command = [str(PROGRAM), "work", "-H", "own_handlers", "--drain-timeout", "0s"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as working:
-        assert working.stdout is not None
-        assert working.stdout.readline() == b"started\n"
+    with running("work", "-H", "own_handlers", "--drain-timeout", "0s") as working:
+        working.wait_for_output("started\n")
         (runner,) = call("runners", "--json").document["runners"]
-        assert (runner["pid"], runner["running_tasks"]) == (working.pid, 1)
-        working.send_signal(signal.SIGTERM)
-        _, output = working.communicate(timeout=30)
-    assert working.returncode == Exit.OK, output
-    assert b"Traceback" not in output
+        assert (runner["pid"], runner["running_tasks"]) == (working.process.pid, 1)
+        working.process.send_signal(signal.SIGTERM)
+        ended = working.wait()
+    assert ended.code == Exit.OK, ended.err
+    assert "Traceback" not in ended.err
     assert call("runners", "--json").document["runners"] == []
 
 

@@ -1,16 +1,14 @@
 """Operations on tasks by id and by filter, edits, and pauses."""
 
-import os
-import pty
 import re
-import subprocess
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from runner.cli.exit_codes import Exit
 from runner.model.task import NewTask, State
-from tests.cli.conftest import PROGRAM, Call, Store
+from tests.cli.conftest import Call, Store, answered
+from tests.conftest import on_sqlite
 from tests.shells import shell_of
 
 
@@ -28,6 +26,7 @@ def test_tasks_are_retried_by_id(cli: Call, store: Store) -> None:
     assert (entry["verb"], entry["reason"]) == ("retry_now", "it is back")
 
 
+@on_sqlite
 def test_skipped_tasks_are_reported_one_by_one(cli: Call, store: Store) -> None:
     (id,) = later(store, 1)
     result = cli("terminate", id, 999)
@@ -39,6 +38,7 @@ def test_skipped_tasks_are_reported_one_by_one(cli: Call, store: Store) -> None:
     assert f"task {id}: it is {State.CANCELLED}" in again.err
 
 
+@on_sqlite
 def test_a_terminated_task_can_be_retried(cli: Call, store: Store) -> None:
     (id,) = later(store, 1)
     cli("terminate", id)
@@ -55,6 +55,7 @@ def test_tasks_are_delayed(cli: Call, store: Store) -> None:
     assert cli("delay", id, "--by", "soon").code == Exit.BAD_INPUT
 
 
+@on_sqlite
 @pytest.mark.parametrize("verb", [("retry",), ("terminate",), ("delay", "--by", "1h"), ("edit", "--priority", "8")])
 def test_a_filter_is_only_previewed_until_the_count_is_confirmed(
     cli: Call, store: Store, verb: tuple[str, ...]
@@ -76,19 +77,22 @@ def test_a_filter_is_only_previewed_until_the_count_is_confirmed(
 CHANGES = [("retry",), ("terminate",), ("delay", "--by", "1h"), ("unblock",), ("edit", "--timeout", "5m")]
 
 
+@on_sqlite
 @pytest.mark.parametrize("verb", CHANGES)
-@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--yes", 3), ("--limit", 1)])
 def test_a_filter_that_matches_no_task_is_success(
-    cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...], options: tuple[object, ...]
+    cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
 ) -> None:
     later(store, 1)
     before = store.tasks()
     monkeypatch.setenv("RUNNER_PRODUCTION", "on")  # a change would need a reason
-    result = cli(*verb, "queue:nothing", *options)
-    assert (result.code, result.out, result.err) == (Exit.OK, "No tasks match.\n", "")
+    options: list[tuple[object, ...]] = [(), ("--dry-run",), ("--yes", 3), ("--limit", 1)]
+    for words in options:
+        result = cli(*verb, "queue:nothing", *words)
+        assert (result.code, result.out, result.err) == (Exit.OK, "No tasks match.\n", "")
     assert store.tasks() == before
 
 
+@on_sqlite
 @pytest.mark.parametrize("verb", CHANGES)
 def test_a_filter_that_matches_no_task_has_an_empty_result_in_json(cli: Call, verb: tuple[str, ...]) -> None:
     result = cli(*verb, "queue:nothing", "--json")
@@ -104,6 +108,7 @@ def test_a_filter_that_matches_no_task_is_a_comment_in_sql(cli: Call, migrated_u
     shell_of(migrated_url)(result.out)
 
 
+@on_sqlite
 def test_a_filter_that_matches_only_ineligible_tasks_is_a_conflict(cli: Call, store: Store) -> None:
     cli("terminate", *later(store, 2))
     result = cli("terminate", "handler:a.b")
@@ -155,6 +160,7 @@ def test_a_trial_changes_only_the_first_tasks(cli: Call, store: Store) -> None:
     assert cli(*words[:-1], 0).code == Exit.BAD_INPUT
 
 
+@on_sqlite
 def test_production_requires_a_reason(cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     later(store, 1)
     monkeypatch.setenv("RUNNER_PRODUCTION", "on")
@@ -163,6 +169,7 @@ def test_production_requires_a_reason(cli: Call, store: Store, monkeypatch: pyte
     assert cli("terminate", "handler:a.b", "--yes", 1, "--reason", "asked by ana").code == Exit.OK
 
 
+@on_sqlite
 @pytest.mark.parametrize("words", [(), ("12", "state:dead"), ("0",), ("9" * 30,), ("stat:x",)])
 def test_invalid_targets_are_rejected(cli: Call, words: tuple[str, ...]) -> None:
     assert cli("terminate", *words).code == Exit.BAD_INPUT
@@ -180,16 +187,8 @@ def test_a_retry_can_be_spread(cli: Call, store: Store) -> None:
 )
 def test_a_terminal_prompts_for_confirmation(call: Call, answer: bytes, state: State) -> None:
     call("submit", "a.b", "--delay", "1h")
-    ours, theirs = pty.openpty()
-    command = [str(PROGRAM), "terminate", "handler:a.b"]
-    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs) as asked:
-        os.close(theirs)
-        output = b""
-        while b"Type y to continue" not in output:
-            output += os.read(ours, 1024)
-        os.write(ours, answer)
-        assert asked.wait(timeout=30) == (Exit.OK if state is State.CANCELLED else Exit.BAD_INPUT)
-    os.close(ours)
+    result = answered("Type y to continue", answer, "terminate", "handler:a.b")
+    assert result.code == (Exit.OK if state is State.CANCELLED else Exit.BAD_INPUT)
     assert call("show", 1, "--json").document["state"] == state
 
 
@@ -234,6 +233,7 @@ def test_many_tasks_are_edited_with_a_spread_and_undone(cli: Call, store: Store)
         assert cli("edit", *ids, *wrong).code == Exit.BAD_INPUT
 
 
+@on_sqlite
 def test_an_edit_of_an_outdated_version_is_a_conflict(cli: Call, store: Store) -> None:
     (id,) = later(store, 1)
     version = cli("show", id, "--json").document["version"]
@@ -244,6 +244,7 @@ def test_an_edit_of_an_outdated_version_is_a_conflict(cli: Call, store: Store) -
     assert store.tasks()[0]["priority"] == 5
 
 
+@on_sqlite
 @pytest.mark.parametrize(
     "values",
     [
@@ -262,6 +263,7 @@ def test_invalid_values_are_rejected(cli: Call, store: Store, values: tuple[obje
     assert store.tasks() == before
 
 
+@on_sqlite
 def test_a_missing_task_cannot_be_edited(cli: Call) -> None:
     assert cli("edit", 999, "--priority", 5).code == Exit.NOT_FOUND
 
@@ -278,6 +280,7 @@ def test_a_queue_is_paused_until_it_is_resumed(cli: Call) -> None:
     assert cli("resume", "mail").code == Exit.CONFLICT
 
 
+@on_sqlite
 def test_a_second_pause_keeps_the_end_and_reason_of_the_first(cli: Call) -> None:
     cli("pause", "mail", "--until", "+10m", "--reason", "relay is down")
     again = cli("pause", "mail")
@@ -288,6 +291,7 @@ def test_a_second_pause_keeps_the_end_and_reason_of_the_first(cli: Call) -> None
     assert result["until"] is not None
 
 
+@on_sqlite
 def test_a_handler_can_be_paused_too(cli: Call) -> None:
     assert cli("pause", "--handler", "a.b", "--json").document == {
         "verb": "pause",
@@ -300,11 +304,13 @@ def test_a_handler_can_be_paused_too(cli: Call) -> None:
     assert cli("resume", "--handler", "a.b").code == Exit.OK
 
 
+@on_sqlite
 @pytest.mark.parametrize("words", [(), ("mail", "--handler", "a.b"), ("mail", "--until", "-1h"), ("",)])
 def test_a_pause_needs_one_subject_and_a_future_end(cli: Call, words: tuple[str, ...]) -> None:
     assert cli("pause", *words).code == Exit.BAD_INPUT
 
 
+@on_sqlite
 def test_a_dry_run_of_an_edit_makes_all_checks(cli: Call, store: Store) -> None:
     (id,) = later(store, 1)
     result = cli("edit", id, "--priority", 7, "--key", "k", "--dry-run")
@@ -318,6 +324,7 @@ def test_a_dry_run_of_an_edit_makes_all_checks(cli: Call, store: Store) -> None:
     assert (store.tasks()[0]["priority"], cli("audit", "--json").document["entries"]) == (1, [])
 
 
+@on_sqlite
 def test_a_finished_task_is_only_edited_to_run_again(cli: Call, store: Store) -> None:
     (id,) = later(store, 1)
     cli("terminate", id)
@@ -329,6 +336,7 @@ def test_a_finished_task_is_only_edited_to_run_again(cli: Call, store: Store) ->
     assert [(task["priority"], task["state"]) for task in store.tasks()] == [(7, State.WAITING)]
 
 
+@on_sqlite
 def test_dry_runs_of_pause_and_resume_change_nothing(cli: Call) -> None:
     assert (
         "queue mail would be paused: why; resume with: runner resume mail"

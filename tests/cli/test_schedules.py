@@ -6,6 +6,7 @@ from runner.cli.exit_codes import Exit
 from runner.handlers.registry import REGISTRY
 from runner.model.task import NewTask
 from tests.cli.conftest import Call, Store
+from tests.conftest import on_sqlite
 
 
 @pytest.fixture
@@ -35,6 +36,7 @@ def test_a_schedule_is_listed_shown_and_changed(cli: Call, nightly: str) -> None
     assert cli("schedules", "show", nightly).code == Exit.OK
 
 
+@on_sqlite
 def test_a_handler_that_has_never_been_used_is_a_warning(
     cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,11 +48,13 @@ def test_a_handler_that_has_never_been_used_is_a_warning(
     assert cli("schedules", "add", "daily", "mail.send", "--every", "24h").err == ""
 
 
+@on_sqlite
 def test_a_rule_is_previewed_without_a_database(cli: Call) -> None:
     preview = cli("schedules", "preview", "--cron", "30 2 29 2 *", "--json")
     assert [tick[5:16] for tick in preview.document["next"]] == ["02-29T02:30"] * 10
 
 
+@on_sqlite
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
