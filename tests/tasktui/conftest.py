@@ -89,7 +89,11 @@ class Operator:
             raise AssertionError(f"timeout; the screen:\n{self.text}\nnotices:\n{self.notices}") from None
 
     async def sees(self, *texts: str) -> None:
-        await self.until(lambda: all(text in self.text for text in texts))
+        def shown() -> bool:
+            screen = self.text
+            return all(text in screen for text in texts)
+
+        await self.until(shown)
 
     async def is_told(self, text: str) -> None:
         await self.until(lambda: text in self.notices)

@@ -70,6 +70,7 @@ async def test_without_the_word_nothing_is_changed(database: Database, watch: Wa
     assert await audited(database) == []
 
 
+@ON_ONE_DATABASE
 async def test_marked_tasks_are_terminated_as_one_change_group(database: Database, watch: Watch) -> None:
     ids = [await add_live(database) for _ in range(3)]
     async with watch("tasks") as operator:
@@ -82,6 +83,7 @@ async def test_marked_tasks_are_terminated_as_one_change_group(database: Databas
     assert [(await ended(database, id)).state for id in ids[1:]] == [State.CANCELLED, State.CANCELLED]
 
 
+@ON_ONE_DATABASE
 async def test_a_task_that_has_changed_is_skipped_and_listed(database: Database, watch: Watch) -> None:
     id = await add_live(database, run_at=ahead(60))
     async with watch("tasks") as operator:
@@ -281,6 +283,7 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
     assert [entry.verb for entry in await audited(database)] == ["resume", "pause"]
 
 
+@ON_ONE_DATABASE
 async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, watch: Watch) -> None:
     await add_live(database, "mail.send")
     async with watch("tasks") as operator:
@@ -337,6 +340,7 @@ async def test_a_task_is_rewound_and_a_running_one_is_asked_for_its_stack(databa
         await operator.is_told(f"Runner {runner} receives 'stack={running}' at its next heartbeat")
 
 
+@ON_ONE_DATABASE
 async def test_runners_are_drained_and_resized(database: Database, watch: Watch) -> None:
     id = await add_runner(database)
     await add_live(database, "smtp.send", key="order-7", state=State.RUNNING, runner_id=id, claimed_at=ahead(-100))
@@ -376,6 +380,7 @@ async def test_a_queue_is_paused_by_command(database: Database, watch: Watch) ->
     assert (entry.target, entry.reason) == ("queue mail", "deploy of tonight")
 
 
+@ON_ONE_DATABASE
 async def test_the_tasks_of_a_failure_group_are_retried(database: Database, watch: Watch) -> None:
     for id in (7, 8):
         await add_past(database, id, State.DEAD)
@@ -426,6 +431,7 @@ async def test_a_dialog_that_requires_a_reason_focuses_its_first_input(database:
             await operator.press("escape")
 
 
+@ON_ONE_DATABASE
 async def test_a_time_for_an_open_breaker_is_refused_and_does_not_close_it(database: Database, watch: Watch) -> None:
     async with database.writing() as tx:
         await tx.execute(sa.insert(tx.tables.handler).values(name="sms"))

@@ -62,6 +62,7 @@ async def test_all_that_match_are_counted_previewed_and_changed(database: Databa
     assert len(await audited(database)) == 12
 
 
+@ON_ONE_DATABASE
 async def test_new_values_are_set_on_all_that_match_and_undone(database: Database, watch: Watch) -> None:
     ids = await many(database, 12, queue="mail", priority=5)
     urgent = await add_live(database, queue="mail", priority=8)
@@ -107,6 +108,7 @@ async def test_marked_tasks_get_new_values_as_they_were_on_the_screen(database: 
     assert [(await stored(database, id)).timeout for id in ids] == [None, 300.0, 300.0]
 
 
+@ON_ONE_DATABASE
 async def test_a_limit_tries_one_task_first(database: Database, watch: Watch) -> None:
     ids = await many(database, 7)
     async with watch("tasks", NARROW) as operator:
@@ -168,6 +170,7 @@ async def test_a_bulk_operation_stops_midway_and_the_next_one_must_wait(
     assert (await states(database))[State.CANCELLED] == 2
 
 
+@ON_ONE_DATABASE
 async def test_a_whole_failure_group_is_retried_spread_over_time(database: Database, watch: Watch) -> None:
     for id in range(100, 112):
         await add_past(database, id, State.DEAD)
@@ -186,6 +189,7 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
     assert max(times) > min(times)
 
 
+@ON_ONE_DATABASE
 async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ from tasktui.dialogs.confirm import ConfirmScreen
 from tests.store.dependencies import put_after
 from tests.store.rows import stored
 from tests.store.table import put
-from tests.tasktui.conftest import Watch
+from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 from tests.tasktui.test_actions import confirm
 
 
@@ -28,6 +28,7 @@ async def test_the_family_of_a_task_is_shown(database: Database, watch: Watch) -
         assert "\x1b" not in operator.text
 
 
+@ON_ONE_DATABASE
 async def test_a_dependency_is_unblocked_on_the_task_screen(database: Database, watch: Watch) -> None:
     root = await put(database)
     child = await put_after(database, root, ("pay", "o-17"))

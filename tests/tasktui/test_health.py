@@ -50,6 +50,7 @@ async def test_the_heading_shows_the_connection(watch: Watch) -> None:
         await operator.sees("! clock 5m ahead")
 
 
+@ON_ONE_DATABASE
 async def test_the_tabs_show_where_something_needs_attention(watch: Watch, database: Database) -> None:
     await database.write(add_schedule, "nightly", ScheduleSpec("h", "every 1h"), Actor("ana", "web-1"))
     async with watch("tasks", WIDE) as operator:

@@ -68,7 +68,7 @@ def filled(url: str, texts: Iterable[str]) -> list[int]:
 
 def clicks() -> bytes:
     """Click at many positions in the middle of the screen."""
-    places = [(column, row) for row in range(4, SIZE[1] - 4, 3) for column in (20, 60)]
+    places = [(column, row) for row in range(4, SIZE[1] - 4, 5) for column in (20, 60)]
     return b"".join(b"\x1b[<0;%d;%dM\x1b[<0;%d;%dm" % (*place, *place) for place in places)
 
 
