@@ -170,6 +170,13 @@ class Console(KeyBuffer):
 
             self.push_screen(HealthScreen(self.session))
 
+    def action_capacity(self) -> None:
+        """Show what the runners can do, and when each queue is drained."""
+        if isinstance(self.screen, LiveScreen):
+            from tasktui.dialogs.health import CapacityScreen
+
+            self.push_screen(CapacityScreen(self.session))
+
     async def action_quit(self) -> None:
         """Quit; while an operation is in progress, only after a second request, and after its current chunk."""
         work = self.session.work

@@ -49,6 +49,7 @@ CLI_COMMANDS = (
     CliCommand("runners", INSPECT, "List the runners and the tasks they hold.", "runners"),
     CliCommand("schedules", INSPECT, "List, preview, add, edit, pause, run or delete schedules.", "schedules"),
     CliCommand("reports", INSPECT, "Report success, attempts, durations and volume over a period.", "reports"),
+    CliCommand("capacity", INSPECT, "Report what the runners can do, and when each queue is drained.", "reports"),
     CliCommand("failures", INSPECT, "Group failed attempts by cause.", "failures"),
     CliCommand("audit", INSPECT, "List the changes: who, when and why.", "audit"),
     CliCommand("views", INSPECT, "List, show, save or delete saved filters.", "views"),

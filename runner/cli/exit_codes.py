@@ -1,11 +1,13 @@
-"""Exit codes, and errors as one line on standard error instead of a traceback."""
+"""Exit codes, errors as one line on standard error instead of a traceback, and signals: the second one ends at once."""
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TextIO
+from types import TracebackType
+from typing import Self, TextIO
 
 from cyclopts import CycloptsError
 
@@ -142,3 +144,45 @@ def _discard(stream: TextIO) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, descriptor)
     os.close(null)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """Handles SIGINT and SIGTERM within its block.
+
+    Args:
+        callback: called once, at the first signal.
+    """
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self._signal: signal.Signals | None = None
+
+    def __enter__(self) -> Self:
+        from asyncio import get_running_loop  # not needed for help
+
+        loop = get_running_loop()
+        for signal_number in SIGNALS:
+            loop.add_signal_handler(signal_number, self._handle, signal_number)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._remove_handlers()
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that shells expect: 0 without a signal, 130 after ctrl-c."""
+        return 128 + self._signal if self._signal else 0
+
+    def _handle(self, signal_number: signal.Signals) -> None:
+        self._signal = signal_number
+        self._remove_handlers()  # the next signal has its default effect
+        self._callback()
+
+    def _remove_handlers(self) -> None:
+        from asyncio import get_running_loop
+
+        for signal_number in SIGNALS:
+            get_running_loop().remove_signal_handler(signal_number)

@@ -1,7 +1,8 @@
-"""`runner reports`: success, attempts, durations and volume over a period."""
+"""`runner reports` and `runner capacity`: results of a period, and what the runners can do."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from math import inf
 from typing import Literal
 
 from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
@@ -9,9 +10,12 @@ from runner.cli.exit_codes import Exit
 from runner.cli.output import TableColumn, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter.fields import FIELDS
+from runner.queries.capacity import Capacity, capacity_cells, drained_in
+from runner.queries.capacity import capacity as read_capacity
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
 from runner.text import formatting
+from runner.text.formatting import age
 from runner.text.operator import local_zone, now
 from runner.text.times import format_moment
 
@@ -27,6 +31,19 @@ COLUMNS = (
     TableColumn("P50", right=True, no_wrap=True),
     TableColumn("P95", right=True, no_wrap=True),
     TableColumn("WAIT P95", right=True, no_wrap=True),
+)
+
+
+CAPACITY_COLUMNS = (
+    TableColumn("NAME"),
+    TableColumn("IN/MIN", right=True, no_wrap=True),
+    TableColumn("CAN/MIN", right=True, no_wrap=True),
+    TableColumn("USED", right=True, no_wrap=True),
+    TableColumn("READY", right=True, no_wrap=True),
+    TableColumn("OLDEST", right=True, no_wrap=True),
+    TableColumn("WORK", right=True, no_wrap=True),
+    TableColumn("DRAINED IN", no_wrap=True),
+    TableColumn("DECIDED BY"),
 )
 
 
@@ -72,6 +89,10 @@ async def reports(
     return Exit.OK
 
 
+MINUTE, LONGEST = timedelta(minutes=1), timedelta(days=7)
+"""The bounds of the period of a capacity."""
+
+
 def _moment(option: str, text: str) -> datetime:
     """Parse a time as filters do: durations count back from now."""
     value = FIELDS[option].read(text, now(), local_zone())
@@ -106,3 +127,70 @@ def _row(line: SummaryLine) -> Sequence[str]:
         formatting.duration(line.p95),
         formatting.duration(line.wait95),
     ]
+
+
+async def capacity(
+    *,
+    by: Literal["handler", "queue"] = "queue",
+    since: str = "10m",
+    json: bool = False,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Report what the live runners can do, and when each queue is drained.
+
+    IN/MIN are the submitted tasks, CAN/MIN the attempts that the runners can do: their
+    slots, divided by the mean duration, within limits, rates, pauses and breakers.
+    USED is the share of it that arrivals need, retries included. WORK is the time for
+    the due tasks alone, DRAINED IN the time while tasks arrive as they do now, and
+    DECIDED BY the bound.
+
+    Args:
+        by: One line per queue, or per handler.
+        since: Period of the rates: 10m, 1h. Durations are those of an hour at least.
+        json: Print one JSON document.
+        connection: The database.
+    """
+    period = now() - _moment("since", since)
+    if not MINUTE <= period <= LONGEST:
+        raise InvalidInput(why=f"--since must be between 1m and 7d, not {since}")
+    async with open_database(connection.settings()) as database:
+        result = await database.read(read_capacity, by, period)
+    print_json(_capacity_document(result)) if json else _print_capacity(result)
+    return Exit.OK
+
+
+def _capacity_document(result: Capacity) -> dict[str, object]:
+    rows = [
+        {
+            "name": row.name,
+            "submitted_per_minute": row.demand.arrivals,
+            "attempts_per_minute": row.demand.attempts,
+            "can_per_minute": row.per_minute,
+            "used": row.utilisation,
+            "slots": row.slots,
+            "mean_duration": row.demand.seconds,
+            "ready": row.demand.backlog,
+            "ready_capped": row.demand.more,
+            "oldest": row.demand.oldest,
+            "work_minutes": row.behind,
+            "drained_in_minutes": row.drained_in,
+            "decided_by": row.deciding.bound.name,
+        }
+        for row in result.rows
+    ]
+    # JSON has no number for "never".
+    finite = [{name: None if value == inf else value for name, value in row.items()} for row in rows]
+    for row, document in zip(result.rows, finite, strict=True):
+        document["drains"] = None if row.drained_in is None else row.drained_in < inf
+    return {"at": result.at, "period_minutes": result.minutes, "by": result.by, "rows": finite}
+
+
+def _print_capacity(result: Capacity) -> None:
+    print_line(f"rates of the last {age(60 * int(result.minutes))}, by {result.by}", style="dim")
+    if not result.rows:
+        print_line("No tasks are due, and none ended in the last hour.")
+        return
+    print_table(CAPACITY_COLUMNS, [capacity_cells(row) for row in result.rows])
+    for row in result.rows:
+        if row.drained_in == inf:
+            print_line(f"{row.name}: {drained_in(row)} ({row.deciding.bound.name})", style="bold")

@@ -1,16 +1,20 @@
-"""HealthScreen: a dialog with the health of the database."""
+"""HealthScreen and CapacityScreen: dialogs with the health of the database, and with the capacity of the runners."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 from typing import Any, ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
+from runner.queries.capacity import Capacity, capacity_cells, drained_in
+from runner.queries.capacity import capacity as read_capacity
 from runner.queries.health import Health, Ping, health_issues
 from runner.queries.health import health as read_health
 from runner.text import formatting
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.render.render import content, line
+from tasktui.session.cache import TtlCache
 from tasktui.session.session import Session
 from tasktui.widgets.heading import milliseconds
 
@@ -46,6 +50,72 @@ class HealthScreen(AnswerScreen[None]):
     def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:  # noqa: ARG002 - its lines are short
         """Render the health."""
         return health_lines(answer, self.session.name, self.session.load)
+
+
+CAPACITY_EVERY = 10.0
+"""Seconds to cache a capacity."""
+
+MOST_ROWS = 30
+WIDTHS = (-16, 7, 7, 6, 8, 7, 7)
+"""Cells of the columns before the text at the end; negative if aligned to the left."""
+
+DRAINED = 11
+"""Cells of the time until a queue is drained."""
+
+TITLES = ("QUEUE", "IN/MIN", "CAN/MIN", "USED", "READY", "OLDEST", "WORK", "DRAINED IN", "DECIDED BY")
+NEARLY_FULL = 0.8
+
+
+class CapacityScreen(AnswerScreen[None]):
+    """What the live runners can do for each queue, and when it is drained.
+
+    Args:
+        session: the operator's session.
+    """
+
+    FAILING = "Cannot read the capacity"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "dismiss", "Close")]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, "Capacity of the live runners")
+        self._cache = TtlCache[Capacity](CAPACITY_EVERY)
+
+    async def read(self) -> object:
+        """Read the capacity."""
+        return await self._cache.get(None, lambda: self.session.read(read_capacity))
+
+    def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
+        """Render the capacity."""
+        return capacity_lines(answer, width)
+
+
+def capacity_lines(capacity: Capacity, width: int) -> Iterator[Content]:
+    """Render the capacity, with the queues that are drained last first.
+
+    Args:
+        capacity: the rows.
+        width: cells of a line.
+    """
+    yield content((f"rates of the last {formatting.age(60 * int(capacity.minutes))}", "muted"))
+    if not capacity.rows:
+        yield content("No tasks are due, and none ended in the last hour.")
+        return
+    yield content((_columns(TITLES, width), "muted"))
+    for row in capacity.rows[:MOST_ROWS]:
+        used, never = row.utilisation or 0.0, row.drained_in == inf
+        role = "dead" if never or used > 1 else "retrying" if used >= NEARLY_FULL else "text"
+        yield content((_columns(capacity_cells(row), width), role))
+        if never:
+            yield content((f"{'':16} → {line(drained_in(row))}", "muted"))
+    if len(capacity.rows) > MOST_ROWS:
+        yield content((f"and {len(capacity.rows) - MOST_ROWS} more queues: runner capacity lists them", "faint"))
+
+
+def _columns(cells: Sequence[str], width: int) -> str:
+    """The cells in columns; the last two share the rest of the line."""
+    sized = zip(cells, WIDTHS, strict=False)
+    text = " ".join(f"{line(cell, abs(size)):{'<' if size < 0 else '>'}{abs(size)}}" for cell, size in sized)
+    return f"{text}  {line(cells[-2]):<{DRAINED}} {line(cells[-1])}"[:width]
 
 
 def health_lines(vitals: Vitals, name: str, load: int) -> Iterator[Content]:

@@ -90,6 +90,7 @@ class OverviewScreen(LiveScreen):
         *action_bindings(ActionTarget.QUEUE),
         Binding("w", "why", "Why"),
         Binding("s", "span", "Span"),
+        Binding("c", "app.capacity", "Capacity"),
     ]
 
     def __init__(self) -> None:

@@ -105,6 +105,7 @@ class ReportsScreen(LiveScreen):
     OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "span", "Span"),
+        Binding("c", "app.capacity", "Capacity"),
         Binding("b", "by", "Handler/queue"),
         Binding("x", "export", "Export"),
     ]

@@ -353,3 +353,16 @@ def test_reports_contain_rates_and_counts(cli: Call, store: Store) -> None:
 @pytest.mark.parametrize("wrong", [("--since", "soon"), ("--json", "--csv"), ("--since", "1h", "--until", "2h")])
 def test_an_invalid_period_is_rejected(cli: Call, wrong: tuple[str, ...]) -> None:
     assert cli("reports", *wrong).code == Exit.BAD_INPUT
+
+
+def test_capacity_names_the_bound_of_each_queue(cli: Call, store: Store) -> None:
+    assert "No tasks are due" in cli("capacity").out
+    store.submit(NewTask("a.b", queue="mail"), NewTask("a.b", queue="mail"))
+    lines = cli("capacity").out.splitlines()
+    assert lines[0] == "rates of the last 10m, by queue"
+    assert re.search(r"mail .* 0 .*never +no live runner", lines[2])
+    assert lines[3].startswith("mail: not at this rate")
+    (row,) = cli("capacity", "--by", "handler", "--since", "1h", "--json").document["rows"]
+    assert (row["name"], row["ready"], row["can_per_minute"], row["drains"]) == ("a.b", 2, 0, False)
+    for wrong in ("1s", "30d", "soon"):
+        assert cli("capacity", "--since", wrong).code == Exit.BAD_INPUT

@@ -14,6 +14,7 @@ from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.summary import GroupBy, Summary, SummaryLine
 from tasktui.screens.reports import export, plot_values, usual_name
 from tests.store.minutes import Minute, write_statistics
+from tests.store.rows import add_live, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -104,3 +105,17 @@ def test_a_file_is_csv_or_json_and_nothing_else(tmp_path: Path) -> None:
 def test_a_course_has_a_value_for_each_step() -> None:
     flows = [MinuteFlow(NOON, Flow(succeeded=30)), MinuteFlow(NOON + timedelta(minutes=30), Flow(succeeded=15))]
     assert plot_values(flows, NOON, NOON + timedelta(minutes=40), 15, lambda flow: flow.succeeded) == [2, 0, 1]
+
+
+@ON_ONE_DATABASE
+async def test_c_shows_what_the_runners_can_do(database: Database, worked: None, watch: Watch) -> None:
+    await add_runner(database, handlers='["smtp.send"]', capacity=10)
+    await add_live(database, "report.make", queue="bulk", run_at=ahead(-90))
+    async with watch("reports") as operator:
+        await operator.sees("smtp.send")
+        await operator.press("c")
+        await operator.sees(
+            "Capacity of the live runners", "CAN/MIN", "bulk", "not at this rate", "no live runner", "mail"
+        )
+        await operator.press("c")
+        await operator.until(lambda: operator.screen.title == "Reports")

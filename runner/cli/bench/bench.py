@@ -4,8 +4,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from runner.cli.bench.drain import drain, pinned, profile, sustained
-from runner.cli.bench.latency import idle, latency
+from runner.cli.bench.drain import drain, idle, latency, pinned, profile, sustained
 from runner.cli.bench.machine import cautions, coarse_clock, describe
 from runner.cli.bench.plan import PARTS, BenchPlan
 from runner.cli.bench.report import BenchReport, Measurement

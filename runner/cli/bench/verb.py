@@ -14,8 +14,7 @@ from runner.cli.bench import bench as measure
 from runner.cli.bench.plan import read_parts
 from runner.cli.bench.report import UNITS, BenchSummary, Cost
 from runner.cli.connection import DEFAULT_CONNECTION, Connection
-from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.interruption import Interruption
+from runner.cli.exit_codes import Exit, Interruption, print_stderr
 from runner.cli.output import TableColumn, print_json, print_line, print_table, print_title
 from runner.settings import Settings
 from runner.text import formatting

@@ -14,7 +14,7 @@ from runner.cli.demo.progress import ProgressBar
 from runner.cli.demo.report import SAMPLES, DemoReport, advise, announce, show, to_json
 from runner.cli.demo.round import HANDLERS, Round, deal
 from runner.cli.demo.sources import LIBRARY, SourceFile, is_complete, library, substitutes
-from runner.cli.interruption import Interruption
+from runner.cli.exit_codes import Interruption
 from runner.db.database import Database
 from runner.db.migrations.apply import ensure
 from runner.engine.runner import Engine

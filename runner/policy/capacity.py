@@ -1,0 +1,286 @@
+"""capacity: what runners can do for each queue, how far it is behind, and when it is drained.
+
+All times are in minutes of work. A place is a queue and a handler. Its need is the slots that its arrivals keep busy:
+attempts per minute times their mean duration (Little, 1961). Slots that no arrivals need are left for the backlogs of
+the places that share them, in proportion to their work. Limits, pauses and open breakers bound the rest.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal, NamedTuple, TypeAlias
+
+from runner.policy.limits import LimitUsage
+from runner.text.sanitize import one_line
+
+MINUTE = 60.0
+Place: TypeAlias = tuple[str, str]
+"""A queue and a handler."""
+
+PlacePart: TypeAlias = Literal["queue", "handler"]
+
+
+class Demand(NamedTuple):
+    """The work of one place.
+
+    Args:
+        arrivals: submitted tasks per minute.
+        attempts: attempts per minute that these tasks and their retries need.
+        seconds: the mean duration of an attempt; None if unknown.
+        backlog: due tasks.
+        oldest: seconds since the first of them became due.
+        more: True if there may be more due tasks.
+    """
+
+    arrivals: float = 0.0
+    attempts: float = 0.0
+    seconds: float | None = None
+    backlog: int = 0
+    oldest: float = 0.0
+    more: bool = False
+
+    @property
+    def need(self) -> float:
+        """The slots that its arrivals keep busy."""
+        return self.attempts * (self.seconds or 0.0) / MINUTE
+
+    @property
+    def work(self) -> float:
+        """Its backlog in minutes of one slot."""
+        return self.backlog * (self.seconds or 0.0) / MINUTE
+
+
+class Pool(NamedTuple):
+    """Slots of live runners that serve the same places.
+
+    Args:
+        size: the number of slots.
+        places: the places.
+    """
+
+    size: int
+    places: frozenset[Place]
+
+
+class Bound(NamedTuple):
+    """A bound on the attempts of a place per minute.
+
+    Args:
+        name: the bound, for people: slots, queue mail: at most 5 running.
+        per_minute: attempts per minute.
+    """
+
+    name: str
+    per_minute: float
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityRow:
+    """What the live runners can do for a queue or a handler.
+
+    Args:
+        name: the queue or the handler.
+        demand: its arrivals and its backlog.
+        slots: the slots of the live runners that serve it.
+        bound: the bound that decides; infinite if no duration is known.
+        last: the place of it that is drained last, if that is later than for all together; its bound decides.
+    """
+
+    name: str
+    demand: Demand
+    slots: int
+    bound: Bound
+    last: "CapacityRow | None" = None
+
+    @property
+    def per_minute(self) -> float | None:
+        """The attempts per minute that the runners can do; None if unknown."""
+        return self.bound.per_minute if self.bound.per_minute < inf else None
+
+    @property
+    def deciding(self) -> "CapacityRow":
+        """The row whose bound decides when the backlog is done."""
+        return self.last or self
+
+    @property
+    def utilisation(self) -> float | None:
+        """The attempts that arrive, as a share of those that the runners can do; None if unknown."""
+        if not self.demand.attempts:
+            return 0.0
+        if self.per_minute is None:
+            return None
+        return self.demand.attempts / self.per_minute if self.per_minute else inf
+
+    @property
+    def behind(self) -> float | None:
+        """Minutes that the runners need for the backlog alone; None if unknown."""
+        if not self.demand.backlog:
+            return 0.0
+        if self.per_minute is None:
+            return None
+        return self.demand.backlog / self.per_minute if self.per_minute else inf
+
+    @property
+    def surplus(self) -> float | None:
+        """The attempts per minute that are left for the backlog; negative if it grows; None if unknown."""
+        return None if self.per_minute is None else self.per_minute - self.demand.attempts
+
+    @property
+    def drained_in(self) -> float | None:
+        """Minutes until the backlog is done while tasks arrive as now; infinite if it never is, None if unknown."""
+        if not self.demand.backlog:
+            return 0.0
+        if self.last is not None:
+            return self.last.drained_in
+        if self.surplus is None:
+            return None
+        return self.demand.backlog / self.surplus if self.surplus > 0 else inf
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that capacity is computed from.
+
+    Args:
+        demands: the work of each place.
+        pools: the slots of the live runners.
+        limits: the limits of queues and handlers.
+        paused: the paused queues and handlers, as (kind, name).
+    """
+
+    demands: Mapping[Place, Demand]
+    pools: Sequence[Pool] = ()
+    limits: Sequence[LimitUsage] = ()
+    paused: frozenset[tuple[str, str]] = frozenset()
+
+
+def capacity_rows(situation: Situation, by: PlacePart = "queue") -> list[CapacityRow]:
+    """Compute what the live runners can do for each queue or handler.
+
+    Args:
+        situation: the work, the slots, and the limits.
+        by: the grouping.
+
+    Returns:
+        The rows, those that are drained last first.
+    """
+    groups: dict[str, list[Place]] = defaultdict(list)
+    for place in situation.demands:
+        groups[place[by == "handler"]].append(place)
+    shares = _Shares(situation)
+    rows = [_with_last(_row(name, places, shares), places, shares) for name, places in groups.items()]
+    return sorted(rows, key=lambda row: (-(row.drained_in or 0.0), -(row.utilisation or 0.0), row.name))
+
+
+class _Shares:
+    """The load and the backlog of each pool."""
+
+    def __init__(self, situation: Situation) -> None:
+        self.situation = situation
+        self.pools_of: dict[Place, list[int]] = defaultdict(list)
+        sizes: dict[Place, int] = defaultdict(int)
+        for index, pool in enumerate(situation.pools):
+            for place in pool.places:
+                self.pools_of[place].append(index)
+                sizes[place] += pool.size
+        self.sizes = sizes
+        self.load: dict[int, float] = defaultdict(float)
+        self.work: dict[int, float] = defaultdict(float)
+        for place, demand in situation.demands.items():
+            for index in self.pools_of[place]:
+                self.load[index] += demand.need * self._part(place, index)
+                self.work[index] += demand.work * self._part(place, index)
+
+    def _part(self, place: Place, index: int) -> float:
+        """The part of a place's tasks that a pool takes."""
+        return self.situation.pools[index].size / self.sizes[place] if self.sizes[place] else 0.0
+
+    def slots(self, places: Sequence[Place]) -> tuple[int, float]:
+        """The slots that serve some places, and how many of these are theirs."""
+        pools = sorted({index for place in places for index in self.pools_of[place]})
+        total, own = 0, 0.0
+        for index in pools:
+            size, mine = self.situation.pools[index].size, [place for place in places if index in self.pools_of[place]]
+            load = sum(self.situation.demands[place].need * self._part(place, index) for place in mine)
+            work = sum(self.situation.demands[place].work * self._part(place, index) for place in mine)
+            total += size
+            if self.load[index] >= size:  # nothing is left, and the loads share the slots
+                own += size * load / self.load[index] if self.load[index] else 0.0
+            else:
+                own += load + (size - self.load[index]) * (work / self.work[index] if work else 1.0)
+        return total, own
+
+    def bounds(self, kind: str, name: str, places: Sequence[Place], seconds: float | None) -> Iterable[Bound]:
+        """The pauses and limits of a queue or a handler, for its tasks in some places."""
+        if (kind, name) in self.situation.paused:
+            yield Bound(f"{kind} {one_line(name)} is paused", 0.0)
+        others = [place for place in self.situation.demands if place[kind == "handler"] == name and place not in places]
+        for usage in self.situation.limits:
+            if (usage.kind, usage.name) == (kind, name):
+                for bound in _allowed(usage, seconds):
+                    taken = sum(self.situation.demands[place].attempts for place in others)
+                    own = sum(self.situation.demands[place].attempts for place in places)
+                    share = own / (own + taken) if own + taken else 1 / (1 + len(others))
+                    yield Bound(bound.name, max(bound.per_minute - taken, bound.per_minute * share))
+
+
+def _allowed(usage: LimitUsage, seconds: float | None) -> Iterable[Bound]:
+    """The attempts per minute that the limits of a queue or a handler allow; tenants are not taken into account."""
+    limits = usage.limits
+    if usage.breaker is not None:
+        yield Bound(f"the breaker of {usage.words} is open", 0.0)
+    if limits.running is not None and seconds:
+        yield Bound(f"{usage.words}: at most {limits.running:,} running", limits.running * MINUTE / seconds)
+    if limits.rate is not None:
+        yield Bound(f"{usage.words}: {limits.rate} started", limits.rate.tokens * MINUTE / limits.rate.period)
+
+
+def _row(name: str, places: Sequence[Place], shares: _Shares) -> CapacityRow:
+    demands = [shares.situation.demands[place] for place in places]
+    total = _sum(demands)
+    size, own = shares.slots(places)
+    bounds = [Bound("slots", own * MINUTE / total.seconds if total.seconds else inf)]
+    if not size:
+        bounds = [Bound("no live runner", 0.0)]
+    for index, kind in enumerate(("queue", "handler")):
+        by_name: dict[str, list[Place]] = defaultdict(list)
+        for place in places:
+            by_name[place[index]].append(place)
+        tightest = []
+        for each, some in by_name.items():
+            seconds = _sum([shares.situation.demands[place] for place in some]).seconds
+            found = min(shares.bounds(kind, each, some, seconds), key=lambda bound: bound.per_minute, default=None)
+            tightest.append(found or Bound("", inf))
+        # Each of several queues or handlers has bounds of its own, so that together they do the sum.
+        least = min(tightest, key=lambda bound: bound.per_minute)
+        bounds.append(Bound(least.name, sum(bound.per_minute for bound in tightest)))
+    return CapacityRow(name, total, size, min(bounds, key=lambda bound: bound.per_minute))
+
+
+def _with_last(row: CapacityRow, places: Sequence[Place], shares: _Shares) -> CapacityRow:
+    """A row whose bound is that of the place that is drained last, if it is drained later than all together."""
+    if len(places) == 1 or row.drained_in is None:
+        return row
+    rows = [_row(row.name, [place], shares) for place in places]
+    last = max(rows, key=lambda each: each.drained_in or 0.0)
+    return replace(row, last=last) if (last.drained_in or 0.0) > row.drained_in else row
+
+
+def _sum(demands: Sequence[Demand]) -> Demand:
+    """The work of several places; the mean duration is weighted by the attempts, or by the backlogs without any."""
+    known = [each for each in demands if each.seconds is not None]
+    weights = [each.attempts for each in known]
+    if not any(weights):
+        weights = [float(each.backlog) for each in known]
+    if not any(weights):
+        weights = [1.0] * len(known)
+    seconds = sum(each.seconds * weight for each, weight in zip(known, weights, strict=True) if each.seconds)
+    return Demand(
+        sum(each.arrivals for each in demands),
+        sum(each.attempts for each in demands),
+        seconds / sum(weights) if known else None,
+        sum(each.backlog for each in demands),
+        max((each.oldest for each in demands), default=0.0),
+        any(each.more for each in demands),
+    )

@@ -1,0 +1,100 @@
+"""What runners can do, with numbers computed by hand."""
+
+from math import inf
+from typing import Any
+
+import pytest
+
+from runner.policy.breaker import OpenBreaker
+from runner.policy.capacity import CapacityRow, Demand, Pool, Situation, capacity_rows
+from runner.policy.limits import LimitUsage, SharedLimits
+from runner.policy.rate import Rate
+
+OPEN = OpenBreaker(probes=1, next_in=9.0, wait=9.0)
+SEND, MAKE = ("mail", "send"), ("reports", "make")
+
+
+def about(number: float) -> Any:
+    return pytest.approx(number)
+
+
+def one(situation: Situation) -> CapacityRow:
+    (row,) = capacity_rows(situation)
+    return row
+
+
+def limited(*limits: object, kind: str = "queue", name: str = "mail", breaker: OpenBreaker | None = None) -> LimitUsage:
+    return LimitUsage(kind, name, SharedLimits(*limits), breaker=breaker)  # type: ignore[arg-type]
+
+
+def test_slots_divided_by_the_duration_are_the_capacity() -> None:
+    # 10 slots do 10 x 60 / 3 = 200 attempts a minute; 120 arrive, so that 80 a minute are left for 400.
+    row = one(Situation({SEND: Demand(100, 120, 3.0, 400, 77.0)}, [Pool(10, frozenset({SEND}))]))
+    assert (row.slots, row.per_minute, row.bound.name) == (10, about(200), "slots")
+    assert (row.utilisation, row.behind, row.drained_in) == (about(0.6), about(2), about(5))
+
+
+def test_a_queue_with_more_arrivals_than_capacity_is_never_drained() -> None:
+    row = one(Situation({SEND: Demand(320, 320, 3.0, 400)}, [Pool(10, frozenset({SEND}))]))
+    assert (row.drained_in, row.surplus, row.utilisation) == (inf, about(-120), about(1.6))
+
+
+@pytest.mark.parametrize(
+    ("limit", "per_minute", "name"),
+    [
+        (limited(5), 100, "queue mail: at most 5 running"),
+        (limited(None, None, Rate(50, 60.0)), 50, "queue mail: 50/min started"),
+        (limited(50), 200, "slots"),
+        (limited(None, None, Rate(5, 60.0), kind="handler", name="send"), 5, "handler send: 5/min started"),
+        (
+            limited(kind="handler", name="send", breaker=OPEN),
+            0,
+            "the breaker of handler send is open",
+        ),
+    ],
+)
+def test_the_tightest_bound_decides(limit: LimitUsage, per_minute: float, name: str) -> None:
+    demands = {SEND: Demand(10, 10, 3.0, 400)}
+    row = one(Situation(demands, [Pool(10, frozenset({SEND}))], [limit]))
+    assert (row.per_minute, row.bound.name) == (about(per_minute), name)
+
+
+def test_a_pause_and_missing_runners_leave_nothing() -> None:
+    demands = {SEND: Demand(10, 10, 3.0, 400)}
+    paused = one(Situation(demands, [Pool(10, frozenset({SEND}))], paused=frozenset({("queue", "mail")})))
+    assert (paused.per_minute, paused.bound.name, paused.drained_in) == (0, "queue mail is paused", inf)
+    assert one(Situation(demands)).bound.name == "no live runner"
+
+
+def test_backlogs_share_the_slots_that_arrivals_leave() -> None:
+    # Arrivals need 1 + 3 of 10 slots. Backlogs of 60 x 1 s and 5 x 24 s, 1 and 2 minutes of a slot, share the other 6:
+    # mail gets 1 + 2 slots, reports 3 + 4. Both are done after 3 minutes of work in 6 slots: half a minute.
+    demands = {SEND: Demand(60, 60, 1.0, 60), MAKE: Demand(7.5, 7.5, 24.0, 5)}
+    rows = {row.name: row for row in capacity_rows(Situation(demands, [Pool(10, frozenset({SEND, MAKE}))]))}
+    assert rows["mail"].per_minute == about(3 * 60)
+    assert rows["reports"].per_minute == about(7 * 60 / 24)
+    assert [row.drained_in for row in rows.values()] == [about(0.5)] * 2
+    # Without its backlog, the other one gets what is left.
+    alone = {SEND: demands[SEND], MAKE: demands[MAKE]._replace(backlog=0)}
+    rows = {row.name: row for row in capacity_rows(Situation(alone, [Pool(10, frozenset({SEND, MAKE}))]))}
+    assert rows["mail"].per_minute == about(7 * 60)
+
+
+def test_a_queue_is_drained_with_its_slowest_handler() -> None:
+    slow, quick = ("mail", "slow"), ("mail", "quick")
+    demands = {slow: Demand(0, 0, 1.0, 60), quick: Demand(0, 0, 1.0, 600)}
+    limit = limited(1, kind="handler", name="slow")
+    row = one(Situation(demands, [Pool(100, frozenset({slow, quick}))], [limit]))
+    # All 100 slots would need 660 / 6000 minutes, but the limit does 60 a minute.
+    assert (row.drained_in, row.deciding.bound.name) == (about(1), "handler slow: at most 1 running")
+
+
+def test_unknown_durations_are_not_guessed() -> None:
+    row = one(Situation({SEND: Demand(10, 10, None, 400)}, [Pool(10, frozenset({SEND}))]))
+    assert (row.per_minute, row.utilisation, row.drained_in, row.behind) == (None, None, None, None)
+
+
+def test_rows_can_be_of_handlers() -> None:
+    demands = {("a", "send"): Demand(1, 1, 1.0, 3), ("b", "send"): Demand(2, 2, 1.0, 4)}
+    (row,) = capacity_rows(Situation(demands, [Pool(1, frozenset(demands))]), "handler")
+    assert (row.name, row.demand.arrivals, row.demand.backlog) == ("send", 3, 7)
