@@ -11,7 +11,7 @@ from runner.policy.histogram import merged
 from runner.queries.counting import Count
 from runner.queries.queues import uncounted
 from runner.queries.reports import Flow, Total, totals
-from runner.text.csv import csv_text
+from runner.text.sanitize import csv_text
 
 ALL = "all"
 """The name of the total line."""

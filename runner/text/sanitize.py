@@ -1,7 +1,7 @@
-"""Sanitize text before it reaches a terminal; signs of states."""
+"""Sanitize text before it reaches a terminal or a spreadsheet; signs of states."""
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from runner.model.task import Shown
@@ -97,3 +97,31 @@ def _visible(character: str, category: str) -> str:
     if character.isprintable() and character not in _BLANK_LETTERS and character != _JOINER:
         return character
     return character.encode("unicode_escape").decode()
+
+
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""First characters of texts that a spreadsheet would execute."""
+
+
+def csv_text(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Write a table as CSV that spreadsheets read as plain values, never as formulas.
+
+    Args:
+        titles: the column titles.
+        rows: the values; None becomes an empty cell, and text is sanitized and gets a leading apostrophe if it starts
+            like a formula.
+    """
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(titles)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return clean(f"'{value}" if value.startswith(FORMULAS) else value)
