@@ -1,12 +1,13 @@
 """AsyncCoreEngine: awaitable connections of a SQLAlchemy engine, without the ORM.
 
 `sqlalchemy.ext.asyncio` imports the ORM, whose import takes longer than a short command runs. This module awaits
-SQLAlchemy Core as that package does: in a greenlet, by `sqlalchemy.util.greenlet_spawn`.
+SQLAlchemy Core as that package does: in a greenlet, by `sqlalchemy.util.greenlet_spawn`. A short transaction completes
+before a cancellation reaches its caller.
 """
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from importlib import import_module
 from types import TracebackType
@@ -14,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.util import greenlet_spawn
-
-from runner.db.shield import shielded
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -25,6 +24,35 @@ T = TypeVar("T")
 
 DRIVERS = {"postgresql": "postgresql+psycopg_async", "sqlite": "sqlite+aiosqlite"}
 """SQLAlchemy's names of the drivers that can be awaited, by backend."""
+
+
+async def shielded(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` to its end even if the caller is cancelled, then deliver the cancellation.
+
+    A coroutine that is cancelled in the middle of a statement would leave the connection, and on SQLite the write
+    lock, in an unknown state.
+
+    Args:
+        work: a short coroutine, such as one transaction.
+
+    Returns:
+        The result of `work`.
+
+    Raises:
+        asyncio.CancelledError: after the end of `work`, if the caller was cancelled.
+    """
+    running = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError:
+                continue
+        if not running.cancelled():
+            running.exception()  # retrieved, so that the event loop does not log it
+        raise
 
 
 class AsyncCoreEngine:

@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any, Concatenate, Literal, ParamSpec, Self
 
 from runner.db import connect
-from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine
+from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, T, shielded
 from runner.db.dialects import DIALECTS
 from runner.db.errors import retries, retry_pause, translate
 from runner.db.filesystem import refuse_remote
 from runner.db.handler_transactions import HandlerTransactions, Wait
 from runner.db.schema import tables
 from runner.db.semaphore import FairSemaphore
-from runner.db.shield import T, shielded
 from runner.db.statement import StatementFrame, Steps
 from runner.db.statement_pool import StatementPool
 from runner.db.thread_connections import ThreadConnections
