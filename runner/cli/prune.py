@@ -18,8 +18,8 @@ from runner.model.task import State
 from runner.policy.partitions import Range
 from runner.queries.counting import Count
 from runner.queries.task_list.search import find
-from runner.store.partitions.extend import extend
 from runner.store.partitions.forecast import forecast
+from runner.store.partitions.ranges import extend
 from runner.store.retention import enforce, retention_of
 
 CAP = 10_000

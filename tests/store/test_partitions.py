@@ -20,8 +20,8 @@ from runner.policy.partitions import FEW, Range
 from runner.queries.health import health
 from runner.queries.task.detail import task_detail
 from runner.queries.why.facts import read_facts
-from runner.store.partitions.extend import extend
 from runner.store.partitions.layout import read_layout
+from runner.store.partitions.ranges import extend
 from runner.store.retention import START, Pruned, enforce, forget_gone
 from runner.store.settle import settle_done
 from tests.conftest import on_postgresql
