@@ -40,7 +40,7 @@ class TaskBackend(BaseTaskBackend):
     Args:
         alias: key in TASKS.
         params: its values. QUEUES lists the allowed queues; OPTIONS has defaults of the handlers: `max_attempts`,
-            `retry`, `timeout` and `on_error`, as for `runner.handler`.
+            `retry`, `timeout`, `on_error` and `on_none`, as for `runner.handler`.
 
     Example:
         >>> TASKS = {"default": {"BACKEND": "runner.django.TaskBackend", "OPTIONS": {"max_attempts": 3}}}

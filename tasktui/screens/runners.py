@@ -211,7 +211,9 @@ def runner_line(runner: RunnerRow, data: Workforce, colours: Mapping[str, int], 
     elif runner.heartbeat_age > runner.lease:
         seen = Cell(f"silent {age}, lease {formatting.age(runner.lease)}", "bold lost")
     elif runner.remarks:
-        seen = Cell(", ".join(map(line, runner.remarks)), "bold retrying" if runner.command else "faint")
+        seen = Cell(
+            ", ".join(map(line, runner.remarks)), "bold retrying" if runner.command or runner.abandoned else "faint"
+        )
     blocks = slot_row(data.slots.get(runner.id, {}), runner.capacity, bar, colours)
     attempts = flow.failed + flow.succeeded
     failing = attempts >= 10 and flow.failed >= attempts * 0.9
@@ -238,7 +240,9 @@ def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[
     more = f", the {len(tasks)} longest" if len(tasks) < runner.running_tasks else ""
     title: list[Part] = [heading(f"{line(runner.host, 30)}:{runner.pid} RUNS {runner.running_tasks}")]
     queues = ", ".join(runner.queues) if runner.queues else "all"
-    rows: list[Row] = [rule(title, width, [(line(f"runner {runner.id}, queues {queues}{more}", width // 2), "muted")])]
+    about = "".join(f", {text}" for text in runner.remarks)
+    facts = line(f"runner {runner.id}, queues {queues}{about}{more}", width * 2 // 3)
+    rows: list[Row] = [rule(title, width, [(facts, "muted")])]
     bar = max(10, width - 90)
     if tasks:
         names = f"{'ID':>10}  {'HANDLER':<24}{'KEY':<20}{'AGAINST ITS P95':<{bar + 2}}"

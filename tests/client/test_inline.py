@@ -54,6 +54,23 @@ def test_a_call_that_fails_stores_a_task_with_its_arguments(store: TaskStore) ->
     assert (second.id, (second.run_at - first.run_at).total_seconds() > 3_500) == (later, True)
 
 
+def test_none_where_a_result_is_declared_follows_the_rule(store: TaskStore) -> None:
+    def count(n: int) -> int:
+        return None if n else 1  # type: ignore[return-value] # the mistake under test
+
+    again = handler("test.again", on_none=lambda ctx: Retry("1h", f"{ctx.handler} gave nothing"))(count)
+    assert again.call_or_submit(n=0) == 1
+    handle = again.call_or_submit(n=1)
+    (task,) = store.tasks(again)
+    assert (handle, task.payload) == (task.id, {"n": 1})
+    given_up = handler("test.given.up", on_none="dead")(count)
+    with pytest.raises(Dead, match="None where a result of type int is declared"):
+        given_up.call_or_submit(n=1)
+    tolerant = handler("test.tolerant")(count)
+    assert tolerant.call_or_submit(n=1) is None
+    assert len(store.tasks()) == 1
+
+
 async def test_async_handlers_run_inline_too(store: TaskStore) -> None:
     @handler("test.async")
     async def work(n: int) -> int:

@@ -7,6 +7,8 @@ import pytest
 
 from runner.model.task import Shown
 from runner.queries.counting import Count
+from runner.queries.runners import RunnerRow
+from runner.queries.task.attempts import Attempt
 from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.page import TaskPage
 from runner.queries.task_list.row import TaskRow
@@ -31,6 +33,7 @@ from tasktui.render.plot import (
 )
 from tasktui.render.render import ListColumn, brief, fitted, task_line, widths
 from tasktui.render.rows import plain
+from tasktui.screens.runners import Workforce, claimed_rows
 from tests.tasktui.test_commands import NOW, row, story
 
 AT = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
@@ -172,6 +175,24 @@ def test_the_attempt_under_way_is_part_of_the_story() -> None:
     assert "1m12s ago  attempt 2 running for 1m12s, runner 5 on web-1" in text(task)
     assert "Running for 1m12s on web-1, attempt 2" in text(task)
     assert "running for" not in text(row(7))
+
+
+def test_an_error_names_the_rule_that_decided() -> None:
+    rule = "dead, by on_none of the handler\x1b[31m"
+    failed = Attempt(1, 1, NOW, NOW, 5, "web-1", "die", "NoResult", "None", None, "f", None, rule)
+    detail = replace(story(row(7, Shown.DEAD)), attempts=(failed,))
+    text = plain(task_panels.error(detail, 100, reveal=False, unfold=False))
+    assert "\n dead, by on_none of the handler" in text
+    assert "\x1b" not in text
+
+
+def test_the_screen_of_runners_counts_abandoned_threads() -> None:
+    columns = (7, "web-3", 4117, "1", None, 1.0, 14.0, ("h",), (), (), 8, 4, (), 0, 3, 3, None)
+    hung, well = RunnerRow(*columns, 3, 2), RunnerRow(*columns)
+    data = Workforce(NOW, (hung,), (), {}, {}, {})
+    assert "3 abandoned threads, 1 slot lost" in plain(claimed_rows(hung, data, 120))
+    assert "abandoned" not in plain(claimed_rows(well, data, 120))
+    assert (hung.sizes["threads"], well.sizes["threads"]) == (3, 4)
 
 
 def test_an_update_changes_no_order_and_forgets_no_mark() -> None:
