@@ -11,12 +11,17 @@ from runner.db.transaction import Transaction, clock
 from runner.policy.limits import LIMITS, LimitUsage
 from runner.queries.limits import limit_usages
 from runner.queries.pauses import Pause, pauses
-from runner.queries.queues import QueueCounts, counts
+from runner.queries.queues import MOST_QUEUES, QueueCounts, counts
 from runner.queries.reports import Total, totals
 from runner.queries.runners import HandlerWithoutRunner, unknown_handlers
 from runner.text import formatting
 
 HOUR = timedelta(hours=1)
+
+MOST_TOTALS = 1_000
+"""Maximum number of handlers and their queues, those with the most successes."""
+
+LISTED = "those with pauses, limits, lost tasks and failures, and those that wait longest"
 
 QUEUES = (
     TableColumn("QUEUE"),
@@ -73,7 +78,7 @@ async def stats(*, json: bool = False, connection: Connection = DEFAULT_CONNECTI
 async def read_stats(tx: Transaction) -> Stats:
     """Read the figures of `runner stats`."""
     at = await clock(tx)
-    hour = await totals(tx, at - HOUR, at + timedelta(minutes=1))
+    hour = await totals(tx, at - HOUR, at + timedelta(minutes=1), most=MOST_TOTALS)
     return Stats(
         at, await counts(tx), (await pauses(tx)).handlers, await limit_usages(tx), hour, await unknown_handlers(tx)
     )
@@ -111,6 +116,8 @@ def _print(report: Stats) -> None:
         print_table(QUEUES, [_queue(queue) for queue in report.queues])
     else:
         print_line("There are no tasks.")
+    if len(report.queues) == MOST_QUEUES:
+        print_line(f"At most {MOST_QUEUES:,} queues are listed: {LISTED}. For another one: runner tasks queue=NAME")
     for queue in report.queues:
         if queue.paused is not None:
             print_line(paused_line(f"Queue {queue.queue}", queue.paused, report.at))

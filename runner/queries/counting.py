@@ -15,6 +15,7 @@ from runner.policy.lanes import Lane
 from runner.queries.rows import as_text
 from runner.queries.task_list.sources import live_states
 
+QUEUE_COLUMNS: dict[str, Any] = {"queue": sa.Text}
 LANE_COLUMNS: dict[str, Any] = {"queue": sa.Text, "handler": sa.Text, "priority": sa.SmallInteger}
 
 
@@ -70,8 +71,8 @@ async def waiting(tx: Transaction, lanes: Sequence[Lane], cap: int) -> dict[str,
     task = tx.tables.task.alias("walked")
     due, future = task.c.run_at <= db_now(), task.c.run_at > db_now()
     # Due tasks are counted from the index alone; only future tasks need their rows, for the attempts.
-    ready = _walk(lane, queue, task, due, task.c.run_at, cap + 1)
-    ahead = _walk(lane, queue, task, future, task.c.attempt, cap + 1)
+    ready = _walk(tx, lane, queue, task, due, task.c.run_at, cap + 1)
+    ahead = _walk(tx, lane, queue, task, future, task.c.attempt, cap + 1)
     statement = sa.select(queue.c.queue, _size(ready), _sizes(ahead))
     rows = await tx.rows(statement, tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes)))
     return {queue: _waiting(ready, sizes, cap) for queue, ready, sizes in rows}
@@ -84,12 +85,20 @@ def _waiting(ready: int, sizes: str, cap: int) -> WaitingCounts:
     return WaitingCounts(capped(ready, cap), Count(min(ahead - attempted, cap), more), Count(min(attempted, cap), more))
 
 
-def _walk(lane: sa.CTE, queue: sa.Subquery, task: Any, condition: Condition, column: Any, limit: int) -> sa.Subquery:
+def _walk(
+    tx: Transaction, lane: sa.FromClause, queue: sa.Subquery, task: Any, condition: Condition, column: Any, limit: int
+) -> sa.Subquery:
     """A column of the first waiting tasks of a queue that match a condition, over all of its lanes."""
     matches = [task.c[name] == lane.c[name] for name in LANE_COLUMNS]
-    rows = sa.select(column).select_from(lane.join(task, sa.and_(*matches)))
-    due = rows.where(lane.c.queue == queue.c.queue, is_state(task.c.state, State.WAITING), condition)
-    return due.limit(limit).correlate(queue).subquery()
+    waiting, mine = is_state(task.c.state, State.WAITING), lane.c.queue == queue.c.queue
+    if tx.dialect.isolates_rows:
+        # Lane by lane: as a join, a planner that expects one row would read the tasks of all queues for each queue.
+        first = sa.select(column).where(waiting, condition, *matches).limit(limit).correlate(lane)
+        each = first.lateral("first")
+        rows = sa.select(each.c[column.key]).select_from(lane.join(each, sa.true())).where(mine)
+    else:
+        rows = sa.select(column).select_from(lane.join(task, sa.and_(*matches))).where(mine, waiting, condition)
+    return rows.limit(limit).correlate(queue).subquery()
 
 
 def _size(rows: sa.Subquery) -> sa.ScalarSelect[int]:
@@ -127,20 +136,38 @@ async def blocked(tx: Transaction, cap: int) -> dict[str, Count]:
     return {as_text(queue): Count(number, more) for queue, number in rows}
 
 
-async def dead(tx: Transaction, cap: int) -> dict[str, Count]:
+async def dead(tx: Transaction, cap: int, most: int | None = None) -> dict[str, Count]:
     """Count the dead tasks of each queue, each up to the cap.
 
     The statement skips from queue to queue along the index `failed`; a DISTINCT would read the whole index.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        cap: maximum number of tasks to count for each queue.
+        most: maximum number of queues, by name; None for all.
     """
     history = tx.tables.history
-    earliest, beyond, dead_rows = (history.alias(name) for name in ("earliest", "beyond", "counted"))
+    earliest, beyond = history.alias("earliest"), history.alias("beyond")
     head = sa.select(_first_queue(earliest, sa.true()).label("queue")).cte("head", recursive=True)
     step = _first_queue(beyond, beyond.c.queue > head.c.queue).correlate(head)
     heads = head.union_all(sa.select(step).where(head.c.queue.is_not(None)))
-    is_dead = ended(dead_rows.c.state, State.DEAD) & (dead_rows.c.queue == heads.c.queue)
-    window = sa.select(dead_rows.c.id).where(is_dead).limit(cap + 1).correlate(heads).subquery()
-    statement = sa.select(heads.c.queue, _size(window)).where(heads.c.queue.is_not(None))
+    statement = _dead(tx, heads, cap).where(heads.c.queue.is_not(None)).limit(most)  # no sort: it ends the recursion
     return {as_text(queue): capped(number, cap) for queue, number in await tx.rows(statement)}
+
+
+async def dead_of(tx: Transaction, names: Sequence[str], cap: int) -> dict[str, Count]:
+    """Count the dead tasks of some queues, each up to the cap."""
+    rows = sa.select(tx.dialect.rows("queue", QUEUE_COLUMNS)).cte("name")
+    parameters = tx.dialect.parameters("queue", {"queue": list(names)})
+    found = await tx.rows(_dead(tx, rows, cap), parameters)
+    return {queue: capped(number, cap) for queue, number in found}
+
+
+def _dead(tx: Transaction, queue: sa.CTE, cap: int) -> sa.Select[Any]:
+    row = tx.tables.history.alias("counted")
+    is_dead = ended(row.c.state, State.DEAD) & (row.c.queue == queue.c.queue)
+    window = sa.select(row.c.id).where(is_dead).limit(cap + 1).correlate(queue).subquery()
+    return sa.select(queue.c.queue, _size(window))
 
 
 def _first_queue(history: Any, condition: Condition) -> sa.ScalarSelect[str]:

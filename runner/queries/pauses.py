@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST
-from runner.policy.claim_order import PAUSED
+from runner.policy.claim_order import LIMITED, PAUSED
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.queries.rows import as_text, moment, readable, text
 
@@ -50,6 +50,11 @@ class RegistryEntry:
     limits: SharedLimits = UNLIMITED
     seen: datetime | None = None
 
+    @property
+    def is_changed(self) -> bool:
+        """True if it is paused or limited."""
+        return self.pause is not None or self.limits != UNLIMITED
+
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
@@ -85,9 +90,14 @@ async def registry_entries(
         names: only the entries of these names; None for all.
 
     Returns:
-        Its entries by name.
+        Its first entries by name.
     """
     return await _entries(tx, registry, *([] if names is None else [tx.dialect.one_of(registry.c.name, names)]))
+
+
+async def changed_entries(tx: Transaction, registry: sa.Table) -> dict[str, RegistryEntry]:
+    """Read the entries with a pause or limits; see `registry_entries`."""
+    return await _entries(tx, registry, PAUSED.is_paused(registry) | LIMITED.is_limited(registry))
 
 
 async def entry(tx: Transaction, registry: sa.Table, name: str) -> RegistryEntry | None:

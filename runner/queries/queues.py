@@ -1,8 +1,11 @@
 """counts: the number of tasks of each queue by state, and its rates."""
 
-from collections.abc import Iterable, Mapping
+import heapq
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -15,7 +18,7 @@ from runner.policy.lanes import Head, Lane
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.queries import counting
 from runner.queries.counting import Count, RunningCounts, WaitingCounts
-from runner.queries.pauses import Pause, registry_entries
+from runner.queries.pauses import Pause, changed_entries, registry_entries
 from runner.queries.reports import Flow, flows
 from runner.queries.rows import as_text
 from runner.store.lanes import survey
@@ -155,32 +158,58 @@ def time_until_empty(ready: int, arrived: int, ended: int) -> float | None:
     return ready * MINUTE / (ended - arrived) if ended > arrived else inf
 
 
-async def counts(tx: Transaction, cap: int = CAP, depth: int | None = None) -> list[QueueCounts]:
+MOST_QUEUES = 1_000
+"""Maximum number of queues in a list."""
+
+QUEUES_PER_STATEMENT = 100
+
+MOST_LANES = 10_000
+"""Maximum number of lanes in which waiting tasks are counted."""
+
+
+async def counts(
+    tx: Transaction, cap: int = CAP, depth: int | None = None, most: int = MOST_QUEUES
+) -> list[QueueCounts]:
     """Count the tasks of each queue by state, with the queue's rates.
 
-    Every count walks along an index and stops at the cap: the cost grows with the number of queues, handlers and
-    priorities in use, not with the number of tasks.
+    Every count walks along an index and stops at the cap: the cost does not grow with the number of tasks, and beyond
+    `most` queues hardly with their number. Only the statistics of the last hour are read completely.
 
     Args:
-        tx: an open transaction; nine or ten statements are executed.
+        tx: an open transaction; twelve statements are executed, and more with many queues.
         cap: maximum number of tasks to count per number; for running and blocked tasks, over all queues.
         depth: maximum number of waiting tasks to count, the slowest part on a large backlog; None for `cap`.
+        most: maximum number of queues.
 
     Returns:
-        Every queue that has tasks, is registered, or was active in the last hour, by name.
+        Every queue that has tasks, is registered, or was active in the last hour, by name. If there are more than
+        `most`: those that are paused or limited, have lost tasks or failed attempts, or wait longest.
     """
-    heads = [head for head in await survey(tx) if isinstance(head.lane.queue, str)]
-    waiting_counts = await counting.waiting(tx, _lanes(heads), depth or cap)
-    oldest = _oldest(heads)
+    heads = await _first_heads(tx, most)
     in_hand = await counting.running(tx, cap)
     blocked = await counting.blocked(tx, cap)
-    dead = await counting.dead(tx, cap)
-    minute, hour = await flows(tx)
+    dead = await counting.dead(tx, cap, most)
+    minute, hour = await flows(tx, most)
+    registry = await registry_entries(tx, tx.tables.queue) | await changed_entries(tx, tx.tables.queue)
+    oldest = _oldest(heads)
+    names: set[str] = {*(head.lane.queue for head in heads), *in_hand, *blocked, *dead, *hour, *registry}
+    if len(names) >= most:  # each of the parts may have stopped before some of these queues
+        urgent = {name for name, running in in_hand.items() if running.lost.number}
+        urgent |= {name for name, entry in registry.items() if entry.is_changed}
+        rank = partial(_rank, urgent=urgent, hour=hour, oldest=oldest)
+        names = set(heapq.nsmallest(most, names, key=rank))
+        heads = await survey(tx, most=MOST_LANES, within=sorted(names))
+        oldest = _oldest(heads)
+        dead |= await counting.dead_of(tx, sorted(names - dead.keys()), cap)
+        if quiet := sorted(names - hour.keys()):
+            rest = await flows(tx, only=quiet)
+            minute, hour = minute | rest[0], hour | rest[1]
+    waiting_counts = await _waiting(tx, heads, depth or cap)
     this_minute = (await clock(tx)).replace(second=0, microsecond=0)
     uncounted_tasks = await uncounted(tx, this_minute - ONE_MINUTE, this_minute)
     registry = await registry_entries(tx, tx.tables.queue)
     queues = []
-    for name in sorted({*waiting_counts, *in_hand, *blocked, *dead, *hour, *registry}):
+    for name in sorted(names):
         ready, scheduled, retrying = waiting_counts.get(name, WaitingCounts())
         running, lost = in_hand.get(name, RunningCounts())
         entry, flow = registry.get(name), minute.get(name, Flow())
@@ -205,14 +234,44 @@ async def counts(tx: Transaction, cap: int = CAP, depth: int | None = None) -> l
     return queues
 
 
-async def waiting(tx: Transaction, cap: int = CAP) -> dict[str, WaitingCounts]:
+def _rank(
+    name: str, urgent: Collection[str], hour: Mapping[str, Flow], oldest: Mapping[str, float]
+) -> tuple[bool, int, float, str]:
+    """The place of a queue in a list that does not have room for all."""
+    return name not in urgent, -hour[name].failed if name in hour else 0, -oldest.get(name, 0.0), name
+
+
+async def waiting(tx: Transaction, cap: int = CAP, most: int = MOST_QUEUES) -> dict[str, WaitingCounts]:
     """Count the waiting tasks of each queue: the slowest part of `counts` on a large backlog.
 
     Args:
-        tx: an open transaction; two statements are executed.
+        tx: an open transaction.
         cap: maximum number of tasks to count per number.
+        most: maximum number of queues, by name.
     """
-    return await counting.waiting(tx, _lanes(await survey(tx)), cap)
+    return await _waiting(tx, await _first_heads(tx, most), cap)
+
+
+async def _waiting(tx: Transaction, heads: Sequence[Head], cap: int) -> dict[str, WaitingCounts]:
+    """Count the tasks of some queues per statement, because each statement compares each queue with each lane."""
+    by_queue: dict[str, list[Lane]] = defaultdict(list)
+    for lane in _lanes(heads):
+        by_queue[lane.queue].append(lane)
+    counts: dict[str, WaitingCounts] = {}
+    every = list(by_queue)
+    for begin in range(0, len(every), QUEUES_PER_STATEMENT):
+        names = every[begin : begin + QUEUES_PER_STATEMENT]
+        counts |= await counting.waiting(tx, [lane for name in names for lane in by_queue[name]], cap)
+    if len(heads) < MOST_LANES:
+        return counts
+    return {name: WaitingCounts(*(count._replace(more=True) for count in each)) for name, each in counts.items()}
+
+
+async def _first_heads(tx: Transaction, most: int) -> list[Head]:
+    """The lanes of the first queues by name whose names are text."""
+    heads = [head for head in await survey(tx, most=MOST_LANES) if isinstance(head.lane.queue, str)]
+    first = {name for name, _ in zip(dict.fromkeys(head.lane.queue for head in heads), range(most), strict=False)}
+    return [head for head in heads if head.lane.queue in first]
 
 
 def _lanes(heads: Iterable[Head]) -> list[Lane]:

@@ -104,8 +104,15 @@ class MinuteFlow:
     flow: Flow
 
 
-async def flows(tx: Transaction) -> tuple[dict[str, Flow], dict[str, Flow]]:
+async def flows(
+    tx: Transaction, most: int | None = None, only: Sequence[str] | None = None
+) -> tuple[dict[str, Flow], dict[str, Flow]]:
     """Sum up by queue.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        most: maximum number of queues, those with the most failures and then the most tasks; None for all.
+        only: only these queues; None for all.
 
     Returns:
         The last full minute, and the last sixty minutes including the current one.
@@ -114,30 +121,51 @@ async def flows(tx: Transaction) -> tuple[dict[str, Flow], dict[str, Flow]]:
     last = (minute.minute > db_later(db_now(), -120)) & (minute.minute <= db_later(db_now(), -60))
     in_last = [sa.func.sum(sa.case((last, minute[name]), else_=0)) for name in MINUTE_COUNTS]
     statement = sa.select(minute.queue, *_sums(tx), *in_last).group_by(minute.queue)
-    rows = await tx.rows(statement.where(minute.minute > db_later(db_now(), -3600), minute.bin_ms == _NO_BIN))
+    statement = statement.where(minute.minute > db_later(db_now(), -3600), minute.bin_ms == _NO_BIN)
+    if most is not None:
+        failed, tasks = minute.retried + minute.died, minute.submitted + minute.succeeded
+        statement = statement.order_by(sa.func.sum(failed).desc(), sa.func.sum(tasks).desc(), minute.queue).limit(most)
+    if only is not None:
+        statement = statement.where(tx.dialect.one_of(minute.queue, only))
+    rows = await tx.rows(statement)
     half = 1 + len(MINUTE_COUNTS)
     return {as_text(row[0]): _flow(row[half:]) for row in rows}, {as_text(row[0]): _flow(row[1:half]) for row in rows}
 
 
-async def pulses(tx: Transaction, since: datetime) -> dict[str, list[MinuteFlow]]:
+OTHER_QUEUES = ""
+"""The key of the queues that are not listed one by one; no queue has an empty name."""
+
+
+async def pulses(tx: Transaction, since: datetime, only: Sequence[str] | None = None) -> dict[str, list[MinuteFlow]]:
     """Sum up by queue and minute, in order; minutes without activity are left out.
 
     Args:
         tx: an open transaction.
         since: the first minute, aware.
+        only: the queues to list one by one, the others together as OTHER_QUEUES; None for each queue.
     """
     minute = tx.tables.minute.c
-    groups = (minute.queue, minute.minute)
-    statement = sa.select(*groups, *_sums(tx)).where(*_counts(tx, since)).group_by(*groups).order_by(*groups)
+    queue: sa.ColumnElement[str] = minute.queue
+    if only is not None:
+        queue = sa.case((tx.dialect.one_of(queue, only), queue), else_=sa.literal_column(f"'{OTHER_QUEUES}'", sa.Text))
+    named = sa.select(queue.label("name"), minute.minute, *(minute[name] for name in MINUTE_COUNTS))
+    row = named.where(*_counts(tx, since)).subquery("named").c
+    groups, sums = (row.name, row.minute), [sa.func.sum(row[name]) for name in MINUTE_COUNTS]
+    statement = sa.select(*groups, *sums).group_by(*groups).order_by(*groups)
     minutes: dict[str, list[MinuteFlow]] = defaultdict(list)
-    for row in await tx.rows(statement):
-        if beginning := moment(row[1]):
-            minutes[as_text(row[0])].append(MinuteFlow(beginning, _flow(row[2:])))
+    for each in await tx.rows(statement):
+        if beginning := moment(each[1]):
+            minutes[as_text(each[0])].append(MinuteFlow(beginning, _flow(each[2:])))
     return dict(minutes)
 
 
 async def totals(
-    tx: Transaction, since: datetime, until: datetime, queue: str | None = None, handler: str | None = None
+    tx: Transaction,
+    since: datetime,
+    until: datetime,
+    queue: str | None = None,
+    handler: str | None = None,
+    most: int | None = None,
 ) -> list[Total]:
     """Sum up by queue and handler.
 
@@ -147,6 +175,7 @@ async def totals(
         until: the end, aware and exclusive.
         queue: only this queue.
         handler: only this handler.
+        most: maximum number of totals, those with the most successes; None for all.
 
     Returns:
         The totals, most successes first.
@@ -154,7 +183,13 @@ async def totals(
     minute = tx.tables.minute.c
     conditions = _conditions(tx, since, until, queue, handler)
     groups = (minute.queue, minute.handler)
-    rows = await tx.rows(sa.select(*groups, *_sums(tx)).where(*conditions, minute.bin_ms == _NO_BIN).group_by(*groups))
+    statement = sa.select(*groups, *_sums(tx)).where(*conditions, minute.bin_ms == _NO_BIN).group_by(*groups)
+    if most is not None:
+        statement = statement.order_by(sa.func.sum(minute.succeeded).desc(), *groups).limit(most)
+    rows = await tx.rows(statement)
+    if most is not None and len(rows) == most:
+        largest = statement.with_only_columns(*groups).subquery("largest")
+        conditions.append(sa.tuple_(*groups).in_(sa.select(largest)))
     times = await _times(tx, groups, conditions)
     result = []
     for row in rows:

@@ -22,6 +22,9 @@ from runner.text.sanitize import count_noun
 MOST = 1_000
 """Maximum number of runners in a list."""
 
+MOST_LANES = 10_000
+"""Maximum number of lanes in which handlers without a runner are sought."""
+
 
 SlotKind: TypeAlias = Literal["slots", "threads", "processes"]
 """The slots of a runner: for coroutines, for plain functions and for process handlers."""
@@ -206,9 +209,12 @@ def _runner(row: sa.RowMapping) -> RunnerRow:
 
 
 async def unknown_handlers(tx: Transaction) -> list[HandlerWithoutRunner]:
-    """Find the handlers with waiting tasks that no live runner claims, longest due first."""
+    """Find the handlers with waiting tasks that no live runner claims, longest due first.
+
+    With more than MOST_LANES lanes, only the first of them are read, in the order of their queues.
+    """
     lanes: dict[str, dict[str, float]] = defaultdict(dict)
-    for head in await survey(tx):
+    for head in await survey(tx, most=MOST_LANES):
         queues = lanes[as_text(head.lane.handler)]
         queue = as_text(head.lane.queue)
         queues[queue] = min(queues.get(queue, head.wait), head.wait)

@@ -45,7 +45,12 @@ class SurveyScope(NamedTuple):
     dense: int = 0
 
 
-async def survey(tx: Transaction, scope: SurveyScope | None = None, most: int | None = None) -> list[Head]:
+async def survey(
+    tx: Transaction,
+    scope: SurveyScope | None = None,
+    most: int | None = None,
+    within: Collection[str] | None = None,
+) -> list[Head]:
     """Return lanes with waiting tasks, each with the time of its first task.
 
     The cost grows with the number of lanes, not of tasks: one index look-up per lane.
@@ -54,6 +59,7 @@ async def survey(tx: Transaction, scope: SurveyScope | None = None, most: int | 
         tx: an open transaction; one statement is executed.
         scope: the lanes of a runner; None for those of every handler, paused or not.
         most: maximum number of lanes to read without a scope, in the order of their names; None for all.
+        within: read only the lanes of these queues, without a scope; None for those of all queues.
 
     Returns:
         One head per lane. With a scope: only lanes that are not paused, in the order in which they are claimed, and the
@@ -67,20 +73,30 @@ async def survey(tx: Transaction, scope: SurveyScope | None = None, most: int | 
             if values or name == "handlers":
                 names += (name,)
                 parameters |= tx.dialect.parameters(name, {"name": list(values)})
+    if within is not None:
+        parameters |= tx.dialect.parameters("within", {"queue": list(within)})
     dense, bounded = bool(parameters.get("dense")), most is not None
-    prepared = _prepared(tx.tables, tx.driver, names, dense=dense, bounded=bounded)
+    prepared = _prepared(tx.tables, tx.driver, names, dense=dense, bounded=bounded, within=within is not None)
     rows = await tx.run(prepared, parameters)
     return [Head(Lane(*row[:3]), row[3], float(row[4]), bool(row[5]), row[6], bool(row[7])) for row in rows]
 
 
 @lru_cache
-def _prepared(tables: Tables, driver: sa.Dialect, names: tuple[str, ...], *, dense: bool, bounded: bool) -> Prepared:
-    statement = survey_statement(tables, DIALECTS[driver.name], names, dense=dense, bounded=bounded)
+def _prepared(
+    tables: Tables, driver: sa.Dialect, names: tuple[str, ...], *, dense: bool, bounded: bool, within: bool
+) -> Prepared:
+    statement = survey_statement(tables, DIALECTS[driver.name], names, dense=dense, bounded=bounded, within=within)
     return Prepared(statement, driver)
 
 
 def survey_statement(
-    tables: Tables, dialect: Dialect, names: tuple[str, ...] = (), *, dense: bool = False, bounded: bool = False
+    tables: Tables,
+    dialect: Dialect,
+    names: tuple[str, ...] = (),
+    *,
+    dense: bool = False,
+    bounded: bool = False,
+    within: bool = False,
 ) -> sa.Select[Any]:
     """Return the statement of a survey.
 
@@ -90,8 +106,12 @@ def survey_statement(
         names: the restrictions of a scope, "handlers" and "queues"; empty for all lanes.
         dense: read index entries one after the other first.
         bounded: stop the walk after `most` lanes.
+        within: walk through the lanes of some queues, one queue after the other.
     """
-    head = _dense_heads(tables, dialect) if dense else _walk(tables, dialect, _before_all())
+    if within:
+        head: Any = _walk(tables, dialect, _before_each(dialect), same_queue=True)
+    else:
+        head = _dense_heads(tables, dialect) if dense else _walk(tables, dialect, _before_all())
     registries = ((head.c.queue, tables.queue), (head.c.handler, tables.handler))
     # As sets that are read once; joined, a planner that expects few lanes would look each of them up.
     paused = [name.in_(sa.select(entry.c.name).where(PAUSED.is_paused(entry))) for name, entry in registries]
@@ -145,7 +165,15 @@ def _before_all() -> sa.Subquery:
     return sa.select(*(column.label(name) for name, column in zip(LANE, columns, strict=True))).subquery("start")
 
 
-def _walk(tables: Tables, dialect: Dialect, start: sa.FromClause) -> sa.CTE:
+def _before_each(dialect: Dialect) -> sa.Subquery:
+    """One row for each queue of `within`, which is before its lanes."""
+    queue = dialect.rows("within", {"queue": sa.Text}).c.queue
+    none = (sa.literal_column(_NONE[1], sa.Text), sa.literal_column(_NONE[2], sa.SmallInteger))
+    columns: tuple[sa.ColumnElement[Any], ...] = (queue, *none)
+    return sa.select(*(column.label(name) for name, column in zip(LANE, columns, strict=True))).subquery("start")
+
+
+def _walk(tables: Tables, dialect: Dialect, start: sa.FromClause, *, same_queue: bool = False) -> sa.CTE:
     """Walk the index of waiting tasks from lane to lane, a "loose index scan".
 
     Neither database skips within an index by itself (SELECT DISTINCT reads all of it), so a recursive query looks up
@@ -155,20 +183,22 @@ def _walk(tables: Tables, dialect: Dialect, start: sa.FromClause) -> sa.CTE:
         tables: the tables of the installation.
         dialect: the dialect of the database.
         start: one row, the lane before the walk; null for all lanes.
+        same_queue: each walk ends with its queue; there may be several rows in `start`.
     """
-    heads = _following(tables, dialect, start).cte("walk", recursive=True)
-    return heads.union_all(_following(tables, dialect, heads))
+    heads = _following(tables, dialect, start, same_queue=same_queue).cte("walk", recursive=True)
+    return heads.union_all(_following(tables, dialect, heads, same_queue=same_queue))
 
 
-def _following(tables: Tables, dialect: Dialect, lanes: sa.FromClause) -> sa.Select[Any]:
-    """The first task behind each lane; the first of all behind one that is null."""
+def _following(tables: Tables, dialect: Dialect, lanes: sa.FromClause, *, same_queue: bool) -> sa.Select[Any]:
+    """The first task behind each lane, of any queue or of the same one; the first of all behind one that is null."""
     beyond = tables.task.alias("beyond")
     # As an expression: a comparison of SQLite's columns with one another could not use the index.
     lane = (sa.func.coalesce(lanes.c[name], sa.literal_column(none)) for name, none in zip(LANE, _NONE, strict=True))
     # With the end of the lane: SQLite begins with the row that equals what it compares with.
     end = sa.tuple_(*lane, sa.literal_column(_END, Instant))
     further = sa.tuple_(*(beyond.c[name] for name in (*LANE, "run_at"))) > end
-    one = _along_index(beyond, further).limit(sa.literal_column("1")).correlate(lanes)
+    queue = (beyond.c.queue == lanes.c.queue,) if same_queue else ()
+    one = _along_index(beyond, further, *queue).limit(sa.literal_column("1")).correlate(lanes)
     source, row = dialect.first_of_each(lanes, one, tables.task)
     return sa.select(*(row[name] for name in (*LANE, "run_at"))).select_from(source)
 

@@ -93,8 +93,16 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
     for queue in overview.queues:
         if queue.paused:
             yield _paused(line(queue.queue, MAX_TEXT), queue.paused, overview.at, zone)
+    yield from _hidden(overview)
     for handler, pause in overview.handlers.items():
         yield _paused(f"handler {line(handler, MAX_TEXT)}", pause, overview.at, zone)
+
+
+def _hidden(overview: Overview) -> Iterator[Alert]:
+    """There are more queues than a list has room for."""
+    if overview.hides_queues:
+        text = "listed are those with pauses, limits, lost tasks and failures, and those that wait longest"
+        yield Alert("paused", f"{len(overview.queues):,} queues or more", text)
 
 
 def _breakers(overview: Overview) -> Iterator[Alert]:

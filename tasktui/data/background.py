@@ -20,6 +20,9 @@ from runner.queries.task_list.row import TaskRow
 
 HOUR, RECENT = timedelta(hours=1), timedelta(minutes=10)
 
+MOST_TOTALS = 1_000
+"""Handlers and their queues in the last hour, those with the most successes."""
+
 MOST_SLOW = 10
 MOST_FAILURES = 6
 MOST_CHANGES = 6
@@ -84,7 +87,11 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
     results = await results_by_runner(tx, at - RECENT)
     if not wide:
         return Background(at, histograms, results)
-    p95 = {total.handler: total.p95 for total in await totals(tx, at - HOUR, at + HOUR) if total.p95 is not None}
+    p95 = {
+        total.handler: total.p95
+        for total in await totals(tx, at - HOUR, at + HOUR, most=MOST_TOTALS)
+        if total.p95 is not None
+    }
     running = Filter((Term("state", Operator.EQ, str(State.RUNNING)),))
     slowest = (await page(tx, running, None, MOST_SLOW, LONGEST_FIRST)).tasks
     groups = await failures(tx, since=at - HOUR, limit=MOST_FAILURES)

@@ -12,8 +12,8 @@ from runner.queries.counting import Count, WaitingCounts
 from runner.queries.failures import failures
 from runner.queries.limits import BreakerRow, breakers
 from runner.queries.pauses import Pause, pauses
-from runner.queries.queues import QueueCounts, counts
-from runner.queries.reports import Flow, MinuteFlow, Total
+from runner.queries.queues import MOST_QUEUES, QueueCounts, counts
+from runner.queries.reports import OTHER_QUEUES, Flow, MinuteFlow, Total
 from runner.queries.reports import per_minute as read_per_minute
 from runner.queries.reports import pulses as read_pulses
 from runner.queries.reports import totals as read_totals
@@ -77,7 +77,7 @@ class Overview:
     Args:
         at: the database's time.
         queues: queues by name.
-        pulses: minutes of the last hour, by queue.
+        pulses: minutes of the last hour, by queue; those of all queues that are not listed as OTHER_QUEUES.
         runners: all registered runners.
         unknown: handlers that no live runner takes.
         handlers: pauses of handlers.
@@ -106,6 +106,11 @@ class Overview:
         return tuple(runner for runner in self.runners if runner.alive)
 
     @property
+    def hides_queues(self) -> bool:
+        """True if there may be more queues than are listed."""
+        return len(self.queues) == MOST_QUEUES
+
+    @property
     def hour(self) -> list[MinuteFlow]:
         """The minutes of the last hour, of all queues; a minute may occur several times."""
         return [flow for flows in self.pulses.values() for flow in flows]
@@ -118,6 +123,8 @@ class Overview:
         """
         failing = {}
         for queue, flows in self.pulses.items():
+            if queue == OTHER_QUEUES:
+                continue
             recent = sorted((flow for flow in flows if flow.minute > self.at - RECENT), key=lambda flow: flow.minute)
             failed = sum(flow.flow.failed for flow in recent)
             attempts = failed + sum(flow.flow.succeeded for flow in recent)
@@ -136,10 +143,12 @@ async def read_overview(tx: Transaction, last: Overview | None = None) -> Overvi
     at = await clock(tx)
     stored = last if last is not None and not is_stale(last, at) else None
     since = at - (HOUR if stored is None else UNSETTLED)
-    pulses = await read_pulses(tx, since)
+    queues = tuple(await counts(tx, depth=depth(last)))
+    only = [queue.queue for queue in queues] if len(queues) == MOST_QUEUES else None
+    pulses = await read_pulses(tx, since, only)
     return Overview(
         at=at,
-        queues=tuple(await counts(tx, depth=depth(last))),
+        queues=queues,
         pulses=pulses if stored is None else joined(stored.pulses, pulses, at - HOUR, since),
         whole=at if stored is None else stored.whole,
         runners=tuple(await read_runners(tx)),

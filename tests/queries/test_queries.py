@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -88,6 +89,34 @@ class TestCounts:
         await database.write(submit_many, [NewTask("a"), NewTask("b"), NewTask("a", delay=60), NewTask("b", delay=60)])
         (found,) = (await counted(database, cap=2)).values()
         assert (found.ready, found.scheduled) == (Count(2), Count(2))
+
+    async def test_a_short_list_has_the_queues_that_need_attention(self, database: Database) -> None:
+        past = datetime(2020, 1, 1, tzinfo=UTC)
+        gone = await add_runner(database, lease=-1)
+        await database.write(submit_many, [NewTask("a", queue=f"quiet {number}") for number in range(20)])
+        await add_live(database, "a", queue="zz lost", state=State.RUNNING.value, runner_id=gone)
+        for handler, wait in (("a", -900), ("b", -9), ("b", 60)):
+            await add_live(database, handler, queue="aa old", run_at=ahead(wait))
+        minute = (await database.read(page, Filter())).at.replace(second=0, microsecond=0) - timedelta(minutes=1)
+        failing, busy = Minute(minute, "zz failing", "h"), Minute(minute, "zz busy", "h")
+        failing.counts |= {"retried": 5}
+        busy.counts |= {"succeeded": 500}
+        await database.write(write_statistics, 1, [failing, busy], {})
+        async with database.writing() as tx:
+            names = [{"name": f"aa registered {number}", "paused_at": None} for number in range(9)]
+            await tx.execute(sa.insert(tx.tables.queue), [*names, {"name": "zz paused", "paused_at": past}])
+        await add_live(database, "a", queue="zz paused", run_at=ahead(60), attempt=1)
+        for id, queue in enumerate(("a dead", "b dead", "c dead", "zz failing", "zz failing"), 100):
+            await add_past(database, id, State.DEAD, queue=queue)
+        every = {queue.queue: queue for queue in await database.read(counts)}
+        listed = {queue.queue: queue for queue in await database.read(counts, most=4)}
+        assert list(listed) == ["aa old", "zz failing", "zz lost", "zz paused"]
+        steady = {name: replace(queue, oldest=None) for name, queue in every.items()}
+        assert {name: replace(queue, oldest=None) for name, queue in listed.items()}.items() <= steady.items()
+        assert (listed["aa old"].ready, listed["aa old"].scheduled) == (Count(2), Count(1))
+        assert listed["aa old"].oldest == pytest.approx(900, abs=30)
+        assert (listed["zz failing"].dead, listed["zz failing"].minute.failed) == (Count(2), 5)
+        assert (listed["zz paused"].retrying, listed["zz lost"].lost) == (Count(1), Count(1))
 
     async def test_a_pause_is_shown_while_in_force(self, database: Database) -> None:
         past, future = datetime(2020, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)

@@ -17,6 +17,10 @@ from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
 from runner.model.task import OnDuplicate
 from runner.policy.suspicion import Ask
+from runner.queries import queues
+from runner.queries import runners as runner_queries
+from runner.queries.queues import counts
+from runner.queries.runners import unknown_handlers
 from runner.queries.why import facts
 from runner.queries.why.why import why
 from runner.store.claim import claim_suspect
@@ -330,6 +334,22 @@ async def test_a_bounded_survey_reads_no_lanes_beyond_its_bound(watched: tuple[D
         assert len(await database.read_single(survey)) == 2_000
     assert "task" not in bounded.whole, bounded
     assert 20 * bounded.rows < whole.rows, (bounded, whole)
+
+
+async def test_figures_for_people_hardly_grow_with_idle_queues(watched: tuple[Database, Watch]) -> None:
+    database, looking = watched
+    seen: dict[int, Seen] = {}
+    for number in (2_000, 4_000):
+        await change(database, QUEUES)
+        await change(database, sa.text(f"UPDATE task SET queue = 'more ' || queue WHERE id <= {number - 2_000}"))
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (queues, runner_queries):
+                patch.setattr(module, "MOST_LANES", 200)
+            async with looking.seeing() as seen[number]:
+                assert len(await database.read(counts, most=50)) == 50
+                assert len(await database.read(unknown_handlers)) == 1
+    # The only part that grows reads the newest tasks, up to 10,000, for the tasks submitted in the last minute.
+    assert seen[4_000].rows - seen[2_000].rows <= 10 * 2_000, seen
 
 
 async def test_why_reads_a_bounded_number_of_lanes(watched: tuple[Database, Watch]) -> None:

@@ -140,7 +140,8 @@ def _words(term: Term) -> tuple[Any, ...]:
 
 async def _lanes(tx: Transaction, task_filter: Filter) -> list[Lane]:
     """The lanes with waiting tasks that match a filter by queue, handler and priority."""
-    lanes = [head.lane for head in await survey(tx)]
+    most = None if task_filter.terms else MOST_LANES + 1
+    lanes = [head.lane for head in await survey(tx, most=most)]
     if not lanes or not task_filter.terms:
         return lanes
     rows = tx.dialect.rows("lane", LANE_COLUMNS)

@@ -108,6 +108,7 @@ FROM (
                 OR task_handler.breaker_probes IS NOT NULL
         ) AS limited
     FROM walk
+    LIMIT :most::INTEGER
 ) AS chosen;
 WITH lane AS (
     SELECT

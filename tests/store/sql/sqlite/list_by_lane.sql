@@ -104,6 +104,8 @@ FROM (
                 OR task_handler.breaker_probes IS NOT NULL
         ) AS limited
     FROM walk
+    LIMIT :most
+    OFFSET :param_4
 ) AS chosen;
 WITH lane AS (
     SELECT
