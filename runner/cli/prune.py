@@ -16,11 +16,11 @@ from runner.filter.parse import Filter, Term
 from runner.model.duration import format_duration
 from runner.model.task import State
 from runner.policy.partitions import Range
-from runner.queries.counting import Count
+from runner.queries.counting import Count, capped
 from runner.queries.task_list.search import find
 from runner.store.partitions.forecast import forecast
 from runner.store.partitions.ranges import extend
-from runner.store.retention import enforce, retention_of
+from runner.store.retention import count_minutes, enforce, retention_of
 
 CAP = 10_000
 """A dry run counts up to this many tasks per state."""
@@ -31,37 +31,46 @@ async def prune(
     retention_succeeded: str | None = None,
     retention_dead: str | None = None,
     retention_cancelled: str | None = None,
+    retention_statistics: str | None = None,
     dry_run: bool = False,
     json: bool = False,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
     """Delete finished tasks that are older than their retention.
 
-    Deletes their attempts and audit entries too, statistics older than every task,
-    and unique keys except those held forever. Runners do the same from time to
-    time. On PostgreSQL, a role that owns the tables also drops whole partitions
-    where possible and creates partitions for future tasks.
+    Deletes their attempts and audit entries too, old minute statistics, and unique
+    keys except those held forever. Runners do the same from time to time. On
+    PostgreSQL, a role that owns the tables also drops whole partitions where
+    possible and creates partitions for future tasks.
 
     Args:
         retention_succeeded: How long to keep succeeded tasks: 7d, 12h, or never to delete any.
         retention_dead: The same for dead tasks.
         retention_cancelled: The same for cancelled tasks.
+        retention_statistics: The same for the minute statistics of reports.
         dry_run: Only count the tasks to delete.
         json: Print one JSON document.
         connection: The database.
     """
     settings = connection.settings(
-        retention_succeeded=retention_succeeded, retention_dead=retention_dead, retention_cancelled=retention_cancelled
+        retention_succeeded=retention_succeeded,
+        retention_dead=retention_dead,
+        retention_cancelled=retention_cancelled,
+        retention_statistics=retention_statistics,
     )
-    retention = retention_of(settings)
+    retention, statistics = retention_of(settings), settings.retention_statistics
     async with open_database(settings) as database:
-        result = await (database.read(_count, retention) if dry_run else _delete(database, retention))
+        result = await (
+            database.read(_count, retention, statistics) if dry_run else _delete(database, retention, statistics)
+        )
     if json:
         print_json({"dry_run": dry_run, "retention": retention} | result._asdict())
         return Exit.OK
     verb = "would be deleted" if dry_run else "deleted"
     for state, age in retention.items():
         print_line(f"{state} tasks older than {format_duration(age)} {verb}: {result.tasks.get(state, Count())}")
+    if statistics is not None:
+        print_line(f"rows of minute statistics older than {format_duration(statistics)} {verb}: {result.statistics}")
     for part in result.partitions:
         print_line(f"the partition with tasks {part.first:,} to {part.end - 1:,} {_PARTITION_RESULTS[dry_run]}")
     if not retention:
@@ -81,13 +90,17 @@ class PruneResult(NamedTuple):
     Args:
         tasks: number of tasks by state.
         partitions: whole partitions of the history.
+        statistics: number of rows of the minute statistics.
     """
 
     tasks: Mapping[State, Count]
     partitions: Sequence[Range]
+    statistics: Count
 
 
-async def _delete(database: Database, retention: Mapping[State, timedelta]) -> PruneResult:
+async def _delete(
+    database: Database, retention: Mapping[State, timedelta], statistics: timedelta | None
+) -> PruneResult:
     try:
         while await database.write(extend):
             pass
@@ -95,20 +108,24 @@ async def _delete(database: Database, retention: Mapping[State, timedelta]) -> P
         print_stderr(f"runner: cannot create the next history partition: {error}")
     counts: Counter[State] = Counter()
     partitions: list[Range] = []
+    minutes = 0
     # No leeway: an operator who prunes by hand expects every old task to go.
-    async for pruned in enforce(database, retention, leeway=0):
+    async for pruned in enforce(database, retention, leeway=0, statistics=statistics):
         counts.update(pruned.tasks)
         partitions += pruned.ranges
-    return PruneResult({state: Count(number) for state, number in counts.items()}, partitions)
+        minutes += pruned.minutes
+    return PruneResult({state: Count(number) for state, number in counts.items()}, partitions, Count(minutes))
 
 
-async def _count(tx: Transaction, retention: Mapping[State, timedelta]) -> PruneResult:
+async def _count(tx: Transaction, retention: Mapping[State, timedelta], statistics: timedelta | None) -> PruneResult:
     at = await clock(tx)
     counts = {}
     for state, age in retention.items():
         old = Filter((Term("state", Operator.EQ, state), Term("until", Operator.LT, at - age)))
         page = await find(tx, old, CAP)
         counts[state] = Count(len(page.ids), page.next is not None)
-    if State.SUCCEEDED not in retention:
-        return PruneResult(counts, ())
-    return PruneResult(counts, (await forecast(tx, retention[State.SUCCEEDED], leeway=0)).drop)
+    minutes = Count() if statistics is None else capped(await count_minutes(tx, statistics, CAP + 1), CAP)
+    ranges: Sequence[Range] = ()
+    if State.SUCCEEDED in retention:
+        ranges = (await forecast(tx, retention[State.SUCCEEDED], leeway=0)).drop
+    return PruneResult(counts, ranges, minutes)

@@ -70,6 +70,7 @@ class Maintenance:
     def __init__(self, database: Database, settings: Settings, stopping: Callable[[], bool]) -> None:
         self._database = database
         self._retention = retention_of(settings)
+        self._statistics = settings.retention_statistics
         self._stopping = stopping
         self._warned = False
 
@@ -77,7 +78,8 @@ class Maintenance:
         """Create partitions and delete old tasks; a large backlog is deleted in small transactions."""
         with contextlib.suppress(DatabaseUnavailable):  # claims and heartbeats already log this
             await self._extend()
-            async with contextlib.aclosing(enforce(self._database, self._retention)) as rounds:
+            rounds = enforce(self._database, self._retention, statistics=self._statistics)
+            async with contextlib.aclosing(rounds):
                 async for _ in rounds:
                     if self._stopping():
                         break

@@ -125,7 +125,11 @@ def retention_of(settings: Settings) -> dict[State, timedelta]:
 
 
 async def prune(
-    tx: Transaction, retention: Mapping[State, timedelta], limit: int = 1_000, spared: Sequence[Range] = ()
+    tx: Transaction,
+    retention: Mapping[State, timedelta],
+    limit: int = 1_000,
+    spared: Sequence[Range] = (),
+    statistics: timedelta | None = None,
 ) -> Pruned:
     """Delete finished tasks that are older than the retention of their state, by the database's clock.
 
@@ -133,16 +137,17 @@ async def prune(
 
     Args:
         tx: a writing transaction; it is short for a small `limit`.
-        retention: retention by final state; states without one are kept indefinitely. Statistics are kept for the
-            longest of these, and so are the ticks of schedules.
+        retention: retention by final state; states without one are kept indefinitely. The ticks of schedules are kept
+            for the longest of these.
         limit: maximum number of tasks, of statistics rows, of keys and of ticks to delete.
         spared: ranges whose succeeded tasks are skipped, because they will be dropped as a whole.
+        statistics: retention of the minute statistics; None keeps them indefinitely.
     """
     tasks: dict[State, int] = {}
     for state, age in retention.items():
         passed = [_outside(tx, part) for part in spared] if state is State.SUCCEEDED else []
         tasks[state] = await _prune_tasks(tx, state, age, limit - sum(tasks.values()), passed)
-    minutes = await _prune_minutes(tx, max(retention.values()), limit) if retention else 0
+    minutes = 0 if statistics is None else await _prune_minutes(tx, statistics, limit)
     keys = await forget_expired(tx, limit)
     ticks = await _prune_ticks(tx, max(retention.values()), limit) if retention else 0
     return Pruned(tasks, minutes, limit <= max(sum(tasks.values()), minutes, keys, ticks), keys)
@@ -182,6 +187,13 @@ async def _prune_minutes(tx: Transaction, age: timedelta, limit: int) -> int:
     return len(await tx.rows(deleted.returning(minute.c.minute)))
 
 
+async def count_minutes(tx: Transaction, age: timedelta, limit: int) -> int:
+    """Count the rows of minute statistics that are older than their retention, up to a limit."""
+    minute = tx.tables.minute.c.minute
+    old = sa.select(minute).where(minute < db_later(db_now(), -age.total_seconds())).limit(limit).subquery()
+    return int(await tx.scalar(sa.select(sa.func.count()).select_from(old)))
+
+
 async def _prune_ticks(tx: Transaction, age: timedelta, limit: int) -> int:
     """Delete ticks of schedules, except the last one of each, which must not happen again."""
     tick, schedule = tx.tables.tick, tx.tables.schedule
@@ -197,7 +209,10 @@ CONTINUE = Pruned(more=True)
 
 
 async def enforce(
-    database: Database, retention: Mapping[State, timedelta], leeway: float = LEEWAY
+    database: Database,
+    retention: Mapping[State, timedelta],
+    leeway: float = LEEWAY,
+    statistics: timedelta | None = None,
 ) -> AsyncGenerator[Pruned]:
     """Delete finished tasks that are older than the retention of their state: whole ranges first, then row by row.
 
@@ -206,6 +221,7 @@ async def enforce(
         retention: retention by final state; states without one are kept indefinitely.
         leeway: fraction of the retention by which succeeded tasks may be kept longer, so that their range can be
             dropped as a whole.
+        statistics: retention of the minute statistics; None keeps them indefinitely.
 
     Yields:
         The result of each transaction. The caller may stop at any time; the next call continues.
@@ -218,7 +234,7 @@ async def enforce(
             yield pruned
     pruned = CONTINUE
     while pruned.more:
-        pruned = await database.write(prune, retention, spared=spared)
+        pruned = await database.write(prune, retention, spared=spared, statistics=statistics)
         yield pruned
 
 

@@ -156,8 +156,10 @@ def test_old_tasks_are_pruned(cli: Call, store: Store) -> None:
     assert counted["tasks"][State.CANCELLED]["number"] == 3
     assert cli("show", ids[0]).code == Exit.OK
     assert cli("prune", "--retention-cancelled", "never", "--json").document["tasks"].get(State.CANCELLED) is None
-    done = cli("prune", "--retention-cancelled", "1ms", "--json").document
+    counted = cli("prune", "--retention-statistics", "1ms", "--dry-run", "--json").document
+    done = cli("prune", "--retention-cancelled", "1ms", "--retention-statistics", "1ms", "--json").document
     assert done["tasks"][State.CANCELLED]["number"] == 3
+    assert done["statistics"] == counted["statistics"] != {"number": 0, "more": False}
     assert cli("show", ids[0]).code == Exit.NOT_FOUND
 
 

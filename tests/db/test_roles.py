@@ -173,7 +173,7 @@ RUNS = {
     "leave": lambda tx: leave(tx, RUNNER),
     "rescue": lambda tx: rescue(tx, Rescuer(RUNNER, 0.0), 5.0),
     "count minutes": counts_minutes,
-    "prune": lambda tx: prune(tx, retention_of(Settings())),
+    "prune": lambda tx: prune(tx, retention_of(Settings()), statistics=Settings().retention_statistics),
 }
 NOBODY_MAY = {
     "forge the audit": "UPDATE task_audit SET operator = 'somebody else'",

@@ -33,8 +33,13 @@ async def left(harness: Harness) -> list[int]:
 
 async def test_old_tasks_are_deleted(harness: Harness) -> None:
     await old_and_young(harness)
+    minute = harness.database.tables.minute
+    for runner_id, days in ((1, 31), (2, 1)):
+        values = {"minute": ahead(-86_400 * days), "queue": "q", "handler": "h", "runner_id": runner_id}
+        await harness.change(sa.insert(minute).values(**values))
     await upkeep(harness).run()
     assert await left(harness) == [2]
+    assert [row.runner_id for row in await harness.rows(sa.select(minute.c.runner_id))] == [2]
 
 
 @on_postgresql

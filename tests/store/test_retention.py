@@ -71,13 +71,16 @@ async def test_rows_are_deleted_in_small_chunks_to_the_end(database: Database) -
     assert await number_of(database, "history") == 0
 
 
-async def test_statistics_are_kept_as_long_as_the_longest(database: Database) -> None:
+async def test_statistics_have_a_retention_of_their_own(database: Database) -> None:
     async with database.writing() as tx:
-        for runner_id, days in ((1, 10), (2, 181), (3, 400)):
+        for runner_id, days in ((1, 10), (2, 31), (3, 31), (4, 400)):
             values = {"queue": "q", "handler": "h", "runner_id": runner_id, "minute": days_ago(days)}
             await tx.execute(sa.insert(tx.tables.minute).values(**values))
-    assert (await database.write(prune, KEEPING, 1)) == Pruned({State.SUCCEEDED: 0, State.DEAD: 0}, 1, True)
-    assert (await database.write(prune, KEEPING, 10)).minutes == 1
+    assert await database.write(prune, {State.SUCCEEDED: DAY}) == Pruned({State.SUCCEEDED: 0})
+    rounds = []
+    while not rounds or rounds[-1].more:
+        rounds.append(await database.write(prune, {}, 2, statistics=30 * DAY))
+    assert [pruned.minutes for pruned in rounds] == [2, 1]
     assert await number_of(database, "minute") == 1
 
 
