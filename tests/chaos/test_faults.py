@@ -1,10 +1,16 @@
 """Single faults with real processes: kills, freezes and lost connections break no promise."""
 
+import sqlite3
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
 
 from runner.policy.suspicion import WIDTHS
@@ -104,6 +110,49 @@ def test_a_newcomer_after_an_outage_takes_nothing_from_runners_that_renew_later(
         fleet.until(lambda: deployment.ended(*tasks))
         assert deployment.violations() == []
         assert {(row.state, row.attempt, row.rescues) for row in deployment.dump().ended} == {("succeeded", 1, 0)}
+
+
+@contextmanager
+def no_writes(url: str) -> Iterator[None]:
+    """Another program keeps every runner from writing, as a long transaction of it does."""
+    with closing(connect_to(url)) as connection:
+        connection.execute(
+            "BEGIN IMMEDIATE"
+            if url.startswith("sqlite")
+            else "LOCK TABLE task, task_runner IN SHARE ROW EXCLUSIVE MODE"
+        )
+        yield
+
+
+def connect_to(url: str) -> Any:
+    if url.startswith("sqlite"):
+        return sqlite3.connect(urlsplit(url).path, isolation_level=None, timeout=30)
+    return psycopg.connect(url)
+
+
+def test_a_write_lock_held_beyond_every_lease_spends_no_attempt(migrated_url: str, tmp_path: Path) -> None:
+    """No runner can renew, and none can judge the others; on release all renew, and a newcomer waits one lease."""
+    with Deployment(
+        migrated_url, tmp_path, lease_timeout="3s", heartbeat_interval="600ms", concurrency="4"
+    ) as deployment:
+        fleet, gate = deployment.fleet, tmp_path / "gate"
+        runners = [fleet.start_runner(), fleet.start_runner()]
+        quick = [plan("work", f"quick-{number}") for number in range(300)]  # so that runners prefetch the others
+        tasks = deployment.submit(*quick, *(plan("wait", str(number), gate=str(gate)) for number in range(60)))
+        fleet.until(lambda: len(fleet.happened("start")) == len(quick) + 4 * len(runners))
+        with no_writes(migrated_url):
+            fleet.until(deployment.leases_expired)
+            expired = time.time()
+            fleet.start_runner()
+            opened(gate, 1)
+            fleet.until(lambda: len(fleet.happened("end")) == len(fleet.happened("start")))
+            fleet.until(lambda: "could not renew the lease" in fleet.log() or time.time() > expired + 3)
+            released = time.time()
+        fleet.until(lambda: deployment.ended(*tasks))
+        assert deployment.violations() == []
+        assert {(row.state, row.attempt, row.rescues) for row in deployment.dump().ended} == {("succeeded", 1, 0)}
+        late = [event for event in fleet.happened("start") if expired < event.at < released]
+        assert late == [], "a body started although the lease of its runner was over"
 
 
 @sqlite_first
