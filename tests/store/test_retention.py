@@ -77,7 +77,7 @@ async def test_statistics_have_a_retention_of_their_own(database: Database) -> N
             values = {"queue": "q", "handler": "h", "runner_id": runner_id, "minute": days_ago(days)}
             await tx.execute(sa.insert(tx.tables.minute).values(**values))
     assert await database.write(prune, {State.SUCCEEDED: DAY}) == Pruned({State.SUCCEEDED: 0})
-    rounds = []
+    rounds: list[Pruned] = []
     while not rounds or rounds[-1].more:
         rounds.append(await database.write(prune, {}, 2, statistics=30 * DAY))
     assert [pruned.minutes for pruned in rounds] == [2, 1]
