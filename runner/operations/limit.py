@@ -32,6 +32,9 @@ DEFAULT = "default"
 OPTIONS = dict(zip(("concurrency", "per-tenant", "rate"), SharedLimits._fields, strict=True))
 """The options of the command line, and their fields in SharedLimits."""
 
+CLAIMS_END = 1.0
+"""Maximum seconds to wait for claims that began before a first limit. A claim takes milliseconds."""
+
 COLUMNS = ("max_running", "max_per_tenant", "rate_limit", "rate_period", "limited_at", "limited_by", "limited_why")
 
 
@@ -121,6 +124,7 @@ async def set_limits(tx: Transaction, place: PauseTarget, edit: LimitEdit, by: A
     Raises:
         InvalidInput: a value is not valid, or the name is unknown; nothing was changed.
     """
+    await _await_plain_claims(tx, place)
     row = await read_entry(tx, place, locked=True)
     result = await _result(tx, place, edit, row)
     author = {
@@ -132,6 +136,15 @@ async def set_limits(tx: Transaction, place: PauseTarget, edit: LimitEdit, by: A
     await write(tx, place, values)
     await record(tx, by, [AuditEntry("limit", before_of(row), values, target=str(place))])
     return result
+
+
+async def _await_plain_claims(tx: Transaction, place: PauseTarget) -> None:
+    """Before a first limit, wait for the claims that began without it: they take no lock that counts their tasks."""
+    if any(SharedLimits.of_row(await read_entry(tx, place, locked=False))):
+        return
+    lock = tx.dialect.readers_ended(registry_of(tx, place), CLAIMS_END)
+    if lock is not None:
+        await tx.execute(lock)
 
 
 async def preview_limits(tx: Transaction, place: PauseTarget, edit: LimitEdit) -> LimitResult:

@@ -15,9 +15,11 @@ from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.policy.lanes import Lane
+from runner.store.claim import claim
 from runner.store.claim_limited import LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
 from runner.store.submit import submit_many
 from tests.conftest import on_postgresql
+from tests.store.rows import until_locked
 from tests.store.runners import Runner
 from tests.store.table import change, edit, expire, put, put_many
 
@@ -238,6 +240,35 @@ async def pass_time(database: Database, seconds: float) -> None:
     await change(
         database, sa.update(queue).values(rate_spent=sa.case((start > 0, start - seconds), else_=now - seconds))
     )
+
+
+@on_postgresql  # SQLite has one writer at a time
+@pytest.mark.parametrize("kind", ["queue", "handler"])
+async def test_a_first_limit_counts_the_tasks_of_a_plain_claim_in_flight(
+    database: Database, rival: Database, runner: Runner, kind: str
+) -> None:
+    await put_many(database, 10, queue="mail")
+    lanes = dict(await runner.survey())
+    name = {"queue": "mail", "handler": "work"}[kind]
+    async with database.writing() as tx:
+        assert len(await claim(tx, runner.who, lanes, runner.terms, 4)) == 4
+        limiting = asyncio.create_task(limit(rival, kind, name, concurrency="5"))
+        await until_locked(rival)
+    await limiting
+    assert await runner.claim_on() == []
+    assert len(tasks_of(await take(runner))) == 1
+
+
+@on_postgresql
+async def test_a_long_transaction_does_not_prevent_a_first_limit(
+    database: Database, rival: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put_many(database, 10, queue="mail")
+    monkeypatch.setattr("runner.operations.limit.CLAIMS_END", 0.05)
+    async with database.reading() as tx:
+        await tx.rows(sa.select(tx.tables.queue))
+        await limit(rival, "queue", "mail", concurrency="5")
+    assert len(tasks_of(await take(runner))) == 5
 
 
 async def test_a_lane_is_limited_by_its_queue_or_its_handler(database: Database, runner: Runner) -> None:

@@ -149,6 +149,18 @@ class Dialect(Protocol):
         """
         ...
 
+    def readers_ended(self, table: sa.Table, seconds: float) -> sa.Executable | None:
+        """Return a statement that waits for transactions that have read a table, and keeps others out until the end.
+
+        Statements that begin later see the changes of this transaction. If the wait takes longer, or the login lacks
+        the privilege, it does nothing. None if there is only one writer at a time.
+
+        Args:
+            table: a small table that no transaction reads for long.
+            seconds: maximum wait; statements that begin in the meantime wait behind this one.
+        """
+        ...
+
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Return a time in a form that can always be fetched, even for invalid values of foreign clients."""
         ...

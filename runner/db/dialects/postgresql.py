@@ -175,6 +175,17 @@ class PostgreSQL:
         limit = f"'{PAUSE_SECONDS * 1000:.0f}ms'"
         return sa.literal_column(f"set_config('idle_in_transaction_session_timeout', {limit}, true)", sa.Text)
 
+    def readers_ended(self, table: sa.Table, seconds: float) -> sa.Executable | None:
+        """A lock against readers: a statement locks its tables before it takes its snapshot."""
+        statement = f"""
+            DO $$ BEGIN
+                SET LOCAL lock_timeout = {int(seconds * 1000)};
+                LOCK TABLE {full_name(table)} IN ACCESS EXCLUSIVE MODE;
+                SET LOCAL lock_timeout TO DEFAULT;
+            EXCEPTION WHEN lock_not_available OR deadlock_detected OR insufficient_privilege THEN NULL;
+            END $$"""
+        return sa.DDL(statement.replace("%", "%%"))
+
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Return NULL for values that Python cannot represent: infinity and years beyond its range."""
         return sa.case((moment.between(EARLIEST, LATEST), moment))

@@ -127,6 +127,10 @@ class SQLite:
         """Not possible: the lock belongs to the process, and ends with it."""
         return sa.null()
 
+    def readers_ended(self, table: sa.Table, seconds: float) -> sa.Executable | None:  # noqa: ARG002 - the other database needs them
+        """Not needed: no claim runs beside this transaction."""
+        return None
+
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Times are text, and any text can be fetched."""
         return sa.type_coerce(moment, sa.Text)
