@@ -1,9 +1,10 @@
 """`runner check`: problems of an installation, with advice."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import islice
 from shlex import quote
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from runner.db.transaction import clock
 from runner.errors import ConfigurationError, StoreError
 from runner.handlers.unexpected import OutcomeRules
 from runner.operations.schedule import VANISHED_BY
+from runner.queries.counting import Count, long_order_keys
 from runner.queries.health import health, health_issues, ping
 from runner.queries.pauses import Pauses, pauses
 from runner.queries.rows import as_text
@@ -51,6 +53,9 @@ ABANDONED = (
     "Their functions did not end after the timeout; the log of the runner names the tasks. Bound the calls of these "
     'functions, or use executor="process". The threads end when the runner restarts.'
 )
+
+MANY_IN_ORDER, COUNTED = 1_000, 100_000
+"""Waiting tasks of an order key that slow claims down, and waiting tasks with order keys that are counted."""
 
 SETTINGS = (TableColumn("SETTING", no_wrap=True), TableColumn("VALUE"), TableColumn("ORIGIN"))
 
@@ -252,9 +257,18 @@ async def _work(database: Database) -> AsyncIterator[Finding]:
     if len(refused) > MAX_REFUSED:
         text = f"{count_noun(len(refused) - MAX_REFUSED, 'more task')} of other queues are never claimed either"
         yield Finding("tasks", CheckStatus.WRONG, text, "Fix the tasks above, then run this check again.")
+    for finding in _orders(await database.read(long_order_keys, MANY_IN_ORDER, COUNTED)):
+        yield finding
     for cycle in (await database.read(dependency_cycles))[:MAX_CYCLES]:
         text = f"these tasks wait for each other and never run: {' -> '.join(map(str, (*cycle, cycle[0])))}"
         yield Finding("cycles", CheckStatus.WRONG, text, f"Break the cycle: runner unblock {cycle[0]}")
+
+
+def _orders(keys: Mapping[str, Count]) -> Iterator[Finding]:
+    for key, tasks in islice(keys.items(), MAX_REFUSED):
+        text = f"{tasks.of('waiting task')} of order key {key} came from plain inserts: each claim checks all of them"
+        advice = "They run in order, but slowly: submit the tasks of a key with `runner submit` or in Python."
+        yield Finding("order", CheckStatus.NOTE, text, advice)
 
 
 def _is_paused(handler: HandlerWithoutRunner, paused: Pauses) -> bool:

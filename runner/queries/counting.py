@@ -136,6 +136,23 @@ async def blocked(tx: Transaction, cap: int) -> dict[str, Count]:
     return {as_text(queue): Count(number, more) for queue, number in rows}
 
 
+async def long_order_keys(tx: Transaction, least: int, cap: int) -> dict[str, Count]:
+    """Count the waiting tasks of the order keys with most of them; a submit lets only one task of a key wait.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        least: smallest number of tasks of a key to return.
+        cap: maximum number of tasks to count, over all keys.
+    """
+    task = tx.tables.task.c
+    waiting = is_state(task.state, State.WAITING) & task.order_key.is_not(None)
+    window = sa.select(task.order_key).where(waiting).limit(cap).subquery()
+    tasks = sa.func.count()
+    longest = sa.select(window.c.order_key, tasks).group_by(window.c.order_key).having(tasks >= least)
+    rows = await tx.rows(longest.order_by(tasks.desc(), window.c.order_key))
+    return {as_text(key): Count(number, sum(row[1] for row in rows) >= cap) for key, number in rows}
+
+
 async def dead(tx: Transaction, cap: int, most: int | None = None) -> dict[str, Count]:
     """Count the dead tasks of each queue, each up to the cap.
 

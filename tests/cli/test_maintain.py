@@ -5,11 +5,13 @@ import signal
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from runner.cli.check import CheckStatus, of_roles
 from runner.cli.exit_codes import Exit
 from runner.db.migrations.revisions import HEAD, REVISIONS
-from runner.model.task import NewTask, State
+from runner.db.transaction import Transaction
+from runner.model.task import NewTask, OrderSpec, State
 from runner.urls import parse_url
 from tests.cli.conftest import Call, Store, program, running
 from tests.releases import NEXT, install_next
@@ -109,6 +111,20 @@ def test_a_check_misses_a_runner_if_one_of_two_queues_is_not_paused(cli: Call, s
     result = cli("check")
     assert result.code != Exit.OK
     assert "No live runner takes handler a.b" in result.out
+
+
+def test_a_check_names_an_order_key_with_many_plain_inserts(
+    cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.cli.check.MANY_IN_ORDER", 3)
+
+    async def insert(tx: Transaction) -> None:
+        await tx.execute(sa.insert(tx.tables.task), [{"handler": "a.b", "order_key": key} for key in "kkkkll"])
+
+    store.submit(*(NewTask("a.b", order=OrderSpec("submitted")) for _ in range(5)))
+    store.write(insert)
+    (finding,) = (each for each in cli("check", "--json").document["checks"] if each["topic"] == "order")
+    assert (finding["verdict"], finding["found"][:31]) == ("note", "4 waiting tasks of order key k ")
 
 
 def test_a_check_reports_unknown_settings(cli: Call, monkeypatch: pytest.MonkeyPatch) -> None:
