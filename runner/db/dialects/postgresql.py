@@ -184,7 +184,7 @@ class PostgreSQL:
                 SET LOCAL lock_timeout TO DEFAULT;
             EXCEPTION WHEN lock_not_available OR deadlock_detected OR insufficient_privilege THEN NULL;
             END $$"""
-        return sa.DDL(statement.replace("%", "%%"))
+        return sa.text(statement)
 
     def legible(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Return NULL for values that Python cannot represent: infinity and years beyond its range."""
