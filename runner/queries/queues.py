@@ -18,7 +18,7 @@ from runner.policy.lanes import Head, Lane
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.queries import counting
 from runner.queries.counting import Count, RunningCounts, WaitingCounts
-from runner.queries.pauses import Pause, changed_entries, registry_entries
+from runner.queries.pauses import Pause, RegistryEntry, changed_entries, registry_entries
 from runner.queries.reports import Flow, flows
 from runner.queries.rows import as_text
 from runner.store.lanes import survey
@@ -191,23 +191,18 @@ async def counts(
     dead = await counting.dead(tx, cap, most)
     minute, hour = await flows(tx, most)
     registry = await registry_entries(tx, tx.tables.queue) | await changed_entries(tx, tx.tables.queue)
-    oldest = _oldest(heads)
     names: set[str] = {*(head.lane.queue for head in heads), *in_hand, *blocked, *dead, *hour, *registry}
     if len(names) >= most:  # each of the parts may have stopped before some of these queues
-        urgent = {name for name, running in in_hand.items() if running.lost.number}
-        urgent |= {name for name, entry in registry.items() if entry.is_changed}
-        rank = partial(_rank, urgent=urgent, hour=hour, oldest=oldest)
+        rank = partial(_rank, urgent=_urgent(in_hand, registry), hour=hour, oldest=_oldest(heads))
         names = set(heapq.nsmallest(most, names, key=rank))
         heads = await survey(tx, most=MOST_LANES, within=sorted(names))
-        oldest = _oldest(heads)
         dead |= await counting.dead_of(tx, sorted(names - dead.keys()), cap)
         if quiet := sorted(names - hour.keys()):
             rest = await flows(tx, only=quiet)
             minute, hour = minute | rest[0], hour | rest[1]
-    waiting_counts = await _waiting(tx, heads, depth or cap)
+    waiting_counts, oldest = await _waiting(tx, heads, depth or cap), _oldest(heads)
     this_minute = (await clock(tx)).replace(second=0, microsecond=0)
     uncounted_tasks = await uncounted(tx, this_minute - ONE_MINUTE, this_minute)
-    registry = await registry_entries(tx, tx.tables.queue)
     queues = []
     for name in sorted(names):
         ready, scheduled, retrying = waiting_counts.get(name, WaitingCounts())
@@ -232,6 +227,12 @@ async def counts(
             )
         )
     return queues
+
+
+def _urgent(in_hand: Mapping[str, RunningCounts], registry: Mapping[str, RegistryEntry]) -> set[str]:
+    """The queues with lost tasks, pauses or limits."""
+    lost = {name for name, running in in_hand.items() if running.lost.number}
+    return lost | {name for name, entry in registry.items() if entry.is_changed}
 
 
 def _rank(

@@ -147,8 +147,7 @@ class Settings(BaseModel):
     )
     processes: Maximum = Field(
         default=None,
-        description='maximum number of handlers with executor="process" running at the same time; none is one per '
-        "processor",
+        description='maximum number of handlers with executor="process" at the same time; none is one per processor',
     )
     tasks_per_process: Count = Field(
         default=1_000, description="number of tasks after which a worker process ends and a new one takes its place"
@@ -199,9 +198,7 @@ class Settings(BaseModel):
     )
     retention_dead: Limit = Field(default=timedelta(days=180), description="the same for dead tasks")
     retention_cancelled: Limit = Field(default=timedelta(days=180), description="the same for cancelled tasks")
-    retention_statistics: Limit = Field(
-        default=timedelta(days=30), description="age at which the minute statistics of reports are pruned"
-    )
+    retention_statistics: Limit = Field(default=timedelta(days=30), description="the same for report statistics")
 
     payload_limit: Size = Field(
         default=ByteSize(256 * 1024),

@@ -130,6 +130,7 @@ def connect_to(url: str) -> Any:
     return psycopg.connect(url)
 
 
+@sqlite_first
 def test_a_write_lock_held_beyond_every_lease_spends_no_attempt(migrated_url: str, tmp_path: Path) -> None:
     """No runner can renew, and none can judge the others; on release all renew, and a newcomer waits one lease."""
     with Deployment(
