@@ -22,7 +22,7 @@ from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved as views
 from runner.operations.pause import PauseTarget
 from tasktui.commands.parse import parse_command
-from tasktui.commands.run import run_command
+from tasktui.commands.run import run_command, write_incident
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
 from tasktui.render import theme
 from tasktui.render.theme import THEMES, Ascii, suitable
@@ -260,6 +260,14 @@ class Console(KeyBuffer):
         """Ask for a new task of a handler, as the keys of the screens do."""
         if isinstance(self.screen, LiveScreen):
             self.screen.actions.ask_submit(handler)
+
+    def write_incident(self, times: Sequence[str]) -> None:
+        """Write the report of a period to a file, and show its name."""
+        if isinstance(self.screen, LiveScreen):
+            self.screen.actions.run(self._write_incident(times, self.screen))
+
+    async def _write_incident(self, times: Sequence[str], screen: LiveScreen) -> None:
+        screen.post_message(Notice(f"Wrote {await write_incident(self.session, times)}"))
 
     def list_tasks(self, filter_text: str) -> None:
         """Open the task list with a filter."""

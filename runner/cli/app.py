@@ -50,6 +50,7 @@ CLI_COMMANDS = (
     CliCommand("schedules", INSPECT, "List, preview, add, edit, pause, run or delete schedules.", "schedules"),
     CliCommand("reports", INSPECT, "Report success, attempts, durations and volume over a period.", "reports"),
     CliCommand("capacity", INSPECT, "Report what the runners can do, and when each queue is drained.", "reports"),
+    CliCommand("incident", INSPECT, "Report an incident as Markdown, ready to paste.", "reports"),
     CliCommand("failures", INSPECT, "Group failed attempts by cause.", "failures"),
     CliCommand("audit", INSPECT, "List the changes: who, when and why.", "audit"),
     CliCommand("views", INSPECT, "List, show, save or delete saved filters.", "views"),

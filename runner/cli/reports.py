@@ -1,9 +1,11 @@
-"""`runner reports` and `runner capacity`: results of a period, and what the runners can do."""
+"""`runner reports`, `incident` and `capacity`: results of a period, its report, and what the runners can do."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from math import inf
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit
@@ -12,6 +14,8 @@ from runner.errors import InvalidInput
 from runner.filter.fields import FIELDS
 from runner.queries.capacity import Capacity, capacity_cells, drained_in
 from runner.queries.capacity import capacity as read_capacity
+from runner.queries.incident import as_markdown, write_new
+from runner.queries.incident import incident as read_incident
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
 from runner.text import formatting
@@ -91,6 +95,37 @@ async def reports(
 
 MINUTE, LONGEST = timedelta(minutes=1), timedelta(days=7)
 """The bounds of the period of a capacity."""
+async def incident(
+    *,
+    begin: Annotated[str, Parameter(name="--from")] = "1h",
+    end: Annotated[str, Parameter(name="--to")] = "",
+    output: str | None = None,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Report an incident as Markdown, ready to paste.
+
+    The report has a timeline of starts, breakers, lost runners, first failures and
+    changes by operators; the failures by cause with one example; and the backlog and
+    the latency of each queue beside the period of the same length before. Secrets
+    are masked.
+
+    Args:
+        begin: Start of the period: 1h, 3:00, 2026-11-20.
+        end: End of the period; now if omitted.
+        output: A new file; standard output if omitted.
+        connection: The database.
+    """
+    since, until = _moment("since", begin), _moment("until", end) if end else None
+    if until is not None and until <= since:
+        raise InvalidInput(why="--to must be later than --from")
+    settings = connection.settings()
+    async with open_database(settings) as database:
+        text = as_markdown(await database.read(read_incident, since, until), settings.called, local_zone())
+    if output is None:
+        print(text, end="")
+    else:
+        print_line(f"Wrote {write_new(output, text)}")
+    return Exit.OK
 
 
 def _moment(option: str, text: str) -> datetime:

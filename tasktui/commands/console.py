@@ -1,6 +1,6 @@
 """The interface of the console for commands; avoids an import of the application."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from runner.operations.pause import PauseTarget
@@ -49,6 +49,10 @@ class CommandTarget(Protocol):
 
     def ask_submit(self, handler: str) -> None:
         """Ask for a new task of a handler."""
+        ...
+
+    def write_incident(self, times: Sequence[str]) -> None:
+        """Write the report of a period to a file."""
         ...
 
     def change_theme(self, name: str) -> None:

@@ -42,6 +42,9 @@ COMMANDS = {
         CommandSpec("resume", "QUEUE [REASON]", "end a pause of a queue, or of handler:NAME"),
         CommandSpec("limit", "QUEUE LIMITS [REASON]", "limit a queue, or handler:NAME: :limit mail concurrency=5"),
         CommandSpec("breaker", "HANDLER [TIME] [REASON]", "open the breaker of a handler, or close it if it is open"),
+        CommandSpec(
+            "incident", "[FROM] [TO]", "write a report as Markdown: :incident 3:00 4:00; by default the last hour"
+        ),
         CommandSpec("submit", "HANDLER", "submit a new task of a handler, in a form with its parameters"),
         CommandSpec("view", "[NAME]", "apply a saved filter; without NAME, list them"),
         CommandSpec("save", "NAME", "save the current filter under a name"),

@@ -1,14 +1,16 @@
 """Executes the commands of the command line."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import takewhile
+from pathlib import Path
 
 from runner.errors import InvalidInput
 from runner.filter import saved
 from runner.filter.sort import parse_sort
 from tasktui.commands.console import CommandTarget
 from tasktui.commands.parse import Command, place_of
+from tasktui.session.session import Session
 
 
 def run_command(console: CommandTarget, command: Command) -> None:
@@ -114,6 +116,38 @@ def _submit(console: CommandTarget, command: Command) -> None:
     console.ask_submit(command.rest)
 
 
+def _incident(console: CommandTarget, command: Command) -> None:
+    if len(command.words) > 2:
+        raise InvalidInput(why="name a start and an end: :incident 3:00 4:00")
+    console.write_incident(command.words)
+
+
+async def write_incident(session: Session, times: Sequence[str]) -> Path:
+    """Write the report of a period to a new file in the current directory.
+
+    Args:
+        session: the operator's session.
+        times: the start and the end, as typed; by default an hour ago and now.
+
+    Returns:
+        The absolute path.
+
+    Raises:
+        InvalidInput: a time cannot be parsed, the end is not later than the start, or the file exists.
+    """
+    from runner.db.transaction import clock  # The first screen does not need the report.
+    from runner.queries.incident import as_markdown, incident, write_new
+    from runner.text.times import parse_moment
+
+    at = await session.read(clock)
+    start, end = [*times, *("1h", "now")[len(times) :]]
+    since, until = (parse_moment(text, at, session.zone, past=True) for text in (start, end))
+    if until <= since:
+        raise InvalidInput(why="the end must be later than the start: :incident 3:00 4:00")
+    text = as_markdown(await session.read(incident, since, until), session.name, session.zone)
+    return write_new(f"incident-{since:%Y%m%d-%H%MZ}-{until:%H%MZ}.md", text)
+
+
 def _limit(console: CommandTarget, command: Command) -> None:
     place, words = place_of(command)
     values = list(takewhile(lambda word: "=" in word or word == "default", words))
@@ -140,6 +174,7 @@ FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {
     "forget": _forget,
     "breaker": _breaker,
     "limit": _limit,
+    "incident": _incident,
     "submit": _submit,
     "pause": _pause,
     "resume": _resume,

@@ -15,6 +15,7 @@ from textual.widget import Widget
 
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
+from runner.queries.incident import write_new
 from runner.queries.reports import Flow, MinuteFlow, per_minute
 from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
@@ -334,13 +335,7 @@ def export(summary: Summary, name: str) -> Path:
             text = as_csv(summary)
         case _:
             raise InvalidInput(why=f"the file name must end with .csv or .json, not {path.suffix or name!r}")
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InvalidInput(why=f"cannot write {name}: {why}") from None
-    return path.resolve()
+    return write_new(name, text)
 
 
 def _plain(value: object) -> str:

@@ -1,0 +1,346 @@
+"""incident: a period of trouble as one report: timeline, failures, queues, lost runners, changes by operators."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.transaction import Transaction, clock
+from runner.errors import InvalidInput
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
+from runner.queries.audit import REVEAL, AuditRecord, entries
+from runner.queries.failures import Failures, failures
+from runner.queries.permissions import reads_audit
+from runner.queries.reports import MinuteFlow, per_minute
+from runner.queries.rows import as_text, moment, readable, text
+from runner.queries.summary import GroupBy, Summary, summary
+from runner.text import formatting
+from runner.text.redact import differences, mask
+from runner.text.sanitize import clean, count_noun, one_line
+from runner.text.times import format_moment
+
+MOST_CHANGES = 1_000
+MOST_GROUPS = 20
+MOST_LOST = 10_000
+MOST_FRAMES = 14
+LONGEST_VALUES = 120
+"""Bounds of a report: changes, failure groups, rescued attempts, lines of a traceback, characters of values."""
+
+LOST_RUNNER = "runner lost"
+"""The error type of an attempt whose runner was lost."""
+
+
+class Happening(NamedTuple):
+    """One line of the timeline.
+
+    Args:
+        at: the time.
+        text: a sentence, not sanitized.
+    """
+
+    at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """The data of a report.
+
+    Args:
+        at: the database's time.
+        queues: the results by queue.
+        handlers: the results by handler.
+        before: the results by queue of the period of the same length before.
+        minutes: the counts by minute.
+        failures: the failure groups, largest first.
+        changes: the changes by operators, oldest first; None if this login may not read the audit.
+        happenings: starts of runners, openings of breakers, and lost runners.
+    """
+
+    at: datetime
+    queues: Summary
+    handlers: Summary
+    before: Summary
+    minutes: Sequence[MinuteFlow]
+    failures: Sequence[Failures]
+    changes: Sequence[AuditRecord] | None
+    happenings: Sequence[Happening]
+
+
+async def incident(tx: Transaction, since: datetime, until: datetime | None = None) -> Incident:
+    """Read the data of a report.
+
+    Args:
+        tx: an open transaction; about 20 statements are executed.
+        since: the start, aware; its whole minute is included.
+        until: the end, aware and exclusive; None for now.
+    """
+    at = await clock(tx)
+    end = until or at
+    queues = await summary(tx, since, end, GroupBy.QUEUE)
+    times = Filter((Term("since", Operator.GE, queues.since), Term("until", Operator.LT, end)))
+    changes: list[AuditRecord] | None = None
+    if await reads_audit(tx):
+        table = tx.tables.audit.c
+        within = [table.at >= queues.since, table.at < end, table.verb != REVEAL]
+        changes = list(reversed(await entries(tx, [], within, MOST_CHANGES)))
+    return Incident(
+        at,
+        queues,
+        await summary(tx, since, end, GroupBy.HANDLER),
+        await summary(tx, queues.since - (end - queues.since), queues.since, GroupBy.QUEUE),
+        await per_minute(tx, queues.since, end),
+        await failures(tx, times, limit=MOST_GROUPS),
+        changes,
+        [*await _starts(tx, queues.since, end), *await _breakers(tx, queues.since, end)]
+        + await _losses(tx, queues.since, end),
+    )
+
+
+async def _starts(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
+    """The first start of each version among the runners that are still registered."""
+    table = tx.tables.runner.c
+    rows = await tx.execute(sa.select(*readable(tx, [table.version, table.host, table.started_at])))
+    starts: dict[str, list[tuple[datetime, str]]] = {}
+    for row in rows.mappings():
+        if (at := moment(row["started_at"])) is not None:
+            starts.setdefault(as_text(row["version"]), []).append((at, as_text(row["host"])))
+    happenings = []
+    for version, runners in starts.items():
+        inside = [start for start in runners if since <= start[0] < until]
+        if inside:
+            hosts = ", ".join(sorted({host for _, host in inside}))
+            word = "new version" if len(inside) == len(runners) and len(starts) > 1 else "version"
+            text = f"{count_noun(len(inside), 'runner')} started with {word} {version} on {hosts}"
+            happenings.append(Happening(min(inside)[0], text))
+    return happenings
+
+
+async def _breakers(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
+    """The last opening and the last close of each breaker; the changes by operators are in the audit."""
+    table = tx.tables.handler.c
+    columns = [table.name, table.breaker_opened_at, table.breaker_closed_at, table.breaker_by, table.breaker_why]
+    rows = await tx.execute(
+        sa.select(*readable(tx, columns)).where(
+            table.breaker_opened_at.is_not(None) | table.breaker_closed_at.is_not(None)
+        )
+    )
+    happenings = []
+    for row in rows.mappings():
+        why = f": {row['breaker_why']}" if text(row["breaker_why"]) else ""
+        for name, verb in (("breaker_opened_at", "opened"), ("breaker_closed_at", "closed")):
+            at = moment(row[name])
+            if at is not None and since <= at < until and not (verb == "opened" and row["breaker_by"]):
+                happenings.append(Happening(at, f"Breaker of {as_text(row['name'])} {verb}{why * (verb == 'opened')}"))
+    return happenings
+
+
+async def _losses(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
+    """The runners whose tasks were rescued."""
+    table = tx.tables.attempt.c
+    lost = sa.select(table.runner_id, table.host, table.ended_at).where(
+        table.ended_at >= since, table.ended_at < until, table.error_type == LOST_RUNNER
+    )
+    rows = await tx.rows(lost.order_by(table.ended_at.desc()).limit(MOST_LOST))
+    groups: dict[tuple[int | None, str], list[datetime]] = {}
+    for runner_id, host, ended_at in rows:
+        if (at := moment(ended_at)) is not None:
+            groups.setdefault((runner_id, as_text(host)), []).append(at)
+    return [
+        Happening(min(times), f"Runner {formatting.text(id)} on {host or 'an unknown host'} lost, {_attempts(times)}")
+        for (id, host), times in groups.items()
+    ]
+
+
+def _attempts(times: Sequence[datetime]) -> str:
+    return f"{count_noun(len(times), 'attempt')} ended with it"
+
+
+def as_markdown(incident: Incident, name: str, zone: tzinfo) -> str:
+    """Write a report as Markdown: secrets are masked, and texts from the database are inert.
+
+    Args:
+        incident: the data.
+        name: the database, for the title.
+        zone: the time zone of all times.
+    """
+    since, until = incident.queues.since, incident.queues.until
+    parts = [
+        f"# Incident on {_inert(name)}, {since.astimezone(zone):%Y-%m-%d %H:%M} to {until.astimezone(zone):%H:%M %Z}",
+        _summary(incident, zone),
+        "## Timeline",
+        _lines(f"- {_clock(item.at, zone)} {_inert(item.text)}" for item in _timeline(incident)) or "Nothing.",
+        "## Failures",
+        _failures_table(incident, zone),
+        *(_example(group) for group in incident.failures[:1]),
+        "## Queues",
+        _queues_table(incident),
+        "## Changes by operators",
+        _changes(incident, zone),
+        f"_Times in {until.astimezone(zone):%Z}. Read at {format_moment(incident.at, zone)}._",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _summary(incident: Incident, zone: tzinfo) -> str:
+    total, before = incident.queues.total, incident.before.total
+    flow = total.flow
+    peak = max(incident.minutes, key=lambda minute: minute.flow.failed, default=None)
+    backlog = _backlog(total.submitted.number, flow.ended)
+    run, wait = (_compared(*pair) for pair in ((total.p95, before.p95), (total.wait95, before.wait95)))
+    usual = f"before: {before.flow.succeeded:,}, {before.flow.died:,} and {before.flow.retried:,}"
+    lines = [
+        f"- {flow.succeeded:,} tasks succeeded, {flow.died:,} died, {flow.retried:,} attempts were retried; {usual}.",
+        f"- {total.submitted} tasks were submitted and {flow.ended:,} ended: the backlog {backlog}.",
+        f"- 95 % of attempts took at most {run} and waited at most {wait}.",
+    ]
+    if peak is not None and peak.flow.failed:
+        lines.append(f"- Most attempts failed in the minute of {_clock(peak.minute, zone)[:5]}: {peak.flow.failed:,}.")
+    return _lines(lines)
+
+
+def _compared(now: float | None, before: float | None) -> str:
+    return (
+        f"{formatting.duration(now)} (before: {formatting.duration(before)})" if now is not None else "an unknown time"
+    )
+
+
+def _backlog(submitted: int, ended: int) -> str:
+    if submitted == ended:
+        return "stayed the same"
+    return f"grew by {submitted - ended:,}" if submitted > ended else f"shrank by {ended - submitted:,}"
+
+
+def _timeline(incident: Incident) -> list[Happening]:
+    items = list(incident.happenings)
+    for group in incident.failures:
+        if group.first is not None and group.error_type != LOST_RUNNER:
+            items.append(Happening(group.first, f"First {_title(group)} in {group.handler}"))
+    groups: dict[str, int] = {}
+    for entry in incident.changes or ():
+        if entry.at is None:
+            continue
+        number = groups.get(entry.change_group or "", 0)
+        if entry.change_group:
+            groups[entry.change_group] = number + 1
+        if not number:
+            items.append(Happening(entry.at, _change(entry, incident.changes or ())))
+    return sorted(items)
+
+
+def _change(entry: AuditRecord, changes: Sequence[AuditRecord]) -> str:
+    number = sum(other.change_group == entry.change_group for other in changes) if entry.change_group else 1
+    target = f"task {entry.task_id}" if entry.task_id is not None else entry.target or ""
+    target = f"{number:,} tasks" if number > 1 else target
+    why = f": {entry.reason}" if entry.reason else ""
+    undo = "undo of " if entry.undo_of else ""
+    return f"{undo}{formatting.verb(entry.verb)} of {target} by {entry.operator}{why}"
+
+
+def _failures_table(incident: Incident, zone: tzinfo) -> str:
+    if not incident.failures:
+        return "No attempt failed."
+    rows = []
+    for group in incident.failures:
+        times = f"{_clock(group.first, zone)} | {_clock(group.last, zone)}"
+        texts = " | ".join(_code(value) for value in (group.handler, _title(group), group.fingerprint))
+        rows.append(f"| {group.count} | {group.tasks:,} | {group.dead:,} | {times} | {texts} |")
+    head = "| attempts | tasks | dead | first | last | handler | error | fingerprint |"
+    return _lines([head, "| --: | --: | --: | - | - | - | - | - |", *rows])
+
+
+def _title(group: Failures) -> str:
+    return f"{group.error_type.rpartition('.')[2]}: {one_line(mask(group.message), LONGEST_VALUES)}"
+
+
+def _example(group: Failures) -> str:
+    """The largest group in full, with its secrets masked."""
+    lines = clean(mask(group.traceback or group.message), newlines=True).replace("```", "'''").splitlines()
+    cut = ["  ..."] if len(lines) > MOST_FRAMES else []
+    code = "\n".join([*lines[:1], *cut, *lines[1:][-MOST_FRAMES:]] if cut else lines)
+    return f"The last one of the largest group, task {group.task_id}:\n\n```text\n{code}\n```"
+
+
+def _queues_table(incident: Incident) -> str:
+    if not incident.queues.lines:
+        return "No tasks were submitted or finished."
+    before = {line.name: line for line in incident.before.lines}
+    rows = []
+    for line in incident.queues.lines:
+        usual, flow = before.get(line.name), line.flow
+        change = line.submitted.number - flow.ended
+        counts = f"{line.submitted} | {flow.succeeded:,} | {flow.failed:,} | {flow.died:,} | {change:+,}"
+        pairs = ((line.p95, usual.p95 if usual else None), (line.wait95, usual.wait95 if usual else None))
+        times = " | ".join(formatting.duration(value) for pair in pairs for value in pair)
+        rows.append(f"| {_code(line.name)} | {counts} | {times} |")
+    head = (
+        "| queue | in | succeeded | failed | dead | backlog | run p95 | before | wait p95 | before |\n"
+        "| - | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
+    )
+    return _lines([head, *rows])
+
+
+def _changes(incident: Incident, zone: tzinfo) -> str:
+    if incident.changes is None:
+        return "This login may not read the audit."
+    if not incident.changes:
+        return "None."
+    return _lines(_change_lines(incident.changes, zone))
+
+
+def _change_lines(changes: Sequence[AuditRecord], zone: tzinfo) -> Iterator[str]:
+    groups = set[str]()
+    for entry in changes:
+        if entry.change_group is not None and entry.change_group in groups:
+            continue
+        groups.update([entry.change_group] if entry.change_group else [])
+        values = "; ".join(differences(entry.before, entry.after, most=LONGEST_VALUES, zone=zone))
+        group = f" ({_code(f'runner audit --group {entry.change_group}')})" if entry.change_group else ""
+        changed = f": {_code(values)}" if values else ""
+        yield f"- {_clock(entry.at, zone)} {_inert(_change(entry, changes))}{group}{changed}"
+
+
+def _clock(at: datetime | None, zone: tzinfo) -> str:
+    return formatting.NOTHING if at is None else f"{at.astimezone(zone):%H:%M:%S}"
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "\n".join(lines)
+
+
+def _inert(value: str) -> str:
+    """A text as it is, without marks that Markdown or HTML would follow."""
+    text = clean(mask(value), newlines=False)
+    return "".join(f"\\{sign}" if sign in "\\`*_[]|#~!" else "&lt;" if sign == "<" else sign for sign in text)
+
+
+def _code(value: str) -> str:
+    """A text in a code span, also in a table."""
+    return f"`{clean(mask(value)).replace('`', chr(39)).replace('|', chr(0x2758)).strip() or ' '}`"
+
+
+def write_new(name: str, text: str) -> Path:
+    """Write a report to a new file.
+
+    Args:
+        name: path of the file.
+        text: the report.
+
+    Returns:
+        The absolute path.
+
+    Raises:
+        InvalidInput: the file exists, or cannot be written.
+    """
+    path = Path(name).expanduser()
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInput(why=f"cannot write {name}: {why}") from None
+    return path.resolve()

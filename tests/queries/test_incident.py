@@ -1,0 +1,80 @@
+"""The report of an incident: complete, bounded by its period, with masked secrets and inert texts."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from runner.db.database import Database
+from runner.errors import InvalidInput
+from runner.operations.pause import PauseKind, PauseTarget, pause
+from runner.operations.results import Actor, Target, with_change_group
+from runner.operations.terminate import terminate
+from runner.policy.breaker import Breaker
+from runner.queries.incident import as_markdown, incident, write_new
+from runner.store.breaker import declare_breakers
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+
+ANA = Actor("ana", "desk-1", "relay is <b>back</b> | token=hunter-22-x")
+
+
+async def report(database: Database, minutes: float = 60, until: datetime | None = None) -> str:
+    since = datetime.now(UTC) - timedelta(minutes=minutes)
+    return as_markdown(await database.read(incident, since, until), "shop", UTC)
+
+
+async def test_a_report_has_causes_lost_runners_and_changes_in_order(database: Database) -> None:
+    id = await add_past(database, 900)
+    for fence, seconds in ((1, -600), (2, -300), (3, -100)):
+        error = {"error_type": "shop.Timeout", "message": "password=hunter-22-x\nno answer | ``` <script>"}
+        trace = {"traceback": "Traceback:\n```\napi_key=hunter-22-x\nshop.Timeout"}
+        await add_attempt(database, id, fence, ended_at=ahead(seconds), fingerprint="f9", **error, **trace)
+    await add_attempt(database, id, 4, ended_at=ahead(-400), error_type="runner lost", host="web-2", runner_id=7)
+    await add_attempt(database, id, 5, ended_at=ahead(-7200), fingerprint="old", message="too old")
+    await add_runner(database, version="4.12", host="web-3", started_at=ahead(-500))
+    await add_runner(database, version="4.11", host="web-4", started_at=ahead(-86_400))
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), ANA)
+    tasks = [Target(await add_live(database)) for _ in range(3)]
+    await database.write(terminate, tasks, with_change_group(ANA))
+    text = await report(database)
+    timeline = text[text.index("## Timeline") : text.index("## Failures")]
+    parts = ("First Timeout", "new version 4.12", "Runner 7 on web-2 lost", "pause of")
+    places = [timeline.index(part) for part in parts]
+    assert places == sorted(places)
+    assert "terminate of 3 tasks by ana" in timeline
+    assert "| 3 | 1 | 0 |" in text
+    assert "`Timeout: password=***`" in text
+    assert "The last one of the largest group, task 900" in text
+    for absent in ("hunter", "too old", "4.11"):
+        assert absent not in text
+    assert "<" not in re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)  # Code is inert.
+    assert text.count("```") == 2  # only those of the example
+
+
+async def test_a_report_ends_with_its_period(database: Database) -> None:
+    await declare_and_open(database)
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), ANA)
+    assert "pause of queue mail" in await report(database)
+    assert "Breaker of sms opened" in await report(database)
+    early = await report(database, 120, datetime.now(UTC) - timedelta(minutes=60))
+    assert "No attempt failed." in early
+    assert "pause" not in early
+    assert "Breaker" not in early
+
+
+async def declare_and_open(database: Database) -> None:
+    async with database.writing() as tx:
+        handler = tx.tables.handler
+        await tx.execute(handler.insert().values(name="sms"))
+    await database.write(declare_breakers, ["sms"], {"sms": Breaker("1/s").columns})
+    async with database.writing() as tx:
+        opened = {"breaker_probes": 1, "breaker_wait": 9.0, "breaker_round": 1, "breaker_probe_at": ahead(9)}
+        await tx.execute(handler.update().values(breaker_opened_at=ahead(-60), **opened))
+
+
+def test_a_report_never_replaces_a_file(tmp_path: Path) -> None:
+    path = write_new(str(tmp_path / "a.md"), "first")
+    with pytest.raises(InvalidInput, match="File exists"):
+        write_new(str(path), "second")
+    assert path.read_text() == "first"
