@@ -95,6 +95,8 @@ async def reports(
 
 MINUTE, LONGEST = timedelta(minutes=1), timedelta(days=7)
 """The bounds of the period of a capacity."""
+
+
 async def incident(
     *,
     begin: Annotated[str, Parameter(name="--from")] = "1h",

@@ -1,5 +1,7 @@
 """Failure groups."""
 
+from pathlib import Path
+
 from runner.cli.exit_codes import Exit
 from runner.model.outcome import Dead, Failure, Retry
 from runner.model.task import NewTask, State
@@ -51,3 +53,15 @@ def test_a_failure_group_is_listed_and_retried_by_a_filter(cli: Call, store: Sto
     assert listed["indexed"]
     assert cli("retry", f"failure:{kind}", "state:dead", "--yes", 2).code == Exit.OK
     assert {task["id"] for task in store.tasks() if task["state"] == State.WAITING} >= set(dead)
+
+
+def test_an_incident_is_reported_for_its_period(cli: Call, store: Store, tmp_path: Path) -> None:
+    failed(store, "mail.send", "password=hunter-22-x", dead=True)
+    text = cli("incident", "--from", "10m").out
+    assert "`OSError: password=***`" in text
+    file = tmp_path / "report.md"
+    assert str(file) in cli("incident", "--from", "10m", "--output", file).out
+    assert file.read_text().startswith("# Incident on ")
+    assert cli("incident", "--from", "10m", "--output", file).code == Exit.BAD_INPUT
+    assert "No attempt failed." in cli("incident", "--from", "2h", "--to", "1h").out
+    assert cli("incident", "--from", "1h", "--to", "2h").code == Exit.BAD_INPUT

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from runner.cli.exit_codes import Exit
 from runner.db.transaction import Transaction
-from runner.model.task import Priority
+from runner.model.task import NewTask, Priority
 from tests.cli.conftest import PROGRAM, Call, Store, program
 
 HANDLERS = """
@@ -291,3 +291,19 @@ def test_an_interrupt_reports_the_last_submitted_line(call: Call) -> None:
     assert ours.returncode == Exit.INTERRUPTED
     assert b"stopped: 2 tasks submitted, up to line 2" in output
     assert b"Traceback" not in output
+
+
+def test_a_copy_takes_options_and_can_be_tried_first(cli: Call, store: Store) -> None:
+    (id,) = store.submit(NewTask("mail.send", '{"to": "ana", "token": "hunter-22-x"}', queue="mail", key="k"))
+    words = ("copy", id, '{"to": "ben", "token": "***"}', "--priority", 7)
+    tried = cli(*words, "--dry-run")
+    assert tried.document["payload"] == {"to": "ben", "token": "***"}
+    assert len(store.tasks()) == 1
+    done = cli(
+        "copy", id, '{"to": "ben", "token": "***"}', "--priority", 7, "--at", "+1h", "--reason", "asked", "--json"
+    )
+    copy = next(task for task in store.tasks() if task["id"] == done.document["id"])
+    assert json.loads(copy["payload"]) == {"to": "ben", "token": "hunter-22-x"}
+    assert (copy["queue"], copy["key"], copy["priority"]) == ("mail", "k", 7)
+    assert cli("copy", id, "[1]").code == Exit.BAD_INPUT
+    assert cli("copy", 999).code == Exit.NOT_FOUND

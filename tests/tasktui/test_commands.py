@@ -270,17 +270,3 @@ def test_a_lock_does_not_open_for_nothing_or_for_long() -> None:
             WriteLock(-inf).open(0, words)
     with pytest.raises(ReadOnly):
         WriteLock(barrier=ASKED).open(0, ("10m", "because"))
-
-
-@ON_ONE_DATABASE
-async def test_a_report_of_an_incident_is_written_to_a_file(
-    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    async with watch(writable=False) as operator:
-        await operator.command("incident 1h 2h")
-        await operator.is_told("the end must be later than the start")
-        await operator.command("incident 2h 1h")
-        await operator.is_told("Wrote ")
-    (file,) = tmp_path.glob("incident-*.md")
-    assert file.read_text().startswith("# Incident on ")

@@ -119,3 +119,17 @@ async def test_c_shows_what_the_runners_can_do(database: Database, worked: None,
         )
         await operator.press("c")
         await operator.until(lambda: operator.screen.title == "Reports")
+
+
+@ON_ONE_DATABASE
+async def test_a_report_of_an_incident_is_written_to_a_file(
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with watch(writable=False) as operator:
+        await operator.command("incident 1h 2h")
+        await operator.is_told("the end must be later than the start")
+        await operator.command("incident 2h 1h")
+        await operator.is_told("Wrote ")
+    (file,) = tmp_path.glob("incident-*.md")
+    assert file.read_text().startswith("# Incident on ")
