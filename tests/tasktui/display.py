@@ -2,6 +2,7 @@
 
 import codecs
 import re
+from collections.abc import Iterator
 
 from rich.cells import cell_len
 
@@ -18,8 +19,8 @@ class Display:
     """A grid of cells and a cursor."""
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[int, int], str] = {}
-        self._marked: set[tuple[int, int]] = set()
+        self._cells: dict[int, list[str]] = {}
+        self._marks: dict[int, list[bool]] = {}
         self._mark = False
         self._line = self._column = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -28,15 +29,17 @@ class Display:
     @property
     def text(self) -> str:
         """The lines without trailing spaces."""
-        last = max((line for line, _ in self._cells), default=-1)
-        width = max((column for _, column in self._cells), default=-1) + 1
-        lines = ("".join(self._cells.get((line, column), " ") for column in range(width)) for line in range(last + 1))
-        return "\n".join(line.rstrip() for line in lines)
+        last = max(self._cells, default=-1)
+        return "\n".join("".join(self._cells.get(line, ())).rstrip() for line in range(last + 1))
 
     @property
     def marked(self) -> str:
         """The text in bold or reverse video, with spaces for the rest: the current position."""
-        return "".join(self._cells[place] if place in self._marked else " " for place in sorted(self._cells))
+        cells = ((cell, mark) for line in sorted(self._cells) for cell, mark in self._line_with_marks(line))
+        return "".join(cell if mark else " " for cell, mark in cells)
+
+    def _line_with_marks(self, line: int) -> Iterator[tuple[str, bool]]:
+        return zip(self._cells[line], self._marks[line], strict=True)
 
     def feed(self, written: bytes) -> None:
         """Process output."""
@@ -52,13 +55,18 @@ class Display:
         self._put(text[place:end])
 
     def _put(self, text: str) -> None:
-        for character in text:
-            width = cell_len(character)
-            self._cells[self._line, self._column] = character
-            (self._marked.add if self._mark else self._marked.discard)((self._line, self._column))
-            for beyond in range(1, width):
-                self._cells[self._line, self._column + beyond] = ""
-            self._column += width
+        if not text:
+            return
+        cells = list(text) if text.isascii() else _cells_of(text)
+        line, marks = self._cells.setdefault(self._line, []), self._marks.setdefault(self._line, [])
+        end = self._column + len(cells)
+        gap = self._column - len(line)
+        if gap > 0:
+            line += [" "] * gap
+            marks += [False] * gap
+        line[self._column : end] = cells
+        marks[self._column : end] = [self._mark] * len(cells)
+        self._column = end
 
     def _obey(self, found: re.Match[str]) -> None:
         match found["final"] or found[0]:
@@ -71,6 +79,16 @@ class Display:
                 self._line, self._column = int(line) - 1, int(column or 1) - 1
             case "J":
                 self._cells.clear()
+                self._marks.clear()
             case "m":
                 kinds = COLOUR.sub("", found["parameters"]).split(";")
                 self._mark = bool({"1", "7"} & set(kinds)) or (self._mark and not {"", "0", "22", "27"} & set(kinds))
+
+
+def _cells_of(text: str) -> list[str]:
+    """The characters that have a width, each followed by an empty cell for each further column that it covers."""
+    cells = []
+    for character in text:
+        if width := cell_len(character):
+            cells += [character, *[""] * (width - 1)]
+    return cells
