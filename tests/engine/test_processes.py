@@ -17,7 +17,7 @@ from runner.handlers.registry import REGISTRY, Handler, Options
 from runner.operations.results import Actor, Target
 from runner.operations.runner_command import send_command
 from runner.operations.terminate import terminate
-from tests.conftest import on_sqlite
+from tests.conftest import on_sqlite, sqlite_first
 from tests.engine import process_handlers
 from tests.engine.harness import Harness, until
 from tests.programs import Program
@@ -87,6 +87,7 @@ async def test_exceptions_cross_with_their_traceback_and_meet_on_error(
     assert any(isinstance(error, ValueError) and "in fail" in str(error.__cause__) for error in errors)
 
 
+@sqlite_first
 async def test_a_crash_takes_only_its_task_and_names_the_signal(harness: Harness) -> None:
     crashes = [await harness.submit("process.crash", {"how": how}, max_attempts=1) for how in ("segfault", "exit")]
     others = [await harness.submit("process.pid") for _ in range(3)]
@@ -121,6 +122,7 @@ async def test_a_memory_limit_fails_the_attempt_with_this_reason(harness: Harnes
     assert await harness.state(after) == "succeeded"
 
 
+@sqlite_first
 async def test_a_terminate_lets_a_handler_clean_up_and_kills_another(harness: Harness, tmp_path: Path) -> None:
     tidy = await harness.submit("process.tidy", {"folder": str(tmp_path)})
     deaf = await harness.submit("process.wait", {"folder": str(tmp_path)})
@@ -161,6 +163,7 @@ async def test_a_killed_runner_leaves_no_process(harness: Harness, migrated_url:
     await until(lambda: all(map(gone, pids)))
 
 
+@sqlite_first
 async def test_notes_cross_and_survive_a_kill(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     task = await harness.submit("process.notes", {"secret": "hunter2-hunter2"})
@@ -185,6 +188,7 @@ async def test_what_cannot_cross_is_refused_with_advice(harness: Harness) -> Non
     assert second.error_type.endswith("InvalidCheckpoint")
 
 
+@sqlite_first
 async def test_the_stack_of_each_executor_is_in_the_log_of_the_attempt(harness: Harness, tmp_path: Path) -> None:
     go_on, in_thread = asyncio.Event(), threading.Event()
 

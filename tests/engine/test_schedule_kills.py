@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.types import db_now
+from tests.conftest import postgresql_first
 from tests.programs import Program
 from tests.store.table import change
 
@@ -104,6 +105,7 @@ async def check_ticks(database: Database, schedules: int, least: int, folder: Pa
     assert sum(tasks) == len(rows)
 
 
+@postgresql_first
 async def test_no_tick_is_repeated_or_missed_when_runners_are_killed(
     database: Database, migrated_url: str, tmp_path: Path
 ) -> None:
