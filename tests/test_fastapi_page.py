@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import on_sqlite
+from tests.conftest import on_postgresql, on_sqlite
 from tests.test_readme import DOCS, blocks
 
 PROGRAM = """
-import asyncio, httpx, shop
+import asyncio, httpx, {module} as shop
 
 async def main():
     transport = httpx.ASGITransport(shop.app)
@@ -63,4 +63,11 @@ def test_the_documented_tests_pass(folder: Path, databases: object) -> None:
 )
 def test_the_embedded_runner_executes_tasks_of_requests(folder: Path, migrated_url: str, driver: str) -> None:
     url = driver + migrated_url[migrated_url.index(":") :]
-    run(folder, "-W", "error", "-c", PROGRAM, APP_URL=url, RUNNER_URL=migrated_url, EMBED_RUNNER="1")
+    program = PROGRAM.replace("{module}", "shop")
+    run(folder, "-W", "error", "-c", program, APP_URL=url, RUNNER_URL=migrated_url, EMBED_RUNNER="1")
+
+
+@on_postgresql
+def test_the_application_with_asyncpg_works(folder: Path, migrated_url: str) -> None:
+    program = PROGRAM.replace("{module}", "shop_asyncpg")
+    run(folder, "-W", "error", "-c", program, APP_URL="sqlite+aiosqlite://", RUNNER_URL=migrated_url)

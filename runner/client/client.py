@@ -210,6 +210,12 @@ def connect(settings: Settings | None = None, **overrides: Any) -> None:
         old.close()
 
 
+def connected_settings() -> Settings | None:
+    """The settings that this process submits with, or None before `connect` and before the first submit."""
+    with _lock:
+        return _client.settings if _client is not None else None
+
+
 def disconnect() -> None:
     """Close the client of this process; the next submit opens it again."""
     old = replace(None)

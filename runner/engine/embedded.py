@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from runner.client.client import connected_settings
 from runner.errors import ConfigurationError
 from runner.handlers.registry import REGISTRY, Handler, discover
 from runner.handlers.resources import Resource
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runner")
 
+NAMES_OF_A_DATABASE = {"url", "profile", "config"}
+"""Settings that choose a database: with one of them a runner does not use the settings of `connect`."""
+
 
 class Runner:
     """A runner inside your program, on its event loop or in a thread. It runs once.
@@ -26,7 +30,8 @@ class Runner:
 
     Args:
         handlers: handlers or their names; None for all registered ones, and those of the modules in the settings.
-        settings: complete settings; None to load them.
+        settings: complete settings; None for those of `connect`, or to load them if one of the overrides names a
+            database or this program has not connected.
         resources: objects to use instead of opening a resource, by resource.
         overrides: single settings by name, e.g. queues=["mail"], concurrency=10, poll_interval="5s". With
             poll_interval=0 the runner scans once, executes the claimed tasks and stops.
@@ -51,7 +56,7 @@ class Runner:
         resources: Mapping[Resource[Any], Any] | None = None,
         **overrides: Any,
     ) -> None:
-        self.settings = _changed(settings, overrides) if settings else load(**overrides)
+        self.settings = _settings(settings, overrides)
         self._handlers = _handlers(handlers, self.settings)
         self._replacements = {resource.name: value for resource, value in (resources or {}).items()}
         self._engine: Engine | None = None
@@ -164,7 +169,11 @@ class Runner:
         self._tried.set()
 
 
-def _changed(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
+def _settings(settings: Settings | None, overrides: Mapping[str, Any]) -> Settings:
+    if settings is None and not NAMES_OF_A_DATABASE & overrides.keys():
+        settings = connected_settings()
+    if settings is None:
+        return load(**overrides)
     return Settings(**{name: getattr(settings, name) for name in settings.model_fields_set} | dict(overrides))
 
 

@@ -71,19 +71,11 @@ USE_TZ = True
 SILENCED_SYSTEM_CHECKS = ["admin.E403", "admin.E408", "admin.E409", "admin.E410"]
 """
 
-DOCUMENTED_URLS = """
-from django.urls import path
-
-from shop.views import buy
-
-urlpatterns = [path("buy", buy)]
-"""
-
 
 @pytest.fixture
 def documented_project(tmp_path: Path) -> Path:
     """The project of docs/django.md, in the folder of the test."""
-    modules = {"settings.py": DOCUMENTED_SETTINGS, "urls.py": DOCUMENTED_URLS, "shop/__init__.py": ""}
+    modules = {"settings.py": DOCUMENTED_SETTINGS, "shop/__init__.py": ""}
     for block in blocks(PAGE, "python"):
         if "task import" in block.text or "django.tasks" in block.text or "TASKS" in block.text:
             name = {"# shop/tasks.py": "shop/tasks.py"}.get(block.first, "settings.py") if HAS_TASKS else ""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner import Runner, TaskHandler, handler, injected, resource
+from runner import Runner, TaskHandler, connect, disconnect, handler, injected, resource
 from runner.errors import ConfigurationError, SchemaMissing
 from runner.handlers.registry import REGISTRY
 from runner.handlers.resources import RESOURCES
@@ -138,6 +138,25 @@ async def test_a_database_without_tables_is_reported_at_the_start(handlers: Hand
 def _enter_and_leave(runner: Runner) -> None:
     with runner:
         pass
+
+
+@on_sqlite
+async def test_it_works_on_the_database_of_connect(
+    handlers: Handlers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, databases: object
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RUNNER_URL", raising=False)
+    work = handlers.make("test.connected")
+    connect(url="sqlite:///app.db", table_prefix="shop_")
+    try:
+        async with Runner([work], concurrency=7, **QUICK) as runner:
+            await (await work.submit_async(queue="a")).wait(timeout=WAIT_SECONDS)
+        assert (runner.settings.concurrency, runner.settings.table_prefix) == (7, "shop_")
+        other = Runner([work], url="sqlite:///other.db").settings
+        assert (other.url.database, other.table_prefix) == ("other.db", "")
+    finally:
+        disconnect()
+    assert [file.name for file in tmp_path.glob("*.db")] == ["app.db"]
 
 
 @on_sqlite
