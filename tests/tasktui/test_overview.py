@@ -30,7 +30,9 @@ from tasktui.data.overview import (
     per_minute,
     read_overview,
 )
-from tasktui.screens.overview import empty_in, queue_line
+from tasktui.render.rows import Row
+from tasktui.screens.overview import OverviewScreen, empty_in, queue_line
+from tasktui.screens.overview_panels import View
 from tasktui.session.cache import TtlCache
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, ahead
@@ -293,6 +295,26 @@ async def test_a_queue_that_falls_behind_is_seen(busy: None, watch: Watch, size:
         await operator.sees("DRAINED", "No runner is alive", "2 dead since")
         assert "LAST HOUR" in operator.text
         assert ("OUT/MIN" in operator.text) is (size == WIDE)
+
+
+@ON_ONE_DATABASE
+async def test_all_plots_are_shown_beside_a_single_queue(
+    busy: None, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views: list[View] = []
+    lower = OverviewScreen._lower
+
+    def seen_lower(screen: OverviewScreen, view: View, width: int, room: int, queues: int) -> list[Row]:
+        views.append(view)
+        return lower(screen, view, width, room, queues)
+
+    monkeypatch.setattr(OverviewScreen, "_lower", seen_lower)
+    async with watch("overview", WIDE) as operator:
+        await operator.until(lambda: views)
+        for room in range(12, 34):
+            rows = lower(operator.screen, views[-1], WIDE[0], room, 1)
+            text = "\n".join("".join(part[0] for part in row) for row in rows)
+            assert ("THROUGHPUT" in text, "RUN TIME" in text, len(rows) <= room - 2) == (True, True, True), room
 
 
 @ON_ONE_DATABASE
