@@ -31,6 +31,7 @@ from runner.queries.rows import as_text
 from runner.queries.runners import MOST_LANES, HandlerWithoutRunner, RunnerRow, runners, unknown_handlers
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.task.dependency_tree import dependency_cycles
+from runner.queries.why.cause import blocked_runner
 from runner.settings import Settings
 from runner.store.lanes import survey
 from runner.store.partitions.forecast import has_tasks_beyond
@@ -220,7 +221,7 @@ async def _history(database: Database) -> AsyncIterator[Finding]:
 
 
 def _faults(all_runners: Sequence[RunnerRow]) -> Iterator[Finding]:
-    """Lost runners, and threads that do not end."""
+    """Lost and blocked runners, and threads that do not end."""
     for runner in all_runners:
         place = f"runner {runner.id} on {runner.host}"
         if not runner.alive and runner.running_tasks:
@@ -229,6 +230,8 @@ def _faults(all_runners: Sequence[RunnerRow]) -> Iterator[Finding]:
         elif runner.alive and runner.abandoned:
             verdict = CheckStatus.WRONG if runner.abandoned > runner.replaced else CheckStatus.NOTE
             yield Finding("threads", verdict, f"{place} has {runner.threads_lost}", ABANDONED)
+        if runner.blocked_for:
+            yield Finding("runners", CheckStatus.WRONG, blocked_runner(runner).sentences)
 
 
 async def _work(database: Database) -> AsyncIterator[Finding]:

@@ -175,7 +175,7 @@ async def stack(
             return Exit.CONFLICT
         assert runner is not None  # noqa: S101 - the refusal covers it
         last = await database.read(log_of, id, limit=1)
-        await database.write(send_command, runner.id, str(RunnerCommand(stack=id)), local_actor(reason))
+        await database.write(send_command, runner.id, str(RunnerCommand(stacks=(id,))), local_actor(reason))
         rows = await _reply(database, id, (last[-1].fence, last[-1].number) if last else (0, 0))
     if json:
         print_json({"task": id, "runner": runner.id, "stack": plain(rows)})

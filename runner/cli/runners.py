@@ -18,6 +18,7 @@ from runner.operations.sql_export import command_script
 from runner.policy.runner_command import RunnerCommand
 from runner.queries.runners import RunnerRow, runner_of
 from runner.queries.runners import runners as read_runners
+from runner.queries.why.cause import blocked_runner
 from runner.text import formatting
 
 COLUMNS = (
@@ -25,8 +26,10 @@ COLUMNS = (
     TableColumn("HOST"),
     TableColumn("PID", right=True, no_wrap=True),
     TableColumn("STATE", no_wrap=True),
-    TableColumn("HEARTBEAT", right=True, no_wrap=True),
+    TableColumn("SEEN", right=True, no_wrap=True),
     TableColumn("SLOTS", right=True, no_wrap=True),
+    TableColumn("CPU", right=True, no_wrap=True),
+    TableColumn("MEMORY", right=True, no_wrap=True),
     TableColumn("UPTIME", right=True, no_wrap=True),
     TableColumn("VERSION"),
     TableColumn("HANDLERS"),
@@ -35,6 +38,9 @@ COLUMNS = (
 
 async def runners(*, json: bool = False, connection: Connection = DEFAULT_CONNECTION) -> int:
     """List the runners, including lost ones, and the tasks they hold.
+
+    CPU is the share of one processor in use between the last two heartbeats, and
+    MEMORY the resident memory, both with the processes of its handlers.
 
     Args:
         json: Print one JSON document.
@@ -47,13 +53,15 @@ async def runners(*, json: bool = False, connection: Connection = DEFAULT_CONNEC
         print_json({"at": at, "runners": [{**plain(runner), "alive": runner.alive} for runner in rows]})
     elif rows:
         print_table(COLUMNS, [_row(runner, at) for runner in rows])
+        for cause in [blocked_runner(runner) for runner in rows if runner.blocked_for]:
+            print_line(cause.sentences)
     else:
         print_line("No runners are registered. Start one with: runner work -H package.module")
     return Exit.OK
 
 
 def _row(runner: RunnerRow, at: datetime) -> list[str]:
-    state = "alive" if runner.alive else "lost"
+    state = "stalled" if runner.blocked_for else "alive" if runner.alive else "lost"
     return [
         str(runner.id),
         runner.host,
@@ -61,6 +69,8 @@ def _row(runner: RunnerRow, at: datetime) -> list[str]:
         ", ".join((state, *runner.remarks)),
         formatting.age(runner.heartbeat_age),
         f"{runner.running_tasks}/{runner.capacity}",
+        formatting.share(runner.cpu),
+        formatting.size(runner.memory),
         formatting.since(runner.started_at, at),
         runner.version,
         ", ".join(runner.handlers),

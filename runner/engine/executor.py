@@ -304,6 +304,10 @@ class Executor:
         old_pool, self._pool = self._pool, _threads(threads + self._limits.spare_threads)
         old_pool.shutdown(wait=False)
 
+    def process_ids(self) -> list[int]:
+        """Return the ids of the handler processes."""
+        return [] if self._processes is None else self._processes.pool.process_ids
+
     async def close(self) -> None:
         """Start no more functions, and end the processes."""
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -4,7 +4,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,23 @@ from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import Handler
 from runner.policy.fairness import parse_order
 from runner.policy.polling import describe_polling, parse_poll_mode
-from runner.policy.runner_command import parse_runner_command
+from runner.policy.runner_command import RunnerCommand, parse_runner_command
 from runner.policy.selection import described_selection
 from runner.settings import Settings
-from runner.store.heartbeat import HeartbeatReply, Identity, Renewal, acknowledge, heartbeat, leave, register, renew
+from runner.store.heartbeat import (
+    UNKNOWN_USAGE,
+    HeartbeatReply,
+    Identity,
+    LoopBlock,
+    Renewal,
+    Usage,
+    acknowledge,
+    heartbeat,
+    leave,
+    register,
+    renew,
+    suspects,
+)
 from runner.store.rescue import Rescuer
 from runner.urls import sync_url
 
@@ -103,7 +117,11 @@ class Lease:
         self.declared_lost = False
 
     async def renew(
-        self, running: int, on_reply: Callable[[HeartbeatReply], None], abandoned: tuple[int, int] = (0, 0)
+        self,
+        running: int,
+        on_reply: Callable[[HeartbeatReply], None],
+        abandoned: tuple[int, int] = (0, 0),
+        usage: Usage = UNKNOWN_USAGE,
     ) -> None:
         """Send a heartbeat.
 
@@ -111,10 +129,12 @@ class Lease:
             running: number of tasks in flight.
             on_reply: called with the reply.
             abandoned: number of abandoned threads, and of those that are replaced.
+            usage: the resources in use.
         """
         started, own = elapsed(), self.id
+        beat = (running, self._gap, abandoned, usage)
         try:
-            reply = await self._database.write_single(heartbeat, own, self._seconds, running, self._gap, abandoned)
+            reply = await self._database.write_single(heartbeat, own, self._seconds, *beat)
         except StoreError as error:
             log.warning("could not renew the lease: %s", error)
             return
@@ -146,10 +166,10 @@ class Lease:
                 self.distrust()
             self._renewed = max(self._renewed, started)
 
-    async def acknowledge(self, command: str, capacity: int, threads: int, processes: int) -> None:
-        """Store that a command was executed, with the new capacity."""
+    async def acknowledge(self, command: str, rest: str | None, capacity: int, threads: int, processes: int) -> None:
+        """Store that a command was executed except for the rest, with the new capacity."""
         self.identity = self.identity._replace(capacity=capacity, threads=threads, processes=processes)
-        await self._database.write(acknowledge, self.id, command, capacity, threads, processes)
+        await self._database.write(acknowledge, self.id, command, rest, capacity, threads, processes)
 
     async def deregister(self) -> None:
         """Deregister. No tasks may be in flight."""
@@ -169,11 +189,20 @@ class BlockingRenewal:
         self._settings, self._database = settings, database
         self._engine: sa.Engine | None = None
 
-    def renew(self, runner_id: int) -> Renewal:
-        """Renew the lease of a runner."""
+    def renew(self, runner_id: int, block: LoopBlock) -> Renewal:
+        """Renew the lease of a runner, and store why its heartbeat does not."""
+        with self._open() as tx:
+            return tx.follow(renew(tx, runner_id, self._settings.lease_timeout.total_seconds(), block))
+
+    def suspects(self, runner_id: int) -> list[tuple[int, str]]:
+        """Read id and handler of the tasks that the runner executes."""
+        with self._open() as tx:
+            return tx.follow(suspects(tx, runner_id))
+
+    @contextmanager
+    def _open(self) -> Iterator[BlockingTransaction]:
         with self._get_engine().connect() as connection, connection.begin():
-            tx = BlockingTransaction(connection, self._database.tables, self._database.dialect)
-            return tx.follow(renew(tx, runner_id, self._settings.lease_timeout.total_seconds()))
+            yield BlockingTransaction(connection, self._database.tables, self._database.dialect)
 
     def close(self) -> None:
         """Close the connection."""
@@ -217,24 +246,35 @@ class CommandReceiver:
             command = parse_runner_command(text)
         except InvalidEdit:
             return
+        rest = str(RunnerCommand(drain=command.drain))
+        if text != rest:
+            await self._change(command, text, rest or None)
         if command.drain:
             log.info("draining: requested by an operator")
             self._drain()
-            return
-        if command.stack is not None:
-            await self._worker.write_stack(command.stack)
+        elif command.resizes:
+            self._scan()
+
+    async def _change(self, command: RunnerCommand, text: str, rest: str | None) -> None:
+        """Resize, write stacks and acknowledge both.
+
+        Args:
+            command: the command.
+            text: the stored command.
+            rest: the command that stays stored.
+        """
+        for task_id in command.stacks:
+            await self._worker.write_stack(task_id)
         self._worker.resize(command.concurrency, command.threads, command.processes)
         in_flight = self._worker.in_flight
         sizes = in_flight.capacity, in_flight.in_threads.size, in_flight.in_processes.size
         try:
-            await self._lease.acknowledge(text, *sizes)
+            await self._lease.acknowledge(text, rest, *sizes)
         except StoreError as error:  # the next heartbeat returns the command again
             log.warning("could not acknowledge a runner command: %s", error)
         else:
-            if command.stack is not None:
-                return
-            log.info("resized by an operator: %s, capacity %d", command, in_flight.capacity)
-        self._scan()
+            if command.resizes:
+                log.info("resized by an operator: %s, capacity %d", command, in_flight.capacity)
 
 
 def identity(handlers: Mapping[str, Handler], settings: Settings, in_flight: InFlight) -> Identity:

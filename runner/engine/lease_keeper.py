@@ -19,6 +19,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # without importing typing
     from runner.engine.heartbeat import BlockingRenewal
+    from runner.store.heartbeat import LoopBlock
 
 RENEWED, EXPIRED, FAILED = 3, 4, 5
 """Exit codes after a silence: the lease was renewed; it was renewed, and then expired because of the limit; no renewal
@@ -117,7 +118,7 @@ def keep(runner_pid: int, limits: Limits) -> int:
         ended.
     """
     pings = Pings()
-    renewal, renewed_at, lost, code, failure = None, 0.0, 0, 0, ""
+    renewal, tasks, renewed_at, lost, code, failure = None, None, 0.0, 0, 0, ""
     while True:
         if pings.wait() and code:
             sys.stderr.write(failure[:LONGEST_ERROR])
@@ -133,7 +134,9 @@ def keep(runner_pid: int, limits: Limits) -> int:
         renewed_at = time.monotonic()
         try:
             renewal = renewal or _renewal(pings)
-            if renewal.renew(pings.runner_id).alive:
+            if tasks is None:  # they do not change while no Python code runs
+                tasks = renewal.suspects(pings.runner_id)
+            if renewal.renew(pings.runner_id, _block(pings.blocked, tasks)).alive:
                 code = RENEWED
             else:
                 lost = pings.runner_id
@@ -148,6 +151,12 @@ def _text(error: Exception) -> str:
     from runner.db.errors import translate
 
     return str(translate(error, "the database") or repr(error))
+
+
+def _block(seconds: float, tasks: list[tuple[int, str]]) -> "LoopBlock":
+    from runner.store.heartbeat import LoopBlock
+
+    return LoopBlock(seconds, tasks, locked=True)
 
 
 def _renewal(pings: Pings) -> "BlockingRenewal":

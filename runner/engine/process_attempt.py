@@ -45,7 +45,8 @@ class ProcessAttempts:
     def __init__(
         self, settings: Settings, parents: Callable[[int], ParentResults] | None, middleware: Middleware
     ) -> None:
-        self._pool = ProcessPool(settings)
+        self.pool = ProcessPool(settings)
+        """The worker processes."""
         self._limits = AttemptLimits.of(settings)
         self._rules = self._limits.rules
         self._parents, self._middleware = parents, middleware
@@ -58,7 +59,7 @@ class ProcessAttempts:
             limit: seconds allowed for the attempt; None for no limit.
             context: makes the Context for the middleware.
         """
-        attempt = _Attempt(self._pool, running, self._call(running, limit), self._parents)
+        attempt = _Attempt(self.pool, running, self._call(running, limit), self._parents)
         body, stopped = asyncio.ensure_future(self._body(running, attempt, context)), False
         try:
             await asyncio.wait([body, asyncio.ensure_future(attempt.began.wait())], return_when="FIRST_COMPLETED")
@@ -85,7 +86,7 @@ class ProcessAttempts:
 
     async def close(self) -> None:
         """End all processes."""
-        await self._pool.close()
+        await self.pool.close()
 
     def _call(self, running: Running, limit: float | None) -> ProcessCall:
         options, notes = running.handler.defaults, running.notes

@@ -173,6 +173,11 @@ class ProcessPool:
         self._all: set[WorkerProcess] = set()
         self._reaper: subprocess.Popen[bytes] | None = None
 
+    @property
+    def process_ids(self) -> list[int]:
+        """The ids of the workers, idle ones included."""
+        return [worker.pid for worker in self._all]
+
     async def take(self) -> WorkerProcess:
         """Return an idle worker, or start one."""
         while self._idle:

@@ -158,8 +158,10 @@ async def _settle(execution: "Coroutine[Any, Any, Outcome]", ended: "list[Outcom
 
 @contextlib.contextmanager
 def _limited_memory(limit: int | None) -> Any:
-    """Limit the private memory of this process during the block. Only Linux enforces it."""
-    if limit is None:
+    """Limit the private memory of this process during the block, if the system enforces such a limit."""
+    from runner.handlers.registry import LIMITS_MEMORY
+
+    if limit is None or not LIMITS_MEMORY:
         yield
         return
     import resource

@@ -312,7 +312,8 @@ class Engine:
         self.worker.settle_abandoned()
         self.reconciler.begin()
         executor = self.worker.executor
-        await self.lease.renew(len(self.worker.in_flight), self._handle_reply, (executor.stuck, executor.replaced))
+        abandoned = executor.stuck, executor.replaced
+        await self.lease.renew(len(self.worker.in_flight), self._handle_reply, abandoned, self.worker.meter.read())
 
     def _handle_reply(self, reply: HeartbeatReply) -> None:
         if not reply.alive:

@@ -1,6 +1,8 @@
 """Slots and tasks in flight: the claimed tasks of a runner, and room for more."""
 
+import logging
 import os
+import platform
 import time
 from bisect import insort
 from collections import Counter, deque
@@ -9,7 +11,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from runner.handlers.registry import Handler
+from runner.handlers.registry import LIMITS_MEMORY, Handler
 from runner.model.task import Claimed
 from runner.policy.polling import LookAhead
 from runner.policy.suspicion import Suspect, is_suspect, width
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from runner.handlers.context import Context
     from runner.handlers.notes import KeptNotes
 
+log = logging.getLogger("runner")
 
 Claim = tuple[int, int]
 """Task id and fence."""
@@ -292,10 +295,23 @@ class InFlight:
 
 
 def process_slots(settings: Settings, handlers: Mapping[str, Handler]) -> int:
-    """Return the number of worker processes; 0 if no handler needs one."""
+    """Return the number of worker processes, 0 if no handler needs one; warn of memory limits without effect."""
     if not any(handler.in_process for handler in handlers.values()):
         return 0
+    _warn_of_memory_limits(handlers)
     return settings.processes or os.cpu_count() or 1
+
+
+def _warn_of_memory_limits(handlers: Mapping[str, Handler]) -> None:
+    """Name the handlers whose memory limit has no effect on this system."""
+    names = sorted(name for name, handler in handlers.items() if handler.defaults.memory_limit is not None)
+    if names and not LIMITS_MEMORY:
+        log.warning(
+            "memory_limit has no effect on %s, only on Linux: %s may use all memory; their timeout and the kill of "
+            "their processes work as on Linux",
+            platform.system(),
+            ", ".join(names),
+        )
 
 
 def width_of(task: Claimed) -> int:

@@ -2,7 +2,6 @@
 
 import linecache
 import os
-import resource
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from runner.engine.handler_result import PACKAGE
+from runner.engine.metrics import resident_memory
 from runner.engine.slots import Running
 from runner.text.formatting import size
 
@@ -46,11 +46,8 @@ async def describe_stack(running: Running) -> list[str]:
 
 def _memory(pid: int) -> str:
     """The memory of a process in use; only Linux shows it."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return "memory unknown"
-    return f"{size(pages * resource.getpagesize())} of memory"
+    memory = resident_memory(pid)
+    return "memory unknown" if memory is None else f"{size(memory)} of memory"
 
 
 def stack_of(running: Running) -> list[str]:

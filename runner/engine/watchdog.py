@@ -21,6 +21,7 @@ from runner.db.errors import translate
 from runner.engine.heartbeat import BlockingRenewal, Lease
 from runner.engine.slots import Running
 from runner.settings import Settings
+from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock
 
 if TYPE_CHECKING:
     from runner.engine.keeper_process import KeeperProcess
@@ -32,9 +33,6 @@ EVERY = 1.0
 
 LONGEST_BLOCK = 300.0
 """Seconds for which the watchdog renews the lease of a blocked runner; then other runners may rescue its tasks."""
-
-MOST_SUSPECTS = 5
-"""Maximum number of tasks in the report of a stall; one if the thread that held the lock is known."""
 
 STALL = 3.0
 """Seconds beyond EVERY after which the thread reports that it did not run."""
@@ -125,7 +123,7 @@ class Watchdog:
                 self._log_expiry(blocked)
             elif time.monotonic() - self._last_renewal >= min(EVERY, self._settings.heartbeat_interval.total_seconds()):
                 self._last_renewal = time.monotonic()
-                self._renew()
+                self._renew(self._block(blocked, job))
         except Exception as error:  # without the thread the next block would cost the lease
             error_text = translate(error, self._database.url)
             log.warning("could not renew the lease while the event loop is blocked: %s", error_text or repr(error))
@@ -135,11 +133,11 @@ class Watchdog:
             self._expiry_logged = True
             log.error("event loop blocked for %.0f s: the lease expires, other runners rescue its tasks", blocked)
 
-    def _renew(self) -> None:
+    def _renew(self, block: LoopBlock) -> None:
         runner_id, started = self._lease.id, time.monotonic()
         if not runner_id:
             return
-        answer = self._renewal.renew(runner_id)
+        answer = self._renewal.renew(runner_id, block)
         self._lease.note_renewal(runner_id, started, answer.alive, answer.late)
 
     def _stall(self, seconds: float) -> str:
@@ -156,13 +154,20 @@ class Watchdog:
         names = [f"task {each.task.id} ({each.task.handler})" for each in (exact or in_flight)[-MOST_SUSPECTS:]]
         return f"{text}; running then: {', '.join(reversed(names))}" if names else text
 
-    def _culprit(self, blocked: float, job: Any) -> str:
-        """Describe the task that blocks the loop and the line of its handler, without any values."""
+    def _block(self, seconds: float, job: Any) -> LoopBlock:
+        """Name the task that blocks the loop and the line of its handler, without any values."""
         running = next((each for each in tuple(self._in_flight()) if each.job is job), None)
         line = _line(sys._current_frames().get(self._loop_thread), running)  # noqa: SLF001 - the only access to another thread's frames
-        name = f"task {running.task.id} ({running.task.handler})" if running is not None else _coroutine(job)
+        if running is not None:
+            return LoopBlock(seconds, [(running.task.id, running.task.handler)], line)
+        return LoopBlock(seconds, place=line if job is None else f"{_coroutine(job)} at {line}")
+
+    def _culprit(self, blocked: float, job: Any) -> str:
+        """Describe the task that blocks the loop."""
+        block = self._block(blocked, job)
+        names = [f"task {id} ({handler}) at " for id, handler in block.tasks]
         advice = "make it a plain function, or use asyncio.to_thread"
-        return f"event loop blocked for {blocked:.1f} s by {name} at {line}: {advice}"
+        return f"event loop blocked for {blocked:.1f} s by {''.join(names)}{block.place}: {advice}"
 
 
 def _cpu_seconds() -> dict[int, float]:

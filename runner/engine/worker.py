@@ -16,7 +16,7 @@ from runner.engine.breaker_reports import OPEN, BreakerReports
 from runner.engine.executor import Executor
 from runner.engine.handler_result import done
 from runner.engine.hooks import attempt_end
-from runner.engine.metrics import Metrics
+from runner.engine.metrics import Metrics, ResourceMeter
 from runner.engine.outcome_log import log_failure, log_unfinished
 from runner.engine.own_transaction import HandlerTransaction
 from runner.engine.parent_results import StoredParentResults
@@ -97,6 +97,7 @@ class Worker:
             self.notes.begin,
             self._open_processes,
         )
+        self.meter = ResourceMeter(self.executor.process_ids)
         linger = settings.settle_interval.total_seconds()
         self._starts = Starts(database, lambda: self.buffer.runner_id)
         self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled)

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -36,6 +37,9 @@ ExecutorKind: TypeAlias = Literal["async", "thread", "process"]
 
 LEAST_MEMORY = 64 << 20
 """The smallest memory limit in bytes: less than this is too little for Python and the libraries of a runner."""
+
+LIMITS_MEMORY = sys.platform == "linux"
+"""True if the system enforces a memory limit. macOS accepts one and ignores it."""
 
 
 MEMORY = re.compile(r"([0-9]+) ?([mg])(?:i?b)?")

@@ -3,18 +3,18 @@
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
-from runner.errors import InvalidInput
+from runner.errors import InvalidEdit, InvalidInput
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor
-from runner.policy.runner_command import parse_runner_command
+from runner.policy.runner_command import MOST_STACKS, RunnerCommand, parse_runner_command
 
 
 class CommandPending(InvalidInput):
-    """Runner {id} has not received its command {command} yet; try again in a few seconds."""
+    """Runner {id} has not received its requests for {number} stacks yet; try again in a few seconds."""
 
 
 async def send_command(tx: Transaction, runner_id: int, command: str | None, by: Actor) -> bool:
-    """Store a command for a runner.
+    """Store a command for a runner, together with those that it has not received yet.
 
     Args:
         tx: a writing transaction.
@@ -28,18 +28,27 @@ async def send_command(tx: Transaction, runner_id: int, command: str | None, by:
 
     Raises:
         InvalidEdit: the command is unknown.
-        CommandPending: the command asks for a stack, and would replace one that has an effect.
+        CommandPending: too many requests for stacks are pending.
     """
     parsed = None if command is None else parse_runner_command(command)
-    command = None if parsed is None else str(parsed)
     runner = tx.tables.runner
     is_runner = runner.c.id == runner_id
     rows = await tx.rows(sa.select(runner.c.command).where(is_runner).with_for_update())
-    pending = rows[0].command if rows else None
-    if parsed is not None and parsed.stack is not None and pending and not pending.startswith("stack="):
-        raise CommandPending(id=runner_id, command=pending)
+    if parsed is not None and rows:
+        parsed = _pending(rows[0].command).followed_by(parsed)
+        if len(parsed.stacks) > MOST_STACKS:
+            raise CommandPending(id=runner_id, number=MOST_STACKS)
     if rows:
+        command = None if parsed is None else str(parsed)
         await tx.execute(sa.update(runner).where(is_runner).values(command=command))
         entry = AuditEntry("command", {"command": rows[0].command}, {"command": command}, target=f"runner {runner_id}")
         await record(tx, by, [entry])
     return bool(rows)
+
+
+def _pending(text: str | None) -> RunnerCommand:
+    """The command that the runner has not received yet; runners ignore one that is unreadable."""
+    try:
+        return parse_runner_command(text or "")
+    except InvalidEdit:
+        return RunnerCommand()

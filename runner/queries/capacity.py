@@ -22,7 +22,6 @@ from runner.queries.queues import uncounted
 from runner.queries.reports import Flow, per_minute, totals
 from runner.queries.rows import as_text
 from runner.queries.runners import RunnerRow, runners
-from runner.queries.why.facts import DRAIN
 from runner.store.lanes import MANY, survey
 from runner.text.formatting import age
 
@@ -120,7 +119,7 @@ def pools_of(runners: Iterable[RunnerRow], places: Iterable[Place]) -> list[Pool
     served: dict[tuple[object, ...], frozenset[Place]] = {}
     sizes: dict[frozenset[Place], int] = defaultdict(int)
     for runner in runners:
-        if not runner.alive or runner.command == DRAIN:
+        if not runner.alive or runner.draining:
             continue
         for kind, size in runner.sizes.items():
             key = (kind, runner.handlers, runner.queues, runner.threaded, runner.in_processes)

@@ -1,9 +1,10 @@
 """runners: the registered runners, and the handlers that no live runner has."""
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
 
@@ -15,8 +16,10 @@ from runner.policy.lanes import runner_queue, serves
 from runner.policy.polling import DEFAULT_POLLING
 from runner.policy.selection import stored_buckets
 from runner.queries.pauses import registry_entries
-from runner.queries.rows import as_int, as_text, moment, readable, text, texts
+from runner.queries.rows import as_int, as_text, moment, number, readable, text, texts
+from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock
 from runner.store.lanes import survey
+from runner.text.formatting import age
 from runner.text.sanitize import count_noun
 
 MOST = 1_000
@@ -24,6 +27,9 @@ MOST = 1_000
 
 MOST_LANES = 10_000
 """Maximum number of lanes in which handlers without a runner are sought."""
+
+MOST_CPUS, LONGEST_SECONDS = 1e6, 1e9
+"""Limits of the figures that a row may contain; others count as unknown."""
 
 
 SlotKind: TypeAlias = Literal["slots", "threads", "processes"]
@@ -58,6 +64,9 @@ class RunnerRow:
         polling: its poll mode and periods; empty for an older runner.
         slice: its slice; None without one.
         buckets: the buckets that it claims from, such as 0-499; None for all, empty for none.
+        cpu: the processors in use between its last two heartbeats, its handler processes included; None if unknown.
+        memory: their resident memory in bytes; None if unknown.
+        block: the reason why it sends no heartbeat although it is alive; None if it sends them.
     """
 
     id: int
@@ -83,11 +92,19 @@ class RunnerRow:
     polling: str = ""
     slice: str | None = None
     buckets: str | None = None
+    cpu: float | None = None
+    memory: int | None = None
+    block: LoopBlock | None = None
 
     @property
     def alive(self) -> bool:
         """True until its lease expires."""
         return self.lease >= 0
+
+    @property
+    def draining(self) -> bool:
+        """True if it was asked to claim no more tasks."""
+        return self.command is not None and "drain" in self.command.split()
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -104,6 +121,25 @@ class RunnerRow:
         lost = self.abandoned - self.replaced
         text = count_noun(self.abandoned, "abandoned thread")
         return f"{text}, {count_noun(lost, 'slot')} lost" if lost else text
+
+    @property
+    def blocked_for(self) -> float:
+        """Seconds for which something has blocked it; 0 if nothing does."""
+        return self.block.seconds + max(0.0, self.heartbeat_age) if self.block is not None and self.alive else 0.0
+
+    @property
+    def culprit(self) -> str:
+        """What blocks it: a task, one of several, or a line of code."""
+        if self.block is None:
+            return ""
+        names = [f"{handler} (task {id})" for id, handler in self.block.tasks if handler not in self.in_processes]
+        name = f"one of {', '.join(names)}" if len(names) > 1 else "".join(names)
+        return name or self.block.place or "unknown code"
+
+    @property
+    def obstruction(self) -> str:
+        """How long it has been blocked, and by what; empty if nothing blocks it."""
+        return f"blocked {age(self.blocked_for)} by {self.culprit}" if self.blocked_for else ""
 
     @property
     def selection(self) -> str:
@@ -205,7 +241,35 @@ def _runner(row: sa.RowMapping) -> RunnerRow:
         polling=as_text(row["polling"]),
         slice=text(row["slice"]),
         buckets=text(row["buckets"]),
+        cpu=share(row["cpu"]),
+        memory=row["memory"] if isinstance(row["memory"], int) and row["memory"] >= 0 else None,
+        block=_block(text(row["stall"])),
     )
+
+
+def share(value: Any) -> float | None:
+    """A number of processors; None if it is unreadable or impossible."""
+    read = number(value)
+    return read if read is not None and 0 <= read < MOST_CPUS else None
+
+
+def _block(value: str | None) -> LoopBlock | None:
+    """The stored reason, as far as it is readable; None without one."""
+    if value is None:
+        return None
+    try:
+        stored = json.loads(value)
+    except (ValueError, RecursionError):
+        stored = None
+    stored = stored if isinstance(stored, dict) else {}
+    seconds, tasks = number(stored.get("seconds")), stored.get("tasks")
+    named = [
+        (each[0], each[1])
+        for each in (tasks if isinstance(tasks, list) else [])[:MOST_SUSPECTS]
+        if isinstance(each, list) and len(each) == 2 and isinstance(each[0], int) and isinstance(each[1], str)  # noqa: PLR2004 - id and handler
+    ]
+    valid = seconds if seconds is not None and 0 <= seconds < LONGEST_SECONDS else 0.0
+    return LoopBlock(valid, named, as_text(stored.get("place")), stored.get("locked") is True)
 
 
 async def unknown_handlers(tx: Transaction) -> list[HandlerWithoutRunner]:
@@ -245,11 +309,11 @@ async def busy_slots(tx: Transaction, cap: int = 10_000) -> dict[int, dict[str, 
     task = tx.tables.task.c
     window = sa.select(task.runner_id, task.handler).where(is_state(task.state, State.RUNNING)).limit(cap).subquery()
     groups = (window.c.runner_id, window.c.handler)
-    rows = await tx.rows(sa.select(*groups, sa.func.count().label("number")).group_by(*groups))
+    rows = await tx.rows(sa.select(*groups, sa.func.count().label("tasks")).group_by(*groups))
     slots: dict[int, dict[str, int]] = defaultdict(dict)
-    for runner_id, handler, number in sorted(rows, key=lambda row: (-row[2], as_text(row[1]))):
+    for runner_id, handler, tasks in sorted(rows, key=lambda row: (-row[2], as_text(row[1]))):
         if runner_id is not None:
-            slots[runner_id][as_text(handler)] = number
+            slots[runner_id][as_text(handler)] = tasks
     return dict(slots)
 
 

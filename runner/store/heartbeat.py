@@ -27,18 +27,53 @@ class Renewal(NamedTuple):
     late: bool
 
 
-def renew(frame: Frame, runner_id: int, lease: float) -> Steps[Renewal]:
-    """Renew a lease, unless a rescue has removed the runner.
+class LoopBlock(NamedTuple):
+    """The reason why a runner sends no heartbeat, although it is alive.
+
+    Args:
+        seconds: time without a heartbeat, at the renewal of the lease beside it.
+        tasks: id and handler of the task that is the reason, or of those that may be.
+        place: file and line of the handler, or the name of another coroutine; empty if unknown.
+        locked: True if C code holds the interpreter lock, False if a coroutine blocks the event loop.
+    """
+
+    seconds: float
+    tasks: Sequence[tuple[int, str]] = ()
+    place: str = ""
+    locked: bool = False
+
+
+def renew(frame: Frame, runner_id: int, lease: float, block: LoopBlock) -> Steps[Renewal]:
+    """Renew a lease beside the heartbeat, unless a rescue has removed the runner.
 
     Args:
         frame: tables, driver and dialect of the statements.
         runner_id: the id from `register`.
         lease: length of the lease in seconds from now.
+        block: the reason, which the next heartbeat clears.
     """
     look, update = _prepared(frame.tables, frame.driver)
     rows = yield Step(look, {"runner": runner_id})
-    renewed = yield Step(update, {"runner": runner_id, "lease": lease})
+    renewed = yield Step(update, {"runner": runner_id, "lease": lease, "stall": json.dumps(block._asdict())})
     return Renewal(bool(renewed), bool(rows and rows[0][0]))
+
+
+MOST_SUSPECTS = 5
+"""Maximum number of tasks that are named while C code holds the interpreter lock."""
+
+
+def suspects(frame: Frame, runner_id: int) -> Steps[list[tuple[int, str]]]:
+    """Read id and handler of the tasks that a runner executes, the last started first.
+
+    Args:
+        frame: tables, driver and dialect of the statements.
+        runner_id: the id from `register`.
+    """
+    task = frame.tables.task.c
+    own = (task.runner_id == sa.bindparam("runner", type_=sa.BigInteger)) & is_state(task.state, State.RUNNING)
+    latest = sa.select(task.id, task.handler).where(own).order_by(task.claimed_at.desc(), task.id.desc())
+    rows = yield Step(Prepared(latest.limit(MOST_SUSPECTS), frame.driver), {"runner": runner_id})
+    return [(int(row[0]), str(row[1])) for row in rows]
 
 
 @lru_cache
@@ -46,9 +81,10 @@ def _prepared(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
     runner = tables.runner
     same = runner.c.id == sa.bindparam("runner", type_=sa.BigInteger)
     until = db_later(db_now(), sa.bindparam("lease", type_=sa.Float))
-    update = sa.update(runner).where(same).values(heartbeat_at=db_now(), lease_until=until).returning(runner.c.id)
+    stall = sa.bindparam("stall", type_=runner.c.stall.type)
+    update = sa.update(runner).where(same).values(heartbeat_at=db_now(), lease_until=until, stall=stall)
     look = sa.select((runner.c.lease_until < db_now()).label("late")).where(same)
-    return Prepared(look, driver), Prepared(update, driver)
+    return Prepared(look, driver), Prepared(update.returning(runner.c.id), driver)
 
 
 class Identity(NamedTuple):
@@ -180,6 +216,21 @@ async def _declare_limits(tx: Transaction, identity: Identity) -> None:
         await tx.execute(sa.update(handler).where(is_handler, unedited).values(rate_spent=None, **columns))
 
 
+class Usage(NamedTuple):
+    """The resources that a runner and its handler processes use.
+
+    Args:
+        cpu: processors in use since the reading before: 1.5 for one and a half; None if unknown.
+        memory: resident memory in bytes; None if unknown.
+    """
+
+    cpu: float | None = None
+    memory: int | None = None
+
+
+UNKNOWN_USAGE = Usage()
+
+
 async def heartbeat(
     tx: Transaction,
     runner_id: int,
@@ -187,6 +238,7 @@ async def heartbeat(
     running: int,
     gap: float | None = None,
     abandoned: tuple[int, int] = (0, 0),
+    usage: Usage = UNKNOWN_USAGE,
 ) -> HeartbeatReply:
     """Renew a runner's lease, unless a rescue has removed the runner.
 
@@ -200,11 +252,12 @@ async def heartbeat(
         running: number of tasks in flight.
         gap: seconds since the last heartbeat above which the reply is late; default: the lease.
         abandoned: number of abandoned threads, and of those that are replaced.
+        usage: the resources in use.
     """
     rows = await tx.run(
         _reply_statement(tx.tables, tx.driver), {"runner": runner_id, "gap": -(lease if gap is None else gap)}
     )
-    renewal = {"runner": runner_id, "lease": lease, "in_hand": running}
+    renewal = {"runner": runner_id, "lease": lease, "in_hand": running, "cpu": usage.cpu, "memory": usage.memory}
     renewal |= {"abandoned": abandoned[0], "replaced": abandoned[1]}
     if not await tx.run(_renew_statement(tx.tables, tx.driver), renewal):
         return HeartbeatReply(False, None, frozenset())
@@ -229,11 +282,12 @@ def _reply_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
 @lru_cache
 def _renew_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     until = db_later(db_now(), sa.bindparam("lease", type_=sa.Float))
-    in_hand = sa.bindparam("in_hand", type_=sa.Integer)
     renewed = sa.update(tables.runner).where(_is_it(tables))
+    in_hand, memory = sa.bindparam("in_hand", type_=sa.Integer), sa.bindparam("memory", type_=sa.BigInteger)
     threads = {"abandoned_threads": "abandoned", "replaced_threads": "replaced"}
     counts = {name: sa.bindparam(key, type_=sa.Integer) for name, key in threads.items()}
-    renewed = renewed.values(heartbeat_at=db_now(), lease_until=until, running=in_hand, **counts)
+    usage = {"cpu": sa.bindparam("cpu", type_=sa.Float), "memory": memory, "stall": sa.null()}
+    renewed = renewed.values(heartbeat_at=db_now(), lease_until=until, running=in_hand, **counts, **usage)
     return Prepared(renewed.returning(tables.runner.c.id), driver)
 
 
@@ -242,14 +296,15 @@ def _is_it(tables: Tables) -> sa.ColumnElement[bool]:
 
 
 async def acknowledge(
-    tx: Transaction, runner_id: int, command: str, capacity: int, threads: int, processes: int
+    tx: Transaction, runner_id: int, command: str, rest: str | None, capacity: int, threads: int, processes: int
 ) -> None:
-    """Clear an executed command, unless a newer one has replaced it.
+    """Clear an executed command except for its rest, unless a newer one has replaced it.
 
     Args:
         tx: an open transaction.
         runner_id: the id from `register`.
         command: the command from `heartbeat`.
+        rest: the part of it that stays, because it takes until the runner exits; None for none.
         capacity: new maximum number of tasks that run at the same time.
         threads: new number of thread slots.
         processes: new number of process slots.
@@ -260,7 +315,7 @@ async def acknowledge(
         "capacity": capacity,
         "threads": threads,
         "processes": processes,
-        "command": sa.case((same, sa.null()), else_=runner.c.command),
+        "command": sa.case((same, sa.null() if rest is None else rest), else_=runner.c.command),
     }
     await tx.execute(sa.update(runner).where(runner.c.id == runner_id).values(values))
 

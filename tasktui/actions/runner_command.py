@@ -43,7 +43,7 @@ def ask_for_stack(action: Action, session: Session, targets: Targets) -> Dialog 
         return None
     if task.state is not State.RUNNING or task.runner_id is None:
         return Notice(f"{action.label}: task {task.id} is {task.shown}, not running", bad=True)
-    command = str(RunnerCommand(stack=task.id))
+    command = str(RunnerCommand(stacks=(task.id,)))
     where = f"runner {task.runner_id} writes the place of its handler into the log of task {task.id}"
     return Question(
         action,

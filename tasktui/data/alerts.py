@@ -68,6 +68,7 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
     yield from outage
     held = list(_held_pools(overview))
     yield from held
+    yield from _blocked_runners(overview)
     yield from _failing_runners(overview, results or {})
     for queue in overview.queues:
         if queue.falls_behind and not outage:
@@ -177,6 +178,18 @@ def _held_pools(overview: Overview) -> Iterator[Alert]:
             )
             title = f"{line(handler, MAX_TEXT)} holds {number} of {slots} {name} slots"
             yield Alert("dead", title, behind, "5", "runners")
+
+
+def _blocked_runners(overview: Overview) -> Iterator[Alert]:
+    """A handler blocks the event loop of a runner, or C code its interpreter lock: nothing starts or ends there."""
+    for runner in overview.alive:
+        if runner.blocked_for:
+            name = f"{line(runner.host, MAX_TEXT)}:{runner.pid}"
+            culprit = line(runner.culprit, MAX_TEXT)
+            text = f'{culprit} blocks the event loop; make it a plain function, or use executor="process"'
+            if runner.block is not None and runner.block.locked:
+                text = f'C code of {culprit} holds the interpreter lock; use executor="process"'
+            yield Alert("dead", f"{name} is blocked for {formatting.age(runner.blocked_for)}", text, "5", "runners")
 
 
 def _failing_runners(overview: Overview, results: Mapping[int, Flow]) -> Iterator[Alert]:

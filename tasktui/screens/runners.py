@@ -1,10 +1,12 @@
 """RunnersScreen: the registered runners and their running tasks."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, ClassVar
+from operator import itemgetter
+from typing import Any, ClassVar, Literal
 
 from textual import on
 from textual.binding import BindingType
@@ -23,6 +25,7 @@ from runner.queries.runners import runners as read_runners
 from runner.queries.task_list.page import page
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
+from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget
 from tasktui.actions.targets import Targets
 from tasktui.render.plot import compact, gauge, slot_row
@@ -37,13 +40,15 @@ from tasktui.widgets.table import Table
 
 COLUMNS = (
     ListColumn("  RUNNER", 20),
-    ListColumn("VERSION", 9, drop=3),
+    ListColumn("VERSION", 9, drop=6),
     ListColumn("UP", 6, right=True, drop=2),
-    ListColumn("SLOTS BY HANDLER", 24, grow=1),
+    ListColumn("SLOTS BY HANDLER", 22, grow=1),
     ListColumn("USED", 8, right=True),
+    ListColumn("CPU", 6, right=True, drop=3),
+    ListColumn("MEMORY", 9, right=True, drop=5),
     ListColumn("DONE/MIN", 8, right=True, drop=1),
     ListColumn("FAILED", 7, right=True, drop=4),
-    ListColumn("SEEN", 24, right=True),
+    ListColumn("SEEN", 22, right=True),
 )
 
 
@@ -51,6 +56,9 @@ USUAL_EVERY = 30.0
 """Seconds to cache the usual run times."""
 
 LONGEST = Sort(SortField.CLAIMED_AT, descending=False)
+
+MOST_HOSTS = 6
+"""Maximum number of hosts above the table."""
 
 MOST_TASKS = 50
 """Maximum number of tasks of a runner to list below the table."""
@@ -82,8 +90,9 @@ class RunnersScreen(LiveScreen):
 
     ABOUT = (
         "All registered runners, including lost ones, and the tasks that the runner under the cursor has claimed, "
-        ""
-        "longest running first. FAILED is the share of failed attempts in the last ten minutes. Enter lists the tasks. "
+        "longest running first. CPU is the share of one processor since the last heartbeat, and MEMORY the resident "
+        "memory, both with the processes of handlers; the rows above the table are the sums of each host. "
+        "FAILED is the share of failed attempts in the last ten minutes. Enter lists the tasks. "
         "L drains the runner: it finishes its tasks and exits. S changes how many tasks it runs concurrently."
     )
     OPENS = "tasks"
@@ -124,7 +133,8 @@ class RunnersScreen(LiveScreen):
         if self.session.target.isdecimal() and int(self.session.target) in runners:
             table.move_to(int(self.session.target))
         self.session.target = ""
-        self.query_one("#about", Canvas).draw([totals_row(data, width), BLANK])
+        hosts = host_rows(data, width, MOST_HOSTS if height >= 30 else 0)
+        self.query_one("#about", Canvas).draw([totals_row(data, width), *hosts, BLANK])
         self.query_one("#legend", Canvas).draw([BLANK, *legend_rows(colours, width), BLANK] if height >= 30 else [])
         rows = claimed_rows(self.runner(), data, max(40, width - 3))
         self.query_one("#claimed", Canvas).draw(rows)
@@ -178,6 +188,52 @@ def totals_row(data: Workforce, width: int) -> Row:
     return ends(left, right, width)
 
 
+def percent(cpu: float | None) -> str:
+    """The share of one processor: `142%`."""
+    return formatting.NOTHING if cpu is None else f"{cpu:.0%}"
+
+
+def host_rows(data: Workforce, width: int, most: int) -> list[Row]:
+    """The sums of each host over its live runners, the busiest hosts first; none for a single host.
+
+    Several runners of one process share its processor time and memory, which count once.
+
+    Args:
+        data: the figures.
+        width: cells.
+        most: maximum number of hosts.
+    """
+    hosts: dict[str, list[RunnerRow]] = defaultdict(list)
+    for runner in data.runners:
+        if runner.alive:
+            hosts[runner.host].append(runner)
+    if len(hosts) < 2:
+        return []
+    rows: list[tuple[float, Row]] = []
+    for host, runners in hosts.items():
+        cpu = _sum_over_processes(runners, "cpu")
+        memory = _sum_over_processes(runners, "memory")
+        busy, capacity = (sum(getattr(runner, name) for runner in runners) for name in ("running_tasks", "capacity"))
+        left: list[Part] = [("  ", ""), (fitted(line(host, 30), 30), "text")]
+        left += [(f"{count_noun(len(runners), 'runner'):>11}", "muted"), (f"{busy:>8,}/{capacity:,} slots", "text")]
+        figures: list[Part] = [("cpu ", "muted"), (f"{percent(cpu):>6}", "strong"), ("   memory ", "muted")]
+        figures += [(f"{formatting.size(memory if memory is None else round(memory)):>10} ", "strong")]
+        rows.append((-(cpu or 0.0), ends(left, figures, width)))
+    rows.sort(key=itemgetter(0))
+    more: list[Part] = [(f"  +{len(rows) - most} more hosts", "muted")]
+    return [row for _, row in rows[:most]] + ([more] if 0 < most < len(rows) else [])
+
+
+def _sum_over_processes(runners: Iterable[RunnerRow], name: Literal["cpu", "memory"]) -> float | None:
+    """The sum of a figure over the processes of a host; None if all are unknown."""
+    processes: dict[int, float] = {}
+    for runner in runners:
+        figure = getattr(runner, name)
+        if figure is not None:
+            processes[runner.pid] = max(figure, processes.get(runner.pid, 0.0))
+    return sum(processes.values()) if processes else None
+
+
 def legend_rows(colours: Mapping[str, int], width: int) -> list[Row]:
     """The colours of the handlers."""
     row: list[Part] = [(" ", "")]
@@ -208,6 +264,8 @@ def runner_line(runner: RunnerRow, data: Workforce, colours: Mapping[str, int], 
     seen = Cell(f"{age} ago", "faint")
     if not runner.alive:
         seen = Cell(f"lost, silent {age}", "bold lost")
+    elif runner.blocked_for:
+        seen = Cell(line(runner.obstruction), "bold dead")
     elif runner.heartbeat_age > runner.lease:
         seen = Cell(f"silent {age}, lease {formatting.age(runner.lease)}", "bold lost")
     elif runner.remarks:
@@ -225,6 +283,8 @@ def runner_line(runner: RunnerRow, data: Workforce, colours: Mapping[str, int], 
             Cell(formatting.since(runner.started_at, data.at), "muted"),
             Cell("".join(text for text, _ in blocks), "running", tuple(blocks)),
             Cell(f"{runner.running_tasks}/{runner.capacity}", "text"),
+            Cell(percent(runner.cpu), "text" if runner.alive else "faint"),
+            Cell(formatting.size(runner.memory), "muted" if runner.alive else "faint"),
             Cell(compact(flow.ended / 10), "text" if flow.ended else "faint"),
             Cell(failed, "bold dead" if failing else "muted" if flow.failed else "faint"),
             seen,

@@ -5,6 +5,7 @@ import os
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -38,6 +39,15 @@ def hostile(store: Store) -> int:
 
 def test_no_text_of_the_database_reaches_the_terminal_unsanitized(cli: Call, store: Store) -> None:
     id = hostile(store)
+    block = json.dumps({"seconds": 12.0, "tasks": [[id, EVIL]], "place": EVIL})
+    values: dict[str, Any] = {
+        "host": EVIL,
+        "version": EVIL,
+        "handlers": json.dumps([EVIL]),
+        "command": EVIL,
+        "stall": block,
+    }
+    store.use(lambda database: add_runner(database, **values))
     looks = [("tasks",), ("show", id), ("show", id, "--reveal"), ("stats",), ("runners",), ("check",)]
     looks += [("retry", f"id:{id}", "--dry-run"), ("terminate", "99"), ("tasks", "--json"), ("show", id, "--json")]
     looks += [("why", id), ("why", id, "--json"), ("reports",), ("reports", "--csv"), ("reports", "--json")]
@@ -366,3 +376,27 @@ def test_capacity_names_the_bound_of_each_queue(cli: Call, store: Store) -> None
     assert (row["name"], row["ready"], row["can_per_minute"], row["drains"]) == ("a.b", 2, 0, False)
     for wrong in ("1s", "30d", "soon"):
         assert cli("capacity", "--since", wrong).code == Exit.BAD_INPUT
+
+
+def test_runners_are_listed_with_their_resources_and_what_blocks_them(cli: Call, store: Store) -> None:
+    block = json.dumps({"seconds": 11.0, "tasks": [[41, "reports.render"]], "place": "reports.py:7", "locked": False})
+    store.use(lambda database: add_runner(database, cpu=1.42, memory=190 * 2**20, pid=4117, stall=block))
+    store.use(add_runner)
+    first, second = cli("runners", "--json").document["runners"]
+    assert (first["cpu"], first["memory"], first["pid"]) == (1.42, 190 * 2**20, 4117)
+    assert first["block"] == {
+        "seconds": 11.0,
+        "tasks": [[41, "reports.render"]],
+        "place": "reports.py:7",
+        "locked": False,
+    }
+    assert (second["cpu"], second["memory"], second["block"]) == (None, None, None)
+    text = " ".join(cli("runners").out.split())
+    assert re.search(r" 4117 stalled .* 142\.0% 190\.0 MiB ", text)
+    sentence = (
+        r"has been blocked for \d+s by reports\.render \(task 41\) at reports\.py:7: a blocking call in an async "
+    )
+    assert re.search(f"{sentence}handler. Make it a plain function, or use", text)
+    check = cli("check")
+    assert check.code != Exit.OK
+    assert re.search(sentence, " ".join(check.out.split()))

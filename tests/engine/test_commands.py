@@ -3,10 +3,13 @@
 import asyncio
 import threading
 
+import pytest
+
 from runner.operations.results import Actor
-from runner.operations.runner_command import send_command
-from runner.policy.runner_command import RunnerCommand
+from runner.operations.runner_command import CommandPending, send_command
+from runner.policy.runner_command import MOST_STACKS, RunnerCommand
 from runner.queries.runners import RunnerRow, runners
+from runner.queries.task.notes import log_of
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until
 
 ANA = Actor("ana", "desk")
@@ -90,6 +93,44 @@ async def test_fewer_slots_let_running_tasks_finish(harness: Harness) -> None:
         await harness.ended(*tasks)
         await harness.ended(*[await harness.submit("work") for _ in range(4)])
     assert most == 1
+
+
+async def test_commands_in_quick_succession_all_take_effect(harness: Harness) -> None:
+    go_on, begun = asyncio.Event(), asyncio.Event()
+
+    @harness.handler("work")
+    async def work() -> None:
+        begun.set()
+        await go_on.wait()
+
+    task = await harness.submit("work")
+    runner = harness.runner(concurrency=2, heartbeat_interval="1h", lease_timeout="2h")
+    async with at_work(runner) as life:
+        await asyncio.wait_for(begun.wait(), WAIT_SECONDS)
+        for command in (RunnerCommand(concurrency=9), RunnerCommand(stacks=(task,)), RunnerCommand(threads=7)):
+            await ask(harness, command)
+        await ask(harness, RunnerCommand(drain=True))
+        assert (await row(harness)).command == f"concurrency=9 threads=7 stack={task} drain"
+        await runner._heartbeat()
+        in_flight = runner.worker.in_flight
+        assert (in_flight.on_loop.size, in_flight.in_threads.size) == (9, 7)
+        assert await said(harness, "drain", 16)
+        assert any("await go_on.wait()" in line.line for line in await harness.database.read(log_of, task))
+        assert runner.stopping
+        go_on.set()
+        async with asyncio.timeout(WAIT_SECONDS):
+            assert await life
+
+
+async def test_too_many_pending_requests_for_stacks_are_refused(harness: Harness) -> None:
+    runner = harness.runner(heartbeat_interval="1h", lease_timeout="2h")
+    async with at_work(runner):
+        await until(lambda: runner.lease.id != 0)
+        for id in range(MOST_STACKS):
+            await ask(harness, RunnerCommand(stacks=(id,)))
+        with pytest.raises(CommandPending, match=f"requests for {MOST_STACKS} stacks"):
+            await ask(harness, RunnerCommand(stacks=(MOST_STACKS,)))
+        await ask(harness, RunnerCommand(stacks=(0,)))
 
 
 async def test_an_unknown_command_is_ignored(harness: Harness) -> None:

@@ -19,6 +19,7 @@ from runner.db.types import db_later, db_now
 from runner.engine import lease_keeper, watchdog
 from runner.engine.keeper_process import KeeperProcess
 from runner.model.task import State
+from runner.queries.runners import runners
 from runner.settings import Settings
 from runner.store.heartbeat import Identity, register
 from runner.urls import parse_url
@@ -100,6 +101,11 @@ async def test_a_held_interpreter_lock_does_not_cost_the_lease_and_a_stop_does(
             return len(beats) > 2  # the first change may be by a heartbeat that was on its way
 
         await until(renewed)
+        (row,) = await harness.database.read(runners)
+        assert row.block is not None
+        assert row.block.locked
+        assert row.culprit == f"one of holds (task {task}), waits (task {neighbour})"
+        assert row.blocked_for > 1
 
         runner.send_signal(signal.SIGSTOP)
         table = harness.database.tables.runner

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from runner import Context, handler
+from runner.engine import slots
+from runner.engine.metrics import resident_memory
 from runner.errors import InvalidHandler
 from runner.handlers.registry import REGISTRY, Handler, Options
 from runner.operations.results import Actor, Target
@@ -266,3 +269,39 @@ def test_a_function_that_no_process_can_import_is_refused() -> None:
         Handler("work", work, Options(executor="process")).require()
     with pytest.raises(InvalidHandler, match="512 potatoes"):
         handler("work", executor="process", memory_limit="512 potatoes")
+
+
+@on_sqlite
+async def test_the_resources_of_a_runner_include_those_of_its_processes(harness: Harness) -> None:
+    task = await harness.submit("process.hold", max_attempts=1)
+    async with harness.running(processes=1, heartbeat_interval="1h", lease_timeout="2h") as runner:
+        await until(lambda: len(runner.worker.executor.process_ids()) == 1)
+        (pid,) = runner.worker.executor.process_ids()
+        own, theirs = resident_memory(os.getpid()), resident_memory(pid)
+        assert own
+        assert theirs
+        usage = runner.worker.meter.read()
+        assert usage.memory is not None
+        assert usage.memory > own + (resident_memory(pid) or 0) / 2
+        assert usage.cpu is not None
+        used = time.process_time()
+        while time.process_time() < used + 0.2:
+            sum(range(1000))
+        cpu = runner.worker.meter.read().cpu
+        assert cpu is not None
+        assert 0 < cpu < 2 * (os.cpu_count() or 1)
+        await harness.ended(task)
+
+
+@on_sqlite
+async def test_a_memory_limit_that_the_system_ignores_is_named_at_the_start(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness.running():
+        pass
+    assert "memory_limit" not in caplog.text
+    monkeypatch.setattr(slots, "LIMITS_MEMORY", False)
+    async with harness.running():
+        pass
+    assert "memory_limit has no effect on " in caplog.text
+    assert "process.memory may use all memory" in caplog.text

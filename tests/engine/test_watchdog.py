@@ -1,6 +1,7 @@
 """A handler that blocks the event loop does not cost its runner the lease, and the log names it."""
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -10,6 +11,8 @@ import sqlalchemy as sa
 
 from runner.engine import watchdog
 from runner.engine.keeper_process import KeeperProcess
+from runner.queries.runners import runners
+from runner.store.heartbeat import LoopBlock, Renewal
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event
 
 
@@ -49,6 +52,42 @@ async def test_a_lease_outlasts_a_blocked_event_loop(
     assert "geheim" not in caplog.text
 
 
+async def test_the_row_of_a_blocked_runner_names_the_handler_until_its_next_heartbeat(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "EVERY", 0.1)
+    renewed, rows = threading.Event(), []
+
+    @harness.handler("reports.render")
+    async def render() -> bool:
+        return renewed.wait(WAIT_SECONDS)
+
+    runner = harness.runner(lease_timeout="20s", heartbeat_interval="500ms")
+    renewal = runner.watchdog._renewal
+    own = renewal.renew
+
+    def renew(runner_id: int, block: LoopBlock) -> Renewal:
+        answer = own(runner_id, block)
+        with renewal._open() as tx:
+            rows.append(tx.connection.execute(sa.select(tx.tables.runner.c.stall)).scalar_one())
+        renewed.set()
+        return answer
+
+    monkeypatch.setattr(renewal, "renew", renew)
+    async with at_work(runner):
+        task = await harness.submit("reports.render")
+        await harness.ended(task)
+        stored = json.loads(rows[0]) if isinstance(rows[0], str) else rows[0]
+        assert (stored["tasks"], stored["locked"]) == ([[task, "reports.render"]], False)
+        assert stored["place"] == f"{__file__}:{render.__code__.co_firstlineno + 2}"
+
+        async def over() -> bool:
+            (row,) = await harness.database.read(runners)
+            return row.block is None and row.memory is not None and row.cpu is not None
+
+        await until(over)
+
+
 async def _run_until_ended(harness: Harness, runner: object, task: int) -> None:
     life = asyncio.ensure_future(runner.run())  # type: ignore[attr-defined]
     await harness.ended(task)
@@ -69,7 +108,7 @@ async def test_a_runner_declared_lost_while_blocked_has_no_valid_lease(harness: 
         await wait_for_event(begun)
         struck = runner.lease.id
         await harness.change(sa.delete(harness.database.tables.runner))
-        await asyncio.to_thread(runner.watchdog._renew)
+        await asyncio.to_thread(runner.watchdog._renew, LoopBlock(1.0))
         assert not runner.lease.is_valid
         await until(lambda: runner.lease.id != struck and runner.lease.is_valid)
 
@@ -115,7 +154,7 @@ async def test_a_renewal_beside_the_heartbeat_gives_other_runners_time_if_it_was
         await until(lambda: runner.lease.may_rescue)
         table = harness.database.tables.runner
         await harness.change(sa.update(table).values(lease_until=sa.text("'2020-01-01 00:00:00+00'")))
-        await asyncio.to_thread(runner.watchdog._renew)
+        await asyncio.to_thread(runner.watchdog._renew, LoopBlock(1.0))
         assert runner.lease.is_valid
         assert not runner.lease.may_rescue
 

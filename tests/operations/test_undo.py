@@ -386,7 +386,7 @@ class TestElsewhere:
         assert (await database.read(runners))[0].command is None
         await database.write(send_command, runner, "drain", ANA)
         entry = (await latest(database)).id
-        await database.write(acknowledge, runner, "drain", 1, 1, 0)
+        await database.write(acknowledge, runner, "drain", None, 1, 1, 0)
         assert "received" in (await database.write(undo, [entry], BEN)).skipped[0].why
 
 

@@ -1,5 +1,6 @@
 """Why a task is not running: every cause, by the rules that claims follow."""
 
+import json
 import re
 from dataclasses import replace
 from datetime import UTC, timedelta
@@ -16,6 +17,7 @@ from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from runner.policy.lanes import Lane
+from runner.queries.runners import runners
 from runner.queries.why.ahead import ahead as tasks_ahead
 from runner.queries.why.cause import Cause
 from runner.queries.why.facts import read_facts
@@ -105,6 +107,48 @@ async def test_a_queue_that_no_runner_claims_from_is_named(database: Database) -
     cause = await only(database, id)
     assert cause.kind == "queue"
     assert "serve only default, reports" in cause.text
+
+
+def block(*tasks: tuple[int, str], locked: bool = False) -> str:
+    return json.dumps({"seconds": 12.0, "tasks": tasks, "place": "reports.py:7", "locked": locked})
+
+
+async def test_a_blocked_event_loop_is_the_cause_for_its_own_task_and_for_others(database: Database) -> None:
+    id = await add_runner(
+        database, handlers='["reports.render", "work"]', capacity=9, pid=4117, heartbeat_at=ahead(300)
+    )
+    values = {"state": "running", "runner_id": id, "attempt": 1}
+    task = await add_live(database, "reports.render", **values)
+    other = await add_live(database, "work", **values)
+    waiting = await put(database)
+    table = database.tables.runner
+    await change(database, sa.update(table).values(stall=block((task, "reports.render"))))
+    for each in (task, other, waiting):
+        cause = (await told(database, each)).causes[-1]
+        assert cause.text == (
+            f"The event loop of runner {id} (web-1, process 4117) has been blocked for 12s by reports.render "
+            f"(task {task}) at reports.py:7: a blocking call in an async handler."
+        )
+        assert cause.advice == 'make it a plain function, or use executor="process"'
+    await change(database, sa.update(table).values(stall=block((task, "reports.render"), (other, "w"), locked=True)))
+    cause = (await told(database, other)).causes[-1]
+    assert cause.text == (
+        f"Runner {id} (web-1, process 4117) has executed no Python code for 12s: C code of one of reports.render "
+        f"(task {task}), w (task {other}) holds the interpreter lock."
+    )
+    await add_runner(database, handlers=WORK, capacity=9)
+    assert await kinds(database, waiting) == ["now"]
+
+
+@pytest.mark.parametrize(
+    "stored", ['"x"', "[1]", '{"seconds": "many", "tasks": [[1], [2, 3], 4]}', '{"seconds": 1e300}']
+)
+async def test_an_unreadable_block_is_one_by_unknown_code(database: Database, stored: str) -> None:
+    id = await add_runner(database, handlers=WORK, stall=stored, cpu=1e300, memory=-5)
+    task = await add_live(database, "work", state="running", runner_id=id)
+    assert " by unknown code: " in (await told(database, task)).causes[-1].text
+    (row,) = await database.read(runners)
+    assert (row.cpu, row.memory) == (None, None)
 
 
 async def test_a_bucket_that_no_runner_takes_is_named(database: Database) -> None:

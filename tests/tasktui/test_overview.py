@@ -13,6 +13,7 @@ from runner.queries.pauses import Pause
 from runner.queries.queues import QueueCounts
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow
+from runner.store.heartbeat import LoopBlock
 from tasktui.data.alerts import alerts
 from tasktui.data.overview import (
     HOUR,
@@ -92,6 +93,18 @@ def test_dead_runners_are_the_cause_before_every_symptom() -> None:
     first, *rest = told(seen(BEHIND, runners=dead, unknown=unknown))
     assert first == "No runner is alive: web-3:4117 was the last, 3m ago; 18,240 tasks wait; start one: runner work"
     assert [text for text in rest if "falls behind" in text or "no live runner takes" in text] == []
+
+
+def test_a_blocked_runner_is_named_with_its_handler_and_the_remedy() -> None:
+    block = LoopBlock(11.0, [(41, "reports.render")], "reports.py:7")
+    (text,) = told(seen(runners=(runner(block=block), runner(id=8))))
+    assert text == (
+        "web-3:4117 is blocked for 12s: reports.render (task 41) blocks the event loop; make it a plain function, "
+        'or use executor="process"'
+    )
+    (text,) = told(seen(runners=(runner(block=block._replace(locked=True)),)))
+    assert text.endswith('C code of reports.render (task 41) holds the interpreter lock; use executor="process"')
+    assert not any("blocks" in text for text in told(seen(runners=(runner(block=block, lease=-1.0),))))
 
 
 def test_one_handler_that_holds_all_slots_is_named_before_the_queues_behind_it() -> None:

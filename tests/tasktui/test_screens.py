@@ -1,5 +1,6 @@
 """The screens at common terminal sizes, and while the database is away."""
 
+import json
 import re
 from datetime import timedelta
 from functools import partial
@@ -169,3 +170,22 @@ def test_the_heading_has_two_lines_however_narrow_the_terminal_is(name: str, loc
         assert ("PRODUCTION" in first) is production
         assert first.count("READ-ONLY") == bool(lock)
         assert "2 Tasks" in second
+
+
+async def test_runners_are_summed_by_host_and_a_blocked_one_is_named(database: Database, watch: Watch) -> None:
+    block = json.dumps({"seconds": 11.0, "tasks": [[41, "reports.render"]], "place": "", "locked": False})
+    for pid in (7, 7, 8):  # two runners of one process share its memory
+        await add_runner(database, 1e6, host="web-1", pid=pid, capacity=8, cpu=0.3, memory=2**27)
+    values = {"cpu": 1.5, "memory": 2**30, "stall": block, "heartbeat_at": ahead(300)}
+    await add_runner(database, 1e6, host="web-2", pid=9, capacity=4, **values)
+    await add_runner(database, -5.0, host="web-3", pid=9, cpu=9.0, memory=2**40)
+    async with watch("runners", WIDE) as operator:
+        await operator.until(lambda: "1.0 GiB" in operator.text)
+        rows = [line.split() for line in operator.text.splitlines() if " cpu " in line]
+        assert [" ".join(row) for row in rows] == [
+            "web-2 1 runner 0/4 slots cpu 150% memory 1.0 GiB",
+            "web-1 3 runners 0/24 slots cpu 60% memory 256.0 MiB",
+        ]
+        assert "blocked 1" in operator.text
+    async with watch("overview", WIDE) as operator:
+        await operator.until(lambda: "reports.render (task 41) blocks the event loop" in operator.text)

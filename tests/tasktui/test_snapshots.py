@@ -52,7 +52,7 @@ async def task_id(database: Database) -> int:
     tried: dict[str, Any] = {"error_type": "ConnectionError", "message": "no route", "traceback": "Traceback: no route"}
     times = {"started_at": ahead(-DAY), "ended_at": ahead(-DAY)}
     await add_attempt(database, 11, handler="smtp.send", queue="mail", **tried, **times)
-    await add_runner(database, 1e6, '["smtp.send", "report.make"]', host="web-7", capacity=8)
+    await add_runner(database, 1e6, '["smtp.send", "report.make"]', host="web-7", capacity=8, cpu=0.37, memory=2**28)
     await database.write(edit, id, None, Changes(priority=5, max_attempts=4, retry="1m,5m"), BY)
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "slow"), BY)
     async with database.writing() as tx:

@@ -224,6 +224,11 @@ def runner() -> list[sa.Column[Any]]:
         # The buckets that it claims from, such as 0-499,700; null for all, empty for none.
         sa.Column("buckets", sa.Text),
         sa.Column("command", sa.Text),
+        # Processors in use since the heartbeat before, and resident memory in bytes; null if unknown.
+        sa.Column("cpu", sa.Float),
+        sa.Column("memory", sa.BigInteger),
+        # The reason for the absence of heartbeats, as a LoopBlock; the next heartbeat clears it.
+        sa.Column("stall", JsonText),
         # The schedules of its code: fingerprints of their definitions, by id.
         sa.Column("schedules", JsonText, nullable=False, server_default="{}"),
     ]

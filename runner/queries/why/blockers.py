@@ -9,7 +9,17 @@ from runner.policy.claim_facts import CommonCause, Explanation
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.queries.pauses import RegistryEntry
 from runner.queries.runners import RunnerRow
-from runner.queries.why.cause import Cause, RelatedView, at_runner, claimants, listed, resize, tasks_of
+from runner.queries.why.cause import (
+    MOST_NAMED,
+    Cause,
+    RelatedView,
+    at_runner,
+    blocked_runner,
+    claimants,
+    listed,
+    resize,
+    tasks_of,
+)
 from runner.queries.why.facts import Facts
 from runner.text.formatting import age, since
 from runner.text.sanitize import count_noun, one_line
@@ -32,7 +42,7 @@ def blockers(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
     yield from causes
     if facts.due and not causes:
         isolated = map(_cause, CLAIM_POLICY.isolation.explain(facts, zone))
-        rest = [*isolated, *_behind_suspects(facts), *_full(facts), *_behind(facts)]
+        rest = [*_stalled(facts), *isolated, *_behind_suspects(facts), *_full(facts), *_behind(facts)]
         yield from rest or [_nothing(facts)]
 
 
@@ -87,6 +97,13 @@ def _behind_suspects(facts: Facts) -> Iterator[Cause]:
     if facts.suspect and facts.ahead.number:
         common = CommonCause("the task is suspected of killing its runner")
         yield Cause("behind", f"{_suspects(facts)} before it.", common=common)
+
+
+def _stalled(facts: Facts) -> Iterator[Cause]:
+    """Every runner of such tasks is blocked."""
+    runners = [candidate.runner for candidate in facts.candidates]
+    if all(runner.blocked_for for runner in runners):
+        yield from map(blocked_runner, runners[:MOST_NAMED])
 
 
 def _full(facts: Facts) -> Iterator[Cause]:

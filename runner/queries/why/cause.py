@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from runner.policy.claim_facts import CommonCause
 from runner.queries.runners import RunnerRow, SlotKind
+from runner.text.formatting import age
 from runner.text.sanitize import one_line
 
 MOST_NAMED = 4
@@ -55,10 +56,36 @@ class Cause:
     view: RelatedView | None = None
     common: CommonCause | None = None
 
+    @property
+    def sentences(self) -> str:
+        """The text and the advice."""
+        return f"{self.text} {self.advice[:1].upper()}{self.advice[1:]}{'.' if self.advice else ''}".rstrip()
+
 
 def describe(runner: RunnerRow) -> str:
     """A runner, as a phrase."""
     return f"runner {runner.id} ({one_line(runner.host)}, process {runner.pid})"
+
+
+def blocked_runner(runner: RunnerRow) -> Cause:
+    """The reason why a live runner neither starts nor ends tasks.
+
+    Args:
+        runner: a runner with a block.
+    """
+    duration, culprit = age(runner.blocked_for), one_line(runner.culprit)
+    if runner.block is not None and runner.block.locked:
+        text = (
+            f"R{describe(runner)[1:]} has executed no Python code for {duration}: C code of {culprit} holds "
+            "the interpreter lock."
+        )
+        return Cause("locked", text, 'use executor="process" for this handler', at_runner(runner))
+    place = one_line(runner.block.place) if runner.block is not None and runner.block.tasks else ""
+    text = (
+        f"The event loop of {describe(runner)} has been blocked for {duration} by {culprit}"
+        f"{f' at {place}' if place else ''}: a blocking call in an async handler."
+    )
+    return Cause("stalled", text, 'make it a plain function, or use executor="process"', at_runner(runner))
 
 
 def at_runner(runner: RunnerRow | None) -> RelatedView:

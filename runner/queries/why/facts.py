@@ -18,7 +18,6 @@ from runner.policy.claim_order import CLAIM_POLICY, ORDERING, STRICT, ClaimOrder
 from runner.policy.fairness import known_order
 from runner.policy.lanes import Lane
 from runner.policy.limits import LimitUsage
-from runner.policy.runner_command import RunnerCommand
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
 from runner.queries.limits import limit_usages
@@ -36,9 +35,6 @@ MET = "claim_"
 """The prefix of the columns that report whether a task meets each claim condition."""
 
 NONE = Count()
-DRAIN = str(RunnerCommand(drain=True))
-"""The runner command after which a runner claims no more tasks."""
-
 TERMINATE = "terminate"
 """The audit verb of a terminate."""
 
@@ -275,10 +271,7 @@ def claimants_of(runners: Sequence[RunnerRow], queue: str, handler: str, bucket:
     return [
         runner
         for runner in runners
-        if runner.alive
-        and runner.command != DRAIN
-        and runner.takes(queue, handler)
-        and runner.takes_bucket(queue, bucket)
+        if runner.alive and not runner.draining and runner.takes(queue, handler) and runner.takes_bucket(queue, bucket)
     ]
 
 

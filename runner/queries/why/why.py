@@ -15,7 +15,7 @@ from runner.queries.schedules import TaskSchedule, schedule_of
 from runner.queries.task.parents import Parent
 from runner.queries.task_list.row import TaskRow
 from runner.queries.why.blockers import blockers
-from runner.queries.why.cause import Cause, RelatedView, at_runner, describe
+from runner.queries.why.cause import Cause, RelatedView, at_runner, blocked_runner, describe
 from runner.queries.why.facts import Facts, read_facts
 from runner.queries.why.remedies import Remedy, remedies
 from runner.text.formatting import age, sentence_of, since, when
@@ -158,6 +158,8 @@ def _running(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
         process = " in a process of its own" if task.handler in runner.in_processes else ""
         text = f"It has been running on {describe(runner)}{process} for {duration}, {attempt}{limit}."
         yield Cause(State.RUNNING, text, view=at_runner(runner))
+        if runner.blocked_for:
+            yield blocked_runner(runner)
     if task.cancel_requested:
         yield _termination(facts)
 

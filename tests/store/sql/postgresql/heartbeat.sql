@@ -14,6 +14,9 @@ SET
     lease_until = (statement_timestamp() + (CAST(:lease AS FLOAT)) * interval '1 second'),
     abandoned_threads = :abandoned::INTEGER,
     replaced_threads = :replaced::INTEGER,
-    running = :in_hand::INTEGER
+    running = :in_hand::INTEGER,
+    cpu = :cpu,
+    memory = :memory::BIGINT,
+    stall = NULL
 WHERE task_runner.id = :runner::BIGINT
 RETURNING task_runner.id;

@@ -22,6 +22,9 @@ SET
     ),
     abandoned_threads = :abandoned,
     replaced_threads = :replaced,
-    running = :in_hand
+    running = :in_hand,
+    cpu = :cpu,
+    memory = :memory,
+    stall = NULL
 WHERE task_runner.id = :runner
 RETURNING id;
