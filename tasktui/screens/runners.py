@@ -51,7 +51,6 @@ COLUMNS = (
     ListColumn("SEEN", 22, right=True),
 )
 
-
 USUAL_EVERY = 30.0
 """Seconds to cache the usual run times."""
 
@@ -59,7 +58,6 @@ LONGEST = Sort(SortField.CLAIMED_AT, descending=False)
 
 MOST_HOSTS = 6
 """Maximum number of hosts above the table."""
-
 MOST_TASKS = 50
 """Maximum number of tasks of a runner to list below the table."""
 
@@ -211,8 +209,7 @@ def host_rows(data: Workforce, width: int, most: int) -> list[Row]:
         return []
     rows: list[tuple[float, Row]] = []
     for host, runners in hosts.items():
-        cpu = _sum_over_processes(runners, "cpu")
-        memory = _sum_over_processes(runners, "memory")
+        cpu, memory = _sum_over_processes(runners, "cpu"), _sum_over_processes(runners, "memory")
         busy, capacity = (sum(getattr(runner, name) for runner in runners) for name in ("running_tasks", "capacity"))
         left: list[Part] = [("  ", ""), (fitted(line(host, 30), 30), "text")]
         left += [(f"{count_noun(len(runners), 'runner'):>11}", "muted"), (f"{busy:>8,}/{capacity:,} slots", "text")]
