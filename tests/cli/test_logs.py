@@ -102,5 +102,5 @@ def test_a_stack_is_refused_for_a_task_that_no_runner_can_describe(cli: Call, st
         finally:
             await database.dispose()
 
-    asyncio.run(claim(60.0, "drain"))
-    assert "has not received its command drain yet" in cli("stack", task).err
+    asyncio.run(claim(60.0, " ".join(f"stack={id}" for id in range(100, 120))))
+    assert "has not received its requests for 20 stacks yet" in cli("stack", task).err
