@@ -37,7 +37,7 @@ ALONE = ("--help", "--version", COMPLETION)
 RUN, INSPECT, OPERATE, MAINTAIN = "Run", "Inspect", "Operate", "Maintain"
 
 CLI_COMMANDS = (
-    CliCommand("demo", RUN, "Fill a queue with sample tasks and run them.", "demo.verb"),
+    CliCommand("demo", RUN, "Fill a queue with sample tasks and run them.", "demo.demo"),
     CliCommand("work", RUN, "Run tasks until stopped.", "work"),
     CliCommand("submit", RUN, "Submit a task, or a file of tasks.", "submit"),
     CliCommand("tasks", INSPECT, "List the tasks that match a filter.", "tasks"),
@@ -51,6 +51,7 @@ CLI_COMMANDS = (
     CliCommand("reports", INSPECT, "Report success, attempts, durations and volume over a period.", "reports"),
     CliCommand("capacity", INSPECT, "Report what the runners can do, and when each queue is drained.", "reports"),
     CliCommand("incident", INSPECT, "Report an incident as Markdown, ready to paste.", "reports"),
+    CliCommand("simulate", INSPECT, "Replay the last hours with another configuration.", "reports"),
     CliCommand("failures", INSPECT, "Group failed attempts by cause.", "failures"),
     CliCommand("audit", INSPECT, "List the changes: who, when and why.", "audit"),
     CliCommand("views", INSPECT, "List, show, save or delete saved filters.", "views"),

@@ -1,18 +1,21 @@
-"""`runner reports`, `incident` and `capacity`: results of a period, its report, and what the runners can do."""
+"""`runner reports`, `incident`, `capacity` and `simulate`: results of a period, and what runners can do."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from math import inf
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from cyclopts import Parameter
 
 from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit
-from runner.cli.output import TableColumn, print_json, print_line, print_table
+from runner.cli.output import TableColumn, plain, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter.fields import FIELDS
-from runner.queries.capacity import Capacity, capacity_cells, drained_in
+from runner.policy.capacity import capacity_cells, drained_in
+from runner.policy.fairness import parse_order
+from runner.policy.simulation import Configuration, QueueResult, Simulation
+from runner.queries.capacity import Capacity, Present, changed, present, read_changes
 from runner.queries.capacity import capacity as read_capacity
 from runner.queries.incident import as_markdown, write_new
 from runner.queries.incident import incident as read_incident
@@ -21,6 +24,7 @@ from runner.queries.summary import summary as read_summary
 from runner.text import formatting
 from runner.text.formatting import age
 from runner.text.operator import local_zone, now
+from runner.text.sanitize import count_noun
 from runner.text.times import format_moment
 
 COLUMNS = (
@@ -49,6 +53,19 @@ CAPACITY_COLUMNS = (
     TableColumn("DRAINED IN", no_wrap=True),
     TableColumn("DECIDED BY"),
 )
+
+SIMULATION_COLUMNS = (
+    TableColumn("QUEUE"),
+    TableColumn("TASKS", right=True, no_wrap=True),
+    TableColumn("DRAINED", right=True, no_wrap=True),
+    TableColumn("THEN", right=True, no_wrap=True),
+    TableColumn("LONGEST", right=True, no_wrap=True),
+    TableColumn("THEN", right=True, no_wrap=True),
+    TableColumn("LEFT", right=True, no_wrap=True),
+    TableColumn("THEN", right=True, no_wrap=True),
+)
+
+MOST_HOURS, MOST_SLOTS = 24, 1_000_000
 
 
 async def reports(
@@ -231,3 +248,101 @@ def _print_capacity(result: Capacity) -> None:
     for row in result.rows:
         if row.drained_in == inf:
             print_line(f"{row.name}: {drained_in(row)} ({row.deciding.bound.name})", style="bold")
+
+
+async def simulate(  # noqa: PLR0913 - the options of the command
+    *,
+    policy: str = "",
+    concurrency: int | None = None,
+    runners: int | None = None,
+    limit: list[str] | None = None,
+    rate: list[str] | None = None,
+    per_tenant: list[str] | None = None,
+    hours: float = 2.0,
+    seed: int = 1,
+    json: bool = False,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Replay the last hours with another configuration, beside the present one.
+
+    Simulates the tasks that are due now, and those that arrive as in the last hours,
+    with their durations. The claim orders, limits and rates are those of the runners;
+    nothing is written. The first column of each pair is the present configuration.
+
+      runner simulate --concurrency 200 --policy aged
+      runner simulate --limit queue:mail=5 --rate handler:sms.send=100/min
+
+    Args:
+        policy: The claim order: strict, aged, aged:10s, weighted:mail=3,sms=1.
+        concurrency: The slots of all runners together.
+        runners: The number of runners, each like the present ones.
+        limit: Maximum number of running tasks: queue:mail=5, handler:sms.send=none.
+        rate: Maximum rate of starts: queue:mail=100/min.
+        per_tenant: Maximum number of running tasks per tenant, who then take turns.
+        hours: The hours to replay, up to 24.
+        seed: Of the random durations and priorities.
+        json: Print one JSON document.
+        connection: The database.
+    """
+    order = parse_order(policy) if policy else None
+    changes = [*read_changes("limit", limit), *read_changes("rate", rate), *read_changes("per-tenant", per_tenant)]
+    if not 0 < hours <= MOST_HOURS:
+        raise InvalidInput(why=f"--hours must be between 0 and {MOST_HOURS}, not {hours:g}")
+    if concurrency is not None and runners is not None:
+        raise InvalidInput(why="choose --concurrency or --runners")
+    for name, number in (("concurrency", concurrency), ("runners", runners)):
+        if number is not None and not 1 <= number <= MOST_SLOTS:
+            raise InvalidInput(why=f"--{name} must be between 1 and {MOST_SLOTS:,}, not {number}")
+    async with open_database(connection.settings()) as database:
+        today = await database.read(present, hours)
+    other = changed(today, order, concurrency, runners, changes)
+    before = Simulation(today.workload, today.configuration, seed)
+    after = Simulation(today.workload, other, seed)
+    results = before.run(), after.run()
+    if json:
+        print_json(_simulation_document(today, other, after.batch, results))
+    else:
+        _print_simulation(today, other, after.batch, results)
+    return Exit.OK
+
+
+Results: TypeAlias = tuple[Mapping[str, QueueResult], Mapping[str, QueueResult]]
+"""The results by queue today, and with the other configuration."""
+
+
+def _simulation_document(today: Present, other: Configuration, batch: int, results: Results) -> dict[str, object]:
+    queues = [
+        {"queue": queue, "today": _result_document(results[0][queue]), "then": _result_document(results[1][queue])}
+        for queue in sorted(results[1])
+    ]
+    minutes = today.workload.minutes
+    return {"at": today.at, "minutes": minutes, "policy": str(other.order), "batch": batch, "queues": queues}
+
+
+def _result_document(result: QueueResult) -> dict[str, object]:
+    return {**plain(result), "left": result.left}
+
+
+def _print_simulation(today: Present, other: Configuration, batch: int, results: Results) -> None:
+    work, now_setup = today.workload, today.configuration
+    print_line(f"today: {_setup(now_setup)}; then: {_setup(other)}", style="dim")
+    if batch > 1:
+        print_line(f"{work.tasks:,} tasks, in batches of {batch} that run one after the other", style="dim")
+    if not work.tasks:
+        print_line("No tasks are due, and none arrived in these hours.")
+        return
+    rows = []
+    for queue in sorted(results[1], key=lambda name: (-results[1][name].longest, name)):
+        before, after = results[0][queue], results[1][queue]
+        pairs = [(_drained(each), age(each.longest), f"{each.left:,}") for each in (before, after)]
+        rows.append([queue, f"{after.tasks:,}", *(text for pair in zip(*pairs, strict=True) for text in pair)])
+    print_table(SIMULATION_COLUMNS, rows)
+
+
+def _setup(configuration: Configuration) -> str:
+    slots = sum(pool.size for pool in configuration.pools)
+    return f"{count_noun(slots, 'slot')}, {configuration.order}"
+
+
+def _drained(result: QueueResult) -> str:
+    return "never" if result.drained is None else age(result.drained)

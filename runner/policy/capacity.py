@@ -12,9 +12,13 @@ from math import inf
 from typing import Literal, NamedTuple, TypeAlias
 
 from runner.policy.limits import LimitUsage
+from runner.text.formatting import age
 from runner.text.sanitize import one_line
 
 MINUTE = 60.0
+
+MOST_USED = 9.99
+"""The highest share that is shown as a number."""
 Place: TypeAlias = tuple[str, str]
 """A queue and a handler."""
 
@@ -284,3 +288,38 @@ def _sum(demands: Sequence[Demand]) -> Demand:
         max((each.oldest for each in demands), default=0.0),
         any(each.more for each in demands),
     )
+
+
+def capacity_cells(row: CapacityRow) -> list[str]:
+    """The row for a table: name, arrivals, capacity, share, due tasks, oldest, work, drained in, bound."""
+    demand, used = row.demand, row.utilisation
+    work = row.behind
+    return [
+        row.name,
+        _rate(demand.arrivals),
+        _rate(row.per_minute),
+        "-" if used is None else "over" if used > MOST_USED else f"{used:.0%}",
+        f"{demand.backlog:,}{'+' if demand.more else ''}",
+        age(demand.oldest) if demand.backlog else "-",
+        "-" if not work or work == inf else age(MINUTE * work),
+        "never" if row.drained_in == inf else drained_in(row),
+        row.deciding.bound.name if row.per_minute is not None else "unknown: no attempt ended",
+    ]
+
+
+def drained_in(row: CapacityRow) -> str:
+    """The time until the backlog is done, in words: 18m, or "not at this rate: +120 a minute"."""
+    if row.drained_in is None:
+        return "unknown"
+    if not row.demand.backlog:
+        return "-"
+    if row.drained_in < inf:
+        return age(MINUTE * row.drained_in)
+    growth = -(row.deciding.surplus or 0.0)
+    return f"not at this rate: +{growth:,.0f} a minute" if growth >= 1 else "not at this rate"
+
+
+def _rate(number: float | None) -> str:
+    if number is None:
+        return "-"
+    return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"  # noqa: PLR2004 - two digits

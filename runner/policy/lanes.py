@@ -66,6 +66,16 @@ class Head(NamedTuple):
     limited: bool = False
 
 
+def in_order(order: ClaimOrder, lanes: Mapping[Lane, float], now: float) -> list[Lane]:
+    """Lanes in the order of claims, given by the due times of their first tasks."""
+    return sorted(lanes, key=place_in(order, lanes, now))
+
+
+def place_in(order: ClaimOrder, lanes: Mapping[Lane, float], now: float) -> Callable[[Lane], Any]:
+    """The sort key of lanes in the order of claims; see `in_order`."""
+    return lambda lane: (order.lane_key(lane.priority, lanes[lane] - now), lanes[lane], lane)
+
+
 class LanePosition(NamedTuple):
     """A position in a lane, in the database's own form; the next claim starts after it."""
 

@@ -400,3 +400,31 @@ def test_runners_are_listed_with_their_resources_and_what_blocks_them(cli: Call,
     check = cli("check")
     assert check.code != Exit.OK
     assert re.search(sentence, " ".join(check.out.split()))
+
+
+def test_a_simulation_shows_another_configuration_beside_the_present_one(cli: Call, store: Store) -> None:
+    store.submit(*(NewTask("a.b", queue="mail") for _ in range(3)))
+    lines = cli("simulate", "--concurrency", 2, "--policy", "aged", "--hours", 0.5).out.splitlines()
+    assert lines[0] == "today: 0 slots, strict; then: 2 slots, aged"
+    # No runner lives today; nothing is known about durations.
+    assert re.match(r"mail +3 +never +[\d.]+s +3\dm\w* +[\d.]+s +3 +0", lines[2])
+    document = cli("simulate", "--concurrency", 2, "--json").document
+    assert document["queues"][0]["then"]["left"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--policy", "fair"), "use strict, aged, aged:10s, weighted:mail=3,sms=1"),
+        (("--hours", 99), "between 0 and 24"),
+        (("--concurrency", 0), "--concurrency must be between 1"),
+        (("--concurrency", 2, "--runners", 2), "choose --concurrency or --runners"),
+        (("--limit", "mail=5"), "expected a queue or a handler"),
+        (("--limit", "queue:mail=0"), "whole number from 1"),
+        (("--rate", "queue:mail=fast"), "expected starts per time"),
+    ],
+)
+def test_invalid_simulations_are_refused(cli: Call, arguments: tuple[object, ...], message: str) -> None:
+    result = cli("simulate", *arguments)
+    assert result.code in (Exit.BAD_INPUT, Exit.CONFIGURATION)
+    assert message in result.err

@@ -1,6 +1,8 @@
-"""Capacity from the tables: arrivals, durations, backlog, slots and bounds."""
+"""Capacity and simulations from the tables: arrivals, durations, backlog, slots and bounds."""
 
+from collections import defaultdict
 from datetime import timedelta
+from random import Random
 
 import pytest
 
@@ -9,12 +11,16 @@ from runner.db.recorder import Recording
 from runner.db.transaction import clock
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
-from runner.policy.capacity import CapacityRow
-from runner.queries.capacity import capacity, capacity_cells, drained_in
+from runner.policy.capacity import CapacityRow, Pool, capacity_cells, drained_in
+from runner.policy.fairness import parse_order
+from runner.policy.lanes import Lane, in_order
+from runner.policy.simulation import Line, Simulation, Waiting
+from runner.queries.capacity import capacity, changed, present, read_changes
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live, add_runner, ahead
+from tests.store.runners import Runner
 from tests.store.table import put_many
-from tests.store.test_limits import limit
+from tests.store.test_limits import limit, take, tasks_of
 
 BY = Actor("ana", "web-1", "")
 
@@ -83,3 +89,58 @@ async def test_a_large_backlog_is_counted_with_the_same_statements(busy: Databas
 
 async def test_an_empty_database_has_no_rows(database: Database) -> None:
     assert await rows(database) == {}
+
+
+@pytest.mark.parametrize("text", ["strict", "aged:10s"])
+async def test_the_simulated_order_is_that_of_claims(database: Database, text: str) -> None:
+    random, order, at = Random(7), parse_order(text), await database.read(clock)
+    lines: dict[Lane, list[tuple[float, int]]] = defaultdict(list)
+    for wait in sorted((random.randint(1, 20) * 10 for _ in range(40)), reverse=True):
+        lane = Lane(random.choice(["a", "b"]), "work", random.randint(1, 9))
+        run_at = at - timedelta(seconds=wait)
+        id = await add_live(database, "work", queue=lane.queue, priority=lane.priority, run_at=run_at)
+        lines[lane].append((-wait, id))
+    places = {id: (lane.priority, due) for lane, line in lines.items() for due, id in line}
+    expected = []
+    while heads := {lane: line[0][0] for lane, line in lines.items() if line}:
+        expected.append(lines[in_order(order, heads, 0.0)[0]].pop(0)[1])
+    runner = await Runner.enter(database)
+    runner.who = runner.who._replace(order=order)
+    runner.lanes.order = order
+    claimed = [task.id for _ in range(40) for task in await runner.claim(1)]
+    # Two queues may have tasks of one priority and time, which are equal.
+    assert [places[id] for id in claimed] == [places[id] for id in expected]
+
+
+async def test_simulated_tenants_take_turns_as_in_claims(database: Database) -> None:
+    await limit(database, "queue", "mail", per_tenant="9")
+    runner, line, tenants = await Runner.enter(database), Line(has_turns=True), {}
+    for number in range(12):
+        tenant = "abc"[number % 3 if number < 6 else 0]
+        id = await add_live(database, "work", queue="mail", tenant=tenant, run_at=ahead(number - 60))
+        tenants[id] = tenant
+        line.add(Waiting(number, 1, tenant))
+    claimed = [tenants[id] for _ in range(12) for id in tasks_of(await take(runner, 1))]
+    simulated = [item.tenant for _ in range(12) if (item := line.take(lambda _: True))]
+    assert simulated == claimed
+    assert claimed[:6] == list("abcabc")
+
+
+async def test_a_simulation_starts_from_the_tables(busy: Database) -> None:
+    await limit(busy, "queue", "mail", concurrency="5")
+    today = await busy.read(present, 1.0)
+    place = ("mail", "send")
+    assert today.workload.minutes in (60, 61)
+    assert sum(today.workload.arrivals.values()) == 900
+    assert today.workload.durations[place].mean == pytest.approx(3.0)
+    assert today.workload.backlogs[Lane(*place, 1)].tasks == 20
+    assert (today.runners, today.configuration.limits["queue", "mail"].running) == (1, 5)
+    assert today.configuration.pools == [Pool(10, frozenset({place}))]
+    more = changed(today, parse_order("aged"), 40, None, read_changes("limit", ["queue:mail=none"]))
+    assert (str(more.order), more.pools[0].size, more.limits["queue", "mail"].running) == ("aged", 40, None)
+    assert changed(today, None, None, 3, []).pools[0].size == 30
+    before, after = (Simulation(today.workload, each).run()["mail"] for each in (today.configuration, more))
+    assert before.tasks == after.tasks == 920
+    # The 20 due tasks of 3 s start together in 40 slots, and the last of them after 9 s under the limit of 5.
+    assert before.drained == pytest.approx(9.0)
+    assert after.drained == pytest.approx(0.0)

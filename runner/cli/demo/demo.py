@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from runner.cli.connection import DEFAULT_CONNECTION, Connection
 from runner.cli.demo.findings import read_findings
 from runner.cli.demo.progress import ProgressBar
 from runner.cli.demo.report import SAMPLES, DemoReport, advise, announce, show, to_json
@@ -34,6 +35,29 @@ INCOMPLETE = "This Python lacks the broken test files of its library; substitute
 
 
 async def demo(
+    *,
+    keep_running: bool = False,
+    tasks: int | None = None,
+    json: bool = False,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Fill a queue with sample tasks and run them.
+
+    Submits a task for each file of Python's standard library, runs them all, lets
+    some fail and retry, and reports.
+
+    Watch it with tasktui in another terminal.
+
+    Args:
+        keep_running: Keep submitting until ctrl-c.
+        tasks: Submit only this many tasks at the start instead of all files.
+        json: Print the report as one JSON document.
+        connection: The database.
+    """
+    return await run_demo(connection.settings(), keep_running=keep_running, as_json=json, tasks=tasks)
+
+
+async def run_demo(
     settings: Settings, *, keep_running: bool = False, as_json: bool = False, tasks: int | None = None
 ) -> int:
     """Submit real files as tasks, run them with failures and retries, and report.

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runner.cli.demo import demo
+from runner.cli.demo.demo import run_demo
 from runner.db.schema import Tables, tables
 from runner.errors import InvalidInput, InvalidSettings, SchemaMissing
 from runner.settings import Settings
@@ -29,10 +29,10 @@ from tests.conftest import on_postgresql, on_sqlite
 
 PROGRAM = """
 import asyncio, sys
-from runner.cli.demo import demo
+from runner.cli.demo.demo import run_demo
 from runner.settings import load
 tasks = int(sys.argv[1]) or None
-sys.exit(asyncio.run(demo(load(), tasks=tasks, as_json="json" in sys.argv, keep_running="on" in sys.argv)))
+sys.exit(asyncio.run(run_demo(load(), tasks=tasks, as_json="json" in sys.argv, keep_running="on" in sys.argv)))
 """
 LATE = re.compile("event loop blocked for|no Python code ran for")
 """A warning of the watchdog, which depends on the load of the machine."""
@@ -216,18 +216,18 @@ def test_ctrl_c_reports_what_was_done_so_far_and_leaves_the_rest(migrated_url: s
 
 async def test_no_tasks_are_no_demo() -> None:
     with pytest.raises(InvalidInput, match="0 tasks: too few"):
-        await demo(Settings(), tasks=0)
+        await run_demo(Settings(), tasks=0)
 
 
 async def test_a_production_database_is_left_alone() -> None:
     with pytest.raises(InvalidSettings, match="another database"):
-        await demo(Settings(production=True))
+        await run_demo(Settings(production=True))
 
 
 async def test_a_server_without_tables_is_not_given_any(postgresql: Any, tmp_path: Path) -> None:
     url = postgresql.empty(tmp_path)
     with pytest.raises(SchemaMissing):
-        await demo(Settings(url=url), tasks=1)
+        await run_demo(Settings(url=url), tasks=1)
     postgresql.remove(url)
 
 
