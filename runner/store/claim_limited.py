@@ -196,6 +196,12 @@ class _Claim:
         seen = await visit(self.tx, lane, cursor or "", min(wanted + len(full) + SPARE_VISITS, MOST_VISITS))
         due = [each.tenant for each in seen.visits if each.due]
         parts = shares(due, lambda tenant: self.ledger.tenant_room(lane, tenant), wanted)
+        if cursor and any(tenant <= cursor for tenant in parts):  # a new round
+            await self._run("without tenant", [lane], (wanted + 1) // 2)
+            if not (wanted := self._wanted(lane)):
+                self.result.cursors[lane] = ""
+                return
+            parts = shares(due, lambda tenant: self.ledger.tenant_room(lane, tenant), wanted)
         claimed = []
         if parts:
             claimed = await self._run("tenants", [lane], wanted, share_parameters(self.tx, parts))

@@ -177,6 +177,12 @@ class TestTenants:
             taken.update(tenants[id] for id in tasks_of(await take(runner, 4)))
         assert taken == {"acme": 1, None: 5}
 
+    async def test_tasks_without_a_tenant_have_a_turn_in_each_round(self, database: Database, runner: Runner) -> None:
+        tenants = await self.put(database, "acme", "bolt", None)
+        await limit(database, "queue", "mail", per_tenant="5")
+        turns = [tenants[id] for _ in range(9) for id in tasks_of(await take(runner, 1))]
+        assert turns == [None, "acme", "bolt"] * 3
+
     async def test_the_lanes_of_one_claim_share_the_limit_of_a_tenant(self, database: Database, runner: Runner) -> None:
         new = [NewTask("work", queue="mail", tenant="acme", priority=level) for level in (1, 9) for _ in range(3)]
         ids = await database.write(submit_many, new)
