@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runner.client.coalescing import Coalescer
+from runner.client.coalescing import Coalescer, shares_commits
 from runner.client.commit import submit_alone, submit_in_thread
 from runner.client.result_poller import ResultPoller
 from runner.client.submit_middleware import submitting
@@ -57,22 +57,21 @@ class Client:
     def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks in a separate transaction."""
         with submitting(tasks) as around:
-            coalesced = self._coalesce(around.tasks)
-            around.result = coalesced.result() if coalesced else self._submit_in_thread(around.tasks)
+            if self._gathering is not None and shares_commits(around.tasks):
+                around.result = self._gathering.put(around.tasks[0]).result()
+            else:
+                around.result = submit_in_thread(self._open_database(), around.tasks, notify=self.settings.notify)
         return around.result
 
     async def submit_async(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Same as `submit`, without blocking the caller's event loop."""
         with submitting(tasks) as around:
-            submitted = self._coalesce(around.tasks) or self._threads.submit(self._submit_in_thread, around.tasks)
+            if self._gathering is not None and shares_commits(around.tasks):
+                submitted = self._gathering.put(around.tasks[0])
+            else:
+                submitted = self._threads.submit(self._submit_in_thread, around.tasks)
             around.result = await asyncio.wrap_future(submitted)
         return around.result
-
-    def _coalesce(self, tasks: Sequence[NewTask]) -> Future[SubmitResult] | None:
-        """Let a task share its transaction with others, if the settings allow it and it depends on no other row."""
-        if self._gathering is None or len(tasks) != 1 or not tasks[0].independent:
-            return None
-        return self._gathering.put(tasks[0])
 
     def _submit_in_thread(self, tasks: Sequence[NewTask]) -> SubmitResult:
         return submit_in_thread(self._open_database(), tasks, notify=self.settings.notify)

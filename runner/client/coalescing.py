@@ -16,6 +16,11 @@ MOST = 1_000
 """Maximum number of tasks per transaction."""
 
 
+def shares_commits(tasks: Sequence[NewTask]) -> bool:
+    """Return True for a single task that depends on no other row."""
+    return len(tasks) == 1 and tasks[0].independent
+
+
 class PendingSubmit(NamedTuple):
     """A task, and the future that resolves when the task is durable."""
 

@@ -47,7 +47,7 @@ def submit_in_thread(database: "Database", tasks: Sequence[NewTask], *, notify: 
 
     single = takes_one_statement(tasks)
     with _explained(tasks, single and database.dialect.isolates_rows):
-        return database.write_in_thread(lambda frame: submit_steps(frame, tasks, notify), single=single)
+        return database.threads.run(lambda frame: submit_steps(frame, tasks, notify), single=single)
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from runner.db.filesystem import refuse_remote
 from runner.db.handler_transactions import HandlerTransactions, Wait
 from runner.db.schema import tables
 from runner.db.semaphore import FairSemaphore
-from runner.db.statement import StatementFrame, Steps
 from runner.db.statement_pool import StatementPool
 from runner.db.thread_connections import ThreadConnections
 from runner.db.transaction import BlockingTransaction, Transaction
@@ -60,7 +59,8 @@ class Database:
     ) -> None:
         self.engine = engine
         self._handlers = handlers
-        self._threads = threads
+        self.threads = threads
+        """Runs the steps of verbs in threads without an event loop."""
         self.url = url
         self.dialect = DIALECTS[engine.dialect.name]
         self.tables = tables(prefix, schema if self.dialect.isolates_rows else None)
@@ -214,15 +214,6 @@ class Database:
         """Run a verb that executes one statement; like `write` with fewer round trips."""
         return await shielded(_retried(self.single, verb, *args, **kwargs))
 
-    def write_in_thread(self, verb: Callable[[StatementFrame], Steps[T]], *, single: bool) -> T:
-        """Run the steps of a verb in their own writing transaction, in the thread of the caller; retry like `write`.
-
-        Args:
-            verb: returns the steps.
-            single: True if the verb executes one statement.
-        """
-        return self._threads.run(verb, single=single)
-
     async def read_single(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb that executes one reading statement, with minimal overhead."""
         return await shielded(_retried(partial(self.single, writes=False), verb, *args, **kwargs))
@@ -232,7 +223,7 @@ class Database:
         await self._statements.close()
         await self.engine.dispose()
         await self._handlers.dispose()
-        self._threads.close()
+        self.threads.close()
 
     async def migrate(self) -> None:
         """Create the tables, or upgrade them to the current version."""

@@ -3,7 +3,7 @@
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -100,18 +100,19 @@ class ThreadConnections:
             StoreError: an error of the database.
         """
         commits = single and self._dialect.isolates_rows
+        options = {} if single else self._dialect.unprepared
         attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
         while True:
             stage: Literal["connect", "statement", "commit"] = "connect"
             try:
-                with self._checkout() as connection:
+                with self._checkout() as driver:
                     stage = "statement"
                     if not commits:
-                        self._dialect.fetch_in_thread(connection.driver, self._dialect.begin)
-                    result = follow(verb(self._frame()), partial(self._execute, connection.driver, single))
+                        driver.execute(self._dialect.begin, **options)
+                    result = follow(verb(self._frame()), partial(_execute, driver, options))
                     stage = "commit"
                     if not commits:
-                        self._dialect.fetch_in_thread(connection.driver, "COMMIT")
+                        driver.execute("COMMIT", **options)
             except Exception as error:
                 if not retries(error, attempt, end):
                     raise_translated(error, self._name, stage)
@@ -119,10 +120,6 @@ class ThreadConnections:
                 return result
             time.sleep(retry_pause(attempt))
             attempt += 1
-
-    def _execute(self, driver: Any, prepare: bool, step: Step) -> list[Any]:
-        prepared = step.prepared
-        return self._dialect.fetch_in_thread(driver, prepared.sql, prepared.arguments(step.parameters), prepare)
 
     def _frame(self) -> StatementFrame:
         return StatementFrame(self._tables, self._dialect, compiled_for(self._get_engine().dialect))
@@ -133,14 +130,14 @@ class ThreadConnections:
         self._close_idle()
 
     @contextmanager
-    def _checkout(self) -> Iterator[ThreadConnection]:
+    def _checkout(self) -> Iterator[Any]:
         """Lend a connection for one transaction. A connection on which something failed is closed."""
         request = self._semaphore.request()
         try:
             granted_in_thread(request)
             connection = self._take() or self._open()
             try:
-                yield connection
+                yield connection.driver
             except BaseException as error:
                 if lost_prepared(error):  # a pooler that passed for a server
                     self._prepares = False
@@ -193,3 +190,8 @@ class ThreadConnections:
                 connect.prepare(engine, self._synchronous)
                 self._engine = engine
             return self._engine
+
+
+def _execute(driver: Any, options: Mapping[str, Any], step: Step) -> list[Any]:
+    cursor = driver.execute(step.prepared.sql, step.prepared.arguments(step.parameters), **options)
+    return list(cursor.fetchall()) if cursor.description else []

@@ -161,7 +161,7 @@ def test_a_runner_receives_drain_and_resize_commands(cli: Call, store: Store) ->
     assert cli("resize", id, "--concurrency", 50, "--threads", 4).code == Exit.OK
     assert cli("runners", "--json").document["runners"][0]["command"] == "concurrency=50 threads=4"
     assert cli("drain", id, "--reason", "deploy", "--json").document["command"] == "drain"
-    assert cli("runners", "--json").document["runners"][0]["command"] == "drain"
+    assert cli("runners", "--json").document["runners"][0]["command"] == "concurrency=50 threads=4 drain"
     assert [entry["verb"] for entry in cli("audit", "--json").document["entries"]] == ["command", "command"]
 
 

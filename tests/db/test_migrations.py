@@ -345,6 +345,9 @@ async def test_a_version_table_without_compatibility_supports_only_its_own_relea
     await execute(database, f"UPDATE task_schema SET version_num = '{NEXT}'")
     with pytest.raises(SchemaTooNew):
         await check(database)
+    await execute(database, "ALTER TABLE task_schema ADD COLUMN compatible_since TEXT")
+    await execute(database, f"UPDATE task_schema SET compatible_since = '{HEAD}'")
+    assert await check(database) == NEXT
 
 
 def test_the_sql_script_stores_the_compatibility() -> None:

@@ -125,9 +125,9 @@ def test_a_forked_child_leaves_the_connections_of_its_parent_open(work: TaskHand
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     opened = get_client().run(_itself).result()
-    (connection,) = opened._threads._idle
+    (connection,) = opened.threads._idle
     assert work.submit(number=3) > first
-    assert opened._threads._idle == [connection]
+    assert opened.threads._idle == [connection]
 
 
 def test_an_error_in_a_thread_frees_its_connection(work: TaskHandler[Any, Any, Any]) -> None:
@@ -155,5 +155,5 @@ async def _itself(database: Database) -> Database:
 
 
 def _prepared(database: Database) -> int:
-    driver = database._threads._idle[-1].driver
+    driver = database.threads._idle[-1].driver
     return int(driver.execute("SELECT count(*) FROM pg_prepared_statements", prepare=False).fetchone()[0])

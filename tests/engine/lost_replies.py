@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from aiosqlite import Connection, Cursor
 
 from runner.db.database import Database
-from runner.db.dialects.sqlite import SQLite
+from runner.db.thread_connections import ThreadConnection, ThreadConnections
 from runner.store.claim import claim, claim_suspect
 from tests.postgres.proxy import Proxy
 
@@ -111,31 +111,18 @@ class LostCommitsOfSQLite:
 
         async def committed(connection: Connection) -> None:
             await commit(connection)
-            if id(connection) in self._marked:
-                self._marked.clear()
-                self.lost += 1
-                raise sqlite3.OperationalError("disk I/O error")
+            self.committed(connection)
 
         async def fetched(connection: Connection, sql: str, *arguments: Any) -> Any:
-            self._mark(connection, sql)
+            self.mark(connection, sql)
             return await fetch(connection, sql, *arguments)
 
         async def executed(cursor: Cursor, sql: str, *arguments: Any) -> Any:
-            self._mark(cursor._conn, sql)
+            self.mark(cursor._conn, sql)
             return await execute(cursor, sql, *arguments)
 
-        fetch_in_thread = SQLite.fetch_in_thread
-
-        def fetched_in_thread(dialect: SQLite, connection: Any, sql: str, *arguments: Any) -> list[Any]:
-            self._mark(connection, sql)
-            rows = fetch_in_thread(dialect, connection, sql, *arguments)
-            if sql == "COMMIT" and id(connection) in self._marked:
-                self._marked.clear()
-                self.lost += 1
-                raise sqlite3.OperationalError("disk I/O error")
-            return rows
-
-        patch.setattr(SQLite, "fetch_in_thread", fetched_in_thread)
+        opened = ThreadConnections._open
+        patch.setattr(ThreadConnections, "_open", lambda pool: self._watched(opened(pool)))
         patch.setattr(Connection, "commit", committed)
         patch.setattr(Connection, "execute_fetchall", fetched)
         patch.setattr(Cursor, "execute", executed)
@@ -143,10 +130,43 @@ class LostCommitsOfSQLite:
     def lose(self, sign: str, times: int = 1) -> None:
         self._sign, self._times = sign, times
 
-    def _mark(self, connection: object, sql: str) -> None:
+    def _watched(self, connection: ThreadConnection) -> ThreadConnection:
+        return connection._replace(driver=WatchedDriver(self, connection.driver))
+
+    def committed(self, connection: object) -> None:
+        """Lose the answer to the commit of a connection, if it has a marked statement."""
+        if id(connection) in self._marked:
+            self._marked.clear()
+            self.lost += 1
+            raise sqlite3.OperationalError("disk I/O error")
+
+    def mark(self, connection: object, sql: str) -> None:
         if self._times and self._sign in sql:
             self._times -= 1
             self._marked.add(id(connection))
+
+
+class WatchedDriver:
+    """A blocking connection whose commits lose their answers.
+
+    Args:
+        commits: decides which.
+        driver: the connection.
+    """
+
+    def __init__(self, commits: LostCommitsOfSQLite, driver: sqlite3.Connection) -> None:
+        self._commits = commits
+        self._driver = driver
+
+    def execute(self, sql: str, *arguments: Any) -> Any:
+        self._commits.mark(self, sql)
+        cursor = self._driver.execute(sql, *arguments)
+        if sql == "COMMIT":
+            self._commits.committed(self)
+        return cursor
+
+    def close(self) -> None:
+        self._driver.close()
 
 
 @asynccontextmanager

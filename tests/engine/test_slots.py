@@ -190,7 +190,7 @@ async def test_a_thread_that_was_given_up_keeps_its_slot_until_it_ends(harness: 
             pass
 
     given_up = await harness.submit("stuck")
-    async with harness.running(threads=1) as runner:
+    async with harness.running(threads=1, spare_threads=0) as runner:
         await harness.ended(given_up)
         assert await harness.state(given_up) == "dead"
         behind = await harness.submit("quick")

@@ -203,7 +203,7 @@ async def test_a_copied_command_line_does_the_same(database: Database, watch: Wa
         await does(operator, "S", answer="concurrency=5 threads=2", reason="more room")
         assert await value("runner", "command", runner) == "concurrency=5 threads=2"
         await does(operator, "L")
-        assert await value("runner", "command", runner) == "drain"
+        assert await value("runner", "command", runner) == "concurrency=5 threads=2 drain"
         await latest(operator, 8)
         await does(operator, "Z", reason="it may go on")
         assert await value("runner", "command", runner) == "concurrency=5 threads=2"

@@ -24,6 +24,8 @@ class Dialect(Protocol):
     """True if rows are locked individually; False if there is only one writer at a time."""
     begin: str
     """The statement that begins a writing transaction."""
+    unprepared: Mapping[str, Any]
+    """Options of the driver for a statement that is not prepared."""
     partitions: bool
     """True if the history has partitions; False if it is one table."""
 
@@ -112,17 +114,6 @@ class Dialect(Protocol):
 
     async def fetch(self, connection: Any, sql: str, arguments: Any) -> list[Any]:
         """Execute a statement on the driver's own connection, and return its rows as tuples."""
-        ...
-
-    def fetch_in_thread(self, connection: Any, sql: str, arguments: Any = (), prepare: bool = False) -> list[Any]:
-        """The blocking form of `fetch`.
-
-        Args:
-            connection: the driver's blocking connection.
-            sql: the statement.
-            arguments: its parameters in the driver's form.
-            prepare: True for a frequent statement on a connection that prepares.
-        """
         ...
 
     def keep_plans_in_thread(self, connection: Any) -> bool:

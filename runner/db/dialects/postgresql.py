@@ -4,6 +4,7 @@ SQLAlchemy's own dialect is imported where it is used, since most processes need
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -44,6 +45,7 @@ class PostgreSQL:
     name = "postgresql"
     isolates_rows = True
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
+    unprepared: Mapping[str, Any] = MappingProxyType({"prepare": False})
     partitions = True
 
     def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
@@ -143,11 +145,6 @@ class PostgreSQL:
         rows: list[Any] = await cursor.fetchall() if cursor.description else []
         await cursor.close()
         return rows
-
-    def fetch_in_thread(self, connection: Any, sql: str, arguments: Any = (), prepare: bool = False) -> list[Any]:
-        """Statements of other transactions stay unprepared: one plan for all parameters may not suit them."""
-        cursor = connection.execute(sql, arguments, prepare=None if prepare else False)
-        return list(cursor.fetchall()) if cursor.description else []
 
     def keep_plans_in_thread(self, connection: Any) -> bool:
         """The blocking form of `keep_plans`."""

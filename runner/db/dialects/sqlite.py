@@ -6,6 +6,7 @@ SQLAlchemy's own dialect is imported where it is used, since most processes need
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,6 +22,7 @@ class SQLite:
     name = "sqlite"
     isolates_rows = False
     begin = "BEGIN IMMEDIATE"
+    unprepared: Mapping[str, Any] = MappingProxyType({})
     partitions = False
 
     def rows(self, name: str, columns: dict[str, Any]) -> sa.FromClause:
@@ -106,10 +108,6 @@ class SQLite:
     async def fetch(self, connection: Any, sql: str, arguments: Any) -> list[Any]:
         """Use a single call to the connection's thread: each call costs as much as a small statement."""
         return list(await connection.execute_fetchall(sql, arguments))
-
-    def fetch_in_thread(self, connection: Any, sql: str, arguments: Any = (), prepare: bool = False) -> list[Any]:  # noqa: ARG002 - the other database needs it
-        """Execute the statement in this thread."""
-        return list(connection.execute(sql, arguments).fetchall())
 
     def keep_plans_in_thread(self, connection: Any) -> bool:  # noqa: ARG002 - the other database needs it
         """Not needed: the driver keeps the statements that it compiled."""

@@ -95,8 +95,10 @@ async def revision_in(tx: MigrationTransaction) -> StoredRevision | None:
     name, schema = version_table(tx.tables.prefix), tx.tables.metadata.schema
     revision: StoredRevision | None = None
     if await _has_table(tx, name):
-        # All columns, because a table of an earlier release may lack compatible_since.
-        rows = await tx.connection.execute(sa.select(sa.text("*")).select_from(sa.table(name, schema=schema)))
+        # All columns, because a table of an earlier release may lack compatible_since. A compiled statement would keep
+        # the columns that it saw first.
+        every = str(sa.select(sa.text("*")).select_from(sa.table(name, schema=schema)))
+        rows = await tx.connection.run_sync(lambda connection: connection.exec_driver_sql(every))
         if row := rows.mappings().first():
             revision = StoredRevision(row["version_num"], row.get("compatible_since"))
     if revision is None and await _has_table(tx, tx.tables.task.name):
