@@ -43,9 +43,13 @@ async def waits() -> None:
 async def holds(folder: str) -> None:
     file = os.open(f"{folder}/fifo", os.O_RDWR)
     await asyncio.sleep(0.3)
-    if (url := os.environ["RUNNER_URL"]).startswith("sqlite"):  # until no thread of this process is writing
-        connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
-        connection.execute("BEGIN IMMEDIATE")
+    if (url := os.environ["RUNNER_URL"]).startswith("sqlite"):
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, timeout=0)
+        while connection.in_transaction is False:  # until no thread of this process is writing
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:  # the event loop must end that transaction
+                await asyncio.sleep(0.01)
         connection.execute("ROLLBACK")
     pathlib.Path(folder, "held").touch()
     LIBC.read(file, ctypes.create_string_buffer(1), 1)

@@ -82,10 +82,11 @@ class Proxy:
         finally:
             for pump in pumps:
                 pump.cancel()
+            for end in (writer, behind[1]):  # before the waits, which the end of the proxy interrupts
+                end.close()
             await asyncio.gather(*pumps, return_exceptions=True)
             for end in (writer, behind[1]):
                 with contextlib.suppress(OSError, TimeoutError):
-                    end.close()
                     await asyncio.wait_for(end.wait_closed(), 1)
 
     async def _forward(self, connection: "_Connection") -> None:
