@@ -83,9 +83,12 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
     since = (at - period).replace(second=0, microsecond=0)
     first = next(iter(await per_minute(tx, since, at)), None)
     minutes = max(1.0, (at - (first.minute if first else since)).total_seconds() / MINUTE)
-    recent = {(each.queue, each.handler): each.flow for each in await totals(tx, since, at)}
+    latest = await totals(tx, since, at)
+    recent = {(each.queue, each.handler): each.flow for each in latest}
+    # The latest durations count: in an outage, those of the hour before it would promise too much.
     longer = await totals(tx, at - max(DURATIONS, period), at)
     means = {(each.queue, each.handler): each.durations.mean for each in longer}
+    means |= {(each.queue, each.handler): mean for each in latest if (mean := each.durations.mean) is not None}
     waiting = await uncounted(tx, since, at)
     heads = [each for each in await survey(tx, most=MANY) if _is_listed(as_text(each.lane.queue))]
     backlogs = await backlog(tx, [each.lane for each in heads if each.wait <= 0])

@@ -116,7 +116,8 @@ def _columns(cells: Sequence[str], width: int) -> str:
     """The cells in columns; the last two share the rest of the line."""
     sized = zip(cells, WIDTHS, strict=False)
     text = " ".join(f"{line(cell, abs(size)):{'<' if size < 0 else '>'}{abs(size)}}" for cell, size in sized)
-    return f"{text}  {line(cells[-2]):<{DRAINED}} {line(cells[-1])}"[:width]
+    start = f"{text}  {line(cells[-2]):<{DRAINED}} "
+    return f"{start}{line(cells[-1], max(1, width - len(start)))}"
 
 
 def health_lines(vitals: Vitals, name: str, load: int) -> Iterator[Content]:

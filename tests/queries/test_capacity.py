@@ -62,6 +62,17 @@ async def test_live_slots_and_measured_durations_give_the_capacity(busy: Databas
     assert capacity_cells(row)[2] == "200"
 
 
+async def test_the_latest_durations_count(busy: Database) -> None:
+    at = await busy.read(clock)
+    minute = Minute(at - timedelta(minutes=30), "mail", "send")
+    minute.counts |= {"submitted": 900, "succeeded": 900}
+    for _ in range(900):
+        minute.durations.add(0.1)
+    await busy.write(write_statistics, 1, [minute], {})
+    (row,) = (await rows(busy)).values()
+    assert row.demand.seconds == pytest.approx(3.0)
+
+
 async def test_limits_pauses_and_missing_runners_decide(busy: Database) -> None:
     await limit(busy, "queue", "mail", concurrency="2")
     (row,) = (await rows(busy)).values()
