@@ -1,4 +1,9 @@
-"""The databases that tests run on: every store test runs on each of them."""
+"""The databases that tests run on.
+
+A test that takes a database exists for SQLite and for PostgreSQL. In the folders of `ON_BOTH`, an ordinary run executes
+both. Elsewhere it executes the one on SQLite: the one on PostgreSQL repeats the same behaviour, and `-m slow` has it.
+The markers `both_databases` and `one_database` change this for a test, a class or a file.
+"""
 
 import asyncio
 import compileall
@@ -79,13 +84,34 @@ def pytest_configure(config: pytest.Config) -> None:
             compileall.compile_dir(str(Path(__file__).parent.parent / package), quiet=2)
 
 
+ON_BOTH = ("store", "queries", "db")
+"""Folders whose tests are about statements, which differ by database."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let `-m slow` execute the property tests too, with many more examples."""
-    if config.option.markexpr == "slow":
+    """Mark repetitions as slow, and let `-m slow` execute the property tests too, with many more examples."""
+    for item in items:
+        if _is_repetition(item):
+            item.add_marker("slow")
+    if config.option.markexpr.startswith("slow"):
         settings.load_profile("long")
         for item in items:
             if is_hypothesis_test(getattr(item, "obj", None)):
                 item.add_marker("slow")
+
+
+def _is_repetition(item: pytest.Item) -> bool:
+    """True if an ordinary run executes the same test on SQLite, and that is enough."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return False
+    if item.callspec.params.get("databases") != "postgresql":
+        return False
+    for marker in item.iter_markers():  # the closest one first
+        if marker.name in ("both_databases", "one_database"):
+            return marker.name == "one_database"
+        if marker.name == "parametrize" and "databases" in marker.args[0]:
+            return False
+    return item.path.relative_to(Path(__file__).parent).parts[0] not in ON_BOTH
 
 
 def pytest_collection_finish() -> None:

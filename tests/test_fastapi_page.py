@@ -51,6 +51,7 @@ def run(folder: Path, *arguments: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_the_documented_tests_pass(folder: Path, databases: object) -> None:
     assert "3 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider")

@@ -141,6 +141,7 @@ def test_the_checks_run_the_commands_of_the_readme() -> None:
     assert "uv run pytest" in checks
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_the_commands_after_the_demo_show_and_retry_a_dead_task(
     tmp_path: Path, shell_environment: dict[str, str]
@@ -167,6 +168,7 @@ def test_the_example_submits_tasks_and_a_runner_executes_them(
     assert count_by_state("", tmp_path) == [("succeeded", 103), ("live", 1)]
 
 
+@pytest.mark.slow
 @on_postgresql
 def test_the_example_works_on_postgresql_as_the_configuration_page_sets_it_up(
     tmp_path: Path, shell_environment: dict[str, str]

@@ -52,6 +52,7 @@ def test_the_work_of_a_killed_runner_is_rescued(deployment: Deployment, tmp_path
     report("seconds until the rescue:", (min(deployment.recoveries()), max(deployment.recoveries())))
 
 
+@pytest.mark.slow
 @postgresql_first
 def test_killed_runners_leave_both_payment_and_ended_task_or_neither(deployment: Deployment) -> None:
     fleet, kinds = deployment.fleet, ("pay", "pay_thread")
@@ -88,6 +89,7 @@ def test_a_runner_frozen_beyond_its_lease_is_fenced_out(deployment: Deployment, 
     report("seconds until the rescue:", deployment.recoveries())
 
 
+@pytest.mark.slow
 @sqlite_first
 def test_a_newcomer_after_an_outage_takes_nothing_from_runners_that_renew_later(
     migrated_url: str, tmp_path: Path
@@ -130,6 +132,7 @@ def connect_to(url: str) -> Any:
     return psycopg.connect(url)
 
 
+@pytest.mark.slow
 @sqlite_first
 def test_a_write_lock_held_beyond_every_lease_spends_no_attempt(migrated_url: str, tmp_path: Path) -> None:
     """No runner can renew, and none can judge the others; on release all renew, and a newcomer waits one lease."""
@@ -156,6 +159,7 @@ def test_a_write_lock_held_beyond_every_lease_spends_no_attempt(migrated_url: st
         assert late == [], "a body started although the lease of its runner was over"
 
 
+@pytest.mark.slow
 @sqlite_first
 def test_a_runner_that_is_alone_rescues_its_own_work_one_lease_after_its_restart(
     deployment: Deployment, tmp_path: Path
@@ -174,6 +178,7 @@ def test_a_runner_that_is_alone_rescues_its_own_work_one_lease_after_its_restart
     assert deployment.violations() == []
 
 
+@pytest.mark.slow
 @sqlite_first
 def test_a_task_that_kills_its_runner_dies_and_its_neighbours_do_not(deployment: Deployment, report: Report) -> None:
     fleet = deployment.fleet
@@ -236,6 +241,7 @@ def most_together(history: list[Event]) -> dict[int, int]:
     return dict(most)
 
 
+@pytest.mark.slow
 @on_postgresql
 def test_submitters_killed_anywhere_leave_both_task_and_order_or_neither(deployment: Deployment) -> None:
     fleet = deployment.fleet
@@ -256,6 +262,7 @@ def acknowledged(fleet: Fleet, pid: int) -> list[object]:
     return [event for event in fleet.happened("submit", answer="ok") if event.pid == pid]
 
 
+@pytest.mark.slow
 def test_crashes_of_postgresql_under_load_lose_nothing(
     crashing_server: Server, crashing_url: str, tmp_path: Path, report: Report
 ) -> None:

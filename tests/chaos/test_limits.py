@@ -73,6 +73,7 @@ def check(fleet: Fleet, per_tenant: int) -> None:
     assert max(peak(history, tenant_of).values()) <= per_tenant
 
 
+@pytest.mark.slow
 def test_no_instant_exceeds_a_limit_while_runners_are_killed(deployment: Deployment, migrated_url: str) -> None:
     limit(migrated_url, concurrency=str(LIMIT), per_tenant="2")
     ids = deployment.submit(*tasks(60, 0.02))

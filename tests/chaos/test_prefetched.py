@@ -39,6 +39,7 @@ def frozen_with_prefetched(deployment: Deployment) -> Program:
     return runner
 
 
+@pytest.mark.slow
 @postgresql_first
 def test_tasks_that_never_started_spend_no_attempt_when_their_runner_is_killed(
     deployment: Deployment, tmp_path: Path
@@ -82,6 +83,7 @@ def test_a_prefetched_task_that_kills_its_runner_is_dead_after_its_attempts_and_
         assert {deployment.row(task).state for task in others} == {"succeeded"}
 
 
+@pytest.mark.slow
 @sqlite_first
 def test_a_thawed_runner_starts_nothing_that_others_may_have(deployment: Deployment) -> None:
     with deployment:

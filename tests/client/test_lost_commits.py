@@ -21,6 +21,8 @@ from runner.text.operator import local_zone, now
 from runner.urls import parse_url
 from tests.engine.lost_replies import LostCommits, losing_commits
 
+pytestmark = pytest.mark.both_databases
+
 INSERT = "INSERT INTO task"
 
 

@@ -223,6 +223,7 @@ async def test_one_process_migrates_four_installations_concurrently(open_databas
         assert await check(database) == HEAD
 
 
+@pytest.mark.slow
 def test_four_processes_upgrade_concurrently(database_url: str) -> None:
     barrier, answers = CONTEXT.Barrier(4), CONTEXT.SimpleQueue()
     arguments = (database_url, barrier, answers)

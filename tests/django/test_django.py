@@ -52,6 +52,7 @@ def test_the_suite_of_a_django_project_passes(database: dict[str, object], runne
     manage("test", "--noinput", database=database, DJANGO_RUNNER=json.dumps(runner_settings))
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_migrate_creates_tables_that_the_command_line_uses(database: dict[str, object]) -> None:
     assert "Applied revision" in manage("migrate", database=database)

@@ -7,6 +7,8 @@ from runner.db.types import db_later, db_now
 from runner.engine.heartbeat import MARGIN, STEADY, Lease
 from runner.store.heartbeat import Identity
 
+pytestmark = pytest.mark.both_databases
+
 LEASE = 100.0
 ME = Identity("here", 1, "1", ["work"], 4)
 

@@ -14,6 +14,8 @@ from runner.urls import parse_url
 from tests.engine.harness import Harness, at_work, until
 from tests.engine.lost_replies import LostCommits, losing_commits
 
+pytestmark = pytest.mark.both_databases
+
 MOVED = "INSERT INTO task_history"
 FAILED = "INSERT INTO task_attempt"
 COMMIT = "COMMIT\0"

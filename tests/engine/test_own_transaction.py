@@ -19,6 +19,8 @@ from tests.cli.conftest import PROGRAM
 from tests.conftest import on_sqlite
 from tests.engine.harness import WAIT_SECONDS, Harness, wait_for_event
 
+pytestmark = pytest.mark.both_databases
+
 FIRST_TRANSACTION = """
 import sys, threading
 import runner

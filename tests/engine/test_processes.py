@@ -166,6 +166,7 @@ async def test_a_killed_runner_leaves_no_process(harness: Harness, migrated_url:
     await until(lambda: all(map(gone, pids)))
 
 
+@pytest.mark.slow
 @sqlite_first
 async def test_notes_cross_and_survive_a_kill(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
@@ -191,6 +192,7 @@ async def test_what_cannot_cross_is_refused_with_advice(harness: Harness) -> Non
     assert second.error_type.endswith("InvalidCheckpoint")
 
 
+@pytest.mark.slow
 @sqlite_first
 async def test_the_stack_of_each_executor_is_in_the_log_of_the_attempt(harness: Harness, tmp_path: Path) -> None:
     go_on, in_thread = asyncio.Event(), threading.Event()

@@ -19,6 +19,8 @@ from runner.store.settle import Settlement, settle
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until
 from tests.engine.lost_replies import LateReplies, LostReplies
 
+pytestmark = pytest.mark.both_databases
+
 RELEASE = Release("the answer was lost")
 RARE = {
     "poll_interval": "1h",

@@ -105,6 +105,7 @@ async def check_ticks(database: Database, schedules: int, least: int, folder: Pa
     assert sum(tasks) == len(rows)
 
 
+@pytest.mark.slow
 @postgresql_first
 async def test_no_tick_is_repeated_or_missed_when_runners_are_killed(
     database: Database, migrated_url: str, tmp_path: Path

@@ -108,6 +108,7 @@ async def test_a_standby_takes_over_when_the_runner_of_its_slice_stops(harness: 
             await until(lambda: done == [1, 2])
 
 
+@pytest.mark.both_databases
 async def test_the_buckets_of_a_lost_runner_are_taken_over(harness: Harness) -> None:
     done = work(harness)
     lost = harness.runner(slice="single", lease_timeout="1h", heartbeat_interval="20m")

@@ -163,6 +163,7 @@ async def test_a_task_waiting_behind_slow_work_is_released(harness: Harness, mon
         await harness.ended(slow, waiting)
 
 
+@pytest.mark.both_databases
 async def test_two_runners_share_and_start_nothing_twice(harness: Harness) -> None:
     started: list[int] = []
 
@@ -329,6 +330,7 @@ def test_removing_a_settled_claim_keeps_a_newer_claim_of_the_same_task() -> None
     assert in_flight.tasks == {7: second}
 
 
+@pytest.mark.both_databases
 async def test_a_new_runner_rescues_before_it_claims_a_suspect(harness: Harness) -> None:
     """A suspect that kills each new runner within its first lease would keep the tasks of lost runners running."""
     states: list[str] = []

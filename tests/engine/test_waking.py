@@ -20,6 +20,8 @@ from runner.store.submit import submit_steps
 from tests.conftest import on_postgresql
 from tests.engine.harness import Harness, until, wait_for_event
 
+pytestmark = pytest.mark.both_databases
+
 SELDOM = {"poll_interval": "1h", "lease_timeout": "1h", "heartbeat_interval": "30m"}
 """So that nothing but news can wake a runner during a test."""
 

@@ -18,6 +18,8 @@ from tests.store.dependencies import put_after, tell
 from tests.store.runners import Runner
 from tests.store.table import attempts, change, expire, live, past, put, put_many
 
+pytestmark = pytest.mark.one_database
+
 BY = Actor("ana", "desk", "a script wrote the fence")
 AT_BOUND: dict[str, dict[str, Any]] = {
     "attempt": {"attempt": MOST_ATTEMPTS},

@@ -18,6 +18,8 @@ from runner.store.settle import Settlement
 from tests.store.runners import Runner
 from tests.store.table import put_many
 
+pytestmark = pytest.mark.one_database
+
 BREAKER = Breaker("3/min", probe="10s,60s", probes=2)
 REFUSED = Retry(failure=Failure("ConnectionError", "refused"))
 

@@ -129,6 +129,7 @@ async def test_parents_that_end_concurrently_release_their_child_once(
         await runner.end(last)
 
 
+@pytest.mark.slow
 async def test_many_concurrent_submits_and_ends_leave_no_task_blocked(
     database: Database, rival: Database, runner: Runner, other: Runner
 ) -> None:

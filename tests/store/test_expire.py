@@ -22,6 +22,8 @@ from tests.store.runners import Runner
 from tests.store.table import count
 from tests.store.unique_tasks import once
 
+pytestmark = pytest.mark.one_database
+
 BY = Actor("ana", "web-1")
 SOON = datetime(2090, 1, 1, tzinfo=UTC)
 

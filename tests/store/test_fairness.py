@@ -13,6 +13,8 @@ from tests.store.runners import Runner
 from tests.store.table import put_many
 from tests.store.test_limits import limit, take, tasks_of
 
+pytestmark = pytest.mark.one_database
+
 AGED = AgedOrder(timedelta(seconds=10))
 LEVEL = 80
 """Seconds by which a task of priority 9 comes before one of priority 1."""

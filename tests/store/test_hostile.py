@@ -14,6 +14,8 @@ from tests.conftest import on_postgresql
 from tests.store.runners import Runner, ended
 from tests.store.table import Row, attempts, edit, expire, live, make_due, put, put_many, standing
 
+pytestmark = pytest.mark.one_database
+
 MEGABYTE = 2**20
 
 TEXTS = {

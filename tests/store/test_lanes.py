@@ -13,6 +13,8 @@ from tests.store.plans import watch
 from tests.store.runners import Runner
 from tests.store.table import change, edit, make_due, pause, put, put_many
 
+pytestmark = pytest.mark.one_database
+
 
 async def heads(database: Database) -> dict[Lane, Head]:
     found = await database.write_single(survey)

@@ -14,6 +14,8 @@ from tests.store.runners import Runner
 from tests.store.table import change
 from tests.store.test_limits import limit
 
+pytestmark = pytest.mark.one_database
+
 FEW, SOME, MANY = (100, 3_000), (3_000, 30_000), (100_000, 1_000_000)
 """Tenants with one task each, and tasks of the tenant before them, which is at its limit."""
 

@@ -24,6 +24,8 @@ from tests.store.rows import add_live
 from tests.store.runners import GRACE, Runner
 from tests.store.table import edit, expire, make_due, put, put_many
 
+pytestmark = pytest.mark.one_database
+
 NOON = datetime(2026, 3, 1, 12, 0, 40, tzinfo=UTC)
 BY = Actor("ana", "web-1", "not wanted")
 

@@ -38,6 +38,8 @@ from tests.store.store_model import KNOWN, Holding, Model, Task, Wait
 from tests.store.table import edit, expire, make_due
 from tests.store.unique_tasks import let_time_pass
 
+pytestmark = pytest.mark.one_database
+
 T = TypeVar("T")
 
 ANA = Actor("ana", "desk")

@@ -21,6 +21,8 @@ from runner.store.settle import Settled, Settlement, settle
 from runner.store.submit import submit
 from tests.shells import Refused, Shell, shell_of
 
+pytestmark = pytest.mark.one_database
+
 on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 on_sqlite = pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 

@@ -37,6 +37,8 @@ from tests.store.runners import LEASE, Runner, ended
 from tests.store.table import change, expire, put, put_many
 from tests.store.unique_tasks import once
 
+pytestmark = pytest.mark.one_database
+
 SOME, MANY, MILLION = 3_000, 30_000, 1_000_000
 DAY = 86_400
 PARTITIONS = {f"task_history_{part}" for part in ("others", "beyond", "from_1")}
@@ -58,7 +60,7 @@ HEARTBEAT = 2
 """Statements of one, whatever the runner runs."""
 
 
-@pytest.fixture(params=["new", "drained"])
+@pytest.fixture(params=[pytest.param("new", marks=pytest.mark.slow), "drained"])
 async def watched(
     request: pytest.FixtureRequest, new_database: None, migrated_url: str
 ) -> AsyncIterator[tuple[Database, Watch]]:
@@ -199,6 +201,7 @@ def check(before: dict[str, Seen], after: dict[str, Seen]) -> None:
         assert seen.pages <= 2 * before[verb].pages + 200, f"{verb} touches more pages\n{told}"
 
 
+@pytest.mark.both_databases
 async def test_hot_statements_cost_the_same_beside_other_rows(watched: tuple[Database, Watch]) -> None:
     check(*await grown(*watched, MANY))
 
@@ -210,6 +213,7 @@ async def test_hot_statements_cost_the_same_with_millions_of_other_rows(watched:
     check(before, after)
 
 
+@pytest.mark.both_databases
 async def test_a_full_scan_is_detected(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
     await fill(database, SOME)
@@ -281,6 +285,7 @@ async def follow(database: Database, looking: Watch, runner: Runner) -> dict[str
     return seen
 
 
+@pytest.mark.slow
 async def test_resolving_dependencies_costs_the_same_beside_other_blocked_tasks(
     watched: tuple[Database, Watch],
 ) -> None:

@@ -1,5 +1,6 @@
 from datetime import timedelta
 
+import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
@@ -13,6 +14,8 @@ from runner.store.submit import submit_with_result
 from tests.store.rows import add_attempt, add_live, add_past, ahead, ended
 from tests.store.table import change
 from tests.store.unique_tasks import let_time_pass, once
+
+pytestmark = pytest.mark.one_database
 
 DAY = timedelta(days=1)
 KEEPING = {State.SUCCEEDED: 7 * DAY, State.DEAD: 180 * DAY}

@@ -25,6 +25,8 @@ from tests.store.rows import until_locked
 from tests.store.runners import Runner
 from tests.store.table import change, live, past
 
+pytestmark = pytest.mark.one_database
+
 HOUR = timedelta(hours=1)
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from runner.db.database import Database
 from runner.model.task import BUCKETS, NewTask
 from runner.policy.selection import TaskSelection, mask, parse_buckets, share
@@ -9,6 +11,8 @@ from runner.store.heartbeat import Identity, register
 from runner.store.slices import join_slices, leave_slices, overlapping, slice_peers, take_buckets
 from runner.store.submit import submit_many
 from tests.store.runners import Runner
+
+pytestmark = pytest.mark.one_database
 
 LEASE = 60.0
 

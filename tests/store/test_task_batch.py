@@ -14,6 +14,8 @@ from runner.model.task_batch import TaskBatch
 from runner.store.submit import CHUNK, submit_many, takes_one_statement
 from tests.store.table import count, live
 
+pytestmark = pytest.mark.one_database
+
 OF_THEIR_OWN = {"id", "payload", "submitted_at"}
 LEFT_TO_THE_DATABASE = {"run_at", "bucket"}
 SAID: dict[str, dict[str, Any]] = {

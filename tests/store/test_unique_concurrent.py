@@ -107,6 +107,7 @@ async def test_a_duplicate_does_not_abort_the_callers_transaction(database: Data
     assert await live(database, after)
 
 
+@pytest.mark.slow
 @on_postgresql
 async def test_batches_of_the_same_keys_in_any_order_do_not_wait_for_each_other_in_a_ring(
     crowd: Sequence[Database],

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.test_readme import DOCS, blocks
 
 
+@pytest.mark.slow
 def test_the_documented_tests_pass(tmp_path: Path) -> None:
     conftest, tests = (block.text for block in blocks(DOCS / "testing.md", "python"))
     (tmp_path / "conftest.py").write_text(conftest)

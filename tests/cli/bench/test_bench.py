@@ -119,6 +119,7 @@ def test_every_part_is_measured_on_postgresql(database_url: str, measured: Calla
     assert figures(measured(database_url, "--runners", "2")) == FIGURES
 
 
+@pytest.mark.slow
 @on_postgresql
 def test_a_drain_is_measured_by_steps(database_url: str, measured: Callable[..., dict[str, Any]]) -> None:
     report = measured(database_url, "--parts", "profile", "--runners", "2")
@@ -173,6 +174,7 @@ def _is_alive(pid: int) -> bool:
     return not stat.parent.parent.is_mount() or _fields(stat)[1] != "Z"
 
 
+@pytest.mark.slow
 @on_postgresql
 def test_ctrl_c_stops_the_bench_and_removes_everything(database_url: str, scratch: Path) -> None:
     with sustained(database_url, scratch) as (bench, runner):
@@ -194,6 +196,7 @@ def test_a_crashed_runner_fails_the_bench_and_everything_is_removed(sqlite: Any,
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_no_runner_outlives_a_killed_bench(sqlite: Any, tmp_path: Path, scratch: Path) -> None:
     with sustained(sqlite.empty(tmp_path), scratch) as (bench, runner):
         bench.send_signal(signal.SIGKILL)

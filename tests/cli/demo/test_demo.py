@@ -153,6 +153,7 @@ def test_what_really_fails_is_tried_by_its_rules_and_is_dead_for_a_reason(migrat
     assert stages == [(1, 0.2), (2, 0.5), (3, None)]
 
 
+@pytest.mark.slow
 @on_postgresql
 def test_another_round_reports_only_itself(migrated_url: str) -> None:
     first, second = reported(migrated_url, 25), reported(migrated_url, 30)
@@ -163,6 +164,7 @@ def test_another_round_reports_only_itself(migrated_url: str) -> None:
         assert look.ended == 55
 
 
+@pytest.mark.slow
 def test_people_get_tables_and_see_how_far_it_is(tmp_path: Path) -> None:
     terminal, stderr = pty.openpty()
     env = environment() | {"TERM": "xterm", "COLUMNS": "100"}
@@ -186,6 +188,7 @@ def test_people_get_tables_and_see_how_far_it_is(tmp_path: Path) -> None:
     assert "failed attempts" in line
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_a_demo_that_keeps_running_is_ended_by_ctrl_c(migrated_url: str) -> None:
     with _begun(migrated_url, 30, "json", "on") as process, looking(migrated_url) as look:
