@@ -10,6 +10,7 @@ import pytest
 from runner.cli.app import CLI_COMMANDS
 from runner.cli.exit_codes import Exit
 from tests.cli.conftest import Call, _alone, call
+from tests.conftest import SqliteDatabases
 from tests.test_readme import DOCS, blocks
 
 __all__ = ["_alone", "call"]
@@ -41,6 +42,45 @@ def test_postgresql_without_its_driver_names_the_extra(call: Call, monkeypatch: 
     result = call("tasks", "--url", "postgresql://127.0.0.1:1/nothing")
     assert result.code == Exit.CONFIGURATION
     assert "pip install 'tasktui[postgres]'" in result.err
+
+
+ONLY_SUBMITS = """
+import asyncio, importlib.abc, sys
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {"aiosqlite", "alembic", "cronsim", "greenlet", "platformdirs", "rich", "textual"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+import runner
+
+@runner.handler("shop.greet")
+def greet(name: str) -> str: ...
+
+url, new = sys.argv[1:]
+runner.connect(url=url)
+task = greet.submit(name="Ada")
+asyncio.run(greet.submit_async(name="Bob"))
+for call in (lambda: task.result(timeout=0), lambda: runner.unfinished(greet, "x"), lambda: connect_new()):
+    def connect_new():
+        runner.connect(url=new)
+        greet.submit(name="Eve")
+    try:
+        call()
+    except runner.errors.RunnerError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_nine_packages_are_enough_to_submit_and_to_read_results(sqlite: SqliteDatabases, tmp_path: Path) -> None:
+    url, new = sqlite.migrated(tmp_path), f"sqlite:///{tmp_path}/new.db"
+    command = [sys.executable, "-c", ONLY_SUBMITS, url, new]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    timed_out, missing, tables = done.stdout.splitlines()
+    assert timed_out.startswith("TimedOut Task 1 ")
+    assert missing.startswith("PackageMissing The package greenlet is not installed, and this call needs it.")
+    assert "creating the task tables needs it. Install it, or run `runner migrate`" in tables
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])

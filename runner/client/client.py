@@ -34,8 +34,8 @@ SUBMITTERS = 6
 class Client:
     """Connections for submitting and for reading results; code with and without an event loop uses the same client.
 
-    A submit runs in the thread of its caller, or for an event loop in a thread of the client. Results are read on an
-    event loop of the client.
+    A submit runs in the thread of its caller, or for an event loop in a thread of the client. An event loop of the
+    client decides when to read results, and a thread reads them.
 
     Args:
         settings: names the database.
@@ -110,7 +110,8 @@ class Client:
     async def _look(self, ids: Sequence[int]) -> "Mapping[int, TaskResult | None]":
         from runner.queries.task.results import endings
 
-        return await (await self._get_database()).read_single(endings, ids)
+        threads = (await self._get_database()).threads
+        return await asyncio.to_thread(threads.run, lambda frame: endings(frame, ids), writes=False)
 
     def opening(self) -> Future[None]:
         """Open the database if it is not open; the future resolves when that has succeeded or failed."""
@@ -129,7 +130,10 @@ class Client:
         """Run a coroutine with the database on the client's loop."""
 
         async def with_database() -> T:
-            return await work(await self._get_database())
+            from runner.db.connect import requires_packages
+
+            with requires_packages():
+                return await work(await self._get_database())
 
         return asyncio.run_coroutine_threadsafe(with_database(), self._loop)
 
@@ -140,11 +144,13 @@ class Client:
 
     async def _open(self) -> "Database":
         from runner.db.database import Database
-        from runner.db.migrations.apply import ensure
+        from runner.db.migrations.apply import accept
+        from runner.db.migrations.revisions import stored_revision
 
         database = Database.of(self.settings)
         try:
-            await ensure(database)
+            revision = await asyncio.to_thread(database.threads.inspect, stored_revision)
+            await accept(database, revision)
         except BaseException:
             await database.dispose()
             raise

@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from runner.db.async_core import AsyncCoreConnection
 from runner.db.filesystem import create_private, identity
-from runner.errors import DriverMissing
+from runner.errors import DriverMissing, PackageMissing
 
 READING: dict[str, dict[str, Any]] = {
     "postgresql": {"postgresql_readonly": True, "isolation_level": "REPEATABLE READ"},
@@ -81,6 +81,21 @@ def require_driver(kind: str) -> None:
             import psycopg  # noqa: F401 - SQLAlchemy would report a traceback
         except ImportError as error:
             raise DriverMissing(why=" ".join(str(error).split())) from None
+
+
+@contextmanager
+def requires_packages() -> Iterator[None]:
+    """Explain a failed import of a package that an installation only for submits may lack.
+
+    Raises:
+        PackageMissing: a package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        instead = "use an installation of tasktui with all its packages"
+        raise PackageMissing(package=package, use="this call", instead=instead) from None
 
 
 def most_connections(transactions: int, *, notify: bool) -> int:

@@ -4,12 +4,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
-from functools import partial
+from functools import cached_property, partial
+from importlib import import_module
 from typing import Any, Concatenate, Literal, ParamSpec, Self
+
+import sqlalchemy as sa
 
 from runner.db import connect
 from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, T, shielded
-from runner.db.dialects import DIALECTS
+from runner.db.dialects import DIALECTS, Dialect
 from runner.db.errors import retries, retry_pause, translate
 from runner.db.filesystem import refuse_remote
 from runner.db.handler_transactions import HandlerTransactions, Wait
@@ -31,7 +34,8 @@ class Database:
     """One installation of the tables in a database.
 
     Args:
-        engine: the engine of the pooled connections.
+        create_engine: creates the engine of the pooled connections. A process that only submits never needs one.
+        dialect: the dialect of the database.
         handlers: the transactions of handlers, on separate connections.
         threads: the transactions of threads without an event loop, on separate connections.
         writer_lock: serializes the writers of this process; None if the database allows concurrent writers.
@@ -45,7 +49,8 @@ class Database:
 
     def __init__(  # noqa: PLR0913 - the parts of a database
         self,
-        engine: AsyncCoreEngine,
+        create_engine: Callable[[], AsyncCoreEngine],
+        dialect: Dialect,
         handlers: HandlerTransactions,
         threads: ThreadConnections,
         writer_lock: FairSemaphore | None,
@@ -57,20 +62,34 @@ class Database:
         deadline: float | None = None,
         prepares: bool = True,
     ) -> None:
-        self.engine = engine
+        self._create_engine = create_engine
         self._handlers = handlers
         self.threads = threads
         """Runs the steps of verbs in threads without an event loop."""
         self.url = url
-        self.dialect = DIALECTS[engine.dialect.name]
+        self.dialect = dialect
         self.tables = tables(prefix, schema if self.dialect.isolates_rows else None)
-        self._reader = engine.execution_options(**connect.READING[self.dialect.name])
-        writing = connect.READING if read_only else connect.WRITING
-        self._writer = engine.execution_options(**writing[self.dialect.name])
-        self._read_only, self._deadline = read_only, deadline
-        single = engine.execution_options(**connect.SINGLE[self.dialect.name])
-        self._statements = StatementPool(single, self.dialect, prepares=prepares)
+        self._read_only, self._deadline, self._prepares = read_only, deadline, prepares
         self._writer_lock = writer_lock
+
+    @cached_property
+    def engine(self) -> AsyncCoreEngine:
+        """The engine of the pooled connections."""
+        return self._create_engine()
+
+    @cached_property
+    def _reader(self) -> AsyncCoreEngine:
+        return self.engine.execution_options(**connect.READING[self.dialect.name])
+
+    @cached_property
+    def _writer(self) -> AsyncCoreEngine:
+        options = connect.READING if self._read_only else connect.WRITING
+        return self.engine.execution_options(**options[self.dialect.name])
+
+    @cached_property
+    def _statements(self) -> StatementPool:
+        single = self.engine.execution_options(**connect.SINGLE[self.dialect.name])
+        return StatementPool(single, self.dialect, prepares=self._prepares)
 
     @classmethod
     def open(
@@ -108,15 +127,15 @@ class Database:
             refuse_remote(target.database or "")
         if read_only:
             target = connect.read_only(target)
-        engine = AsyncCoreEngine.create(target, hide_parameters=True, **connect.options(target))
-        connect.prepare(engine.sync_engine, synchronous)
         name = redacted(url)
         writer_lock = FairSemaphore(1) if target.get_backend_name() == "sqlite" else None
         handlers = HandlerTransactions(target, sync_url(url), synchronous, transactions, writer_lock, name)
         named = tables(prefix, schema if writer_lock is None else None)
         threads = ThreadConnections(sync_url(url), name, synchronous, named, writer_lock, prepares=prepares)
         options: dict[str, Any] = {"read_only": read_only, "deadline": deadline, "prepares": prepares}
-        return cls(engine, handlers, threads, writer_lock, name, prefix, schema, **options)
+        create_engine = partial(_create_engine, target, synchronous)
+        dialect = DIALECTS[target.get_backend_name()]
+        return cls(create_engine, dialect, handlers, threads, writer_lock, name, prefix, schema, **options)
 
     @classmethod
     def of(cls, settings: Settings, *, read_only: bool = False, deadline: float | None = None) -> Self:
@@ -220,8 +239,10 @@ class Database:
 
     async def dispose(self) -> None:
         """Close all connections. An open SQLite connection would prevent the process from exiting."""
-        await self._statements.close()
-        await self.engine.dispose()
+        if "_statements" in vars(self):
+            await self._statements.close()
+        if "engine" in vars(self):
+            await self.engine.dispose()
         await self._handlers.dispose()
         self.threads.close()
 
@@ -252,6 +273,14 @@ class Database:
             if translated is None:
                 raise
             raise translated from error
+
+
+def _create_engine(url: sa.URL, synchronous: str) -> AsyncCoreEngine:
+    with connect.requires_packages():
+        import_module("greenlet")  # SQLAlchemy would report a ValueError at the first statement
+        engine = AsyncCoreEngine.create(url, hide_parameters=True, **connect.options(url))
+    connect.prepare(engine.sync_engine, synchronous)
+    return engine
 
 
 async def _retried(

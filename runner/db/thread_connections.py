@@ -82,30 +82,32 @@ class ThreadConnections:
         self._url, self._name, self._synchronous, self._tables = url, name, synchronous, tables
         self._dialect = DIALECTS[url.get_backend_name()]
         self._path = Path(url.database or "").absolute() if writer_lock is not None else None
-        self._semaphore = writer_lock or FairSemaphore(connect.THREAD_CONNECTIONS)
+        self._readers = FairSemaphore(connect.THREAD_CONNECTIONS)
+        self._semaphore = writer_lock or self._readers
         self._prepares = prepares
         self._creation = threading.Lock()
         self._engine: sa.Engine | None = None
         self._idle: list[ThreadConnection] = []  # appending and removing are safe in threads
         self._closed = False
 
-    def run(self, verb: Callable[[StatementFrame], Steps[T]], *, single: bool) -> T:
+    def run(self, verb: Callable[[StatementFrame], Steps[T]], *, single: bool = False, writes: bool = True) -> T:
         """Run the steps of a verb in a transaction; retry if a concurrent one made it fail.
 
         Args:
             verb: returns the steps.
             single: True for one statement, which commits by itself where the database allows that.
+            writes: False for statements that read, each a snapshot of its own, and do not wait for writers.
 
         Raises:
             StoreError: an error of the database.
         """
-        commits = single and self._dialect.isolates_rows
-        options = {} if single else self._dialect.unprepared
+        commits = not writes or (single and self._dialect.isolates_rows)
+        options = {} if commits or single else self._dialect.unprepared
         attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
         while True:
             stage: Literal["connect", "statement", "commit"] = "connect"
             try:
-                with self._checkout() as driver:
+                with self._checkout(writes) as driver:
                     stage = "statement"
                     if not commits:
                         driver.execute(self._dialect.begin, **options)
@@ -121,6 +123,18 @@ class ThreadConnections:
             time.sleep(retry_pause(attempt))
             attempt += 1
 
+    def inspect(self, function: Callable[[sa.Connection, Tables], T]) -> T:
+        """Call a function with a connection that is opened for it.
+
+        Raises:
+            StoreError: an error of the database.
+        """
+        try:
+            with self._get_engine().connect() as connection:
+                return function(connection, self._tables)
+        except Exception as error:
+            raise_translated(error, self._name, "connect")
+
     def _frame(self) -> StatementFrame:
         return StatementFrame(self._tables, self._dialect, compiled_for(self._get_engine().dialect))
 
@@ -130,9 +144,10 @@ class ThreadConnections:
         self._close_idle()
 
     @contextmanager
-    def _checkout(self) -> Iterator[Any]:
+    def _checkout(self, writes: bool) -> Iterator[Any]:
         """Lend a connection for one transaction. A connection on which something failed is closed."""
-        request = self._semaphore.request()
+        semaphore = self._semaphore if writes else self._readers
+        request = semaphore.request()
         try:
             granted_in_thread(request)
             connection = self._take() or self._open()
@@ -149,7 +164,7 @@ class ThreadConnections:
             else:
                 self._idle.append(connection)
         finally:
-            self._semaphore.release(request)
+            semaphore.release(request)
 
     def _take(self) -> ThreadConnection | None:
         """Take an idle connection that works."""

@@ -1,7 +1,7 @@
 """StoredParentResults: reads the results of the tasks that a task depended on, for its handler."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -37,12 +37,16 @@ class StoredParentResults:
         results: dict[int, TaskResult | None] = {}
         stored = [id for id in ids if id is not None]
         for first in range(0, len(stored), MOST):
-            results |= await self._database.read_single(endings, stored[first : first + MOST])
+            results |= await self._database.read_single(_endings, stored[first : first + MOST])
         return [_value(id, results) for id in ids]
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, list[Any]]]) -> Future[list[Any]]:
         """Run a coroutine function on the runner's loop, from a thread."""
         return asyncio.run_coroutine_threadsafe(work(), self._loop)
+
+
+async def _endings(tx: Transaction, ids: Sequence[int]) -> dict[int, TaskResult | None]:
+    return await tx.follow(endings(tx, ids))
 
 
 async def _parent_ids(tx: Transaction, task_id: int) -> list[int | None]:

@@ -71,6 +71,10 @@ class DriverMissing(ConfigurationError):
     """
 
 
+class PackageMissing(ConfigurationError):
+    """The package {package} is not installed, and {use} needs it. Install it, or {instead}."""
+
+
 class WouldBlock(ConfigurationError):
     """{call}() would block the running event loop. Use this instead: await {instead}(...)."""
 

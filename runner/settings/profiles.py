@@ -25,8 +25,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-import platformdirs
-
 from runner.errors import InvalidSettings, UnknownProfile
 from runner.settings.file_access import TRUSTED, WRITABLE_BY_OTHERS, replaceable
 from runner.settings.passwords import read_password
@@ -147,6 +145,11 @@ class ConfigFile:
 
 def default_path() -> Path:
     """Return the default path of the configuration file."""
+    try:
+        import platformdirs
+    except ModuleNotFoundError:  # an installation that only submits may lack it
+        folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        return folder / "tasktui" / "config.toml"
     return platformdirs.user_config_path("tasktui") / "config.toml"
 
 

@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from runner.db.connect import requires_packages
 from runner.db.migrations.installation import Installation, MigrationTransaction, version_table
-from runner.db.migrations.revisions import REVISIONS, check, current_revision, pending, revision_in
-from runner.errors import ConfigurationError
+from runner.db.migrations.revisions import (
+    REVISIONS,
+    StoredRevision,
+    current_revision,
+    pending,
+    require,
+    revision_in,
+)
+from runner.errors import PackageMissing
 from runner.urls import DatabaseUrl, sync_url
 
 if TYPE_CHECKING:
@@ -42,7 +50,11 @@ async def upgrade(database: Installation) -> list[str]:
             await tx.connection.run_sync(_apply, tx.tables.prefix, tx.tables.metadata.schema, revisions)
         return list(revisions)
 
-    return await database.write(verb)
+    try:
+        return await database.write(verb)
+    except PackageMissing as error:  # an installation that only submits
+        package, instead = error.fields["package"], "run `runner migrate` where tasktui is complete"
+        raise PackageMissing(package=package, use="creating the task tables", instead=instead) from None
 
 
 async def ensure(database: Installation) -> list[str]:
@@ -61,9 +73,19 @@ async def ensure(database: Installation) -> list[str]:
         SchemaTooOld: the PostgreSQL database needs a migration.
         SchemaTooNew: a later release created the tables, and this program cannot use them.
     """
-    if database.engine.dialect.name == "sqlite":
-        return await upgrade(database) if pending(await current_revision(database), database.url) else []
-    await check(database)
+    return await accept(database, await current_revision(database))
+
+
+async def accept(database: Installation, revision: StoredRevision | None) -> list[str]:
+    """Same as `ensure`, for a revision that was read.
+
+    Args:
+        database: the database that the program uses.
+        revision: its revision; None without task tables.
+    """
+    if not database.dialect.isolates_rows:
+        return await upgrade(database) if pending(revision, database.url) else []
+    require(revision, database.url)
     return []
 
 
@@ -81,11 +103,8 @@ async def _make_schema(tx: MigrationTransaction) -> None:
 
 
 def _apply(connection: sa.Connection, prefix: str, schema: str | None, revisions: Sequence[str]) -> None:
-    try:
+    with requires_packages():
         from runner.db.migrations.context import context_for
-    except ModuleNotFoundError as error:  # an installation that only submits may lack Alembic
-        why = f"the package {(error.name or '').partition('.')[0]} is not installed, which creates the task tables"
-        raise ConfigurationError(why=f"{why}: install it, or run `runner migrate` where tasktui is complete") from None
 
     _run(context_for(revisions, prefix, schema, connection=connection), revisions, prefix, schema)
 

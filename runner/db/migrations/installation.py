@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
-from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine
+from runner.db.async_core import AsyncCoreConnection
+from runner.db.dialects import Dialect
 from runner.db.schema import Tables
 
 T = TypeVar("T")
@@ -20,7 +21,7 @@ class MigrationTransaction(Protocol):
 class Installation(Protocol):
     """A database with one set of task tables, which may have a prefix and a schema."""
 
-    engine: AsyncCoreEngine
+    dialect: Dialect
     url: str
     """URL without a password, for messages."""
     tables: Tables

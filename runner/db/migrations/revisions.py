@@ -13,6 +13,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from runner.db.migrations.installation import Installation, MigrationTransaction, version_table
+from runner.db.schema import Tables
 from runner.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, SchemaVersionMissing
 
 log = logging.getLogger("runner.schema")
@@ -71,7 +72,16 @@ async def check_in(tx: MigrationTransaction, url: str) -> str:
         tx: transaction of the database.
         url: URL of the database without a password, for messages.
     """
-    revision = await revision_in(tx)
+    return require(await revision_in(tx), url)
+
+
+def require(revision: StoredRevision | None, url: str) -> str:
+    """Same as `check`, for a revision that was read.
+
+    Args:
+        revision: revision of the database; None without task tables.
+        url: URL of the database without a password, for messages.
+    """
     is_pending = bool(pending(revision, url))
     if revision is None:
         raise SchemaMissing(url=url, needed=HEAD)
@@ -87,28 +97,32 @@ async def current_revision(database: Installation) -> StoredRevision | None:
 
 
 async def revision_in(tx: MigrationTransaction) -> StoredRevision | None:
-    """Return the revision of a database, within a transaction; None without task tables.
+    """Return the revision of a database, within a transaction; see `stored_revision`."""
+    return await tx.connection.run_sync(stored_revision, tx.tables)
+
+
+def stored_revision(connection: sa.Connection, tables: Tables) -> StoredRevision | None:
+    """Return the revision of a database; None without task tables.
+
+    Args:
+        connection: a connection to the database.
+        tables: tables of the installation.
 
     Raises:
         SchemaVersionMissing: the database has a task table but no revision.
     """
-    name, schema = version_table(tx.tables.prefix), tx.tables.metadata.schema
+    name, schema = version_table(tables.prefix), tables.metadata.schema
+    inspector = sa.inspect(connection)
     revision: StoredRevision | None = None
-    if await _has_table(tx, name):
+    if inspector.has_table(name, schema=schema):
         # All columns, because a table of an earlier release may lack compatible_since. A compiled statement would keep
         # the columns that it saw first.
         every = str(sa.select(sa.text("*")).select_from(sa.table(name, schema=schema)))
-        rows = await tx.connection.run_sync(lambda connection: connection.exec_driver_sql(every))
-        if row := rows.mappings().first():
+        if row := connection.exec_driver_sql(every).mappings().first():
             revision = StoredRevision(row["version_num"], row.get("compatible_since"))
-    if revision is None and await _has_table(tx, tx.tables.task.name):
-        raise SchemaVersionMissing(table=tx.tables.task.fullname, version=name)
+    if revision is None and inspector.has_table(tables.task.name, schema=schema):
+        raise SchemaVersionMissing(table=tables.task.fullname, version=name)
     return revision
-
-
-async def _has_table(tx: MigrationTransaction, name: str) -> bool:
-    schema = tx.tables.metadata.schema
-    return await tx.connection.run_sync(lambda connection: sa.inspect(connection).has_table(name, schema=schema))
 
 
 def pending(revision: StoredRevision | None, url: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
 from runner.db.schema import Tables
-from runner.db.statement import Prepared
+from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
 from runner.db.types import JsonText
 from runner.model.task import State
@@ -41,22 +41,23 @@ class TaskResult(NamedTuple):
     traceback: str = ""
 
 
-async def endings(tx: Transaction, ids: Sequence[int]) -> dict[int, TaskResult | None]:
+def endings(frame: Frame, ids: Sequence[int]) -> Steps[dict[int, TaskResult | None]]:
     """Read the results of tasks that have ended, with prepared statements.
 
     Args:
-        tx: a transaction; it may be one in which each statement sees a snapshot of its own.
+        frame: tables and dialect; each statement may see a snapshot of its own.
         ids: any number of task ids, each a value that the column can hold.
 
     Returns:
         The result by id, or None for a live task; ids of unknown tasks are missing.
     """
-    rows = await tx.run(_either(tx.tables, tx.driver), tx.dialect.parameters("wanted", {"id": ids}))
+    rows = yield Step(_either(frame.tables, frame.driver), frame.dialect.parameters("wanted", {"id": ids}))
     by_id = {row[0]: _ending(*row) for row in rows}
     dead = [id for id, ending in by_id.items() if ending is not None and ending.state is State.DEAD]
     if dead:
-        parameters = tx.dialect.parameters("wanted", {"id": dead})
-        for id, error_type, message, trace in await tx.run(_last_attempts(tx.tables, tx.driver), parameters):
+        parameters = frame.dialect.parameters("wanted", {"id": dead})
+        attempts = yield Step(_last_attempts(frame.tables, frame.driver), parameters)
+        for id, error_type, message, trace in attempts:
             if (ending := by_id[id]) is not None:
                 by_id[id] = ending._replace(
                     error_type=as_text(error_type), message=as_text(message), traceback=as_text(trace)
