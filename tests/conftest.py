@@ -8,6 +8,7 @@ The markers `both_databases` and `one_database` change this for a test, a class 
 import asyncio
 import compileall
 import gc
+import importlib
 import os
 import shutil
 import signal
@@ -37,11 +38,14 @@ NO_POSTGRES = (
     f"{URL_VARIABLE} to the URL of a server or {BIN_VARIABLE} to the folder of its programs."
 )
 
+TESTS = Path(__file__).parent
+
 # Whoever runs the tests in the background of a script lets them, and all that they start, ignore an interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The programs that tests start, hundreds of them, would each compile our modules again.
+# Each worker, and each of the hundreds of programs that tests start, would compile our modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # What is collected here is no garbage, and there is much of it.
 gc.disable()
@@ -78,10 +82,21 @@ _share_compiled_statements()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile our modules once, where the environment would let each of hundreds of programs do it anew."""
-    if sys.dont_write_bytecode and not hasattr(config, "workerinput"):
+    """Compile our modules once, before workers and programs do it at the same time."""
+    if not hasattr(config, "workerinput"):
         for package in ("runner", "tasktui", "sample_handlers"):
-            compileall.compile_dir(str(Path(__file__).parent.parent / package), quiet=2)
+            compileall.compile_dir(str(TESTS.parent / package), quiet=2)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Import this worker's share of the tests first: pytest compiles them for the other workers too."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker and session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+        files = sorted(TESTS.glob("*/test_*.py")) + sorted(TESTS.glob("test_*.py"))
+        for file in files[number::count]:
+            importlib.import_module(".".join(file.relative_to(TESTS.parent).with_suffix("").parts))
 
 
 ON_BOTH = ("store", "queries", "db")
@@ -111,7 +126,7 @@ def _is_repetition(item: pytest.Item) -> bool:
             return marker.name == "one_database"
         if marker.name == "parametrize" and "databases" in marker.args[0]:
             return False
-    return item.path.relative_to(Path(__file__).parent).parts[0] not in ON_BOTH
+    return item.path.relative_to(TESTS).parts[0] not in ON_BOTH
 
 
 def pytest_collection_finish() -> None:

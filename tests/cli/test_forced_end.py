@@ -127,7 +127,9 @@ def work(cli: Call, tmp_path: Path) -> Iterator[Callable[[str], Stubborn]]:
 
 
 @on_sqlite
-@pytest.mark.parametrize("kind", ["swallows", "blocks", "transaction"])
+@pytest.mark.parametrize(
+    "kind", ["swallows", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("blocks", "transaction"))]
+)
 def test_a_coroutine_that_does_not_end_is_named_and_ends_with_the_process(
     cli: Call, store: Store, work: Callable[[str], Stubborn], kind: str
 ) -> None:
@@ -140,7 +142,7 @@ def test_a_coroutine_that_does_not_end_is_named_and_ends_with_the_process(
 
 
 @on_sqlite
-@pytest.mark.parametrize("kind", ["swallows", "blocks"])
+@pytest.mark.parametrize("kind", [pytest.param("swallows", marks=pytest.mark.slow), "blocks"])
 def test_a_second_sigterm_ends_the_process_and_names_its_task(
     cli: Call, store: Store, work: Callable[[str], Stubborn], kind: str
 ) -> None:

@@ -3,12 +3,14 @@
 import re
 from pathlib import Path
 
+import pytest
 from mypy import api
 
 CALLS = Path(__file__).parent / "typing" / "calls.py"
 SAID = re.compile(r"calls\.py:(\d+): error: (.*)")
 
 
+@pytest.mark.slow
 def test_a_type_checker_rejects_only_wrong_calls() -> None:
     output, complaint, _ = api.run([str(CALLS), "--strict", "--no-error-summary", "--hide-error-codes"])
     assert complaint == ""

@@ -173,6 +173,7 @@ async def latest(operator: Operator, entry: int) -> None:
     await operator.press("home")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_copied_command_line_does_the_same(database: Database, watch: Watch) -> None:
     first, second, third = [await add_live(database, queue="mail", run_at=ahead(3600)) for _ in range(3)]

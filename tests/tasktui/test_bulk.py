@@ -189,6 +189,7 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
     assert max(times) > min(times)
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch

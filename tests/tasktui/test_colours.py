@@ -68,12 +68,13 @@ def test_no_colour_means_none(url: str) -> None:
     assert any("7" in style.split(";") for style, _ in written)
 
 
+@pytest.mark.slow
 def test_a_terminal_of_sixteen_colours_gets_no_others(url: str) -> None:
     written = list(pieces(url, {"TERM": "xterm", "COLORTERM": ""}))
     assert {style for style, _ in written if MANY.search(style)} == set()
 
 
-@pytest.mark.parametrize("arguments", [(), ("--read-only",)])
+@pytest.mark.parametrize("arguments", [(), pytest.param(("--read-only",), marks=pytest.mark.slow)])
 def test_whatever_is_written_can_be_read_on_any_background(url: str, arguments: tuple[str, ...]) -> None:
     pale = {
         (style, text.strip())

@@ -115,6 +115,7 @@ def harmless(sqlite: SqliteDatabases, tmp_path_factory: pytest.TempPathFactory) 
     return seen(url, [last])
 
 
+@pytest.mark.slow
 @on_postgresql
 def test_hostile_texts_write_nothing_that_harmless_ones_do_not(migrated_url: str, harmless: bytes) -> None:
     *_, last = filled(migrated_url, FEW)
@@ -131,6 +132,7 @@ def test_each_hostile_text_does_nothing_in_any_dialog(migrated_url: str, harmles
     assert use(migrated_url, all_rows) == before
 
 
+@pytest.mark.slow
 def test_an_escape_sequence_that_slips_through_is_found(harmless: bytes) -> None:
     for hostile in DOING_SOMETHING:
         with pytest.raises(AssertionError):

@@ -31,7 +31,7 @@ steps = st.lists(st.tuples(st.sampled_from(EVENTS), st.integers(0, 50), st.sampl
 """An event, its task, and the key pressed after it."""
 
 UNHURRIED = settings(
-    max_examples=4,
+    max_examples=2,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # Shrinking takes minutes.
     suppress_health_check=[HealthCheck.function_scoped_fixture],  # Each example clears the tables.

@@ -2,8 +2,9 @@
 
 import asyncio
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -214,6 +215,12 @@ async def test_a_task_that_disappears_behind_a_dialog_is_reported(name: str, dat
             await operator.is_told("it does not exist")
 
 
+def _split(names: Iterable[str], *first: str) -> list[Any]:
+    """Two parameters: the first names for every run, and the others for slow ones."""
+    others = [name for name in names if name not in first]
+    return [pytest.param([*first]), pytest.param(others, marks=pytest.mark.slow)]
+
+
 async def shrink_and_grow(operator: Operator) -> None:
     await operator.until(lambda: operator.screen.feed.read_at is not None)
     await operator.pilot.pause()
@@ -227,21 +234,24 @@ async def shrink_and_grow(operator: Operator) -> None:
 
 
 @ON_ONE_DATABASE
-async def test_a_window_may_become_tiny_and_large_again(database: Database, watch: Watch) -> None:
+@pytest.mark.parametrize("names", _split(MODES, "overview", "task"), ids=["two", "others"])
+async def test_a_window_may_become_tiny_and_large_again(names: list[str], database: Database, watch: Watch) -> None:
     await arrange(database)
     async with watch(size=WIDE, task_id=LATER) as operator:
         await operator.until(lambda: operator.console.session.counts)  # They move the rule below the tabs.
-        for mode in MODES.values():
-            await operator.press(mode.key)
+        for name in names:
+            await operator.press(MODES[name].key)
             await shrink_and_grow(operator)
 
 
 @ON_ONE_DATABASE
-async def test_a_dialog_may_become_tiny_too(database: Database, watch: Watch) -> None:
+@pytest.mark.parametrize("names", _split(ACTIONS, "terminate", "edit"), ids=["two", "others"])
+async def test_a_dialog_may_become_tiny_too(names: list[str], database: Database, watch: Watch) -> None:
     await arrange(database)
     async with watch("task", TINY, task_id=LATER) as operator:
         await operator.until(operator.screen.tasks)
-        for action in ACTIONS.values():
+        for name in names:
+            action = ACTIONS[name]
             if action.key not in operator.screen.active_bindings:
                 continue  # It applies to another subject.
             operator.console.notices.clear()

@@ -69,7 +69,7 @@ def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: int) -> None:
     terminal.sees("Overview", "No queue has a task")
     terminal.process.send_signal(number)
@@ -77,7 +77,7 @@ def test_a_signal_leaves_the_terminal_as_it_was(terminal: Terminal, number: int)
     assert LEFT_ALTERNATE_SCREEN in terminal.output
 
 
-@pytest.mark.parametrize("session", [True, False], ids=["told", "not told"])
+@pytest.mark.parametrize("session", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["told", "not told"])
 def test_it_ends_when_its_terminal_goes_away(sqlite: SqliteDatabases, tmp_path: Path, *, session: bool) -> None:
     console = Terminal("--url", sqlite.migrated(tmp_path), session=session)
     console.reads(b"No queue has a task")
