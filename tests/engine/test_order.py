@@ -4,14 +4,17 @@ import asyncio
 import random
 from collections import defaultdict
 
+import pytest
+
 from runner.model.task import NewTask, OrderSpec
 from runner.store.submit import submit_many
 from tests.engine.harness import Harness, at_work
 
-KEYS, TASKS, RUNNERS = 12, 8, 3
+KEYS, RUNNERS = 12, 3
 
 
-async def test_runners_keep_the_order_of_every_key(harness: Harness) -> None:
+@pytest.mark.parametrize("tasks_per_key", [3, pytest.param(8, marks=pytest.mark.slow)])
+async def test_runners_keep_the_order_of_every_key(harness: Harness, tasks_per_key: int) -> None:
     ended: dict[str, list[int]] = defaultdict(list)
     running: set[str] = set()
     chance = random.Random(7)
@@ -28,14 +31,14 @@ async def test_runners_keep_the_order_of_every_key(harness: Harness) -> None:
         finally:
             running.remove(key)
 
-    calls = [(f"key-{key}", number) for number in range(TASKS) for key in range(KEYS)]
+    calls = [(f"key-{key}", number) for number in range(tasks_per_key) for key in range(KEYS)]
     tasks = [
         NewTask("work", f'{{"key": "{key}", "number": {number}}}', order=OrderSpec(key), max_attempts=100)
         for key, number in calls
     ]
-    ids = [id for part in (tasks[:50], tasks[50:]) for id in await harness.database.write(submit_many, part)]
+    ids = [id for part in (tasks[: len(tasks) // 2], tasks[len(tasks) // 2 :]) for id in await harness.database.write(submit_many, part)]
     runners = [harness.runner(poll_interval="20ms") for _ in range(RUNNERS)]
     async with at_work(runners[0]), at_work(runners[1]), at_work(runners[2]):
         await harness.ended(*ids)
-    assert ended == {f"key-{key}": [*range(TASKS)] for key in range(KEYS)}
+    assert ended == {f"key-{key}": [*range(tasks_per_key)] for key in range(KEYS)}
     assert [await harness.state(id) for id in ids] == ["succeeded"] * len(ids)

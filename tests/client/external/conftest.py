@@ -16,32 +16,33 @@ from tests.client.external.applications import KINDS, Application
 NOWHERE = parse_url("postgresql://nowhere.invalid/none?sslmode=disable")
 
 
+WAYS = [
+    "sqlite3",
+    "aiosqlite",
+    "Session over pysqlite",
+    "AsyncConnection over aiosqlite",
+    "psycopg",
+    "psycopg, awaited",
+    "psycopg2",
+    "asyncpg",
+    "Connection over psycopg",
+    "AsyncSession over asyncpg",
+]
+"""One kind of connection for each code path; the others differ only in their configuration."""
+
+
 def kinds(*databases: str, only: Collection[str] = ()) -> pytest.MarkDecorator:
     """Run a test with every kind of connection to these databases, or with some kinds."""
     named = [(database, kind) for database in databases for kind in KINDS[database] if not only or kind in only]
-    ids = [kind for _, kind in named]
-    return pytest.mark.parametrize(("databases", "kind"), named, ids=ids, indirect=["databases"])
+    values = [
+        pytest.param(*names, id=names[1], marks=() if names[1] in WAYS or only else pytest.mark.slow) for names in named
+    ]
+    return pytest.mark.parametrize(("databases", "kind"), values, indirect=["databases"])
 
 
 EACH_KIND = kinds("sqlite", "postgresql")
 ON_POSTGRESQL = kinds("postgresql")
-EACH_WAY = kinds(
-    "sqlite",
-    "postgresql",
-    only=[
-        "sqlite3",
-        "aiosqlite",
-        "Session over pysqlite",
-        "AsyncConnection over aiosqlite",
-        "psycopg",
-        "psycopg, awaited",
-        "psycopg2",
-        "asyncpg",
-        "Connection over psycopg",
-        "AsyncSession over asyncpg",
-    ],
-)
-"""One kind of connection for each code path; the others differ only in their configuration."""
+EACH_WAY = kinds("sqlite", "postgresql", only=WAYS)
 
 
 @pytest.fixture(autouse=True)
