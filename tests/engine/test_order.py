@@ -36,7 +36,8 @@ async def test_runners_keep_the_order_of_every_key(harness: Harness, tasks_per_k
         NewTask("work", f'{{"key": "{key}", "number": {number}}}', order=OrderSpec(key), max_attempts=100)
         for key, number in calls
     ]
-    ids = [id for part in (tasks[: len(tasks) // 2], tasks[len(tasks) // 2 :]) for id in await harness.database.write(submit_many, part)]
+    half = len(tasks) // 2
+    ids = [id for part in (tasks[:half], tasks[half:]) for id in await harness.database.write(submit_many, part)]
     runners = [harness.runner(poll_interval="20ms") for _ in range(RUNNERS)]
     async with at_work(runners[0]), at_work(runners[1]), at_work(runners[2]):
         await harness.ended(*ids)
