@@ -63,8 +63,14 @@ class AttemptNotes:
     async def save(self, state: Any) -> None:
         """Store a checkpoint."""
         text = self._text(state)
-        self.state, self.unsaved = json.loads(text), None
-        await self._store(text)
+        kept, self.unsaved = self.unsaved, None
+        try:
+            await self._store(text)
+        except StoreError:
+            self.unsaved = self.unsaved or kept
+            raise
+        if self.unsaved is None:  # otherwise the handler has kept a later state in the meantime
+            self.state = json.loads(text)
 
     def keep(self, state: Any) -> None:
         """Set the state that the runner stores later."""

@@ -70,8 +70,8 @@ class RemoteNotes:
     async def save(self, state: Any) -> None:
         """Store a checkpoint."""
         text = self._text(state)
-        self.state = json.loads(text)
         await self._requests.ask("save", text)
+        self.state = json.loads(text)
 
     def keep(self, state: Any) -> None:
         """Send the state that the runner stores later."""

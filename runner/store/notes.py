@@ -111,7 +111,10 @@ async def save_checkpoint(tx: Transaction, holder: int, checkpoint: Checkpoint) 
 
 @lru_cache
 def _insertion(tables: Tables, driver: sa.Dialect) -> Prepared:
-    """Insert from the locked row of the task: a rescue that has begun finishes before, and a later one waits."""
+    """Insert from the locked row of the task: a rescue that has begun finishes before, and a later one waits.
+
+    A number is used again if the runner received no answer to its commit: the later state then replaces the earlier.
+    """
     table = tables.checkpoint
     types: dict[str, Any] = {"number": sa.Integer, "attempt": sa.Integer, "state": sa.Text}
     given: dict[str, Any] = {name: sa.bindparam(name, type_=kind) for name, kind in types.items()}
@@ -120,7 +123,13 @@ def _insertion(tables: Tables, driver: sa.Dialect) -> Prepared:
     )
     locked = row.where(_is_held(tables)).with_for_update()
     names = ["task_id", "fence", "number", "attempt", "state"]
-    return Prepared(sa.insert(table).from_select(names, locked).returning(table.c.number), driver)
+    insert = DIALECTS[driver.name].insert(table).from_select(names, locked)
+    statement = insert.on_conflict_do_update(
+        index_elements=table.primary_key,
+        set_={"state": insert.excluded.state, "at": db_now()},
+        where=table.c.fence == insert.excluded.fence,
+    )
+    return Prepared(statement.returning(table.c.number), driver)
 
 
 def _is_held(tables: Tables) -> sa.ColumnElement[bool]:

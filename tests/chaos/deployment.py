@@ -47,7 +47,7 @@ class Deployment:
     def __init__(self, url: str, home: Path, url_of_processes: str | None = None, **settings: str) -> None:
         self.url = url
         self.fleet = Fleet(url_of_processes or url, home, **QUICK | settings)
-        self._do(_create_orders)
+        self.do(_create_orders)
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +59,7 @@ class Deployment:
         """Submit tasks from this process, and write them to the journal."""
         for task in tasks:
             self.fleet.journal.write("submit", answer=UNKNOWN, task=None, **task.described())
-        ids = self._do(lambda database: _submit(database, tasks))
+        ids = self.do(lambda database: _submit(database, tasks))
         for task, task_id in zip(tasks, ids, strict=True):
             self.fleet.journal.write("submit", answer=OK, task=task_id, **task.described())
         return ids
@@ -82,7 +82,7 @@ class Deployment:
         return True
 
     def dump(self) -> Dump:
-        return self._do(take)
+        return self.do(take)
 
     def row(self, task_id: int) -> Row:
         return next(row for row in self.dump().rows if row.id == task_id)
@@ -97,27 +97,37 @@ class Deployment:
 
     def live_count(self) -> int:
         """The number of live tasks."""
-        return self._do(_count_live)
+        return self.do(_count_live)
 
     def has_paid(self, tasks: int) -> bool:
         """Return True if there are payments for this number of tasks."""
         return len(self.dump().paid) >= tasks
 
+    def is_lost(self, process: Program) -> bool:
+        """True if the database no longer has the runner of a process."""
+
+        async def read(database: Database) -> bool:
+            runner = database.tables.runner
+            async with database.reading() as tx:
+                return not await tx.rows(sa.select(runner.c.id).where(runner.c.pid == process.pid))
+
+        return self.do(read)
+
     def leases_expired(self) -> bool:
         """True when no runner has a valid lease."""
-        return self._do(_count_leases) == 0
+        return self.do(_count_leases) == 0
 
     def registered_at(self) -> float:
         """When the runner registered that is there, in seconds of the epoch."""
-        return self._do(_registered_at)
+        return self.do(_registered_at)
 
     def marked(self) -> int:
         """How many running tasks are known to have started."""
-        return self._do(_count_marked)
+        return self.do(_count_marked)
 
     def orders(self) -> int:
         """How many orders the application has."""
-        return self._do(_count_orders)
+        return self.do(_count_orders)
 
     def violations(self, bound: float | None = None) -> list[Violation]:
         """Stop the runners, and compare the history with the promises."""
@@ -128,7 +138,9 @@ class Deployment:
         """Seconds from the fault to the rescue, for each run that was cut off."""
         return [round(seconds, 2) for seconds in recoveries(self.fleet.history(), self.dump())]
 
-    def _do(self, work: Callable[[Database], Awaitable[T]]) -> T:
+    def do(self, work: Callable[[Database], Awaitable[T]]) -> T:
+        """Do something with the database."""
+
         async def with_database() -> T:
             database = Database.open(self.url)
             try:

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner import Context, handler
+from tests.chaos.boundary import die_at
 from tests.chaos.journal import FOLDER, Journal
 from tests.chaos.workload import digest
 
@@ -49,6 +50,54 @@ def thread(ctx: Context, token: str, data: Any, seconds: float = 0.0) -> None:
     started(ctx, token, data)
     time.sleep(seconds)
     ended(ctx)
+
+
+@handler("chaos.tick")
+async def tick(ctx: Context, seconds: float = 0.0) -> None:
+    """Run for one tick of a schedule."""
+    journal().write("start", task=ctx.id, fence=ctx.fence, key=ctx.key)
+    await asyncio.sleep(seconds)
+    ended(ctx)
+
+
+def resumed(ctx: Context) -> int:
+    """Write the state with which an attempt begins, and return it."""
+    state = int(ctx.state or 0)
+    journal().write("resume", task=ctx.id, fence=ctx.fence, state=state)
+    return state
+
+
+def acknowledged(ctx: Context, number: int) -> None:
+    journal().write("acknowledge", task=ctx.id, fence=ctx.fence, number=number)
+    die_at("answer", number)
+
+
+@handler("chaos.count")
+async def count(ctx: Context, last: int, seconds: float = 0.0) -> None:
+    """Count with a checkpoint for each number."""
+    for number in range(resumed(ctx) + 1, last + 1):
+        await ctx.checkpoint(number)
+        acknowledged(ctx, number)
+        await asyncio.sleep(seconds)
+
+
+def count_plainly(ctx: Context, last: int, seconds: float = 0.0) -> None:
+    for number in range(resumed(ctx) + 1, last + 1):
+        ctx.checkpoint(number)
+        acknowledged(ctx, number)
+        time.sleep(seconds)
+
+
+@handler("chaos.count_thread")
+def count_in_thread(ctx: Context, last: int, seconds: float = 0.0) -> None:
+    """Do what `count` does, in a thread."""
+    count_plainly(ctx, last, seconds)
+
+
+@handler("chaos.count_process", executor="process")
+def count_in_process(ctx: Context, last: int, seconds: float = 0.0) -> None:
+    """Do what `count` does, in a process."""
+    count_plainly(ctx, last, seconds)
 
 
 @handler("chaos.wait")

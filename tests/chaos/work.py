@@ -1,14 +1,20 @@
 """A program that is a runner, as `runner work` is one, with nothing around it."""
 
+import os
 import sys
 
 from runner.engine.main import run_contained, work
 from runner.handlers.registry import discover
 from runner.logs import set_up
 from runner.settings import load
+from tests.chaos import boundary, clock
 
 HANDLERS = "tests.chaos.handlers"
 
 if __name__ == "__main__":
     set_up("json")
+    if clock.FILE in os.environ:
+        clock.install()
+    if boundary.KILL in os.environ:
+        boundary.install()
     sys.exit(run_contained(work(load(), discover([HANDLERS], installed=False))))

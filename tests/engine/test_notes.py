@@ -1,8 +1,6 @@
 """Checkpoints, progress and logs of attempts."""
 
 import asyncio
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,16 +8,17 @@ import sqlalchemy as sa
 
 from runner import Context
 from runner.engine import attempt_notes
-from runner.errors import FencedOut
+from runner.errors import FencedOut, StoreError
 from runner.handlers.notes import InvalidCheckpoint, InvalidProgress
 from runner.operations.results import Actor, Result, Target
 from runner.operations.rewind import rewind
 from runner.operations.undo.undo import undo
 from runner.queries.task.detail import task_detail
 from runner.store.notes import KEPT_CHECKPOINTS
+from runner.urls import parse_url
 from tests.conftest import on_sqlite
-from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
-from tests.programs import Program
+from tests.engine.harness import Harness, until, wait_for_event
+from tests.engine.lost_replies import losing_commits
 
 ANA = Actor("ana", "desk", "line 3 is wrong")
 
@@ -76,6 +75,42 @@ async def test_a_fenced_attempt_stores_no_checkpoint(harness: Harness) -> None:
         await until(lambda: bool(errors))
     rows = await harness.rows(sa.select(harness.database.tables.checkpoint.c.state))
     assert [str(row.state) for row in rows] == ["1"]
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_checkpoint_whose_commit_is_not_answered_is_stored_again(
+    harness: Harness, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    async with losing_commits(harness.url, monkeypatch) as commits:
+
+        @harness.handler("async")
+        async def coroutine(ctx: Context) -> None:
+            await ctx.checkpoint(1)
+            commits.lose("INSERT INTO task_checkpoint")
+            with pytest.raises(StoreError):
+                await ctx.checkpoint(2)
+            seen.append(ctx.state)
+            await ctx.checkpoint(3)
+            seen.append(ctx.state)
+
+        @harness.handler("plain")
+        def plain(ctx: Context) -> None:
+            ctx.checkpoint(1)
+            commits.lose("INSERT INTO task_checkpoint")
+            with pytest.raises(StoreError):
+                ctx.checkpoint(2)
+            seen.append(ctx.state)
+            ctx.checkpoint(3)
+            seen.append(ctx.state)
+
+        task = await harness.submit(kind)
+        await harness.work(url=parse_url(commits.url), notify=False)
+    assert commits.lost == 1
+    assert seen == [1, 3]
+    assert await harness.state(task) == "succeeded"
+    detail = await harness.database.read(task_detail, task)
+    assert [(row.number, row.state) for row in detail.checkpoints] == [(1, "1"), (2, "3")]
 
 
 async def test_a_kept_state_is_stored_on_interruption_and_resets_the_count(harness: Harness) -> None:
@@ -248,33 +283,3 @@ async def undo_last(harness: Harness, task: int) -> Result:
     """Undo the last change of a task."""
     last = (await harness.database.read(task_detail, task)).audit[-1]
     return await harness.database.write(undo, [last.id], ANA)
-
-
-async def test_after_kill_9_the_next_runner_is_never_behind_an_acknowledged_checkpoint(
-    harness: Harness, tmp_path: Path
-) -> None:
-    acknowledged = tmp_path / "acknowledged"
-    environment = os.environ | {
-        "RUNNER_URL": harness.url,
-        "RUNNER_LEASE_TIMEOUT": "1s",
-        "PYTHONPATH": str(Path(__file__).parent.parent.parent),
-        "ACKNOWLEDGED": str(acknowledged),
-    }
-    task = await harness.submit("killed.count")
-    log = tmp_path / "log"
-    program = Program("tests.engine.killed", log=log, directory=tmp_path, environment=environment)
-    try:
-        await until(lambda: acknowledged.exists() and acknowledged.stat().st_size > 40)
-    finally:
-        program.kill()
-        await asyncio.to_thread(program.wait, WAIT_SECONDS)
-    last = int(acknowledged.read_text().split("\n")[-2])
-    seen: list[int] = []
-
-    @harness.handler("killed.count")
-    async def count(ctx: Context) -> None:
-        seen.append(ctx.state)
-
-    async with harness.running(lease_timeout="1s"):
-        await harness.ended(task)
-    assert last <= seen[0] <= last + 1
