@@ -18,6 +18,7 @@ from runner.store.submit import submit_many
 from tests.chaos.boundary import BOUNDARIES, KILL
 from tests.chaos.conftest import Report
 from tests.chaos.deployment import Deployment
+from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Event
 from tests.conftest import sqlite_first
 
@@ -121,6 +122,11 @@ def test_a_runner_that_is_killed_at_a_boundary_of_a_checkpoint_loses_no_acknowle
     assert breaches(fleet.history(), ()) == []
 
 
+def answered(fleet: Fleet) -> int:
+    """The number of acknowledged checkpoints."""
+    return len(fleet.happened("acknowledge"))
+
+
 def storm(deployment: Deployment, runners: int, tasks: int, last: int, seed: int) -> Counter[str]:
     """Let runners count while they are killed and frozen, and return the number of events by kind."""
     draw, fleet = random.Random(seed), deployment.fleet
@@ -132,10 +138,9 @@ def storm(deployment: Deployment, runners: int, tasks: int, last: int, seed: int
 
     answers = 0
     while not deployment.ended(*ids):
-        fleet.until(
-            lambda: len(fleet.happened("acknowledge")) > answers + last or deployment.at_rest(), timeout=PATIENCE
-        )
-        answers = len(fleet.happened("acknowledge"))
+        enough = answers + last
+        fleet.until(lambda: deployment.at_rest() or answered(fleet) > enough, timeout=PATIENCE)  # noqa: B023
+        answers = answered(fleet)
         assert breaches(fleet.history(), stored(deployment)) == []
         while frozen:
             fleet.thaw(frozen.pop())

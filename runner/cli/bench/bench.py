@@ -4,17 +4,31 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from runner.cli.bench.drain import drain, idle, latency, pinned, profile, sustained
+from runner.cli.bench.drain import drain, idle, latency, pinned, profile, schedules, sustained, ticks
 from runner.cli.bench.machine import cautions, coarse_clock, describe
 from runner.cli.bench.plan import PARTS, BenchPlan
 from runner.cli.bench.report import BenchReport, Measurement
 from runner.cli.bench.sandbox import Sandbox, create_sandbox
-from runner.cli.bench.submit import bulk, coalesced, one
+from runner.cli.bench.submit import bulk, checkpoint, coalesced, one
 from runner.cli.bench.workers import BenchContext
 from runner.settings import Settings
 
 MEASURES: Mapping[str, Callable[[BenchContext], Awaitable[Measurement]]] = {
-    part.__name__: part for part in (one, bulk, coalesced, drain, latency, pinned, sustained, idle, profile)
+    part.__name__: part
+    for part in (
+        one,
+        bulk,
+        coalesced,
+        drain,
+        latency,
+        pinned,
+        sustained,
+        idle,
+        schedules,
+        ticks,
+        checkpoint,
+        profile,
+    )
 }
 
 MIN_INTERVAL = 0.25

@@ -14,6 +14,9 @@ PARTS = {
     "pinned": "as drain, while an old transaction keeps dead rows",
     "sustained": "submit as fast as tasks run",
     "idle": "cost of an idle runner",
+    "schedules": "cost of an idle runner beside 10,000 schedules",
+    "ticks": "lateness of schedules beside a backlog",
+    "checkpoint": "store checkpoints one by one, each committed",
     "profile": "time per step of a task",
 }
 """Every part with its description, in the order of execution."""
@@ -26,7 +29,7 @@ BULK_FACTOR = 5
 """The part `bulk` submits this many backlogs in one call; one alone would be too quick to measure."""
 
 IDLE_SHARE = 1 / 3
-"""The part `idle` lasts this share of `seconds`."""
+"""The parts `idle`, `schedules` and `ticks` last this share of `seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class BenchPlan:
 
     @property
     def idle(self) -> float:
-        """Seconds of the part `idle`."""
+        """Seconds of the parts `idle`, `schedules` and `ticks`."""
         return self.seconds * IDLE_SHARE
 
 

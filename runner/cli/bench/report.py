@@ -31,6 +31,8 @@ UNITS = {
     "first": Unit("tasks/s in the first third", 0),
     "last": Unit("tasks/s in the last third", 0),
     "flat": Unit("last third : first third", 2),
+    "save_ms": Unit("ms per checkpoint, median", 2),
+    "per_update": Unit("of a plain UPDATE", 2),
     "cpu_share": Unit("% of a core", 2),
 }
 """The unit of every figure, in display order."""

@@ -60,10 +60,11 @@ async def bench(
     Args:
         tasks: Size of a backlog.
         parts: Some of one,bulk,coalesced,drain,latency,pinned,sustained,
-            idle,profile.
+            idle,schedules,ticks,checkpoint,profile.
         runners: Processes that drain a backlog: 1 or 2.
-        seconds: Duration of the part sustained; idle takes a third of it.
-        reps: Repetitions of the no_wrap plan.
+        seconds: Duration of the part sustained; idle, schedules and ticks
+            take a third of it.
+        reps: Repetitions of the whole plan.
         json: Print one JSON document.
         connection: The database.
     """

@@ -38,6 +38,9 @@ FIGURES = {
     "pinned": ["rate", "cpu_us", "ratio"],
     "sustained": ["rate", "first", "last"],
     "idle": ["cpu_share"],
+    "schedules": ["cpu_share"],
+    "ticks": ["p50_ms", "p99_ms"],
+    "checkpoint": ["save_ms", "per_update"],
     "profile": ["rate", "cpu_us"],
 }
 IF_TIME_ALLOWS = "flat"
