@@ -119,7 +119,7 @@ def _shift_sqlite(shift: Callable[[], float]) -> None:
     connect = sqlite3.connect
 
     def connect_shifted(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection = connect(*arguments, **options)
+        connection: sqlite3.Connection = connect(*arguments, **options)
         plain = connect(":memory:", check_same_thread=False)
 
         def call(name: str, *values: Any) -> Any:
