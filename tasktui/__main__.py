@@ -9,7 +9,7 @@ WAITING = "tasktui is starting ..."
 ERASED = "\r\x1b[2K"
 
 CONFIGURATION = 3
-"""The exit code for a hidden package, as in runner.cli.exit_codes."""
+"""The exit code for a hidden or missing package, as in runner.cli.exit_codes."""
 
 
 def main() -> int:
@@ -21,6 +21,9 @@ def main() -> int:
     # Garbage collection during the imports would take a fifth of the start-up time; see `preload`.
     gc.disable()
     if _package_is_hidden("tasktui"):
+        return CONFIGURATION
+    if find_spec("textual") is None:
+        print("tasktui: the package textual is not installed. Run: pip install 'tasktui[console]'", file=sys.stderr)
         return CONFIGURATION
     from tasktui.startup.arguments import parse
 

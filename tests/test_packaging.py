@@ -47,16 +47,19 @@ def test_postgresql_without_its_driver_names_the_extra(call: Call, monkeypatch: 
 ONLY_SUBMITS = """
 import asyncio, importlib.abc, sys
 
+extras = "aiosqlite alembic apscheduler cronsim cyclopts greenlet platformdirs rich textual".split()
+
 class Missing(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] in {"aiosqlite", "alembic", "cronsim", "greenlet", "platformdirs", "rich", "textual"}:
+        if name.partition(".")[0] in extras:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Missing())
 import runner
 
+@runner.schedule("0 3 * * *", id="nightly")
 @runner.handler("shop.greet")
-def greet(name: str) -> str: ...
+def greet(name: str = "Ada") -> str: ...
 
 url, new = sys.argv[1:]
 runner.connect(url=url)
@@ -79,8 +82,9 @@ def test_nine_packages_are_enough_to_submit_and_to_read_results(sqlite: SqliteDa
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     timed_out, missing, tables = done.stdout.splitlines()
     assert timed_out.startswith("TimedOut Task 1 ")
-    assert missing.startswith("PackageMissing The package greenlet is not installed, and this call needs it.")
-    assert "creating the task tables needs it. Install it, or run `runner migrate`" in tables
+    needs = "The package greenlet is not installed, and this call needs it. Run: pip install 'tasktui[runner]'."
+    assert missing == f"PackageMissing {needs}"
+    assert "creating the task tables needs it. Run: pip install 'tasktui[runner]', or run `runner migrate`" in tables
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])

@@ -5,6 +5,9 @@ import sys
 
 INTERRUPTED = 130
 
+CONFIGURATION = 3
+"""The exit code for a missing package, as in runner.cli.exit_codes."""
+
 
 def main() -> int:
     """Run the command line of this process.
@@ -22,3 +25,9 @@ def main() -> int:
         return exit_code_of(lambda: run(sys.argv[1:]))
     except KeyboardInterrupt:
         return INTERRUPTED  # ctrl-c during the imports
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("runner", "tasktui"):
+            raise
+        print(f"runner: the package {package} is not installed. Run: pip install 'tasktui[runner]'", file=sys.stderr)
+        return CONFIGURATION

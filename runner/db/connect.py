@@ -94,8 +94,7 @@ def requires_packages() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        instead = "use an installation of tasktui with all its packages"
-        raise PackageMissing(package=package, use="this call", instead=instead) from None
+        raise PackageMissing(package=package, use="this call", extra="runner", instead="") from None
 
 
 def most_connections(transactions: int, *, notify: bool) -> int:

@@ -72,7 +72,7 @@ class DriverMissing(ConfigurationError):
 
 
 class PackageMissing(ConfigurationError):
-    """The package {package} is not installed, and {use} needs it. Install it, or {instead}."""
+    """The package {package} is not installed, and {use} needs it. Run: pip install 'tasktui[{extra}]'{instead}."""
 
 
 class WouldBlock(ConfigurationError):

@@ -53,8 +53,8 @@ async def upgrade(database: Installation) -> list[str]:
     try:
         return await database.write(verb)
     except PackageMissing as error:  # an installation that only submits
-        package, instead = error.fields["package"], "run `runner migrate` where tasktui is complete"
-        raise PackageMissing(package=package, use="creating the task tables", instead=instead) from None
+        fields = {**error.fields, "use": "creating the task tables", "instead": ", or run `runner migrate` elsewhere"}
+        raise PackageMissing(**fields) from None
 
 
 async def ensure(database: Installation) -> list[str]:
