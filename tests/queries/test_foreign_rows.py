@@ -43,7 +43,8 @@ async def look(database: Database) -> dict[int, TaskRow]:
         assert (await database.read(why, shown.id, UTC)).verdict
     for verb in (counts, failures, audit, pauses, runners, unknown_handlers):
         await database.read(verb)
-    await database.read(endings, [shown.id for shown in listed.tasks])
+    ids = [shown.id for shown in listed.tasks]
+    database.threads.run(lambda frame: endings(frame, ids), writes=False)
     return {shown.id: shown for shown in listed.tasks}
 
 
