@@ -99,7 +99,7 @@ def pytest_collection(session: pytest.Session) -> None:
             importlib.import_module(".".join(file.relative_to(TESTS.parent).with_suffix("").parts))
 
 
-ON_BOTH = ("store", "queries", "db")
+ON_BOTH = ("store", "db")
 """Folders whose tests are about statements, which differ by database."""
 
 

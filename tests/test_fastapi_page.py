@@ -59,7 +59,7 @@ def test_the_documented_tests_pass(folder: Path, databases: object) -> None:
 
 @pytest.mark.parametrize(
     ("databases", "driver"),
-    [("sqlite", "sqlite+aiosqlite"), ("postgresql", "postgresql+asyncpg")],
+    [("sqlite", "sqlite+aiosqlite"), pytest.param("postgresql", "postgresql+asyncpg", marks=pytest.mark.slow)],
     indirect=["databases"],
 )
 def test_the_embedded_runner_executes_tasks_of_requests(folder: Path, migrated_url: str, driver: str) -> None:

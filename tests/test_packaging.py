@@ -87,7 +87,7 @@ def test_nine_packages_are_enough_to_submit_and_to_read_results(sqlite: SqliteDa
     assert "creating the task tables needs it. Run: pip install 'tasktui[runner]', or run `runner migrate`" in tables
 
 
-@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
+@pytest.mark.parametrize("shell", ["bash", *(pytest.param(shell, marks=pytest.mark.slow) for shell in ("fish", "zsh"))])
 def test_a_shell_completes_every_command(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str
 ) -> None:
@@ -97,6 +97,7 @@ def test_a_shell_completes_every_command(
     assert not {verb.name for verb in CLI_COMMANDS if verb.name not in text}
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_for_new_projects_works(tmp_path: Path) -> None:
     (tmp_path / "shop").mkdir()
     for block in blocks(DOCS / "add-to-your-project.md", "python"):

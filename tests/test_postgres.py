@@ -79,6 +79,7 @@ def test_the_server_uses_an_unusual_time_zone(server: Server) -> None:
     assert query(server.url(), "SHOW timezone") == [("Asia/Kathmandu",)]
 
 
+@pytest.mark.slow
 def test_no_server_outlives_killed_tests(programs: Path) -> None:
     tests = subprocess.Popen(
         [sys.executable, "-c", START_AND_WAIT], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -106,6 +107,7 @@ def test_a_folder_without_the_programs_is_rejected(monkeypatch: pytest.MonkeyPat
         find_programs()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as somebody else")
 def test_programs_in_a_private_directory_run_from_a_copy(programs: Path, tmp_path: Path) -> None:
     closed = tmp_path / "closed"

@@ -86,6 +86,7 @@ def test_autogenerate_neither_drops_nor_changes_the_task_tables(tmp_path: Path, 
     assert shell_of(migrated_url)("SELECT count(*) FROM task_history").strip() == "0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
 def test_without_it_autogenerate_would_drop_them(tmp_path: Path, migrated_url: str) -> None:
     call = "            connection=connection, target_metadata=target_metadata\n"

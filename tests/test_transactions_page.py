@@ -138,7 +138,11 @@ def django_database(url: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("databases", "driver"),
-    [("sqlite", "sqlite+aiosqlite"), ("postgresql", "postgresql+asyncpg"), ("postgresql", "postgresql+psycopg")],
+    [
+        pytest.param("sqlite", "sqlite+aiosqlite", marks=pytest.mark.slow),
+        ("postgresql", "postgresql+asyncpg"),
+        pytest.param("postgresql", "postgresql+psycopg", marks=pytest.mark.slow),
+    ],
     indirect=["databases"],
 )
 def test_the_example_for_fastapi(shop: Path, migrated_url: str, driver: str) -> None:

@@ -126,6 +126,7 @@ def test_closed_streams_do_not_affect_the_command_or_its_database(call: Call, tm
     assert '"handler": "a.b"' in call("tasks", "--json").out
 
 
+@pytest.mark.slow
 def test_characters_that_the_terminal_cannot_encode_are_replaced(call: Call) -> None:
     call("submit", "a.b")
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}

@@ -219,6 +219,7 @@ def test_a_signal_drains_a_runner(call: Call, handlers: None) -> None:
     assert call("runners", "--json").document["runners"] == []
 
 
+@pytest.mark.slow
 def test_the_demo_reports_in_json(tmp_path: Path) -> None:
     result = program("demo", "--tasks", 5, "--json")
     assert result.returncode == Exit.OK, result.stderr

@@ -183,7 +183,12 @@ def test_a_retry_can_be_spread(cli: Call, store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "state"), [(b"y\n", State.CANCELLED), (b"n\n", State.WAITING), (b"\x04", State.WAITING)]
+    ("answer", "state"),
+    [
+        (b"y\n", State.CANCELLED),
+        (b"n\n", State.WAITING),
+        pytest.param(b"\x04", State.WAITING, marks=pytest.mark.slow),
+    ],
 )
 def test_a_terminal_prompts_for_confirmation(call: Call, answer: bytes, state: State) -> None:
     call("submit", "a.b", "--delay", "1h")

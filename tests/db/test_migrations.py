@@ -141,7 +141,7 @@ async def execute(database: Database, statement: str) -> None:
         await tx.execute(sa.text(statement))
 
 
-@pytest.mark.parametrize("options", PLACES)
+@pytest.mark.parametrize("options", [pytest.param(PLACES[1], marks=pytest.mark.slow), PLACES[0], PLACES[2]])
 async def test_migrating_creates_the_declared_schema(open_database: Open, options: dict[str, Any]) -> None:
     database = open_database(**options)
     await upgrade(database)
@@ -151,7 +151,7 @@ async def test_migrating_creates_the_declared_schema(open_database: Open, option
     assert len(str(migrated)) > 5_000
 
 
-@pytest.mark.parametrize("options", PLACES)
+@pytest.mark.parametrize("options", [pytest.param(PLACES[1], marks=pytest.mark.slow), PLACES[0], PLACES[2]])
 async def test_the_sql_script_creates_the_same_tables_as_migrating(
     open_database: Open, database_url: str, options: dict[str, Any]
 ) -> None:
@@ -216,6 +216,7 @@ async def test_four_concurrent_upgrades_are_safe(open_database: Open) -> None:
     assert sorted(applied) == [[], [], [], list(REVISIONS)]
 
 
+@pytest.mark.slow
 async def test_one_process_migrates_four_installations_concurrently(open_database: Open) -> None:
     databases = [open_database(prefix=f"p{number}_") for number in range(4)]
     await asyncio.gather(*(upgrade(database) for database in databases))
@@ -299,7 +300,7 @@ async def test_tables_of_a_later_release_are_not_changed(open_database: Open) ->
             await step(database)
 
 
-@pytest.mark.parametrize("from_nothing", [True, False])
+@pytest.mark.parametrize("from_nothing", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_a_program_uses_the_tables_after_an_additive_migration(
     open_database: Open,
     tmp_path: Path,
@@ -322,7 +323,7 @@ async def test_a_program_uses_the_tables_after_an_additive_migration(
     assert f"is at schema {NEXT}; this program (schema {HEAD}) can use it" in messages[0]
 
 
-@pytest.mark.parametrize("from_nothing", [True, False])
+@pytest.mark.parametrize("from_nothing", [True, pytest.param(False, marks=pytest.mark.slow)])
 async def test_a_program_refuses_the_tables_after_another_migration(
     open_database: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_nothing: bool
 ) -> None:
@@ -420,6 +421,7 @@ async def test_a_missing_right_to_create_the_schema_is_reported(limited_role: st
     await database.dispose()
 
 
+@pytest.mark.slow
 async def test_installations_in_one_database_are_independent(open_database: Open) -> None:
     ours, theirs = open_database(prefix="ours_"), open_database(prefix="theirs_")
     await upgrade(ours)

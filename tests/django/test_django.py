@@ -93,6 +93,7 @@ def documented_project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_documented_project_passes_its_tests(documented_project: Path) -> None:
     output = manage("test", "--noinput", database={}, folder=documented_project)
     assert "Ran 3 tests" in output

@@ -12,8 +12,6 @@ from runner.model.task import DependsOn, State
 from runner.store.dependencies import FinishedParent
 from tests.engine.harness import Harness, until
 
-pytestmark = pytest.mark.both_databases
-
 
 def after(*parents: Any, on_failure: Any = "wait") -> dict[str, Any]:
     return {"after": tuple(DependsOn(parent, on_failure) for parent in parents)}

@@ -85,6 +85,7 @@ async def lease(harness: Harness) -> Any:
     return rows[0] if rows else None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds the keeper in /proc")
 async def test_a_held_interpreter_lock_does_not_cost_the_lease_and_a_stop_does(
     harness: Harness, migrated_url: str, tmp_path: Path

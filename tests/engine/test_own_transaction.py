@@ -250,6 +250,7 @@ def test_where_no_runner_is_there_is_no_transaction() -> None:
         ctx.transaction()
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_the_first_transaction_of_a_process_does_not_block_the_event_loop(
     harness: Harness, migrated_url: str, tmp_path: Path

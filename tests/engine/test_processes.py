@@ -113,6 +113,7 @@ async def test_a_timeout_kills_c_code_and_its_children(harness: Harness, tmp_pat
     await until(lambda: gone(child))
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_a_memory_limit_fails_the_attempt_with_this_reason(harness: Harness) -> None:
     task = await harness.submit("process.memory", max_attempts=1)
@@ -125,6 +126,7 @@ async def test_a_memory_limit_fails_the_attempt_with_this_reason(harness: Harnes
     assert await harness.state(after) == "succeeded"
 
 
+@pytest.mark.slow
 @sqlite_first
 async def test_a_terminate_lets_a_handler_clean_up_and_kills_another(harness: Harness, tmp_path: Path) -> None:
     tidy = await harness.submit("process.tidy", {"folder": str(tmp_path)})
@@ -139,6 +141,7 @@ async def test_a_terminate_lets_a_handler_clean_up_and_kills_another(harness: Ha
     assert [await harness.state(id) for id in (tidy, deaf)] == ["cancelled", "cancelled"]
 
 
+@pytest.mark.slow
 async def test_a_stop_interrupts_without_costing_an_attempt_and_leaves_no_process(
     harness: Harness, tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ async def test_live_runners_divide_all_buckets_and_run_each_task_once(harness: H
     assert sorted(done) == list(range(0, BUCKETS, 10))
 
 
+@pytest.mark.slow
 async def test_the_buckets_of_a_runner_that_leaves_move_and_no_others(harness: Harness) -> None:
     work(harness)
     leaver = harness.runner(slice="live", **QUICK_LEASE)

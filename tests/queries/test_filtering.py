@@ -17,6 +17,8 @@ from runner.queries.task_list.page import page
 from runner.queries.task_list.search import find
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, filtered
 
+pytestmark = pytest.mark.both_databases
+
 
 async def ids(database: Database, text: str) -> list[int]:
     found = await database.read(page, filtered(text))

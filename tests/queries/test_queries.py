@@ -32,6 +32,8 @@ from runner.store.submit import submit, submit_many
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, filtered
 
+pytestmark = pytest.mark.both_databases
+
 HOSTILE = "\x1b]0;owned\x07[red]bold[/red] \u202eevil\u200b [@click=app.quit]x[/] ' \" % _ \\ \U0001f4a3"
 FAR = datetime(9998, 12, 31, tzinfo=UTC)
 

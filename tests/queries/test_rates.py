@@ -17,6 +17,8 @@ from runner.queries.reports import pulses
 from tests.store.minutes import Arrival, Minute, write_statistics
 from tests.store.rows import add_live, ahead
 
+pytestmark = pytest.mark.both_databases
+
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 

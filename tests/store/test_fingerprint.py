@@ -4,6 +4,8 @@ from hypothesis import strategies as st
 
 from runner.store.attempts import LONGEST_COMPARED, fingerprint, masked
 
+pytestmark = pytest.mark.one_database
+
 anything = st.text(st.characters(exclude_categories=()))
 
 ALIKE = [

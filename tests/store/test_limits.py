@@ -23,6 +23,8 @@ from tests.store.rows import until_locked
 from tests.store.runners import Runner
 from tests.store.table import change, edit, expire, put, put_many
 
+pytestmark = pytest.mark.one_database
+
 ANA = Actor("ana", "desk-1", "relay is back")
 
 

@@ -24,6 +24,8 @@ from tests.store.rows import add_live, stored, until_locked
 from tests.store.runners import Runner
 from tests.store.table import change, edit
 
+pytestmark = pytest.mark.one_database
+
 BY = Actor("ana", "web-1")
 HOUR = Retry("1h", "no")
 

@@ -376,7 +376,13 @@ async def test_a_row_that_claims_to_run_is_rescued(
     assert [task.attempt for task in (await take(database))[1]] == [attempt]
 
 
-@pytest.mark.parametrize("place", [{"prefix": "jobs_"}, {"schema": "work"}, {"prefix": "jobs_", "schema": "user"}])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *(pytest.param(place, marks=pytest.mark.slow) for place in ({"prefix": "jobs_"}, {"schema": "work"})),
+        {"prefix": "jobs_", "schema": "user"},
+    ],
+)
 async def test_a_prefix_and_a_schema_hold_from_submit_to_settle(database_url: str, place: dict[str, Any]) -> None:
     database, elsewhere = Database.open(database_url, **place), Database.open(database_url, prefix="other_")
     await database.migrate()

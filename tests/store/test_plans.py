@@ -224,6 +224,7 @@ async def test_a_full_scan_is_detected(watched: tuple[Database, Watch]) -> None:
     assert seen.rows >= SOME / 2
 
 
+@pytest.mark.slow
 @on_postgresql
 async def test_an_old_snapshot_does_not_slow_claims_down(watched: tuple[Database, Watch], rival: Database) -> None:
     database, looking = watched

@@ -21,6 +21,8 @@ from tests.store.runners import Runner
 from tests.store.table import change, count, live, standing
 from tests.store.unique_tasks import key_row, let_time_pass, once, put
 
+pytestmark = pytest.mark.one_database
+
 SKIP, REPLACE, ERROR = OnDuplicate
 FOREVER, _, UNTIL_FINISHED, FOR_A_TIME = Scope
 BY = Actor("ana", "desk")

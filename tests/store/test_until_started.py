@@ -18,6 +18,8 @@ from tests.store.runners import Runner
 from tests.store.table import edit
 from tests.store.unique_tasks import once, put
 
+pytestmark = pytest.mark.one_database
+
 WINDOW, LONGEST = 5.0, 60.0
 
 

@@ -299,6 +299,7 @@ async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, w
     assert [entry.target for entry in await audited(database)] == ["handler mail.send"] * 2
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_handler_is_paused_by_command(database: Database, watch: Watch) -> None:
     async with database.writing() as tx:
@@ -431,6 +432,7 @@ async def test_a_dialog_that_requires_a_reason_focuses_its_first_input(database:
             await operator.press("escape")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_time_for_an_open_breaker_is_refused_and_does_not_close_it(database: Database, watch: Watch) -> None:
     async with database.writing() as tx:

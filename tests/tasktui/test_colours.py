@@ -74,6 +74,7 @@ def test_a_terminal_of_sixteen_colours_gets_no_others(url: str) -> None:
     assert {style for style, _ in written if MANY.search(style)} == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), pytest.param(("--read-only",), marks=pytest.mark.slow)])
 def test_whatever_is_written_can_be_read_on_any_background(url: str, arguments: tuple[str, ...]) -> None:
     pale = {

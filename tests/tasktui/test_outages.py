@@ -79,6 +79,7 @@ async def test_a_server_that_stops_and_starts_again_is_waited_for(
         await operator.sees("► running")
 
 
+@pytest.mark.slow
 @on_postgresql
 async def test_a_standby_is_watched_and_takes_changes_when_it_is_promoted(
     server: Server, watch: Watch, monkeypatch: pytest.MonkeyPatch
@@ -124,6 +125,7 @@ def unwrapped(text: str) -> str:
     return " ".join(text.replace("▌", " ").split())
 
 
+@pytest.mark.slow
 async def test_a_migration_under_an_open_console_leaves_what_was_seen_and_is_said(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -163,6 +163,7 @@ def test_keys_that_come_all_at_once_go_where_they_are_meant_to(terminal: Termina
     assert terminal.ends() == 0
 
 
+@pytest.mark.slow
 def test_a_byte_that_is_no_text_does_not_stop_the_keys(terminal: Terminal) -> None:
     terminal.reads(b"No queue has a task")
     terminal.types(b"\xff\xfe")

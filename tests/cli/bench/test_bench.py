@@ -110,6 +110,12 @@ def figures(report: dict[str, Any]) -> dict[str, list[str]]:
     return names
 
 
+def test_some_parts_are_measured(sqlite: Any, tmp_path: Path, measured: Callable[..., dict[str, Any]]) -> None:
+    report = measured(sqlite.empty(tmp_path), "--parts", "one,bulk,drain")
+    assert figures(report) == {part: FIGURES[part] for part in ("one", "bulk", "drain")}
+
+
+@pytest.mark.slow
 def test_every_part_is_measured(sqlite: Any, tmp_path: Path, measured: Callable[..., dict[str, Any]]) -> None:
     report = measured(sqlite.empty(tmp_path))
     assert figures(report) == FIGURES
@@ -190,6 +196,7 @@ def test_ctrl_c_stops_the_bench_and_removes_everything(database_url: str, scratc
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_crashed_runner_fails_the_bench_and_everything_is_removed(sqlite: Any, tmp_path: Path, scratch: Path) -> None:
     with sustained(sqlite.empty(tmp_path), scratch) as (bench, runner):
         os.kill(runner, signal.SIGKILL)

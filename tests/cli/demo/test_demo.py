@@ -204,6 +204,7 @@ def test_a_demo_that_keeps_running_is_ended_by_ctrl_c(migrated_url: str) -> None
         assert look.count(look.tables.runner) == 0
 
 
+@pytest.mark.slow
 @on_postgresql
 def test_ctrl_c_reports_what_was_done_so_far_and_leaves_the_rest(migrated_url: str) -> None:
     with _begun(migrated_url, 0, "json") as process, looking(migrated_url) as look:
