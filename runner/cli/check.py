@@ -24,16 +24,15 @@ from runner.db.transaction import clock
 from runner.errors import ConfigurationError, StoreError
 from runner.handlers.unexpected import OutcomeRules
 from runner.operations.schedule import VANISHED_BY
-from runner.queries.counting import Count, long_order_keys
+from runner.queries.counting import Count, lane_heads, long_order_keys
 from runner.queries.health import health, health_issues, ping
 from runner.queries.pauses import Pauses, pauses
 from runner.queries.rows import as_text
-from runner.queries.runners import MOST_LANES, HandlerWithoutRunner, RunnerRow, runners, unknown_handlers
+from runner.queries.runners import HandlerWithoutRunner, RunnerRow, runners, unknown_handlers
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.task.dependency_tree import dependency_cycles
 from runner.queries.why.cause import blocked_runner
 from runner.settings import Settings
-from runner.store.lanes import survey
 from runner.store.partitions.forecast import has_tasks_beyond
 from runner.store.partitions.layout import read_layout
 from runner.text import formatting
@@ -252,7 +251,7 @@ async def _work(database: Database) -> AsyncIterator[Finding]:
         yield Finding("handlers", verdict, unknown_line(unknown_handler), advice)
     for finding in _pauses(paused, await database.read(clock)):
         yield finding
-    refused = [head for head in await database.read_single(survey, most=MOST_LANES) if head.refused is not None]
+    refused = [head for head in await database.read_single(lane_heads) if head.refused is not None]
     for head in refused[:MAX_REFUSED]:
         name, queue = as_text(head.lane.handler), as_text(head.lane.queue)
         text = f"task {head.refused} ({name}) waits first in queue {queue} and is never claimed"

@@ -9,17 +9,18 @@ from runner.cli.exit_codes import Exit
 from runner.cli.output import TableColumn, print_json, print_line, print_table, print_title
 from runner.db.transaction import Transaction, clock
 from runner.policy.limits import LIMITS, LimitUsage
+from runner.queries.counting import lane_heads
 from runner.queries.limits import limit_usages
 from runner.queries.pauses import Pause, pauses
 from runner.queries.queues import MOST_QUEUES, QueueCounts, counts
-from runner.queries.reports import Total, totals
 from runner.queries.runners import HandlerWithoutRunner, unknown_handlers
+from runner.queries.summary import Total, totals
 from runner.text import formatting
 
 HOUR = timedelta(hours=1)
 
 MOST_TOTALS = 1_000
-"""Maximum number of handlers and their queues, those with the most successes."""
+"""Maximum number of handlers and their queues, those with the most ended tasks."""
 
 LISTED = "those with pauses, limits, lost tasks and failures, and those that wait longest"
 
@@ -79,9 +80,9 @@ async def read_stats(tx: Transaction) -> Stats:
     """Read the figures of `runner stats`."""
     at = await clock(tx)
     hour = await totals(tx, at - HOUR, at + timedelta(minutes=1), most=MOST_TOTALS)
-    return Stats(
-        at, await counts(tx), (await pauses(tx)).handlers, await limit_usages(tx), hour, await unknown_handlers(tx)
-    )
+    heads = await lane_heads(tx)
+    paused, limits = (await pauses(tx)).handlers, await limit_usages(tx)
+    return Stats(at, await counts(tx, heads=heads), paused, limits, hour, await unknown_handlers(tx, heads))
 
 
 def paused_line(subject: str, pause: Pause, at: datetime) -> str:
@@ -128,6 +129,8 @@ def _print(report: Stats) -> None:
     if report.last_hour:
         print_title("Last hour")
         print_table(HANDLERS, [_total(total) for total in report.last_hour])
+        if len(report.last_hour) == MOST_TOTALS:
+            print_line(f"At most {MOST_TOTALS:,} are listed, those with the most tasks that ended.")
     for unknown in report.unknown_handlers:
         print_line(unknown_line(unknown), style="bold")
 

@@ -214,6 +214,7 @@ class Claimer:
                 self.work_left = True
                 break
             total += claimed_count
+            await asyncio.sleep(0)  # the claimed tasks start, before the runner looks for more
             if surveyed and not total and not self.lanes.has_ready(time.monotonic()):
                 # A survey also returns tasks that a claim skips, e.g. suspects: do not loop. Other lanes come next.
                 self._skip = self._skipped + MANY if self._many else 0
@@ -221,7 +222,6 @@ class Claimer:
             if not self.lanes.has_ready(time.monotonic()) or self._pace.is_due(time.monotonic()):
                 await self._survey()
                 surveyed, total = True, 0
-            await asyncio.sleep(0)
         await self._claim_suspects()
 
     def task_ended(self, task: Claimed) -> None:

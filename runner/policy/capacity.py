@@ -189,6 +189,14 @@ class _Shares:
                 self.pools_of[place].append(index)
                 sizes[place] += pool.size
         self.sizes = sizes
+        self.limits: dict[tuple[str, str], list[LimitUsage]] = defaultdict(list)
+        for usage in situation.limits:
+            self.limits[usage.kind, usage.name].append(usage)
+        self.demands: dict[tuple[str, str], dict[Place, Demand]] = defaultdict(dict)
+        for place, demand in situation.demands.items():
+            for kind, name in zip(("queue", "handler"), place, strict=True):
+                if (kind, name) in self.limits:
+                    self.demands[kind, name][place] = demand
         self.load: dict[int, float] = defaultdict(float)
         self.work: dict[int, float] = defaultdict(float)
         for place, demand in situation.demands.items():
@@ -219,14 +227,14 @@ class _Shares:
         """The pauses and limits of a queue or a handler, for its tasks in some places."""
         if (kind, name) in self.situation.paused:
             yield Bound(f"{kind} {one_line(name)} is paused", 0.0)
-        others = [place for place in self.situation.demands if place[kind == "handler"] == name and place not in places]
-        for usage in self.situation.limits:
-            if (usage.kind, usage.name) == (kind, name):
-                for bound in _allowed(usage, seconds):
-                    taken = sum(self.situation.demands[place].attempts for place in others)
-                    own = sum(self.situation.demands[place].attempts for place in places)
-                    share = own / (own + taken) if own + taken else 1 / (1 + len(others))
-                    yield Bound(bound.name, max(bound.per_minute - taken, bound.per_minute * share))
+        for usage in self.limits.get((kind, name), ()):
+            mine = set(places)
+            same = self.demands[kind, name]
+            taken = sum(demand.attempts for place, demand in same.items() if place not in mine)
+            own = sum(self.situation.demands[place].attempts for place in places)
+            share = own / (own + taken) if own + taken else 1 / (1 + len(same.keys() - mine))
+            for bound in _allowed(usage, seconds):
+                yield Bound(bound.name, max(bound.per_minute - taken, bound.per_minute * share))
 
 
 def _allowed(usage: LimitUsage, seconds: float | None) -> Iterable[Bound]:

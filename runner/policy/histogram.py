@@ -54,6 +54,15 @@ class Histogram:
         before = self.bins.get(bound, Bin(0, 0.0))
         self.bins[bound] = Bin(before.number + number, before.seconds + seconds)
 
+    def without(self, part: "Histogram") -> "Histogram":
+        """The times that are not in a part of this histogram."""
+        result = Histogram()
+        for bound, (number, seconds) in self.bins.items():
+            taken = part.bins.get(bound, Bin(0, 0.0))
+            if number > taken.number:
+                result.put(bound, number - taken.number, max(0.0, seconds - taken.seconds))
+        return result
+
     @property
     def number(self) -> int:
         """The number of times."""

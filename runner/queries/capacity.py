@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
 from math import ceil
@@ -27,9 +27,10 @@ from runner.queries.counting import LANE_COLUMNS, Count, capped
 from runner.queries.limits import limit_usages
 from runner.queries.pauses import pauses
 from runner.queries.queues import uncounted
-from runner.queries.reports import Flow, per_minute, totals
+from runner.queries.reports import OTHERS, Flow, per_minute
 from runner.queries.rows import as_int, as_text, moment, text
 from runner.queries.runners import RunnerRow, runners
+from runner.queries.summary import Result, mean_durations, results_by, totals
 from runner.store.lanes import MANY, survey
 
 PERIOD = timedelta(minutes=10)
@@ -37,6 +38,12 @@ PERIOD = timedelta(minutes=10)
 
 DURATIONS = timedelta(hours=1)
 """The shortest period of the mean durations."""
+
+MOST_PLACES = 1_000
+"""Maximum number of queues and their handlers that are listed for their results, those with the most ended tasks."""
+
+OTHER_QUEUES = "(other queues)"
+"""The name of the row of all others."""
 
 MOST_COUNTED = 200_000
 """Maximum number of waiting tasks to count, over all lanes."""
@@ -69,7 +76,8 @@ async def capacity(tx: Transaction, by: PlacePart = "queue", period: timedelta =
     """
     at = await clock(tx)
     minutes, situation = await read_situation(tx, at, period)
-    return Capacity(at, minutes, by, tuple(capacity_rows(situation, by)))
+    rows = (row if row.name != OTHERS else replace(row, name=OTHER_QUEUES) for row in capacity_rows(situation, by))
+    return Capacity(at, minutes, by, tuple(rows))
 
 
 async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tuple[float, Situation]:
@@ -83,28 +91,30 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
     since = (at - period).replace(second=0, microsecond=0)
     first = next(iter(await per_minute(tx, since, at)), None)
     minutes = max(1.0, (at - (first.minute if first else since)).total_seconds() / MINUTE)
-    latest = await totals(tx, since, at)
-    recent = {(each.queue, each.handler): each.flow for each in latest}
+    recent = {(each.queue, each.handler): each.flow for each in await totals(tx, since, at, most=MOST_PLACES)}
     # The latest durations count: in an outage, those of the hour before it would promise too much.
-    longer = await totals(tx, at - max(DURATIONS, period), at)
-    means = {(each.queue, each.handler): each.durations.mean for each in longer}
-    means |= {(each.queue, each.handler): mean for each in latest if (mean := each.durations.mean) is not None}
-    waiting = await uncounted(tx, since, at)
+    longer = await mean_durations(tx, at - max(DURATIONS, period), at, MOST_PLACES)
+    means = longer | await mean_durations(tx, since, at, MOST_PLACES)
+    others = await _other_queues(tx, since, at, recent) if MOST_PLACES in (len(recent), len(longer)) else {}
     heads = [each for each in await survey(tx, most=MANY) if _is_listed(as_text(each.lane.queue))]
     backlogs = await backlog(tx, [each.lane for each in heads if each.wait <= 0])
     oldest: dict[Place, float] = defaultdict(float)
     for head in heads:
         place = as_text(head.lane.queue), as_text(head.lane.handler)
         oldest[place] = max(oldest[place], -head.wait)
+    arrivals: dict[Place, int] = defaultdict(int)
+    for place, number in (await uncounted(tx, since, at)).places.items():
+        arrivals[(OTHERS, place[1]) if others and place not in recent and place not in backlogs else place] += number
+    flows = recent | {place: other.flow for place, other in others.items()}
     demands = {}
-    for place in sorted(place for place in {*recent, *means, *waiting.places, *backlogs} if _is_listed(place[0])):
-        flow = recent.get(place, Flow())
-        arrived = flow.submitted + waiting.places.get(place, 0)
-        ready = backlogs.get(place, Count())
+    for place in sorted(place for place in {*flows, *means, *arrivals, *backlogs} if _is_listed(place[0])):
+        flow, usual = flows.get(place, Flow()), others.get((OTHERS, place[1]))
+        arrived = flow.submitted + arrivals.get(place, 0)
+        ready = backlogs.get(place, Count(0, place[0] == OTHERS and len(heads) >= MANY))
         demands[place] = Demand(
             arrived / minutes,
             (arrived + flow.retried) / minutes,
-            means.get(place),
+            means.get(place, usual.times.runs.mean if usual else None),
             ready.number,
             oldest[place] if ready.number else 0.0,
             ready.more,
@@ -113,6 +123,17 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
     paused = {("queue", name) for name in current.queues} | {("handler", name) for name in current.handlers}
     pools = pools_of(await runners(tx), demands)
     return minutes, Situation(demands, pools, await limit_usages(tx), frozenset(paused))
+
+
+async def _other_queues(
+    tx: Transaction, since: datetime, at: datetime, listed: Mapping[Place, Flow]
+) -> dict[Place, Result]:
+    """The counts of each handler in the queues that are not listed, and its times in all queues, as queue OTHERS."""
+    known: dict[str, Flow] = defaultdict(Flow)
+    for (_, handler), flow in listed.items():
+        known[handler] += flow
+    results = await results_by(tx, "handler", since, at, MOST_PLACES)
+    return {(OTHERS, handler): Result(flow - known[handler], times) for handler, (flow, times) in results.items()}
 
 
 def _is_listed(queue: str) -> bool:

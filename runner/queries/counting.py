@@ -11,9 +11,10 @@ from runner.db.schema.states import Condition, ended
 from runner.db.transaction import Transaction
 from runner.db.types import db_now
 from runner.model.task import Shown, State
-from runner.policy.lanes import Lane
+from runner.policy.lanes import Head, Lane
 from runner.queries.rows import as_text
 from runner.queries.task_list.sources import live_states
+from runner.store.lanes import survey
 
 QUEUE_COLUMNS: dict[str, Any] = {"queue": sa.Text}
 LANE_COLUMNS: dict[str, Any] = {"queue": sa.Text, "handler": sa.Text, "priority": sa.SmallInteger}
@@ -56,6 +57,18 @@ class RunningCounts(NamedTuple):
 
     running: Count = Count()
     lost: Count = Count()
+
+
+MOST_LANES = 10_000
+"""Maximum number of lanes in which waiting tasks are counted."""
+
+
+async def lane_heads(tx: Transaction) -> list[Head]:
+    """Read the first MOST_LANES lanes with waiting tasks, in the order of their queues.
+
+    `counts` and `unknown_handlers` need them; a caller of both reads them once.
+    """
+    return await survey(tx, most=MOST_LANES)
 
 
 async def waiting(tx: Transaction, lanes: Sequence[Lane], cap: int) -> dict[str, WaitingCounts]:

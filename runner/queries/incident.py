@@ -268,15 +268,16 @@ def _example(group: Failures) -> str:
 def _queues_table(incident: Incident) -> str:
     if not incident.queues.lines:
         return "No tasks were submitted or finished."
-    before = {line.name: line for line in incident.before.lines}
+    before = {line.name: line for line in incident.before.rows}
     rows = []
-    for line in incident.queues.lines:
+    for line in incident.queues.rows:
         usual, flow = before.get(line.name), line.flow
         change = line.submitted.number - flow.ended
         counts = f"{line.submitted} | {flow.succeeded:,} | {flow.failed:,} | {flow.died:,} | {change:+,}"
         pairs = ((line.p95, usual.p95 if usual else None), (line.wait95, usual.wait95 if usual else None))
         times = " | ".join(formatting.duration(value) for pair in pairs for value in pair)
-        rows.append(f"| {_code(line.name)} | {counts} | {times} |")
+        name = _code(line.name) if line.name else "other queues"
+        rows.append(f"| {name} | {counts} | {times} |")
     head = (
         "| queue | in | succeeded | failed | dead | backlog | run p95 | before | wait p95 | before |\n"
         "| - | --: | --: | --: | --: | --: | --: | --: | --: | --: |"

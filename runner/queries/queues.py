@@ -163,12 +163,13 @@ MOST_QUEUES = 1_000
 
 QUEUES_PER_STATEMENT = 100
 
-MOST_LANES = 10_000
-"""Maximum number of lanes in which waiting tasks are counted."""
-
 
 async def counts(
-    tx: Transaction, cap: int = CAP, depth: int | None = None, most: int = MOST_QUEUES
+    tx: Transaction,
+    cap: int = CAP,
+    depth: int | None = None,
+    most: int = MOST_QUEUES,
+    heads: Sequence[Head] | None = None,
 ) -> list[QueueCounts]:
     """Count the tasks of each queue by state, with the queue's rates.
 
@@ -180,12 +181,13 @@ async def counts(
         cap: maximum number of tasks to count per number; for running and blocked tasks, over all queues.
         depth: maximum number of waiting tasks to count, the slowest part on a large backlog; None for `cap`.
         most: maximum number of queues.
+        heads: the lanes with waiting tasks from `lane_heads`; None to read them.
 
     Returns:
         Every queue that has tasks, is registered, or was active in the last hour, by name. If there are more than
         `most`: those that are paused or limited, have lost tasks or failed attempts, or wait longest.
     """
-    heads = await _first_heads(tx, most)
+    heads = _first_heads(await counting.lane_heads(tx) if heads is None else heads, most)
     in_hand = await counting.running(tx, cap)
     blocked = await counting.blocked(tx, cap)
     dead = await counting.dead(tx, cap, most)
@@ -195,7 +197,7 @@ async def counts(
     if len(names) >= most:  # each of the parts may have stopped before some of these queues
         rank = partial(_rank, urgent=_urgent(in_hand, registry), hour=hour, oldest=_oldest(heads))
         names = set(heapq.nsmallest(most, names, key=rank))
-        heads = await survey(tx, most=MOST_LANES, within=sorted(names))
+        heads = await survey(tx, most=counting.MOST_LANES, within=sorted(names))
         dead |= await counting.dead_of(tx, sorted(names - dead.keys()), cap)
         if quiet := sorted(names - hour.keys()):
             rest = await flows(tx, only=quiet)
@@ -250,7 +252,7 @@ async def waiting(tx: Transaction, cap: int = CAP, most: int = MOST_QUEUES) -> d
         cap: maximum number of tasks to count per number.
         most: maximum number of queues, by name.
     """
-    return await _waiting(tx, await _first_heads(tx, most), cap)
+    return await _waiting(tx, _first_heads(await counting.lane_heads(tx), most), cap)
 
 
 async def _waiting(tx: Transaction, heads: Sequence[Head], cap: int) -> dict[str, WaitingCounts]:
@@ -263,14 +265,14 @@ async def _waiting(tx: Transaction, heads: Sequence[Head], cap: int) -> dict[str
     for begin in range(0, len(every), QUEUES_PER_STATEMENT):
         names = every[begin : begin + QUEUES_PER_STATEMENT]
         counts |= await counting.waiting(tx, [lane for name in names for lane in by_queue[name]], cap)
-    if len(heads) < MOST_LANES:
+    if len(heads) < counting.MOST_LANES:
         return counts
     return {name: WaitingCounts(*(count._replace(more=True) for count in each)) for name, each in counts.items()}
 
 
-async def _first_heads(tx: Transaction, most: int) -> list[Head]:
+def _first_heads(heads: Iterable[Head], most: int) -> list[Head]:
     """The lanes of the first queues by name whose names are text."""
-    heads = [head for head in await survey(tx, most=MOST_LANES) if isinstance(head.lane.queue, str)]
+    heads = [head for head in heads if isinstance(head.lane.queue, str)]
     first = {name for name, _ in zip(dict.fromkeys(head.lane.queue for head in heads), range(most), strict=False)}
     return [head for head in heads if head.lane.queue in first]
 

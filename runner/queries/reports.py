@@ -14,7 +14,8 @@ from runner.db.types import db_later, db_now, minute_number
 from runner.policy.histogram import Histogram, Times
 from runner.queries.rows import as_text, moment
 
-_NO_BIN: sa.ColumnElement[int] = sa.literal_column(str(NO_BIN), sa.Integer)
+COUNTS_ROW: sa.ColumnElement[int] = sa.literal_column(str(NO_BIN), sa.Integer)
+"""The bin of the rows with counts; the others have histograms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +57,16 @@ class Flow:
         """The share of succeeded tasks among succeeded and dead ones; None if there are none."""
         return self.share_of(self.succeeded)
 
+    def __add__(self, other: "Flow") -> "Flow":
+        return Flow(*(getattr(self, name) + getattr(other, name) for name in MINUTE_COUNTS))
+
+    def __sub__(self, other: "Flow") -> "Flow":
+        return Flow(*(getattr(self, name) - getattr(other, name) for name in MINUTE_COUNTS))
+
     def share_of(self, number: int) -> float | None:
         """The share of a number among succeeded and dead tasks; None if there are none."""
         finished = self.succeeded + self.died
         return number / finished if finished else None
-
-
-@dataclass(frozen=True, slots=True)
-class Total:
-    """The results of one handler in one queue.
-
-    Args:
-        queue: the name of the queue.
-        handler: the name of the handler.
-        flow: the counts.
-        durations: the run times of attempts.
-        waits: the times from the due times of attempts to their starts.
-    """
-
-    queue: str
-    handler: str
-    flow: Flow
-    durations: Histogram
-    waits: Histogram
-
-    @property
-    def p50(self) -> float | None:
-        """The median duration of attempts in seconds; None if unknown."""
-        return self.durations.percentile(0.5)
-
-    @property
-    def p95(self) -> float | None:
-        """The 95th percentile in seconds; None if unknown."""
-        return self.durations.percentile(0.95)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +88,7 @@ async def flows(
     """Sum up by queue.
 
     Args:
-        tx: an open transaction; one statement is executed.
+        tx: an open transaction; two statements are executed.
         most: maximum number of queues, those with the most failures and then the most tasks; None for all.
         only: only these queues; None for all.
 
@@ -118,84 +96,61 @@ async def flows(
         The last full minute, and the last sixty minutes including the current one.
     """
     minute = tx.tables.minute.c
+    failed, tasks = (sa.func.sum(minute.retried + minute.died), sa.func.sum(minute.submitted + minute.succeeded))
+    order = None if most is None else [failed.desc(), tasks.desc(), minute.queue]
+    hour = await _flows(tx, minute.minute > db_later(db_now(), -3600), order, most, only)
+    # A statement of its own: it reads one minute, and not sixty with a condition for each sum.
     last = (minute.minute > db_later(db_now(), -120)) & (minute.minute <= db_later(db_now(), -60))
-    in_last = [sa.func.sum(sa.case((last, minute[name]), else_=0)) for name in MINUTE_COUNTS]
-    statement = sa.select(minute.queue, *_sums(tx), *in_last).group_by(minute.queue)
-    statement = statement.where(minute.minute > db_later(db_now(), -3600), minute.bin_ms == _NO_BIN)
-    if most is not None:
-        failed, tasks = minute.retried + minute.died, minute.submitted + minute.succeeded
-        statement = statement.order_by(sa.func.sum(failed).desc(), sa.func.sum(tasks).desc(), minute.queue).limit(most)
+    return await _flows(tx, last, None, None, list(hour) if len(hour) == most else only), hour
+
+
+async def _flows(
+    tx: Transaction,
+    condition: sa.ColumnElement[bool],
+    order: Sequence[sa.ColumnElement[Any]] | None,
+    most: int | None,
+    only: Sequence[str] | None,
+) -> dict[str, Flow]:
+    minute = tx.tables.minute.c
+    statement = sa.select(minute.queue, *sums(tx)).where(condition, minute.bin_ms == COUNTS_ROW).group_by(minute.queue)
+    if order is not None:
+        statement = statement.order_by(*order).limit(most)
     if only is not None:
         statement = statement.where(tx.dialect.one_of(minute.queue, only))
-    rows = await tx.rows(statement)
-    half = 1 + len(MINUTE_COUNTS)
-    return {as_text(row[0]): _flow(row[half:]) for row in rows}, {as_text(row[0]): _flow(row[1:half]) for row in rows}
+    return {as_text(row[0]): flow_of(row[1:]) for row in await tx.rows(statement)}
 
 
-OTHER_QUEUES = ""
-"""The key of the queues that are not listed one by one; no queue has an empty name."""
+OTHERS = ""
+"""The key of the queues or handlers that are not listed one by one; no name is empty."""
 
 
 async def pulses(tx: Transaction, since: datetime, only: Sequence[str] | None = None) -> dict[str, list[MinuteFlow]]:
     """Sum up by queue and minute, in order; minutes without activity are left out.
 
     Args:
-        tx: an open transaction.
+        tx: an open transaction; one statement is executed, two with `only`.
         since: the first minute, aware.
-        only: the queues to list one by one, the others together as OTHER_QUEUES; None for each queue.
+        only: the queues to list one by one, the others together as OTHERS; None for each queue.
     """
     minute = tx.tables.minute.c
-    queue: sa.ColumnElement[str] = minute.queue
+    groups = (minute.queue, minute.minute)
+    statement = sa.select(*groups, *sums(tx)).where(*_counts(tx, since)).group_by(*groups).order_by(*groups)
     if only is not None:
-        queue = sa.case((tx.dialect.one_of(queue, only), queue), else_=sa.literal_column(f"'{OTHER_QUEUES}'", sa.Text))
-    named = sa.select(queue.label("name"), minute.minute, *(minute[name] for name in MINUTE_COUNTS))
-    row = named.where(*_counts(tx, since)).subquery("named").c
-    groups, sums = (row.name, row.minute), [sa.func.sum(row[name]) for name in MINUTE_COUNTS]
-    statement = sa.select(*groups, *sums).group_by(*groups).order_by(*groups)
+        statement = statement.where(tx.dialect.one_of(minute.queue, only))
     minutes: dict[str, list[MinuteFlow]] = defaultdict(list)
+    listed: dict[datetime, Flow] = defaultdict(Flow)
     for each in await tx.rows(statement):
         if beginning := moment(each[1]):
-            minutes[as_text(each[0])].append(MinuteFlow(beginning, _flow(each[2:])))
+            flow = flow_of(each[2:])
+            minutes[as_text(each[0])].append(MinuteFlow(beginning, flow))
+            listed[beginning] += flow
+    if only is not None:
+        # The sums of all, less those of the listed: a condition on each row's queue would cost more than both.
+        whole = sa.select(minute.minute, *sums(tx)).where(*_counts(tx, since))
+        for each in await tx.rows(whole.group_by(minute.minute).order_by(minute.minute)):
+            if (beginning := moment(each[0])) and (rest := flow_of(each[1:]) - listed[beginning]) != Flow():
+                minutes[OTHERS].append(MinuteFlow(beginning, rest))
     return dict(minutes)
-
-
-async def totals(
-    tx: Transaction,
-    since: datetime,
-    until: datetime,
-    queue: str | None = None,
-    handler: str | None = None,
-    most: int | None = None,
-) -> list[Total]:
-    """Sum up by queue and handler.
-
-    Args:
-        tx: an open transaction.
-        since: the first minute, aware.
-        until: the end, aware and exclusive.
-        queue: only this queue.
-        handler: only this handler.
-        most: maximum number of totals, those with the most successes; None for all.
-
-    Returns:
-        The totals, most successes first.
-    """
-    minute = tx.tables.minute.c
-    conditions = _conditions(tx, since, until, queue, handler)
-    groups = (minute.queue, minute.handler)
-    statement = sa.select(*groups, *_sums(tx)).where(*conditions, minute.bin_ms == _NO_BIN).group_by(*groups)
-    if most is not None:
-        statement = statement.order_by(sa.func.sum(minute.succeeded).desc(), *groups).limit(most)
-    rows = await tx.rows(statement)
-    if most is not None and len(rows) == most:
-        largest = statement.with_only_columns(*groups).subquery("largest")
-        conditions.append(sa.tuple_(*groups).in_(sa.select(largest)))
-    times = await _times(tx, groups, conditions)
-    result = []
-    for row in rows:
-        queue_name, handler_name = as_text(row[0]), as_text(row[1])
-        result.append(Total(queue_name, handler_name, _flow(row[2:]), *times[queue_name, handler_name]))
-    return sorted(result, key=lambda total: (-total.flow.succeeded, total.queue, total.handler))
 
 
 async def per_minute(
@@ -219,15 +174,16 @@ async def per_minute(
     # Integers, because databases agree on integer division.
     number = sa.cast(minute_number(tx.tables.minute.c.minute), sa.BigInteger)
     span = (number // sa.literal_column(str(step))).label("span")
-    conditions = [*_conditions(tx, since, until, queue, handler), tx.tables.minute.c.bin_ms == _NO_BIN]
-    statement = sa.select(span, *_sums(tx)).where(*conditions)
+    conditions = [*within(tx, since, until, queue, handler), tx.tables.minute.c.bin_ms == COUNTS_ROW]
+    statement = sa.select(span, *sums(tx)).where(*conditions)
     rows = await tx.rows(statement.group_by(span).order_by(span))
-    return [MinuteFlow(datetime.fromtimestamp(row[0] * step * 60, UTC), _flow(row[1:])) for row in rows]
+    return [MinuteFlow(datetime.fromtimestamp(row[0] * step * 60, UTC), flow_of(row[1:])) for row in rows]
 
 
-def _conditions(
-    tx: Transaction, since: datetime, until: datetime, queue: str | None, handler: str | None
+def within(
+    tx: Transaction, since: datetime, until: datetime, queue: str | None = None, handler: str | None = None
 ) -> list[sa.ColumnElement[bool]]:
+    """The conditions of a period, exclusive of its end, and of a queue and a handler."""
     minute = tx.tables.minute.c
     conditions = [minute.minute >= since, minute.minute < until]
     if queue is not None:
@@ -237,35 +193,37 @@ def _conditions(
     return conditions
 
 
-def _sums(tx: Transaction) -> list[sa.ColumnElement[Any]]:
+def sums(tx: Transaction) -> list[sa.ColumnElement[Any]]:
+    """The sums of all counts."""
     return [sa.func.sum(tx.tables.minute.c[name]) for name in MINUTE_COUNTS]
 
 
-def _flow(sums: Sequence[Any]) -> Flow:
-    return Flow(**{name: int(number) for name, number in zip(MINUTE_COUNTS, sums, strict=True)})
+def flow_of(numbers: Sequence[Any]) -> Flow:
+    """A flow from the columns of `sums`; those of no rows are null."""
+    return Flow(**{name: int(number or 0) for name, number in zip(MINUTE_COUNTS, numbers, strict=True)})
 
 
 def _counts(tx: Transaction, since: datetime) -> list[sa.ColumnElement[bool]]:
     """The rows with counts, without histograms."""
     minute = tx.tables.minute.c
-    return [minute.minute >= since, minute.bin_ms == _NO_BIN]
+    return [minute.minute >= since, minute.bin_ms == COUNTS_ROW]
 
 
-async def _times(
+async def histograms(
     tx: Transaction, groups: Sequence[Any], conditions: Sequence[sa.ColumnElement[bool]]
 ) -> dict[tuple[Any, ...], Times]:
     """Read histograms by groups of rows; the keys are tuples of text, or of times for the column `minute`."""
     minute = tx.tables.minute.c
-    sums = [sa.func.sum(minute[name]) for name in MINUTE_TIMES]
-    statement = sa.select(*groups, minute.bin_ms, *sums).where(*conditions, minute.bin_ms > _NO_BIN)
-    histograms: dict[tuple[Any, ...], Times] = defaultdict(lambda: Times(Histogram(), Histogram()))
+    numbers = [sa.func.sum(minute[name]) for name in MINUTE_TIMES]
+    statement = sa.select(*groups, minute.bin_ms, *numbers).where(*conditions, minute.bin_ms > COUNTS_ROW)
+    result: dict[tuple[Any, ...], Times] = defaultdict(lambda: Times(Histogram(), Histogram()))
     for *key, bound, runs, run_time, waits, wait_time in await tx.rows(statement.group_by(*groups, minute.bin_ms)):
-        times = histograms[tuple(part if isinstance(part, datetime) else as_text(part) for part in key)]
+        times = result[tuple(part if isinstance(part, datetime) else as_text(part) for part in key)]
         if runs > 0:
             times.runs.put(bound, int(runs), float(run_time))
         if waits > 0:
             times.waits.put(bound, int(waits), float(wait_time))
-    return histograms
+    return result
 
 
 async def times_by_minute(tx: Transaction, since: datetime) -> dict[datetime, Times]:
@@ -279,8 +237,21 @@ async def times_by_minute(tx: Transaction, since: datetime) -> dict[datetime, Ti
         The histograms of each minute with attempts that ended.
     """
     minute = tx.tables.minute.c
-    histograms = await _times(tx, (minute.minute,), [minute.minute >= since])
-    return {at: times for (beginning,), times in histograms.items() if (at := moment(beginning))}
+    result = await histograms(tx, (minute.minute,), [minute.minute >= since])
+    return {at: times for (beginning,), times in result.items() if (at := moment(beginning))}
+
+
+async def usual_times(tx: Transaction, since: datetime, until: datetime) -> dict[str, float]:
+    """Read the 95th percentile of the run time of each handler, over all of its queues, in seconds.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        since: the first minute, aware.
+        until: the end, aware and exclusive.
+    """
+    result = await histograms(tx, (tx.tables.minute.c.handler,), within(tx, since, until))
+    percentiles = {handler: times.runs.percentile(0.95) for (handler,), times in result.items()}
+    return {handler: seconds for handler, seconds in percentiles.items() if seconds is not None}
 
 
 async def results_by_runner(tx: Transaction, since: datetime) -> dict[int, Flow]:
@@ -291,8 +262,8 @@ async def results_by_runner(tx: Transaction, since: datetime) -> dict[int, Flow]
         since: the first minute, aware.
     """
     minute = tx.tables.minute.c
-    statement = sa.select(minute.runner_id, *_sums(tx)).where(*_counts(tx, since)).group_by(minute.runner_id)
-    return {row[0]: _flow(row[1:]) for row in await tx.rows(statement)}
+    statement = sa.select(minute.runner_id, *sums(tx)).where(*_counts(tx, since)).group_by(minute.runner_id)
+    return {row[0]: flow_of(row[1:]) for row in await tx.rows(statement)}
 
 
 async def failing_handlers(tx: Transaction, since: datetime) -> int:

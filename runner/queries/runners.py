@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -12,21 +13,18 @@ from runner.db.schema import is_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
 from runner.model.task import BUCKETS, State
-from runner.policy.lanes import runner_queue, serves
+from runner.policy.lanes import Head, runner_queue, serves
 from runner.policy.polling import DEFAULT_POLLING
 from runner.policy.selection import stored_buckets
+from runner.queries.counting import lane_heads
 from runner.queries.pauses import registry_entries
 from runner.queries.rows import as_int, as_text, moment, number, readable, text, texts
 from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock
-from runner.store.lanes import survey
 from runner.text.formatting import age
 from runner.text.sanitize import count_noun
 
 MOST = 1_000
 """Maximum number of runners in a list."""
-
-MOST_LANES = 10_000
-"""Maximum number of lanes in which handlers without a runner are sought."""
 
 MOST_CPUS, LONGEST_SECONDS = 1e6, 1e9
 """Limits of the figures that a row may contain; others count as unknown."""
@@ -272,13 +270,15 @@ def _block(value: str | None) -> LoopBlock | None:
     return LoopBlock(valid, named, as_text(stored.get("place")), stored.get("locked") is True)
 
 
-async def unknown_handlers(tx: Transaction) -> list[HandlerWithoutRunner]:
+async def unknown_handlers(tx: Transaction, heads: Sequence[Head] | None = None) -> list[HandlerWithoutRunner]:
     """Find the handlers with waiting tasks that no live runner claims, longest due first.
 
-    With more than MOST_LANES lanes, only the first of them are read, in the order of their queues.
+    Args:
+        tx: an open transaction; three or four statements are executed.
+        heads: the lanes with waiting tasks from `lane_heads`; None to read them.
     """
     lanes: dict[str, dict[str, float]] = defaultdict(dict)
-    for head in await survey(tx, most=MOST_LANES):
+    for head in await lane_heads(tx) if heads is None else heads:
         queues = lanes[as_text(head.lane.handler)]
         queue = as_text(head.lane.queue)
         queues[queue] = min(queues.get(queue, head.wait), head.wait)

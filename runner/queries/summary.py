@@ -1,17 +1,142 @@
 """summary: counts, success rates and durations of a period, by handler or by queue."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
+
+import sqlalchemy as sa
 
 from runner.db.transaction import Transaction, clock
-from runner.policy.histogram import merged
+from runner.policy.histogram import Histogram, Times, merged
 from runner.queries.counting import Count
 from runner.queries.queues import uncounted
-from runner.queries.reports import Flow, Total, totals
+from runner.queries.reports import COUNTS_ROW, OTHERS, Flow, flow_of, histograms, sums, within
+from runner.queries.rows import as_text
 from runner.text.sanitize import csv_text
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The results of one handler in one queue.
+
+    Args:
+        queue: the name of the queue.
+        handler: the name of the handler.
+        flow: the counts.
+        durations: the run times of attempts.
+        waits: the times from the due times of attempts to their starts.
+    """
+
+    queue: str
+    handler: str
+    flow: Flow
+    durations: Histogram
+    waits: Histogram
+
+    @property
+    def p50(self) -> float | None:
+        """The median duration of attempts in seconds; None if unknown."""
+        return self.durations.percentile(0.5)
+
+    @property
+    def p95(self) -> float | None:
+        """The 95th percentile in seconds; None if unknown."""
+        return self.durations.percentile(0.95)
+
+
+class Result(NamedTuple):
+    """The results of a group of tasks: the counts, and the times of attempts."""
+
+    flow: Flow
+    times: Times
+
+
+NOTHING = Result(Flow(), Times(Histogram(), Histogram()))
+
+
+async def totals(
+    tx: Transaction,
+    since: datetime,
+    until: datetime,
+    queue: str | None = None,
+    handler: str | None = None,
+    most: int | None = None,
+) -> list[Total]:
+    """Sum up by queue and handler.
+
+    Args:
+        tx: an open transaction; two statements are executed.
+        since: the first minute, aware.
+        until: the end, aware and exclusive.
+        queue: only this queue.
+        handler: only this handler.
+        most: maximum number of totals, those with the most ended tasks; None for all.
+
+    Returns:
+        The totals, most successes first.
+    """
+    conditions = within(tx, since, until, queue, handler)
+    results = await _results(tx, ("queue", "handler"), conditions, most)
+    rows = [Total(name[0], name[1], result.flow, *result.times) for name, result in results.items()]
+    return sorted(rows, key=lambda total: (-total.flow.succeeded, total.queue, total.handler))
+
+
+async def results_by(
+    tx: Transaction, name: str | None, since: datetime, until: datetime, most: int | None = None
+) -> dict[str, Result]:
+    """Sum up by queue, by handler, or everything.
+
+    Args:
+        tx: an open transaction; two statements are executed.
+        name: "queue" or "handler"; None for one result of everything, with the key OTHERS.
+        since: the first minute, aware.
+        until: the end, aware and exclusive.
+        most: maximum number of results, those with the most ended tasks; None for all.
+    """
+    conditions = within(tx, since, until)
+    results = await _results(tx, () if name is None else (name,), conditions, most)
+    return {"".join(names): result for names, result in results.items()}
+
+
+async def _results(
+    tx: Transaction, names: Sequence[str], conditions: list[sa.ColumnElement[bool]], most: int | None
+) -> dict[tuple[str, ...], Result]:
+    minute = tx.tables.minute.c
+    groups, width = [minute[name] for name in names], len(names)
+    statement = sa.select(*groups, *sums(tx)).where(*conditions, minute.bin_ms == COUNTS_ROW).group_by(*groups)
+    if most is not None:
+        ended = sa.func.sum(minute.succeeded) + sa.func.sum(minute.died) + sa.func.sum(minute.cancelled)
+        statement = statement.order_by(ended.desc(), *groups).limit(most)
+    rows = await tx.rows(statement)
+    flows = {tuple(map(as_text, row[:width])): flow_of(row[width:]) for row in rows}
+    if most is not None and len(rows) == most:
+        # Each column for itself: a join by pairs depends on the planner. More than these is read, and left out.
+        conditions += [
+            tx.dialect.one_of(column, sorted({key[index] for key in flows})) for index, column in enumerate(groups)
+        ]
+    times = await histograms(tx, groups, conditions)
+    return {key: Result(flow, times[key]) for key, flow in flows.items()}
+
+
+async def mean_durations(tx: Transaction, since: datetime, until: datetime, most: int) -> dict[tuple[str, str], float]:
+    """The mean run times of attempts in seconds, by queue and handler.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        since: the first minute, aware.
+        until: the end, aware and exclusive.
+        most: maximum number of means, those of the most attempts.
+    """
+    minute = tx.tables.minute.c
+    groups, runs = (minute.queue, minute.handler), sa.func.sum(minute.runs)
+    conditions = [*within(tx, since, until), minute.bin_ms > COUNTS_ROW]
+    statement = sa.select(*groups, runs, sa.func.sum(minute.run_time)).where(*conditions).group_by(*groups)
+    rows = await tx.rows(statement.having(runs > 0).order_by(runs.desc(), *groups).limit(most))
+    return {(as_text(row[0]), as_text(row[1])): float(row[3]) / int(row[2]) for row in rows}
+
 
 ALL = "all"
 """The name of the total line."""
@@ -57,6 +182,10 @@ class SummaryLine:
         return self.flow.share_of(self.flow.second_try)
 
 
+MOST_LINES = 1_000
+"""Maximum number of handlers or queues in a summary."""
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """The results of a period.
@@ -66,8 +195,9 @@ class Summary:
         since: the first minute.
         until: the end, exclusive.
         by: the grouping.
-        total: the sum of all lines.
-        lines: one line per handler or queue, most ended tasks first.
+        total: the sum of everything.
+        lines: one line per handler or queue, most ended tasks first; at most MOST_LINES.
+        others: the sum of those that are not listed; None if all are.
     """
 
     at: datetime
@@ -76,44 +206,67 @@ class Summary:
     by: GroupBy
     total: SummaryLine
     lines: tuple[SummaryLine, ...]
+    others: SummaryLine | None = None
+
+    @property
+    def rows(self) -> list[SummaryLine]:
+        """The lines, and that of the others with the name OTHERS."""
+        return [*self.lines, *([self.others] if self.others else [])]
 
 
 async def summary(
-    tx: Transaction, since: datetime, until: datetime | None = None, by: GroupBy = GroupBy.HANDLER
+    tx: Transaction,
+    since: datetime,
+    until: datetime | None = None,
+    by: GroupBy = GroupBy.HANDLER,
+    most: int = MOST_LINES,
 ) -> Summary:
     """Summarize a period.
 
     Args:
-        tx: an open transaction; four or five statements are executed.
+        tx: an open transaction; four or five statements are executed, and two more if not everything is listed.
         since: the start, aware; its whole minute is included.
         until: the end, aware and exclusive; None for now.
         by: the grouping.
+        most: maximum number of lines, those with the most ended tasks.
     """
     at = await clock(tx)
     first, last = since.replace(second=0, microsecond=0), until or at
-    all_totals = await totals(tx, first, last)
+    results: Mapping[str, Result] = await results_by(tx, by, first, last, most)
     uncounted_tasks = await uncounted(tx, first, last)
-    position = 1 if by is GroupBy.HANDLER else 0
-    groups: dict[str, list[Total]] = defaultdict(list)
     waiting: dict[str, int] = defaultdict(int)
-    for total in all_totals:
-        groups[(total.queue, total.handler)[position]].append(total)
-    for key, number in uncounted_tasks.places.items():
-        waiting[key[position]] += number
-    names = sorted({*groups, *waiting})
-    lines = [_line(name, groups[name], waiting[name], uncounted_tasks.more) for name in names]
-    lines.sort(key=lambda line: -line.flow.ended)
-    return Summary(
-        at, first, last, by, _line(ALL, all_totals, sum(waiting.values()), uncounted_tasks.more), tuple(lines)
-    )
+    for place, number in uncounted_tasks.places.items():
+        waiting[place[by is GroupBy.HANDLER]] += number
+    is_cut = len(results) == most
+    whole = (await results_by(tx, None, first, last))[OTHERS] if is_cut else _sum(results.values())
+    total = _line(ALL, whole, sum(waiting.values()), uncounted_tasks.more)
+    rank = {name: (-result.flow.ended, name) for name, result in results.items()}
+    # Behind a cut, a queue that only has new tasks may have results too: it belongs to the others.
+    names = sorted(rank if is_cut else {*rank, *waiting}, key=lambda name: rank.get(name, (0, name)))[:most]
+    lines = [_line(name, results.get(name, NOTHING), waiting[name], uncounted_tasks.more) for name in names]
+    listed = _sum(results[name] for name in names if name in results)
+    return Summary(at, first, last, by, total, tuple(lines), _others(total, whole, listed, lines))
 
 
-def _line(name: str, totals: Sequence[Total], waiting: int, more: bool) -> SummaryLine:
-    flow = Flow(**{field.name: sum(getattr(total.flow, field.name) for total in totals) for field in fields(Flow)})
-    durations = merged([total.durations for total in totals])
-    waits = merged([total.waits for total in totals])
-    percentiles = (times.percentile(q) for times in (durations, waits) for q in (0.5, 0.95))
-    return SummaryLine(name, Count(flow.submitted + waiting, more), flow, *percentiles)
+def _sum(results: Iterable[Result]) -> Result:
+    results = list(results)
+    runs, waits = (merged(each.times[index] for each in results) for index in (0, 1))
+    return Result(sum((each.flow for each in results), Flow()), Times(runs, waits))
+
+
+def _others(total: SummaryLine, whole: Result, listed: Result, lines: Sequence[SummaryLine]) -> SummaryLine | None:
+    """The total without the listed lines; None if nothing is left."""
+    submitted = total.submitted.number - sum(line.submitted.number for line in lines)
+    flow = whole.flow - listed.flow
+    if not submitted and flow == Flow():
+        return None
+    times = Times(*(all_times.without(part) for all_times, part in zip(whole.times, listed.times, strict=True)))
+    return _line(OTHERS, Result(flow, times), submitted - flow.submitted, total.submitted.more)
+
+
+def _line(name: str, result: Result, waiting: int, more: bool) -> SummaryLine:
+    percentiles = (times.percentile(q) for times in result.times for q in (0.5, 0.95))
+    return SummaryLine(name, Count(result.flow.submitted + waiting, more), result.flow, *percentiles)
 
 
 DIGITS = 6
@@ -123,12 +276,14 @@ DIGITS = 6
 def as_document(summary: Summary) -> dict[str, object]:
     """A report for JSON: shares from 0 to 1, durations in seconds."""
     times = {"since": summary.since, "until": summary.until, "at": summary.at}
-    return {**times, "by": summary.by, "total": _figures(summary.total), "lines": [*map(_figures, summary.lines)]}
+    others = _figures(summary.others) if summary.others else None
+    lines = [*map(_figures, summary.lines)]
+    return {**times, "by": summary.by, "total": _figures(summary.total), "lines": lines, "others": others}
 
 
 def as_csv(summary: Summary) -> str:
-    """A report as CSV, without the total line."""
-    return csv_text([*_figures(summary.total)], [[*_figures(line).values()] for line in summary.lines])
+    """A report as CSV, without the total line; the line of the others has an empty name."""
+    return csv_text([*_figures(summary.total)], [[*_figures(line).values()] for line in summary.rows])
 
 
 def _figures(line: SummaryLine) -> dict[str, object]:

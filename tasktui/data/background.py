@@ -13,15 +13,12 @@ from runner.model.task import State
 from runner.policy.histogram import Histogram, Times, merged
 from runner.queries.audit import ChangeGroup, change_groups
 from runner.queries.failures import Failures, failures
-from runner.queries.reports import Flow, results_by_runner, times_by_minute, totals
+from runner.queries.reports import Flow, results_by_runner, times_by_minute, usual_times
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.task_list.page import page
 from runner.queries.task_list.row import TaskRow
 
 HOUR, RECENT = timedelta(hours=1), timedelta(minutes=10)
-
-MOST_TOTALS = 1_000
-"""Handlers and their queues in the last hour, those with the most successes."""
 
 MOST_SLOW = 10
 MOST_FAILURES = 6
@@ -87,11 +84,7 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
     results = await results_by_runner(tx, at - RECENT)
     if not wide:
         return Background(at, histograms, results)
-    p95 = {
-        total.handler: total.p95
-        for total in await totals(tx, at - HOUR, at + HOUR, most=MOST_TOTALS)
-        if total.p95 is not None
-    }
+    p95 = await usual_times(tx, at - HOUR, at + HOUR)
     running = Filter((Term("state", Operator.EQ, str(State.RUNNING)),))
     slowest = (await page(tx, running, None, MOST_SLOW, LONGEST_FIRST)).tasks
     groups = await failures(tx, since=at - HOUR, limit=MOST_FAILURES)

@@ -8,17 +8,18 @@ from datetime import datetime, timedelta
 from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.queries.counting import Count, WaitingCounts
+from runner.queries.counting import Count, WaitingCounts, lane_heads
 from runner.queries.failures import failures
 from runner.queries.limits import BreakerRow, breakers
 from runner.queries.pauses import Pause, pauses
 from runner.queries.queues import MOST_QUEUES, QueueCounts, counts
-from runner.queries.reports import OTHER_QUEUES, Flow, MinuteFlow, Total
+from runner.queries.reports import OTHERS, Flow, MinuteFlow
 from runner.queries.reports import per_minute as read_per_minute
 from runner.queries.reports import pulses as read_pulses
-from runner.queries.reports import totals as read_totals
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow, busy_slots, unknown_handlers
 from runner.queries.runners import runners as read_runners
+from runner.queries.summary import Total
+from runner.queries.summary import totals as read_totals
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
@@ -77,7 +78,7 @@ class Overview:
     Args:
         at: the database's time.
         queues: queues by name.
-        pulses: minutes of the last hour, by queue; those of all queues that are not listed as OTHER_QUEUES.
+        pulses: minutes of the last hour, by queue; those of all queues that are not listed as OTHERS.
         runners: all registered runners.
         unknown: handlers that no live runner takes.
         handlers: pauses of handlers.
@@ -123,7 +124,7 @@ class Overview:
         """
         failing = {}
         for queue, flows in self.pulses.items():
-            if queue == OTHER_QUEUES:
+            if queue == OTHERS:
                 continue
             recent = sorted((flow for flow in flows if flow.minute > self.at - RECENT), key=lambda flow: flow.minute)
             failed = sum(flow.flow.failed for flow in recent)
@@ -143,7 +144,8 @@ async def read_overview(tx: Transaction, last: Overview | None = None) -> Overvi
     at = await clock(tx)
     stored = last if last is not None and not is_stale(last, at) else None
     since = at - (HOUR if stored is None else UNSETTLED)
-    queues = tuple(await counts(tx, depth=depth(last)))
+    heads = await lane_heads(tx)
+    queues = tuple(await counts(tx, depth=depth(last), heads=heads))
     only = [queue.queue for queue in queues] if len(queues) == MOST_QUEUES else None
     pulses = await read_pulses(tx, since, only)
     return Overview(
@@ -152,7 +154,7 @@ async def read_overview(tx: Transaction, last: Overview | None = None) -> Overvi
         pulses=pulses if stored is None else joined(stored.pulses, pulses, at - HOUR, since),
         whole=at if stored is None else stored.whole,
         runners=tuple(await read_runners(tx)),
-        unknown=tuple(await unknown_handlers(tx)),
+        unknown=tuple(await unknown_handlers(tx, heads)),
         handlers=(await pauses(tx)).handlers,
         breakers=tuple(await breakers(tx, only_open=True)),
         slots=await busy_slots(tx),

@@ -33,6 +33,9 @@ from tasktui.widgets.table import Table
 ALL = ""
 """Key of the total row; handlers and queues never have an empty name."""
 
+OTHERS = " "
+"""Key of the row of the handlers or queues that are not listed; no name is a space."""
+
 
 class ReportSpan(NamedTuple):
     """A time span.
@@ -141,7 +144,7 @@ class ReportsScreen(LiveScreen):
         """Show the table and the plots."""
         self._report = report = snapshot
         summary: Summary = report.summary
-        rows = {ALL: summary.total} | {row.name: row for row in summary.lines}
+        rows = {ALL: summary.total} | {row.name or OTHERS: row for row in summary.rows}
         self._table.show(tuple(rows), lambda key: report_line(rows[key], summary))
         self.query_one("#about", Canvas).draw(self._upper(summary))
         order = [("s", "bold accent"), (" span, ", "muted"), ("b", "bold accent"), (" by queue or handler", "muted")]
@@ -160,7 +163,7 @@ class ReportsScreen(LiveScreen):
         head = ends(chips, [(f"{since} to {until} {summary.until.astimezone(self.session.zone):%Z} ", "muted")], width)
         if width < 100:
             return [head]
-        rows = {ALL: summary.total} | {row.name: row for row in summary.lines}
+        rows = {ALL: summary.total} | {row.name or OTHERS: row for row in summary.rows}
         row = rows.get(self._selected_name, summary.total)
         flow, each = row.flow, width // 7
         dead = ("dead", "bold dead") if flow.died else ("muted", "bold strong")
@@ -249,6 +252,11 @@ class ReportsScreen(LiveScreen):
         return moment.astimezone(self.session.zone).strftime(time_format)
 
 
+def _name(row: SummaryLine, summary: Summary) -> Cell:
+    """The name; that of the others is their grouping."""
+    return Cell(f"other {summary.by}s", "muted") if row is summary.others else handler_cell(line(row.name))
+
+
 def _rated(share: float | None) -> str:
     """The role of a share of successes."""
     if share is None or share >= GOOD:
@@ -264,7 +272,7 @@ def report_line(row: SummaryLine, summary: Summary) -> RenderedRow:
     success = f"bold {_rated(rate)}" if _rated(rate) == "dead" else _rated(rate)
     return RenderedRow(
         (
-            Cell("all", "bold strong") if row is summary.total else handler_cell(line(row.name)),
+            Cell("all", "bold strong") if row is summary.total else _name(row, summary),
             Cell(str(row.submitted), "muted"),
             Cell(f"{flow.succeeded:,}", "text" if flow.succeeded else "faint"),
             Cell("".join(text for text, _ in bar), "spark", tuple(bar)),

@@ -18,8 +18,7 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.filter.sort import Sort, SortField
 from runner.model.task import State
-from runner.queries.reports import Flow, results_by_runner
-from runner.queries.reports import totals as read_totals
+from runner.queries.reports import Flow, results_by_runner, usual_times
 from runner.queries.runners import RunnerRow, busy_slots
 from runner.queries.runners import runners as read_runners
 from runner.queries.task_list.page import page
@@ -340,8 +339,7 @@ async def _workforce(tx: Transaction, runner_id: int | None) -> Workforce:
 async def _usual_times(tx: Transaction) -> dict[str, float]:
     """The 95th percentile of the run time of each handler in the last hour, in seconds."""
     at = await clock(tx)
-    totals = await read_totals(tx, at - timedelta(hours=1), at + timedelta(minutes=1))
-    return {total.handler: total.p95 for total in totals if total.p95 is not None}
+    return await usual_times(tx, at - timedelta(hours=1), at + timedelta(minutes=1))
 
 
 async def _claimed_tasks(tx: Transaction, runner_id: int) -> list[TaskRow]:

@@ -36,9 +36,9 @@ from runner.queries.failures import failures
 from runner.queries.health import health
 from runner.queries.pauses import pauses
 from runner.queries.queues import counts
-from runner.queries.reports import pulses, totals
+from runner.queries.reports import pulses
 from runner.queries.runners import runners, unknown_handlers
-from runner.queries.summary import summary
+from runner.queries.summary import summary, totals
 from runner.queries.task.detail import task_detail as read_story
 from runner.queries.task.results import unfinished
 from runner.queries.task.timeline import timeline

@@ -16,8 +16,9 @@ from runner.queries.audit import audit
 from runner.queries.counting import Count
 from runner.queries.failures import failures
 from runner.queries.queues import QueueCounts, counts
-from runner.queries.reports import Flow, per_minute, totals
+from runner.queries.reports import Flow, per_minute
 from runner.queries.runners import runners, unknown_handlers
+from runner.queries.summary import totals
 from runner.queries.task.detail import task_detail
 from runner.queries.task.results import unfinished
 from runner.queries.task_list.cursor import Cursor

@@ -17,8 +17,7 @@ from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
 from runner.model.task import OnDuplicate
 from runner.policy.suspicion import Ask
-from runner.queries import queues
-from runner.queries import runners as runner_queries
+from runner.queries import counting
 from runner.queries.queues import counts
 from runner.queries.runners import unknown_handlers
 from runner.queries.why import facts
@@ -349,8 +348,7 @@ async def test_figures_for_people_hardly_grow_with_idle_queues(watched: tuple[Da
         await change(database, QUEUES)
         await change(database, sa.text(f"UPDATE task SET queue = 'more ' || queue WHERE id <= {number - 2_000}"))
         with pytest.MonkeyPatch.context() as patch:
-            for module in (queues, runner_queries):
-                patch.setattr(module, "MOST_LANES", 200)
+            patch.setattr(counting, "MOST_LANES", 200)
             async with looking.seeing() as seen[number]:
                 assert len(await database.read(counts, most=50)) == 50
                 assert len(await database.read(unknown_handlers)) == 1
