@@ -20,7 +20,7 @@ from runner.queries.capacity import Capacity, Present, changed, present, read_ch
 from runner.queries.capacity import capacity as read_capacity
 from runner.queries.incident import as_markdown, write_new
 from runner.queries.incident import incident as read_incident
-from runner.queries.summary import MOST_LINES, GroupBy, Summary, SummaryLine, as_csv, as_document
+from runner.queries.summary import GroupBy, Summary, SummaryLine, as_csv, as_document
 from runner.queries.summary import summary as read_summary
 from runner.text import formatting
 from runner.text.formatting import age
@@ -163,11 +163,9 @@ def _print(report: Summary) -> None:
     if not report.lines:
         print_line("No tasks were submitted or finished in this period.")
         return
-    others = [replace(report.others, name=f"other {report.by}s")] if report.others else []
+    others = [replace(report.others, name=f"(other {report.by}s)")] if report.others else []
     more = [report.total] if len(report.lines) > 1 else []
     print_table(COLUMNS, [_row(line) for line in [*report.lines, *others, *more]])
-    if others:
-        print_line(f"At most {MOST_LINES:,} are listed, those with the most tasks that ended. For one: runner tasks")
 
 
 def _row(line: SummaryLine) -> Sequence[str]:

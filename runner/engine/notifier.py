@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import os
 import sqlite3
+import struct
 from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from runner.db.async_core import AsyncCoreEngine
 from runner.db.connect import POSTGRESQL_OPTIONS
@@ -44,8 +46,12 @@ async def notifications(database: Database, settings: Settings, on_submit: Calla
         if settings.notify:
             await listen(database, on_submit)
     else:
-        every = settings.sqlite_poll_interval.total_seconds()
-        await watch(database.engine.url.database or "", database.tables, every, on_submit)
+        every, path = settings.sqlite_poll_interval.total_seconds(), database.engine.url.database or ""
+        if not settings.notify:
+            await watch(path, database.tables, every, on_submit)
+            return
+        with FileChanges() as changes:
+            await watch(path, database.tables, every, on_submit, changes)
 
 
 async def listen(database: Database, on_submit: Callable[[], None]) -> None:
@@ -96,7 +102,9 @@ async def _connect(engine: AsyncCoreEngine) -> "psycopg.AsyncConnection[tuple[ob
     return await psycopg.AsyncConnection.connect(*args, **options)
 
 
-async def watch(path: str, tables: Tables, every: float, on_submit: Callable[[], None]) -> None:
+async def watch(
+    path: str, tables: Tables, every: float, on_submit: Callable[[], None], changes: "FileChanges | None" = None
+) -> None:
     """Call `on_submit` when a task was submitted, unblocked or changed in a SQLite file, until cancelled.
 
     Every write moves `data_version`, also the heartbeats, settles and statistics of all runners. Only submits,
@@ -107,6 +115,7 @@ async def watch(path: str, tables: Tables, every: float, on_submit: Callable[[],
         tables: the tables of the installation.
         every: seconds between two checks; the interval grows after several checks without a write.
         on_submit: called after a change.
+        changes: the changes of the file, after which it is checked soon; None to check at the intervals only.
     """
     names = [table.name for table in (tables.task, tables.dependency, tables.audit)]
     with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as connection:
@@ -122,7 +131,98 @@ async def watch(path: str, tables: Tables, every: float, on_submit: Callable[[],
             if sequences != last_sequences:
                 last_sequences = sequences
                 on_submit()
-            await asyncio.sleep(every if quiet < QUIET else every * SLOW_FACTOR)
+            if changes is not None and changes.follow(path):
+                await changes.pause(every * SLOW_FACTOR)
+            else:
+                await asyncio.sleep(every if quiet < QUIET else every * SLOW_FACTOR)
 
 
 _SEQUENCES = "SELECT name, seq FROM sqlite_sequence WHERE name IN (?, ?, ?) ORDER BY name"
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.008
+"""Seconds from a change to the first check, and between two checks while changes go on."""
+
+CHECKS = 9
+"""Checks after a change, over 55 ms: a commit is visible only when the disk has synced what was written before."""
+
+IN_MODIFY, IN_IGNORED = 0x2, 0x8000
+"""From inotify(7): a file was written, and a file is no longer followed because it was deleted."""
+
+EVENT = struct.Struct("iIII")
+
+
+class FileChanges:
+    """The changes of a SQLite file and its write-ahead log, reported by Linux; elsewhere there are none."""
+
+    def __init__(self) -> None:
+        self._descriptor: int | None = None
+        self._followed: dict[int, str] = {}
+        self._waiter: asyncio.Future[None] | None = None
+        self._changed = False
+        self._checks = 0
+        self._pause = FIRST_PAUSE
+        with suppress(OSError, AttributeError, ImportError):
+            import ctypes  # only runners on SQLite need it
+
+            self._libc = ctypes.CDLL(None, use_errno=True)
+            descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            self._descriptor = descriptor if descriptor >= 0 else None
+
+    def __enter__(self) -> Self:
+        if self._descriptor is not None:
+            asyncio.get_running_loop().add_reader(self._descriptor, self._read)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._descriptor is not None:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def follow(self, path: str) -> bool:
+        """Follow the write-ahead log of a SQLite file; True if its changes are reported.
+
+        A log is deleted with the last connection and created again, and its new file must be followed then.
+        """
+        log_file = f"{path}-wal"
+        if self._descriptor is not None and log_file not in self._followed.values():
+            watched = self._libc.inotify_add_watch(self._descriptor, os.fsencode(log_file), IN_MODIFY)
+            if watched >= 0:
+                self._followed[watched] = log_file
+        return bool(self._followed)
+
+    async def pause(self, longest: float) -> None:
+        """Wait until the next check: briefly after a change, otherwise until the next one or `longest` seconds."""
+        if self._changed:
+            self._checks, self._changed = CHECKS, False
+        if self._checks:
+            self._checks -= 1
+            await asyncio.sleep(self._pause)
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            return
+        self._pause = FIRST_PAUSE
+        loop = asyncio.get_running_loop()
+        self._waiter = waiter = loop.create_future()
+        timer = loop.call_later(longest, self._wake)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _read(self) -> None:
+        assert self._descriptor is not None  # noqa: S101 - the loop has a reader only for an open one
+        with suppress(BlockingIOError):
+            events = os.read(self._descriptor, 65_536)
+            position = 0
+            while position + EVENT.size <= len(events):
+                watched, mask, _, length = EVENT.unpack_from(events, position)
+                if mask & IN_IGNORED:
+                    self._followed.pop(watched, None)
+                position += EVENT.size + length
+        self._changed = True
+        self._wake()

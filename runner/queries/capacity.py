@@ -30,7 +30,7 @@ from runner.queries.queues import uncounted
 from runner.queries.reports import OTHERS, Flow, per_minute
 from runner.queries.rows import as_int, as_text, moment, text
 from runner.queries.runners import RunnerRow, runners
-from runner.queries.summary import Result, mean_durations, results_by, totals
+from runner.queries.summary import GroupResult, mean_durations, results_by, totals
 from runner.store.lanes import MANY, survey
 
 PERIOD = timedelta(minutes=10)
@@ -127,13 +127,13 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
 
 async def _other_queues(
     tx: Transaction, since: datetime, at: datetime, listed: Mapping[Place, Flow]
-) -> dict[Place, Result]:
+) -> dict[Place, GroupResult]:
     """The counts of each handler in the queues that are not listed, and its times in all queues, as queue OTHERS."""
     known: dict[str, Flow] = defaultdict(Flow)
     for (_, handler), flow in listed.items():
         known[handler] += flow
     results = await results_by(tx, "handler", since, at, MOST_PLACES)
-    return {(OTHERS, handler): Result(flow - known[handler], times) for handler, (flow, times) in results.items()}
+    return {(OTHERS, handler): GroupResult(flow - known[handler], times) for handler, (flow, times) in results.items()}
 
 
 def _is_listed(queue: str) -> bool:

@@ -276,7 +276,7 @@ def _queues_table(incident: Incident) -> str:
         counts = f"{line.submitted} | {flow.succeeded:,} | {flow.failed:,} | {flow.died:,} | {change:+,}"
         pairs = ((line.p95, usual.p95 if usual else None), (line.wait95, usual.wait95 if usual else None))
         times = " | ".join(formatting.duration(value) for pair in pairs for value in pair)
-        name = _code(line.name) if line.name else "other queues"
+        name = _code(line.name) if line.name else "(other queues)"
         rows.append(f"| {name} | {counts} | {times} |")
     head = (
         "| queue | in | succeeded | failed | dead | backlog | run p95 | before | wait p95 | before |\n"

@@ -207,18 +207,13 @@ async def counts(
     uncounted_tasks = await uncounted(tx, this_minute - ONE_MINUTE, this_minute)
     queues = []
     for name in sorted(names):
-        ready, scheduled, retrying = waiting_counts.get(name, WaitingCounts())
-        running, lost = in_hand.get(name, RunningCounts())
         entry, flow = registry.get(name), minute.get(name, Flow())
         queues.append(
             QueueCounts(
-                queue=name,
-                ready=ready,
-                scheduled=scheduled,
-                retrying=retrying,
-                blocked=blocked.get(name, Count()),
-                running=running,
-                lost=lost,
+                name,
+                *waiting_counts.get(name, WaitingCounts()),
+                blocked.get(name, Count()),
+                *in_hand.get(name, RunningCounts()),
                 dead=dead.get(name, Count()),
                 oldest=oldest.get(name),
                 arrived=Count(flow.submitted + uncounted_tasks.of(name), uncounted_tasks.more),

@@ -47,14 +47,14 @@ class Total:
         return self.durations.percentile(0.95)
 
 
-class Result(NamedTuple):
+class GroupResult(NamedTuple):
     """The results of a group of tasks: the counts, and the times of attempts."""
 
     flow: Flow
     times: Times
 
 
-NOTHING = Result(Flow(), Times(Histogram(), Histogram()))
+NOTHING = GroupResult(Flow(), Times(Histogram(), Histogram()))
 
 
 async def totals(
@@ -86,7 +86,7 @@ async def totals(
 
 async def results_by(
     tx: Transaction, name: str | None, since: datetime, until: datetime, most: int | None = None
-) -> dict[str, Result]:
+) -> dict[str, GroupResult]:
     """Sum up by queue, by handler, or everything.
 
     Args:
@@ -103,7 +103,7 @@ async def results_by(
 
 async def _results(
     tx: Transaction, names: Sequence[str], conditions: list[sa.ColumnElement[bool]], most: int | None
-) -> dict[tuple[str, ...], Result]:
+) -> dict[tuple[str, ...], GroupResult]:
     minute = tx.tables.minute.c
     groups, width = [minute[name] for name in names], len(names)
     statement = sa.select(*groups, *sums(tx)).where(*conditions, minute.bin_ms == COUNTS_ROW).group_by(*groups)
@@ -118,7 +118,7 @@ async def _results(
             tx.dialect.one_of(column, sorted({key[index] for key in flows})) for index, column in enumerate(groups)
         ]
     times = await histograms(tx, groups, conditions)
-    return {key: Result(flow, times[key]) for key, flow in flows.items()}
+    return {key: GroupResult(flow, times[key]) for key, flow in flows.items()}
 
 
 async def mean_durations(tx: Transaction, since: datetime, until: datetime, most: int) -> dict[tuple[str, str], float]:
@@ -232,7 +232,7 @@ async def summary(
     """
     at = await clock(tx)
     first, last = since.replace(second=0, microsecond=0), until or at
-    results: Mapping[str, Result] = await results_by(tx, by, first, last, most)
+    results: Mapping[str, GroupResult] = await results_by(tx, by, first, last, most)
     uncounted_tasks = await uncounted(tx, first, last)
     waiting: dict[str, int] = defaultdict(int)
     for place, number in uncounted_tasks.places.items():
@@ -248,23 +248,25 @@ async def summary(
     return Summary(at, first, last, by, total, tuple(lines), _others(total, whole, listed, lines))
 
 
-def _sum(results: Iterable[Result]) -> Result:
+def _sum(results: Iterable[GroupResult]) -> GroupResult:
     results = list(results)
     runs, waits = (merged(each.times[index] for each in results) for index in (0, 1))
-    return Result(sum((each.flow for each in results), Flow()), Times(runs, waits))
+    return GroupResult(sum((each.flow for each in results), Flow()), Times(runs, waits))
 
 
-def _others(total: SummaryLine, whole: Result, listed: Result, lines: Sequence[SummaryLine]) -> SummaryLine | None:
+def _others(
+    total: SummaryLine, whole: GroupResult, listed: GroupResult, lines: Sequence[SummaryLine]
+) -> SummaryLine | None:
     """The total without the listed lines; None if nothing is left."""
     submitted = total.submitted.number - sum(line.submitted.number for line in lines)
     flow = whole.flow - listed.flow
     if not submitted and flow == Flow():
         return None
     times = Times(*(all_times.without(part) for all_times, part in zip(whole.times, listed.times, strict=True)))
-    return _line(OTHERS, Result(flow, times), submitted - flow.submitted, total.submitted.more)
+    return _line(OTHERS, GroupResult(flow, times), submitted - flow.submitted, total.submitted.more)
 
 
-def _line(name: str, result: Result, waiting: int, more: bool) -> SummaryLine:
+def _line(name: str, result: GroupResult, waiting: int, more: bool) -> SummaryLine:
     percentiles = (times.percentile(q) for times in result.times for q in (0.5, 0.95))
     return SummaryLine(name, Count(result.flow.submitted + waiting, more), result.flow, *percentiles)
 

@@ -183,14 +183,16 @@ class Settings(BaseModel):
     settle_interval: Delay = Field(
         default=timedelta(milliseconds=5), description="maximum time that an outcome waits for others"
     )
-    notify: bool = Field(default=True, description="PostgreSQL: a submit wakes runners")
+    notify: bool = Field(
+        default=True, description="a submit wakes runners; on SQLite, Linux reports changes of the file"
+    )
     prepared_statements: bool = Field(
         default=True, description="PostgreSQL: prepare frequent statements; never behind a pooler, which is recognized"
     )
     coalesce: bool = Field(default=False, description="concurrent single submits of a process share commits")
     sqlite_poll_interval: Period = Field(
         default=timedelta(milliseconds=50),
-        description="SQLite: how often a runner checks for new tasks; a fifth as often while nothing is written",
+        description="SQLite: how often a runner checks for new tasks; a fifth as often where notify works",
     )
 
     retention_succeeded: Limit = Field(

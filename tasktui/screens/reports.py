@@ -254,7 +254,7 @@ class ReportsScreen(LiveScreen):
 
 def _name(row: SummaryLine, summary: Summary) -> Cell:
     """The name; that of the others is their grouping."""
-    return Cell(f"other {summary.by}s", "muted") if row is summary.others else handler_cell(line(row.name))
+    return Cell(f"(other {summary.by}s)", "muted") if row is summary.others else handler_cell(line(row.name))
 
 
 def _rated(share: float | None) -> str:

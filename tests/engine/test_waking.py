@@ -3,8 +3,10 @@
 import asyncio
 import json
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -137,6 +139,44 @@ async def test_heartbeats_and_settles_of_others_wake_no_runner(
     with pytest.raises(asyncio.CancelledError):
         await notifier.watch(urlsplit(harness.url).path, harness.database.tables, 0.05, on_submit)
     file.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports changes of a file")
+@pytest.mark.parametrize("databases", ["sqlite"], indirect=True)
+async def test_a_write_to_the_file_wakes_a_runner_before_its_next_check(harness: Harness) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    async with harness.running(**SELDOM, sqlite_poll_interval="1h") as runner:
+        await until(lambda: runner.claimer.open)
+        for _ in range(3):
+            await harness.ended(await harness.submit("work"))
+            await until(lambda: runner.claimer.idle)
+        with sqlite3.connect(urlsplit(harness.url).path) as file:
+            task_id = file.execute("INSERT INTO task(handler, payload) VALUES ('work', '{}') RETURNING id").fetchone()[
+                0
+            ]
+        file.close()
+        await harness.ended(task_id)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports changes of a file")
+async def test_a_log_file_is_followed_again_after_it_was_deleted(tmp_path: Path) -> None:
+    path, log_file = str(tmp_path / "tasks.db"), tmp_path / "tasks.db-wal"
+    with notifier.FileChanges() as changes:
+        assert not changes.follow(path)
+        for _ in range(2):
+            log_file.write_bytes(b"1")
+            assert changes.follow(path)
+            waiting = asyncio.ensure_future(changes.pause(3600))
+            await asyncio.sleep(0)
+            log_file.write_bytes(b"2")
+            await asyncio.wait_for(waiting, 30)
+            for _ in range(notifier.CHECKS):
+                await asyncio.wait_for(changes.pause(3600), 30)
+            log_file.unlink()
+            await changes.pause(3600)  # the end of the file counts as a change
+            await until(lambda: not changes.follow(path))
 
 
 async def test_a_task_due_soon_does_not_wait_for_the_next_poll(harness: Harness) -> None:

@@ -87,7 +87,7 @@ async def test_an_incident_names_the_sum_of_the_other_queues(
     since = await crowded.read(clock) - HOUR
     text = as_markdown(await crowded.read(incident, since, None), "shop", since.tzinfo or UTC)
     assert text.count("`queue-") == LISTED
-    assert "| other queues |" in text
+    assert "| (other queues) |" in text
 
 
 async def test_the_capacity_adds_up_the_queues_that_it_does_not_list(
