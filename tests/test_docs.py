@@ -13,7 +13,7 @@ import pytest
 
 from runner import Context, errors, handler
 from runner.cli.app import CLI_COMMANDS, build
-from runner.cli.bench import PARTS
+from runner.cli.bench.plan import PARTS
 from runner.cli.exit_codes import MEANINGS
 from runner.db.migrations.roles import ROLES
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, tables

@@ -12,7 +12,7 @@ import pytest
 
 import runner
 from runner import TaskHandler, connect, disconnect, handler
-from runner.cli.new_tasks import OPTIONS
+from runner.cli.drafts import OPTIONS
 from runner.cli.submit import TaskOptions
 from runner.client.coalescing import Coalescer
 from runner.db import thread_connections

@@ -8,10 +8,9 @@ from itertools import islice
 from shlex import quote
 from typing import NamedTuple
 
-from runner.cli.check_payloads import check_against
-from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_unchecked
 from runner.cli.exit_codes import Exit
-from runner.cli.handlers import Modules, load_handlers
+from runner.cli.handlers import Modules, check_against, load_handlers
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_unchecked
 from runner.cli.output import TableColumn, print_json, print_line, print_table, print_title
 from runner.cli.stats import paused_line, unknown_line
 from runner.db.connect import most_connections

@@ -8,12 +8,11 @@ from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Group, Parameter
 
-from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, change_targets
 from runner.cli.operation_output import exit_code, print_result, print_script
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_targets
 from runner.cli.output import print_json, print_line
-from runner.cli.task_filter import read_targets
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidEdit, InvalidInput, VersionConflict

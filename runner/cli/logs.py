@@ -5,11 +5,10 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.operation_output import exit_code, print_result
+from runner.cli.options import DEFAULT_CONNECTION, Connection, TaskId, open_database
 from runner.cli.output import plain, print_json, print_line
-from runner.cli.task_filter import TaskId
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput

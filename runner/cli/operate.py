@@ -8,12 +8,21 @@ from typing import Annotated, Any, NamedTuple
 
 from cyclopts import Group, Parameter
 
-from runner.cli.confirm import ask, check_count, demand_for, eligible_count, print_preview, require_reason
-from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.operation_output import ProgressLine, print_result, print_script, select_targets
+from runner.cli.operation_output import (
+    ProgressLine,
+    ask,
+    check_count,
+    demand_for,
+    eligible_count,
+    print_preview,
+    print_result,
+    print_script,
+    require_reason,
+    select_targets,
+)
+from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, open_database, read_targets
 from runner.cli.output import NO_MATCH
-from runner.cli.task_filter import EntryId, read_targets
 from runner.db.database import Database
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
 from runner.db.transaction import clock

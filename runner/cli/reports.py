@@ -8,8 +8,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from cyclopts import Parameter
 
-from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import TableColumn, plain, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter.fields import FIELDS

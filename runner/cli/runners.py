@@ -5,10 +5,9 @@ A runner receives a command with its next heartbeat.
 
 from datetime import datetime
 
-from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.options import DEFAULT_CONNECTION, Connection, RunnerId, open_database
 from runner.cli.output import TableColumn, plain, print_json, print_line, print_table
-from runner.cli.task_filter import RunnerId
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput

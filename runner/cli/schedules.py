@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from cyclopts import Group, Parameter
 
-from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.handlers import Modules, load_handlers
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import print_json, print_line
 from runner.cli.schedule_output import print_preview, print_schedule, print_schedules, schedule_document
 from runner.client.schedule import new_spec, spec_changes

@@ -9,13 +9,11 @@ from typing import Annotated, Any, TypeVar
 
 from cyclopts import Group, Parameter
 
-from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.drafts import Drafts, Intake, open_input, parse_option, progress, read_lines
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.handlers import Modules, load_handlers
-from runner.cli.new_tasks import Drafts, parse_option
+from runner.cli.options import DEFAULT_CONNECTION, Connection, TaskId, open_database
 from runner.cli.output import plain, print_json, print_line
-from runner.cli.submit_lines import Intake, open_input, progress, read_lines
-from runner.cli.task_filter import TaskId
 from runner.cli.wait import NO_WAIT, WaitOptions, wait_for_task
 from runner.client.commit import submit_alone
 from runner.errors import InvalidInput

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli import check_payloads
+from runner.cli import handlers
 from runner.handlers.registry import REGISTRY
 from tests.cli.conftest import Call
 
@@ -54,7 +54,7 @@ def test_payloads_that_do_not_fit_are_named(cli: Call, monkeypatch: pytest.Monke
     assert "✗ shop.charge: 2 of 2 payloads would fail" in found.out
     assert "task 1: cents: Field required" in found.out
     assert "✗ shop.gone: shop_after has no such handler, and 1 task would wait" in found.out
-    monkeypatch.setattr(check_payloads, "MOST_PAYLOADS", 1)
+    monkeypatch.setattr(handlers, "MOST_PAYLOADS", 1)
     document = cli("check", "--against", "shop_after", "--json").document
     assert [(item["handler"], item["tasks"], item["failures"]) for item in document["handlers"]] == [
         ("shop.charge", 2, 2),

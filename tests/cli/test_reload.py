@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.reload import own_command, supervise
+from runner.cli.work import own_command, supervise
 
 PROGRAM = """
 import signal, sys, time

@@ -16,10 +16,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.cli.bench.load import CHUNK, TIMEOUT, Load
-from runner.cli.bench.report import Cost, Measurement
+from runner.cli.bench.plan import Cost, Measurement
 from runner.cli.bench.statements import Statements
-from runner.cli.bench.stopwatch import STEPS
-from runner.cli.bench.worker_config import HANDLER, WorkerReport
+from runner.cli.bench.stopwatch import HANDLER, STEPS, WorkerReport
 from runner.cli.bench.workers import BenchContext, Workers
 from runner.db.database import Database
 from runner.db.transaction import Transaction

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from runner.cli.bench.worker_config import HANDLER
+from runner.cli.bench.stopwatch import HANDLER
 from runner.db.database import Database
 from runner.db.schema import is_state
 from runner.db.transaction import Transaction

@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.cli.bench.load import Load
-from runner.cli.bench.report import Cost
-from runner.cli.bench.worker_config import HANDLER
+from runner.cli.bench.plan import Cost
+from runner.cli.bench.stopwatch import HANDLER
 from runner.db.database import Database
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction

@@ -1,16 +1,116 @@
-"""A stopwatch for the steps of a task. It wraps functions of the runner, which need no changes."""
+"""The input and the report of a runner process of the bench, and the stopwatch for the steps of a task.
 
+The stopwatch wraps functions of the runner, which need no changes.
+"""
+
+import mmap
 import time
 from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass, field
 from functools import wraps
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from runner.cli.bench.worker_config import WorkerStep
 from runner.engine import claimer, settle_buffer
 from runner.engine.claimer import Claimer
 from runner.engine.settle_buffer import SettleBuffer
 from runner.engine.worker import Worker
 from runner.handlers.registry import Handler
+from runner.settings import Settings
+
+HANDLER = "bench"
+"""The name of the only handler."""
+
+WORDS = 2
+WORD = 8
+"""Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """The input of a runner process.
+
+    Args:
+        settings: settings of the runner; sent through a pipe because they may contain a password.
+        probe: file of the shared counter.
+        profiling: measure the cost of each step of a task.
+    """
+
+    settings: Settings
+    probe: Path
+    profiling: bool = False
+
+
+class Counter:
+    """The number of tasks that a process has started, and the time of the first start.
+
+    They are in shared memory: the bench reads the progress of a runner at no cost to the runner.
+
+    Args:
+        path: the backing file; created if missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.touch()
+        with path.open("r+b") as file:
+            file.truncate(WORDS * WORD)
+            self._shared = memoryview(mmap.mmap(file.fileno(), WORDS * WORD))
+        # Aligned words are written atomically: a reader never sees half a number.
+        self._counts, self._times = self._shared.cast("Q"), self._shared.cast("d")
+        self._hits = 0
+
+    def hit(self, now: float) -> None:
+        """Count a started task; `now` in monotonic seconds."""
+        if not self._hits:
+            self._times[1] = now
+        self._hits += 1
+        self._counts[0] = self._hits
+
+    @property
+    def hits(self) -> int:
+        """Started tasks."""
+        return self._counts[0]
+
+    @property
+    def first(self) -> float:
+        """Time of the first start, in monotonic seconds."""
+        return self._times[1]
+
+
+@dataclass(slots=True)
+class WorkerStep:
+    """The cost of one step.
+
+    Args:
+        calls: number of calls.
+        cpu: CPU seconds on the event loop, without nested steps.
+        took: wall clock seconds, including waits.
+    """
+
+    calls: int = 0
+    cpu: float = 0.0
+    took: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """The report of a runner process.
+
+    Args:
+        hits: started tasks.
+        cpu: CPU seconds of the process, from its first task or first profiled step until the stop request.
+        loop_cpu: CPU seconds of the event loop's thread in the same period.
+        latencies: seconds from submit to start, for tasks with a submit time.
+        marks: monotonic time and CPU seconds at each mark and at the stop request.
+        steps: cost of each step, if profiled.
+    """
+
+    hits: int
+    cpu: float
+    loop_cpu: float
+    latencies: list[float]
+    marks: list[tuple[float, float]]
+    steps: dict[str, WorkerStep] = field(default_factory=dict)
 
 
 class ProfiledFunction(NamedTuple):

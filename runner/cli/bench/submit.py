@@ -13,8 +13,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.cli.bench.load import PAD, Load
-from runner.cli.bench.report import Measurement
-from runner.cli.bench.worker_config import HANDLER
+from runner.cli.bench.plan import Measurement
+from runner.cli.bench.stopwatch import HANDLER
 from runner.cli.bench.workers import BenchContext
 from runner.client.client import connect, disconnect
 from runner.client.handler import TaskHandler

@@ -13,8 +13,7 @@ import sys
 import time
 from dataclasses import asdict
 
-from runner.cli.bench.stopwatch import Stopwatch
-from runner.cli.bench.worker_config import HANDLER, Counter, WorkerConfig, WorkerReport
+from runner.cli.bench.stopwatch import HANDLER, Counter, Stopwatch, WorkerConfig, WorkerReport
 from runner.engine.main import collect_rarely
 from runner.engine.runner import Engine
 from runner.handlers.registry import Handler

@@ -16,7 +16,7 @@ from typing import Self
 from runner.cli.bench.load import Load
 from runner.cli.bench.plan import BenchPlan
 from runner.cli.bench.sandbox import Sandbox
-from runner.cli.bench.worker_config import Counter, WorkerConfig, WorkerReport, WorkerStep
+from runner.cli.bench.stopwatch import Counter, WorkerConfig, WorkerReport, WorkerStep
 from runner.errors import BenchFailed
 from runner.text.sanitize import clean
 

@@ -18,10 +18,8 @@ import pytest
 
 from runner.cli.app import run
 from runner.cli.bench.load import TaskCounts
-from runner.cli.bench.plan import PARTS, BenchPlan, read_parts
-from runner.cli.bench.report import UNITS, BenchReport, Measurement
-from runner.cli.bench.stopwatch import Stopwatch
-from runner.cli.bench.worker_config import WorkerStep
+from runner.cli.bench.plan import PARTS, UNITS, BenchPlan, BenchReport, Measurement, read_parts
+from runner.cli.bench.stopwatch import Stopwatch, WorkerStep
 from runner.cli.exit_codes import Exit, exit_code_of
 from runner.errors import InvalidInput
 from tests.conftest import on_postgresql

@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.demo import sources
-from runner.cli.demo.sources import LIBRARY, SourceFile, is_complete, library, substitutes
+from runner.cli.demo.round import LIBRARY, SUBSTITUTES, SourceFile, is_complete, library, substitutes
 
 
 def test_every_source_file_of_the_library_is_found_once() -> None:
@@ -34,7 +33,7 @@ def test_a_library_without_broken_files_is_not_complete(tmp_path: Path) -> None:
 def test_substitutes_stay_where_the_user_keeps_such_things(cache: Path) -> None:
     made = substitutes()
     assert {source.path.parent for source in made} == {cache / "tasktui" / "demo"}
-    assert {source.path.name: source.path.read_bytes() for source in made} == sources.SUBSTITUTES
+    assert {source.path.name: source.path.read_bytes() for source in made} == SUBSTITUTES
 
 
 def test_substitutes_find_a_place_without_a_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,24 @@
-"""The database options of every command, and how a command opens the database."""
+"""Options that commands share: the database, and the tasks to show or change, as ids or as a filter."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 from cyclopts import Group, Parameter
+from cyclopts.validators import Number
 
 from runner.cli.exit_codes import print_stderr
 from runner.db.connect import driver_threads_ended
 from runner.db.database import Database
 from runner.db.migrations.apply import ensure
 from runner.db.migrations.revisions import REVISIONS
-from runner.errors import FileMissing
+from runner.errors import FileMissing, InvalidInput
+from runner.filter import saved
+from runner.filter.parse import Filter, parse_filter
 from runner.settings import Settings, load
+from runner.text.operator import local_zone, now
 from runner.urls import refuse_password
 
 
@@ -92,3 +96,58 @@ async def open_database(settings: Settings, *, creates: bool = False) -> AsyncIt
         if len(revisions) == len(REVISIONS):
             print_stderr(f"runner: created the tables of the new database {database.url}")
         yield database
+
+
+MAX_ID = 2**63 - 1
+
+TaskId: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1, lte=MAX_ID))]
+"""A task id that both databases can store."""
+
+EntryId: TypeAlias = TaskId
+"""The id of an audit entry."""
+
+RunnerId: TypeAlias = TaskId
+"""The id of a runner."""
+
+
+def read_targets(words: Sequence[str]) -> list[int] | Filter:
+    """Parse task ids or a filter.
+
+    Args:
+        words: the words on the command line.
+
+    Returns:
+        The ids, in order and without repetition; or the filter.
+
+    Raises:
+        InvalidInput: nothing was typed, or ids and filter terms are mixed.
+        InvalidFilter: the filter has a syntax error.
+    """
+    ids = [word for word in words if word.isdecimal()]
+    if ids and len(ids) == len(words):
+        return [_id(word) for word in dict.fromkeys(ids)]
+    if ids:
+        raise InvalidInput(why=f"{ids[0]} is mixed with filter terms: write id:{ids[0]}, or give ids only")
+    task_filter = read_filter(words)
+    if not task_filter.terms:
+        raise InvalidInput(why="name the tasks: ids, or a filter such as 'queue:mail state:dead'")
+    return task_filter
+
+
+def read_filter(words: Sequence[str]) -> Filter:
+    """Parse a filter; @name inserts a saved filter.
+
+    Args:
+        words: the words on the command line.
+
+    Raises:
+        InvalidInput: a saved filter of this name does not exist.
+        InvalidFilter: the filter has a syntax error.
+    """
+    return parse_filter(saved.expand(words, saved.default_path()), now(), local_zone())
+
+
+def _id(word: str) -> int:
+    if not 1 <= int(word[:20]) <= MAX_ID:
+        raise InvalidInput(why=f"{word[:30]} is not a task id")
+    return int(word)

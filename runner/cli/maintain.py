@@ -1,16 +1,20 @@
-"""`runner prune`: delete finished tasks past their retention."""
+"""`runner migrate` and `runner prune`: create or upgrade the tables, and delete finished tasks past their retention."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from runner.cli.connection import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, open_unchecked
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
+from runner.db.migrations.apply import sql as write_sql
+from runner.db.migrations.apply import upgrade
+from runner.db.migrations.revisions import check as check_schema
+from runner.db.migrations.roles import roles as write_roles
 from runner.db.transaction import Transaction, clock
-from runner.errors import DatabaseRefused
+from runner.errors import DatabaseRefused, InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.duration import format_duration
@@ -21,6 +25,46 @@ from runner.queries.task_list.search import find
 from runner.store.partitions.forecast import forecast
 from runner.store.partitions.ranges import extend
 from runner.store.retention import count_minutes, enforce, retention_of
+
+
+async def migrate(
+    *,
+    check: bool = False,
+    sql: bool = False,
+    roles: bool = False,
+    json: bool = False,
+    connection: Connection = DEFAULT_CONNECTION,
+) -> int:
+    """Create or upgrade the tables.
+
+    Several programs may do this at the same time. The first command that uses a
+    SQLite file migrates it; a PostgreSQL database needs this command.
+
+    Args:
+        check: Only check that this release can use the tables.
+        sql: Only print the statements that create the tables.
+        roles: Only print the statements that create the PostgreSQL roles
+            producer, runner, operator and reader with their privileges.
+        json: Print one JSON document.
+        connection: The database.
+    """
+    if check + sql + roles > 1:
+        raise InvalidInput(why="choose one of --check, --sql and --roles")
+    settings = connection.settings()
+    if sql or roles:
+        render = write_sql if sql else write_roles
+        print(render(settings.url, settings.table_prefix, settings.table_schema))
+        return Exit.OK
+    async with open_unchecked(settings, must_exist=check) as database:
+        revisions = [] if check else await upgrade(database)
+        number = await check_schema(database)
+    if json:
+        print_json({"schema": number, "applied": revisions})
+    else:
+        summary = f"applied {', '.join(revisions)}" if revisions else "nothing to do"
+        print_line(f"{settings.url} is at schema {number}: {summary}.")
+    return Exit.OK
+
 
 CAP = 10_000
 """A dry run counts up to this many tasks per state."""
