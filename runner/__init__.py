@@ -10,12 +10,10 @@ from runner.lazy_imports import lazy_names
 if TYPE_CHECKING:
     from runner.client.batch import Batch, batch, batch_async
     from runner.client.client import connect, disconnect
-    from runner.client.handle import TaskHandle
     from runner.client.handler import TaskHandler, handler
     from runner.client.inline import unfinished, unfinished_async
-    from runner.client.results import results, results_async
-    from runner.client.schedule import schedule
-    from runner.client.schedules import schedules
+    from runner.client.results import TaskHandle, results, results_async
+    from runner.client.schedules import schedule, schedules
     from runner.client.submission import Submission
     from runner.engine.embedded import Runner
     from runner.handlers.context import Context
@@ -90,7 +88,7 @@ __getattr__ = lazy_names(
         "Snooze": "runner.model.outcome",
         "Submission": "runner.client.submission",
         "SubmitResult": "runner.model.task",
-        "TaskHandle": "runner.client.handle",
+        "TaskHandle": "runner.client.results",
         "TaskHandler": "runner.client.handler",
         "around_execute": "runner.handlers.life_cycle",
         "around_submit": "runner.handlers.life_cycle",
@@ -109,7 +107,7 @@ __getattr__ = lazy_names(
         "resource": "runner.handlers.resources",
         "results": "runner.client.results",
         "results_async": "runner.client.results",
-        "schedule": "runner.client.schedule",
+        "schedule": "runner.client.schedules",
         "schedules": "runner.client.schedules",
         "unfinished": "runner.client.inline",
         "unfinished_async": "runner.client.inline",

@@ -58,7 +58,7 @@ def _installation() -> tuple[str, str | None]:
 @lru_cache(maxsize=1)
 def _task_table(prefix: str) -> re.Pattern[str]:
     """Return a pattern for the names of the tables and of the partitions of the history."""
-    from runner.db.migrations.installation import version_table
+    from runner.db.migrations.revisions import version_table
     from runner.db.schema import tables
     from runner.db.schema.partitions import BEYOND, OTHERS, SUCCEEDED, range_name
 

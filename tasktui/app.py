@@ -29,11 +29,9 @@ from tasktui.render.theme import THEMES, Ascii, suitable
 from tasktui.screens import MODES as SCREENS
 from tasktui.screens import preload
 from tasktui.screens.live import LiveScreen
-from tasktui.session.job import Job
-from tasktui.session.session import Session
+from tasktui.session.session import Job, Session
 from tasktui.terminal.crash import crash_text
-from tasktui.terminal.key_buffer import KeyBuffer
-from tasktui.terminal.keyboard import Keyboard, NoColor, forgive_bad_bytes
+from tasktui.terminal.keyboard import Keyboard, KeyBuffer, NoColor, forgive_bad_bytes
 from tasktui.widgets.heading import Heading
 
 PRELOAD_DELAY = 0.2
@@ -50,7 +48,7 @@ MOST_NOTICES = 50
 
 
 def _palette() -> type[Provider]:
-    from tasktui.dialogs.palette import PaletteProvider  # The first screen does not need it.
+    from tasktui.dialogs.help import PaletteProvider  # The first screen does not need it.
 
     return PaletteProvider
 

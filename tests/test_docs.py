@@ -17,9 +17,8 @@ from runner.cli.bench.plan import PARTS
 from runner.cli.exit_codes import MEANINGS
 from runner.db.migrations.roles import ROLES
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, tables
-from runner.filter.fields import FIELDS
+from runner.filter.fields import FIELDS, SORTS
 from runner.filter.parse import parse_filter
-from runner.filter.sort import SORTS
 from runner.handlers.options import SETTABLE
 from runner.model.duration import format_duration
 from runner.model.task import MOVES

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from runner.errors import InvalidSettings, InvalidUrl, RunnerError, UnknownProfile
 from runner.settings import DESCRIPTIONS, Row, Settings, file_access, load
-from runner.settings.passwords import read_password
+from runner.settings.profiles import read_password
 from runner.urls import parse_url
 
 SECRET = "hunter2"

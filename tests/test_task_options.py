@@ -14,8 +14,8 @@ import runner
 from runner import TaskHandler, connect, disconnect, handler
 from runner.cli.drafts import OPTIONS
 from runner.cli.submit import TaskOptions
-from runner.client.coalescing import Coalescer
-from runner.db import thread_connections
+from runner.client.commit import Coalescer
+from runner.db import connection_pools
 from runner.db.schema import tables
 from runner.db.statement import Step
 from runner.errors import InvalidHandler, InvalidTask
@@ -131,14 +131,14 @@ def test_a_submit_passes_few_frames_before_the_driver(
 ) -> None:
     connect(url=f"sqlite:///{tmp_path / 'tasks.db'}")
     stacks: list[list[str]] = []
-    execute = thread_connections._execute
+    execute = connection_pools._execute
 
     def counted(driver: Any, options: Any, step: Step) -> Any:
         if step.prepared.sql.startswith("INSERT"):
             stacks.append(frames_here())
         return execute(driver, options, step)
 
-    monkeypatch.setattr(thread_connections, "_execute", counted)
+    monkeypatch.setattr(connection_pools, "_execute", counted)
     (work.options(**options) if options else work).submit(number=1)
     (work.options(**options) if options else work).submit_many([{"number": 2}, {"number": 3}])
     assert stacks

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.client.external.registry import AWAITED, PLAIN
+from runner.client.external import AWAITED, PLAIN
 from tests.shells import shell_of
 from tests.test_readme import DOCS, README, blocks
 

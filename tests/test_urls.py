@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runner.errors import InvalidUrl, PasswordInArguments
 from runner.urls import DatabaseUrl, Host, async_url, parse_url, redacted, refuse_password, sync_url
-from runner.urls.tls import Tls, is_local, tls_for
+from runner.urls.libpq import Tls, is_local, tls_for
 
 SECRET = "hunter2"
 

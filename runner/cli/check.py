@@ -16,9 +16,9 @@ from runner.cli.stats import paused_line, unknown_line
 from runner.db.connect import most_connections
 from runner.db.database import Database
 from runner.db.filesystem import open_to_others
-from runner.db.migrations.guards import missing_guards
 from runner.db.migrations.revisions import HEAD
 from runner.db.migrations.revisions import check as check_schema
+from runner.db.migrations.roles import missing_guards
 from runner.db.transaction import clock
 from runner.errors import ConfigurationError, StoreError
 from runner.handlers.unexpected import OutcomeRules

@@ -11,7 +11,7 @@ from runner.cli.handlers import Modules, load_handlers
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import print_json, print_line
 from runner.cli.schedule_output import print_preview, print_schedule, print_schedules, schedule_document
-from runner.client.schedule import new_spec, spec_changes
+from runner.client.schedules import new_spec, spec_changes
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput, UnknownSchedule

@@ -10,8 +10,8 @@ from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, re
 from runner.cli.output import NO_MATCH, TableColumn, plain, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter import saved
+from runner.filter.fields import NEWEST, Sort, SortField, sort_by
 from runner.filter.parse import Filter
-from runner.filter.sort import NEWEST, Sort, SortField, sort_by
 from runner.queries.task_list.cursor import parse_cursor, written
 from runner.queries.task_list.page import TaskPage, page, page_script
 from runner.queries.task_list.row import TaskRow

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.client.client import get_client, refuse_event_loop
-from runner.client.handle import TaskHandle, handles
+from runner.client.results import TaskHandle, handles
 from runner.errors import InvalidTask
 from runner.model.task import BatchMember, DependsOn, NewTask, OnFailure, SubmitResult
 

@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from runner.client.client import get_client, refuse_event_loop
-from runner.client.handle import TaskHandle
+from runner.client.results import TaskHandle
 from runner.client.submission import Call, Submission, task_handle, task_handles
 from runner.errors import InvalidEdit, InvalidHandler
 from runner.handlers.context import Context

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.client.client import get_client, refuse_event_loop
-from runner.client.handle import TaskHandle
+from runner.client.results import TaskHandle
 from runner.errors import InvalidInput
 from runner.handlers.context import Context
 from runner.handlers.notes import AttemptLogger, MemoryNotes

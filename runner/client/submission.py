@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
 from runner.client.client import get_client, refuse_event_loop
-from runner.client.handle import TaskHandle, handles
 from runner.client.inline import chunks, delay_after, inline_arguments, require_result
+from runner.client.results import TaskHandle, handles
 from runner.errors import InvalidTask, PayloadTooLarge, WouldBlock
 from runner.handlers.registry import Handler
 from runner.handlers.rules import NO_RULES, Rules

@@ -12,7 +12,7 @@ from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.module_loading import module_has_submodule
 
 from runner.client.client import use_client
-from runner.django.client import DjangoClient
+from runner.django.connection import DjangoClient
 from runner.errors import RunnerError
 from runner.handlers.registry import REGISTRY, Handler
 from runner.settings import load
@@ -44,7 +44,7 @@ class TasktuiConfig(AppConfig):
 
     def before_migrate(self, using: str, verbosity: int = 1, **_: Any) -> None:
         """Create or upgrade the tables before the migrations of the project, which may submit tasks."""
-        from runner.django.tables import migrate_tables  # importing SQLAlchemy takes 0.25 s
+        from runner.django.connection import migrate_tables  # importing SQLAlchemy takes 0.25 s
 
         if using == database_alias():
             migrate_tables(using, verbosity)
@@ -55,7 +55,7 @@ class TasktuiConfig(AppConfig):
         Django flushes only the tables that it manages. Unlike `migrate`, `flush` has no plan. Outside of tests, which
         have an `outbox`, no task is deleted.
         """
-        from runner.django.tables import clear_tables
+        from runner.django.connection import clear_tables
 
         if plan is None and hasattr(mail, "outbox") and using == database_alias():
             clear_tables(using)

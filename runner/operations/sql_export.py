@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from runner.db.dialects.shells import BoundStatement, in_psql, in_sqlite
-from runner.db.recorder import Recording
+from runner.db.sql_text import BoundStatement, Recording, in_psql, in_sqlite
 from runner.db.transaction import Transaction
 from runner.errors import NoSqlEquivalent
 from runner.operations.bulk import Operation

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import sqlalchemy as sa
 
 from runner.db.schema import Tables, is_state
-from runner.db.schema.states import Condition
+from runner.db.schema.task import Condition
 from runner.db.types import db_now
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, State
 from runner.policy.claim_facts import ClaimFacts, ClaimScope, CommonCause, Explanation, RemedyStep

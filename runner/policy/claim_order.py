@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from runner.db.schema import is_state
-from runner.db.schema.states import Condition
+from runner.db.schema.task import Condition
 from runner.db.types import db_now
 from runner.model.task import State
 from runner.policy.claim_conditions import (

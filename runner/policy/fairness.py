@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import sqlalchemy as sa
 
 from runner.db.schema import is_state
-from runner.db.schema.states import Condition
+from runner.db.schema.task import Condition
 from runner.db.types import db_later, db_now
 from runner.errors import InvalidDuration, InvalidSettings
 from runner.model.duration import format_duration, parse_duration

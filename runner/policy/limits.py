@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import sqlalchemy as sa
 
-from runner.db.schema.states import Condition
+from runner.db.schema.task import Condition
 from runner.policy.breaker import OpenBreaker
 from runner.policy.claim_conditions import ClaimCondition
 from runner.policy.claim_facts import ClaimFacts, CommonCause, Explanation, RemedyStep

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.schema import is_state
-from runner.db.schema.states import Condition
+from runner.db.schema.task import Condition
 from runner.model.task import State
 from runner.policy.claim_conditions import ClaimCondition
 from runner.policy.claim_facts import ClaimFacts, ClaimScope, CommonCause, Explanation, RemedyStep

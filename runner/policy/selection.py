@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
-from runner.db.schema.states import Condition
+from runner.db.schema.task import Condition
 from runner.errors import InvalidSettings
 from runner.model.task import BUCKETS
 from runner.text.sanitize import one_line

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from runner.db.schema.states import Condition
+from runner.db.schema.task import Condition
 from runner.db.transaction import Transaction
 from runner.queries.counting import Count, capped
 from runner.queries.rows import as_text, moment, readable, text

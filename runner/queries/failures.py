@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.schema import Tables
-from runner.db.schema.states import Condition
+from runner.db.schema.task import Condition
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.filter.parse import Filter

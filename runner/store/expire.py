@@ -5,7 +5,7 @@ from functools import lru_cache
 import sqlalchemy as sa
 
 from runner.db.schema import Tables, is_state
-from runner.db.schema.states import Condition
+from runner.db.schema.task import Condition
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.model.task import State

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.dialects import by_column
 from runner.db.schema import is_state
-from runner.db.schema.states import Condition, ended
+from runner.db.schema.task import Condition, ended
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.model.task import Scope, State

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import quote
 
 from runner.errors import InvalidUrl, PasswordInArguments
-from runner.urls.libpq import Host, Unreadable, read_parts
-from runner.urls.tls import Tls, tls_for
+from runner.urls.libpq import Host, Tls, Unreadable, read_parts, tls_for
 
 if TYPE_CHECKING:
     from sqlalchemy import URL

@@ -33,8 +33,7 @@ from runner.text.times import format_moment, parse_moment
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.plan import NO_VALUES, ActionPlan, plan_for_filter
 from tasktui.render.render import line
-from tasktui.session.job import Job
-from tasktui.session.session import Session
+from tasktui.session.session import Job, Session
 
 if TYPE_CHECKING:
     from runner.queries.audit import AuditRecord  # imports modules that the first screen does not need

@@ -10,7 +10,7 @@ from runner.operations.results import Result
 from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.clipboard import ConsentSql
 from tasktui.messages import Notice
-from tasktui.session.job import Job
+from tasktui.session.session import Job
 
 if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail

@@ -1,21 +1,30 @@
-"""FormScreen: a dialog with several inputs, whose texts lead to the next dialog."""
+"""FormScreen and EditScreen: dialogs with several inputs, the second for the values of a task, with a preview."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
 from runner.errors import RunnerError
+from runner.operations.results import Result
+from runner.policy.confirmation import required_confirmation
+from runner.queries.task.detail import TaskDetail, task_detail
+from tasktui.actions.clipboard import copy
+from tasktui.actions.edit import TaskEdit
+from tasktui.actions.edit_form import edit_conflict, entries, indented, on_one_line, preview, requeues
 from tasktui.actions.form import Form
 from tasktui.actions.question import Dialog
-from tasktui.messages import Notice
-from tasktui.render.render import block, content, lines
+from tasktui.messages import Notice, OperationDone, TaskChanged
+from tasktui.render.render import block, content, line, lines
+from tasktui.session.session import Session
 from tasktui.widgets.heading import Heading
 from tasktui.widgets.input import FOCUS_KEYS, TextLine
 
@@ -131,6 +140,173 @@ class FormScreen(ModalScreen[Dialog | None]):
 
     def _show(self, text: str, style: str = "") -> None:
         self.query_one("#preview", Static).update(content((block(text), style)))
+
+    def _typed(self) -> dict[str, str]:
+        return {field.id or "": field.value.strip() for field in self.query(Input)}
+
+
+HINT = "ctrl+s save, escape cancel, ctrl+e $EDITOR, ctrl+y copy or SQL"
+
+
+class EditScreen(ModalScreen[Result | None]):
+    """An edit form. Escape cancels.
+
+    Args:
+        detail: the task when the operator opened the form.
+        session: the operator's session.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *FOCUS_KEYS,
+        Binding("escape", "cancel", "Cancel"),
+        Binding("ctrl+s", "save", "Save"),
+        Binding("ctrl+y", "copy", "Copy as command line (again: SQL)"),
+        Binding("ctrl+e", "editor", "Edit the payload in $EDITOR", priority=True),
+    ]
+
+    def __init__(self, detail: TaskDetail, session: Session) -> None:
+        super().__init__()
+        self._detail = detail
+        self._session = session
+        self._requeue = requeues(detail)
+        self._required = required_confirmation(1, production=session.settings.production, name=session.name)
+
+    def compose(self) -> ComposeResult:
+        """Build the form."""
+        yield Heading()
+        with VerticalScroll(classes="dialog") as dialog:
+            dialog.can_focus = False
+            dialog.border_title = f"Edit {self._detail.task.id}"
+            dialog.border_subtitle = f"as you saw it: version {self._detail.task.version}"
+            yield Static(self._title(), id="title")
+            for entry in entries(self._detail, self._session.zone):
+                with Horizontal(classes="entry"):
+                    yield Label(entry.label, markup=False)
+                    field = TextLine(entry.value, entry.hint, id=entry.name, compact=True)
+                    field.select_on_focus = entry.name != "payload"  # Usually one edits only a part of the payload.
+                    field.disabled = bool(entry.lock_reason)
+                    yield field
+                if entry.lock_reason:
+                    yield Static(content((f"{entry.label} is read-only: {entry.lock_reason}", "muted")))
+            yield from self._confirmation()
+            yield Static("", id="conflict")
+            yield Static("", id="preview")
+            yield Static(content((HINT, "muted")))
+
+    def _title(self) -> Content:
+        task = self._detail.task
+        verb = "Edit and requeue" if self._requeue else "Edit"
+        title = f"{verb} {task.id} {line(task.handler, 30)} {line(task.key, 30)} (version {task.version})"
+        return content((title, "bold"))
+
+    def _confirmation(self) -> ComposeResult:
+        labels = {"reason": "Reason" if self._required.reason else "Reason (optional)"}
+        if self._required.reason:
+            labels["word"] = f"Type {line(self._required.word)}"
+        for name, label in labels.items():
+            with Horizontal(classes="entry"):
+                yield Label(label, markup=False)
+                yield TextLine(id=name, compact=True, max_length=1000)
+
+    def on_mount(self) -> None:
+        """Show the preview."""
+        for field in self.query(TextLine):
+            field.on_submit = self._next
+        self._preview()
+
+    def action_cancel(self) -> None:
+        """Cancel."""
+        self.dismiss(None)
+
+    def action_save(self) -> None:
+        """Save if the task is still at the version of the form."""
+        typed = self._typed()
+        if self._required.reason and (typed["word"] != self._required.word or not typed["reason"]):
+            self._reject(f"Nothing was saved: enter a reason and type {line(self._required.word)}")
+        else:
+            self.run_worker(self._save(self._edit()), group="save", exclusive=True)
+
+    def action_copy(self) -> None:
+        """Copy the equivalent command line; the second time, copy the SQL."""
+        edit = self._edit()
+        try:
+            command = edit.command()
+        except RunnerError as error:
+            self.report(f"Nothing was copied. {error}", bad=True)
+        else:
+            copy(self, command, edit.sql)
+
+    def action_editor(self) -> None:
+        """Edit the payload in the operator's editor; secrets stay masked, and no text is ever lost."""
+        from tasktui.terminal.editor import edit_text
+
+        field = self.query_one("#payload", TextLine)
+        if field.disabled:
+            self.report("The payload is read-only", bad=True)
+            return
+        try:
+            field.value = on_one_line(edit_text(self.app, indented(field.value), ".json"))
+        except RunnerError as error:
+            self.report(str(error), bad=True)
+        field.focus()
+
+    def report(self, text: str, *, bad: bool = False) -> None:
+        """Show a copied text or an error."""
+        self.query_one("#preview", Static).update(content((block(text), "bold dead" if bad else "")))
+
+    @on(Input.Changed)
+    def _preview(self) -> None:
+        texts = preview(self._typed(), self._detail, self._session.zone)
+        self.query_one("#preview", Static).update(content(block("\n".join(texts))))
+
+    def _next(self, _text: str) -> None:
+        self.focus_next()
+
+    async def _save(self, edit: TaskEdit) -> None:
+        try:
+            result = await edit.save()
+        except RunnerError as error:
+            self.post_message(Notice(str(error), bad=True))
+        else:
+            self.post_message(OperationDone("Edit", result))
+
+    @on(Notice)
+    def _show_error(self, message: Notice) -> None:
+        message.stop()  # The form shows it, so the console need not.
+        self._reject(message.text)
+
+    @on(OperationDone)
+    def _close_if_saved(self, message: OperationDone) -> None:
+        if message.result.changed:
+            self.dismiss(message.result)
+        else:
+            self._reject("\n".join(["Nothing was saved:", *message.result.reasons()]))
+            self.run_worker(self._read_again(), group="save")
+
+    async def _read_again(self) -> None:
+        with suppress(RunnerError):  # The form already shows why nothing was saved.
+            self.post_message(TaskChanged(await self._session.read(task_detail, self._detail.task.id)))
+
+    @on(TaskChanged)
+    def _show_conflict(self, message: TaskChanged) -> None:
+        """Show the task as it is now and keep the typed texts; saving again applies them to the new version."""
+        before, self._detail = self._detail, message.detail
+        if before.task.version == message.detail.task.version:
+            return  # The task has not changed: keep the error on the form.
+        self._requeue = requeues(message.detail)
+        conflict = edit_conflict(before, message.detail, self._session.zone)
+        for entry in entries(before, self._session.zone):
+            field = self.query_one(f"#{entry.name}", Input)
+            if field.value == entry.value:  # An unedited field takes the new value.
+                field.value = conflict.values[entry.name]
+        self.query_one("#title", Static).update(self._title())
+        self.query_one("#conflict", Static).update(content(("\n".join(conflict.lines), "bold")))
+
+    def _reject(self, why: str) -> None:
+        self.query_one("#preview", Static).update(content((block(why), "bold dead")))
+
+    def _edit(self) -> TaskEdit:
+        return TaskEdit(self._session, self._detail, self._typed())
 
     def _typed(self) -> dict[str, str]:
         return {field.id or "": field.value.strip() for field in self.query(Input)}

@@ -49,7 +49,7 @@ MODES = {
 """The screens by name. The name is also the command that opens the screen."""
 
 
-DIALOGS = ("answer", "ask", "confirm", "edit", "form", "health", "help", "palette", "why")
+DIALOGS = ("answer", "ask", "form", "health", "help", "why")
 
 OPERATIONS = (
     "tasktui.actions.perform",

@@ -18,9 +18,9 @@ from tasktui.actions.form import Form
 from tasktui.actions.question import BulkChange, Dialog, Question, result_notice
 from tasktui.actions.targets import Targets
 from tasktui.messages import Notice
-from tasktui.session.job import Job
+from tasktui.session.session import Job
 from tasktui.session.write_lock import ReadOnly
-from tasktui.terminal.key_buffer import holding
+from tasktui.terminal.keyboard import holding
 
 if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
@@ -174,7 +174,7 @@ class Actions:
         def command(confirmation: Confirmation) -> str | None:
             return command_line(question.words(confirmation), session.settings)
 
-        from tasktui.dialogs.confirm import ConfirmScreen
+        from tasktui.dialogs.ask import ConfirmScreen
 
         self._screen.app.push_screen(ConfirmScreen(question, required, command), on_close)
 
@@ -183,7 +183,7 @@ class Actions:
             if result is not None:
                 self._report(result_notice("Edit", result))
 
-        from tasktui.dialogs.edit import EditScreen
+        from tasktui.dialogs.form import EditScreen
 
         self._screen.app.push_screen(EditScreen(detail, self._screen.session), on_close)
 

@@ -1,18 +1,161 @@
-"""ScreenFrame: the heading of a screen, the messages and the keys of its footer."""
+"""ScreenFrame: the heading of a screen, its messages, and the keys of its footer."""
 
 import time
+from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
+from textual import events
 from textual.screen import ModalScreen
 
-from tasktui.render.render import line
+from tasktui.render.render import block, line
+from tasktui.render.rows import Part, Row, cap, fit, width_of
 from tasktui.screens import MODES
-from tasktui.widgets.footer import BRIEF, LONG, NARROW, KeyGroups, KeyHint, Keys, MessageLine
+from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.heading import Heading, Status
 
 if TYPE_CHECKING:
-    from tasktui.render.rows import Part
     from tasktui.screens.live import LiveScreen
+
+NARROW = 100
+"""Columns of a screen below which a group has few keys."""
+
+FEW_KEYS = 3
+"""Keys of a group on a narrow screen."""
+
+SEPARATOR: Part = ("│", "line")
+
+BRIEF = 6.0
+"""Seconds that a message of success stays."""
+
+LONG = 20.0
+"""Seconds that an error stays: the operator may be reading another screen."""
+
+MOST_LINES = 6
+"""Maximum number of lines of a message."""
+
+
+class KeyHint(NamedTuple):
+    """A key of the footer.
+
+    Args:
+        key: the key as it is written on a cap.
+        label: one or two words.
+        action: action that a click runs, in the words of a binding.
+        locked: True if the key does nothing until changes are allowed.
+    """
+
+    key: str
+    label: str
+    action: str
+    locked: bool = False
+
+
+class KeyGroups(NamedTuple):
+    """The keys of a screen: those that look, those that change, and those of the console."""
+
+    look: Sequence[KeyHint]
+    change: Sequence[KeyHint]
+    console: Sequence[KeyHint]
+
+
+class Keys(Canvas):
+    """The keys of a screen as caps, in one row."""
+
+    DEFAULT_CSS = "Keys { dock: bottom; height: 1; background: $surface; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._groups = KeyGroups((), (), ())
+        self._message: tuple[str, str] | None = None
+        self._places: list[tuple[range, str]] = []
+
+    def show(self, groups: KeyGroups, message: Part | None = None) -> None:
+        """Show keys; a message takes the place of the keys that look."""
+        self._groups, self._message = groups, message
+        self.draw([self._row()])
+
+    def on_resize(self) -> None:
+        """Choose the keys that fit."""
+        self.draw([self._row()])
+
+    async def on_click(self, event: events.Click) -> None:
+        """Run the action of the key under the pointer."""
+        for cells, action in self._places:
+            if event.x in cells:
+                await self.screen.run_action(action)
+
+    def _row(self) -> Row:
+        width = self.size.width or self.app.size.width
+        narrow = width < NARROW
+        look, change, console = self._groups
+        if narrow:
+            look, change, console = look[:FEW_KEYS], change[:FEW_KEYS], console[:1]
+        right = [part for hint in console for part in _cap(hint, narrow=False)]
+        left: list[list[tuple[Part, str]]] = [[((" ", ""), "")]]
+        if self._message is not None:
+            left.append([((f"{self._message[0]} ", self._message[1]), "")])
+        else:
+            left += [_cap(hint, narrow=narrow) for hint in look]
+        if change:
+            left += [[(SEPARATOR, ""), ((" ", ""), "")], *(_cap(hint, narrow=narrow) for hint in change)]
+            if any(hint.locked for hint in change):
+                left.append([((":write unlocks", "italic faint"), "")])
+        while len(left) > 1 and sum(map(_width, left)) + _width(right) + 1 > width:
+            # The note at the end says more than the last key; help lists every key.
+            del left[-2 if left[-1][0][0][0].startswith(":write") and len(left) > 2 else -1]
+        flat = [part for group in left for part in group]
+        gap: list[tuple[Part, str]] = [((" " * (width - _width(flat) - _width(right)), ""), "")]
+        parts = [*flat, *gap, *right]
+        self._places = []
+        place = 0
+        for part, action in parts:
+            end = place + width_of([part])
+            if action:
+                self._places.append((range(place, end), action))
+            place = end
+        return fit([part for part, _ in parts], width)
+
+
+def _cap(hint: KeyHint, *, narrow: bool) -> list[tuple[Part, str]]:
+    label = hint.label.split()[0] if narrow and hint.label else hint.label
+    return [*((part, hint.action) for part in cap(hint.key, label, locked=hint.locked)), ((" ", ""), "")]
+
+
+def _width(parts: Sequence[tuple[Part, str]]) -> int:
+    return width_of([part for part, _ in parts])
+
+
+class MessageLine(Canvas):
+    """A message over the last lines above the keys; it moves nothing."""
+
+    DEFAULT_CSS = """
+    MessageLine { layer: message; dock: bottom; width: 100%; height: auto; margin: 0 0 1 0; background: $panel; }
+    """
+
+    def on_mount(self) -> None:
+        """Start without a message."""
+        self.display = False
+
+    def show(self, text: str, *, bad: bool) -> None:
+        """Show a message.
+
+        Args:
+            text: any text; it is sanitized here.
+            bad: True for an error.
+        """
+        width = max(20, self.app.size.width - 4)
+        lines = [part for line in block(text).splitlines() for part in wrap(line, width) or [""]]
+        if len(lines) > MOST_LINES:
+            lines = [*lines[: MOST_LINES - 1], f"and {len(lines) - MOST_LINES + 1} more lines"]
+        role, sign = ("dead", "✗") if bad else ("succeeded", "✓")
+        signs = [sign, *" " * (len(lines) - 1)]
+        self.draw([[(f" {mark} ", f"bold {role}"), (line, "text")] for mark, line in zip(signs, lines, strict=True)])
+        self.display = bool(lines)
+
+    def hide(self) -> None:
+        """Remove the message."""
+        self.display = False
 
 
 class FooterMessage(NamedTuple):

@@ -18,9 +18,9 @@ from runner.queries.reports import MinuteFlow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget
 from tasktui.actions.targets import Targets
+from tasktui.commands.parse import filter_of
 from tasktui.data.alerts import alerts
 from tasktui.data.background import Background, read_background
-from tasktui.data.complete_filter import filter_of
 from tasktui.data.overview import MINUTE, Diagnoses, Overview, day, deepened, diagnoses, per_minute, read_overview
 from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line

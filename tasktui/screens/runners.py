@@ -14,9 +14,8 @@ from textual.containers import VerticalScroll
 from textual.widget import Widget
 
 from runner.db.transaction import Transaction, clock
-from runner.filter.fields import Operator
+from runner.filter.fields import Operator, Sort, SortField
 from runner.filter.parse import Filter, Term
-from runner.filter.sort import Sort, SortField
 from runner.model.task import State
 from runner.queries.reports import Flow, results_by_runner, usual_times
 from runner.queries.runners import RunnerRow, busy_slots

@@ -1,11 +1,24 @@
-"""Selection: the marks of a task list, on single tasks, a range, or all tasks that match a filter."""
+"""Selection of tasks: the filter of the task list, as a bar of chips or an input, and the marks on its tasks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from textual.containers import VerticalGroup
+from textual.widget import Widget
+
+from runner.errors import RunnerError
+from runner.filter import saved
+from runner.filter.fields import NEWEST, Sort
 from runner.filter.parse import Filter
 from runner.queries.task_list.row import TaskRow
+from tasktui.commands.parse import complete_filter
+from tasktui.data.task_list import Listing
 from tasktui.data.task_pages import TaskPages
-from tasktui.messages import MatchesFound
+from tasktui.messages import MatchesFound, Notice
+from tasktui.render.render import line
+from tasktui.render.rows import Part, Row, ends
+from tasktui.session.session import Session
+from tasktui.widgets.canvas import Canvas
+from tasktui.widgets.input import CompletionInput
 from tasktui.widgets.table import Table
 
 
@@ -56,3 +69,121 @@ class Selection:
             self._pages.listing = listing.with_all(matches.task_filter, matches.count)
         else:
             self._pages.listing = listing.marked(matches.rows)
+
+
+HINT = "queue:mail state:dead error~Timeout since:1h"
+
+
+class FilterBar(VerticalGroup):
+    """The filter above the task list.
+
+    Args:
+        pages: the loaded tasks, which hold the filter.
+        session: returns the operator's session.
+        reload: called after a change of the filter.
+        close: called after a change that the operator typed.
+        clear_error: called after a valid filter.
+    """
+
+    def __init__(
+        self,
+        pages: TaskPages,
+        session: Callable[[], Session],
+        reload: Callable[[], object],
+        close: Callable[[], object],
+        clear_error: Callable[[], object],
+    ) -> None:
+        super().__init__()
+        self._pages, self._session = pages, session
+        self._reload, self._close, self._clear_error = reload, close, clear_error
+        self._input = CompletionInput(lambda text: complete_filter(text, session().names), HINT, id="filter")
+        self._input.on_submit = self._submit
+        self._input.display = False
+        self._chips = Canvas(id="chips")
+
+    def compose(self) -> Iterable[Widget]:
+        """Return the input and the chips, one of which is visible."""
+        yield self._input
+        yield self._chips
+
+    def edit(self) -> None:
+        """Focus the input without delay: the following keys are meant for it."""
+        self._show_input(editing=True)
+        self.screen.set_focus(self._input)
+
+    def discard(self) -> None:
+        """Replace the typed text by the filter of the list."""
+        self._input.value = self._pages.filter_text
+
+    def open(self, text: str) -> None:
+        """List the tasks that match a filter which another screen has set."""
+        self._input.value = text
+        self._apply(text)
+
+    def draw(self, listing: Listing, sort: Sort, width: int) -> None:
+        """Show the filter as chips."""
+        self._chips.draw([chips(listing, self._pages.filter_text, sort, width)])
+
+    def on_click(self) -> None:
+        """Edit the filter after a click on its chips."""
+        if self._chips.display:
+            self.edit()
+
+    def on_descendant_blur(self) -> None:
+        """Show the chips again when the input loses the focus."""
+        self.call_after_refresh(self._follow_focus)
+
+    def _follow_focus(self) -> None:
+        if self.is_attached:  # The blur of a screen that closes comes too late.
+            self._show_input(editing=self.screen.focused is self._input)
+
+    def _show_input(self, *, editing: bool) -> None:
+        self._input.display, self._chips.display = editing, not editing
+
+    def _submit(self, text: str) -> None:
+        if self._apply(text):
+            self._close()
+
+    def _apply(self, text: str) -> bool:
+        session = self._session()
+        try:
+            text = saved.expand(text.split(), session.views) if saved.SIGN in text else text
+            self._pages.set_filter(text, session)
+        except RunnerError as error:
+            self.post_message(Notice(str(error), bad=True))
+            return False
+        session.filter_text = text
+        self._clear_error()
+        self._reload()
+        return True
+
+
+def chips(listing: Listing, filter_text: str, sort: Sort, width: int) -> Row:
+    """The filter as chips, and the numbers of matching and marked tasks."""
+    left: list[Part] = [(" / ", "bold accent")]
+    for word in filter_text.split():
+        name, sign, value = _split(line(word))
+        left += [(f" {name}{sign}", "muted on raised"), (f"{value} ", "bold strong on raised"), ("  ", "")]
+    if not filter_text:
+        left.append(("type to filter", "italic faint"))
+    if sort != NEWEST:
+        left.append((f"  {sort.arrow} {sort.by}, {sort.words}", "muted"))
+    right: list[Part] = []
+    if listing.access and width >= 100:
+        right.append((f"{listing.access}   ", "succeeded" if listing.indexed else "retrying"))
+    number, _, noun = listing.count_text.partition(" ")
+    right += [(number, "bold strong"), (f" {noun}", "muted")]
+    if listing.all is not None:
+        right.append((f"   all {listing.all.count} matching {line(listing.all.task_filter)} marked", "bold accent"))
+    elif listing.marks:
+        right.append((f"   {len(listing.marks):,} marked{listing.details}", "bold accent"))
+    return ends(left, [*right, (" ", "")], width)
+
+
+def _split(word: str) -> tuple[str, str, str]:
+    """A word of a filter: field, operator and value."""
+    for place, character in enumerate(word):
+        if character in ":~<>=":
+            end = place + (2 if word[place : place + 2] in (">=", "<=", "!=") else 1)
+            return word[:place], word[place:end], word[end:]
+    return "", "", word

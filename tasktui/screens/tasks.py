@@ -10,22 +10,20 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from runner.filter.sort import NEWEST, Sort, SortField, parse_sort
+from runner.filter.fields import NEWEST, Sort, SortField, parse_sort
 from runner.model.task import State
 from runner.text.sanitize import SIGNS
 from tasktui.actions.targets import Targets
-from tasktui.data.load_tasks import MOST_NEWER, Loaded, matching
 from tasktui.data.task_list import Listing
-from tasktui.data.task_pages import TaskPages
+from tasktui.data.task_pages import MOST_NEWER, Loaded, TaskPages, matching
 from tasktui.messages import MatchesFound, Notice
 from tasktui.render.plot import gauge
 from tasktui.render.render import ListColumn, RenderedRow, task_line
 from tasktui.render.rows import BLANK, Part, Row, fit, rule
 from tasktui.screens.actions import TASK_TARGETS, action_bindings
-from tasktui.screens.filter_bar import FilterBar
 from tasktui.screens.live import LiveScreen
-from tasktui.screens.preview import PreviewPane
-from tasktui.screens.selection import Selection
+from tasktui.screens.selection import FilterBar, Selection
+from tasktui.screens.task import PreviewPane
 from tasktui.screens.why import why_marked
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table

@@ -1,4 +1,4 @@
-"""The operator's session. The screens access the database only through it."""
+"""The operator's session. The screens access the database and running bulk operations only through it."""
 
 import asyncio
 import time
@@ -15,9 +15,9 @@ from runner.db.filesystem import identity
 from runner.db.migrations.revisions import check, check_in
 from runner.db.transaction import Transaction, clock
 from runner.errors import DatabaseRefused, DatabaseUnavailable
+from runner.filter.fields import NEWEST, Sort
 from runner.filter.saved import default_path
-from runner.filter.sort import NEWEST, Sort
-from runner.operations.results import Actor, local_actor
+from runner.operations.results import Actor, Result, local_actor
 from runner.queries.health import Ping, ping
 from runner.queries.permissions import Permission, connection_permission, staleness
 from runner.queries.reports import failing_handlers
@@ -27,8 +27,43 @@ from runner.settings import Settings
 from runner.text import formatting
 from runner.text.operator import local_zone
 from tasktui.session.cache import TtlCache
-from tasktui.session.job import Job
 from tasktui.session.write_lock import BARRIERS, STANDBY, FileReplaced, ReadOnly, WriteLock
+
+
+@dataclass(slots=True)
+class Job:
+    """A running operation.
+
+    Args:
+        what: name of the operation.
+        total: number of tasks to change; None if the count stopped at its cap.
+        began: start in seconds on the clock of `now`.
+        done: number of tasks changed so far.
+        stopping: no further chunk starts.
+        note: the present stage, or the reason why it ended early; sanitized.
+    """
+
+    what: str
+    total: int | None
+    began: float
+    done: int = 0
+    stopping: bool = False
+    note: str = ""
+
+    def update(self, result: Result) -> None:
+        """Update the progress."""
+        self.done = len(result.changed)
+
+    def stop(self) -> None:
+        """Stop after the current chunk."""
+        self.stopping = True
+
+    def label(self, now: float) -> str:
+        """The progress, and the key that stops the operation."""
+        end = "stopping" if self.stopping else "ctrl+x stops it"
+        note = f"; {self.note}" if self.note else ""
+        return f"{self.what}: {formatting.progress(self.done, self.total, now - self.began)}{note}; {end}"
+
 
 T = TypeVar("T")
 

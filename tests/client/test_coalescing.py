@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from runner import TaskHandler, connect, disconnect, handler
 from runner.client.client import get_client
-from runner.client.coalescing import MOST, Coalescer
+from runner.client.commit import MOST, Coalescer
 from runner.db.database import Database
 from runner.errors import DatabaseRefused, DatabaseUnavailable, InvalidTask
 from runner.handlers.registry import REGISTRY

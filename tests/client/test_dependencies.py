@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runner import DependsOn
-from runner.client.handle import TaskHandle
+from runner.client.results import TaskHandle
 from runner.errors import InvalidTask
 from runner.handlers.dependencies import dependencies
 from runner.handlers.registry import Handler

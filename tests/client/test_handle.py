@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner import TaskHandle
-from runner.client.handle import handles
+from runner.client.results import handles
 from runner.errors import TaskFailed
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import runner
 from runner.client.handler import handler
-from runner.client.schedule import schedule
+from runner.client.schedules import schedule
 from runner.errors import (
     DuplicateSchedule,
     InvalidDuration,

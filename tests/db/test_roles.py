@@ -17,10 +17,8 @@ import sqlalchemy as sa
 from psycopg import sql
 
 from runner.db.database import Database
-from runner.db.migrations.guards import missing_guards, watched_tables
-from runner.db.migrations.installation import version_table
-from runner.db.migrations.revisions import check
-from runner.db.migrations.roles import ROLES, role, roles
+from runner.db.migrations.revisions import check, version_table
+from runner.db.migrations.roles import ROLES, missing_guards, role, roles, watched_tables
 from runner.db.schema import tables
 from runner.db.transaction import Transaction, clock
 from runner.db.types import EARLIEST

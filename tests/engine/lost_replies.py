@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 from aiosqlite import Connection, Cursor
 
+from runner.db.connection_pools import ThreadConnection, ThreadConnections
 from runner.db.database import Database
-from runner.db.thread_connections import ThreadConnection, ThreadConnections
 from runner.store.claim import claim, claim_suspect
 from tests.postgres.proxy import Proxy
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner.client.handler import TaskHandler
-from runner.client.schedule import schedule
+from runner.client.schedules import schedule
 from runner.db.types import db_now
 from runner.handlers.context import Context
 from runner.handlers.schedules import SCHEDULES

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from runner.db.database import Database
-from runner.db.recorder import Recording
+from runner.db.sql_text import Recording
 from runner.db.transaction import clock
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor

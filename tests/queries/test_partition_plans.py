@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.schema.partitions import WIDTH
 from runner.db.types import db_now
+from runner.filter.fields import NEWEST, OLDEST
 from runner.filter.parse import Filter
-from runner.filter.sort import NEWEST, OLDEST
 from runner.model.task import State
 from runner.queries.queues import counts
 from runner.queries.task.detail import task_detail

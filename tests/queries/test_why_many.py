@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.db.recorder import Recording
+from runner.db.sql_text import Recording
 from runner.db.transaction import clock
 from runner.model.task import DependsOn, State
 from runner.operations.pause import PauseKind, PauseTarget, pause

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.aiosqlite import SQLiteDialect_aiosqlite
 
-from runner.db.recorder import Executed
+from runner.db.sql_text import Executed
 
 DIALECTS: dict[str, Any] = {
     "postgresql": PGDialect_psycopg(paramstyle="named"),  # type: ignore[no-untyped-call]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from runner.db.database import Database
-from runner.db.recorder import Recording
-from runner.filter.sort import parse_sort
+from runner.db.sql_text import Recording
+from runner.filter.fields import parse_sort
 from runner.model.outcome import Dead, Retry, Snooze
 from runner.model.task import NewTask
 from runner.policy.lanes import Lane

@@ -17,7 +17,6 @@ from runner.db.database import Database
 from runner.settings import Settings
 from runner.urls import parse_url
 from tasktui.app import Console
-from tasktui.data import poller
 from tasktui.render import theme
 from tasktui.screens import live
 from tasktui.session.session import Session
@@ -127,8 +126,8 @@ def _dark(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Watch:
     """Open a console on the database of the test, with short polling intervals."""
-    monkeypatch.setattr(poller, "PERIOD", 0.2)
-    monkeypatch.setattr(poller, "SHARE", 0)
+    monkeypatch.setattr(live, "PERIOD", 0.2)
+    monkeypatch.setattr(live, "SHARE", 0)
     monkeypatch.setattr(live, "TICK", 0.05)
 
     @asynccontextmanager

@@ -22,8 +22,8 @@ from runner.policy.breaker import Breaker
 from runner.queries.audit import AuditRecord, audit
 from runner.store.breaker import declare_breakers
 from tasktui.app import Console
-from tasktui.dialogs.confirm import ConfirmScreen
-from tasktui.dialogs.edit import EditScreen
+from tasktui.dialogs.ask import ConfirmScreen
+from tasktui.dialogs.form import EditScreen
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, ended, stored
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 

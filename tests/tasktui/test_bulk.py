@@ -10,7 +10,7 @@ from runner.db.database import Database
 from runner.model.task import State
 from runner.operations import bulk, canary
 from tasktui.actions import perform
-from tasktui.data import load_tasks
+from tasktui.data import task_pages
 from tests.operations.test_canary import dead, ending
 from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WAIT_SECONDS, Operator, Watch
@@ -20,7 +20,7 @@ from tests.tasktui.test_actions import audited, confirm
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the limit so that twelve tasks are many."""
-    monkeypatch.setattr(load_tasks, "MOST_MARKED", 5)
+    monkeypatch.setattr(task_pages, "MOST_MARKED", 5)
 
 
 async def many(database: Database, number: int, **values: Any) -> list[int]:

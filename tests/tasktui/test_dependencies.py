@@ -2,7 +2,7 @@
 
 from runner.db.database import Database
 from runner.model.task import State
-from tasktui.dialogs.confirm import ConfirmScreen
+from tasktui.dialogs.ask import ConfirmScreen
 from tests.store.dependencies import put_after
 from tests.store.rows import stored
 from tests.store.table import put

@@ -5,7 +5,7 @@ from textual.strip import Strip
 
 from runner.db.database import Database
 from runner.queries.audit import audit
-from tasktui.dialogs.confirm import ConfirmScreen
+from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.screens import MODES
 from tests.store.rows import add_live
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch

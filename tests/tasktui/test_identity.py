@@ -13,7 +13,7 @@ from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
-from tasktui.dialogs.confirm import ConfirmScreen
+from tasktui.dialogs.ask import ConfirmScreen
 from tests.store.rows import add_live, add_past
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 from tests.tasktui.test_actions import audited, confirm

@@ -10,9 +10,8 @@ from textual.widgets import Input
 from runner.db.database import Database
 from runner.queries.audit import audit
 from runner.queries.pauses import pauses
-from tasktui.dialogs.ask import CommandScreen
-from tasktui.dialogs.confirm import ConfirmScreen
-from tasktui.session.job import Job
+from tasktui.dialogs.ask import CommandScreen, ConfirmScreen
+from tasktui.session.session import Job
 from tests.store.rows import add_live, add_runner
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 

@@ -4,10 +4,10 @@ import pytest
 from textual.events import MouseScrollDown
 
 from runner.db.database import Database
-from runner.filter.sort import SortField
-from tasktui.dialogs.confirm import ConfirmScreen
+from runner.filter.fields import SortField
+from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.dialogs.help import HelpScreen
-from tasktui.widgets.footer import Keys
+from tasktui.screens.frame import Keys
 from tasktui.widgets.heading import Heading
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_past, ahead, stored

@@ -19,8 +19,7 @@ from runner.settings import Settings
 from runner.urls import parse_url
 from tasktui.actions import perform
 from tasktui.actions.actions import ACTIONS
-from tasktui.data import poller
-from tasktui.screens import MODES
+from tasktui.screens import MODES, live
 from tasktui.session import cache, session
 from tasktui.session.write_lock import STANDBY, FileReplaced
 from tasktui.startup.arguments import Arguments
@@ -62,7 +61,7 @@ async def _filled(url: str) -> None:
 async def test_a_server_that_stops_and_starts_again_is_waited_for(
     server: Server, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poller, "LONGEST_WAIT", 1.0)
+    monkeypatch.setattr(live, "LONGEST_WAIT", 1.0)
     async with watch("tasks", url=server.url()) as operator:
         await operator.sees("► running", "◔ scheduled")
         server.stop("immediate")
@@ -131,7 +130,7 @@ async def test_a_migration_under_an_open_console_leaves_what_was_seen_and_is_sai
 ) -> None:
     monkeypatch.setattr(session, "FIVE_SECONDS", 0.0)
     monkeypatch.setattr(cache, "SHARE", 0)
-    monkeypatch.setattr(poller, "LONGEST_WAIT", 0.2)
+    monkeypatch.setattr(live, "LONGEST_WAIT", 0.2)
     await add_live(database)
     async with watch("tasks") as operator:
         await operator.sees("○ ready")

@@ -31,15 +31,14 @@ from tasktui.actions.action import Confirmation
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.plan import plan
 from tasktui.commands.parse import COMMANDS
-from tasktui.dialogs.confirm import ConfirmScreen
+from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.render.rows import plain
 from tasktui.screens import MODES
-from tasktui.session.job import Job
-from tasktui.session.session import Session
+from tasktui.screens.frame import Keys
+from tasktui.session.session import Job, Session
 from tasktui.session.write_lock import CLOSED, FILE, LOGIN, ReadOnly, ReadOnlyReason
 from tasktui.startup.arguments import Arguments
 from tasktui.startup.startup import opened
-from tasktui.widgets.footer import Keys
 from tests.postgres.logins import logins
 from tests.store.every_operation import LATER, OPERATIONS, TOGETHER, all_rows, arrange
 from tests.store.rows import add_live, stored

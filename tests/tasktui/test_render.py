@@ -13,7 +13,6 @@ from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.page import TaskPage
 from runner.queries.task_list.row import TaskRow
 from tasktui.data import task_panels
-from tasktui.data.poller import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
 from tasktui.data.task_list import Listing
 from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import (
@@ -33,6 +32,7 @@ from tasktui.render.plot import (
 )
 from tasktui.render.render import ListColumn, brief, fitted, task_line, widths
 from tasktui.render.rows import plain
+from tasktui.screens.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
 from tasktui.screens.runners import Workforce, claimed_rows
 from tests.tasktui.test_commands import NOW, row, story
 

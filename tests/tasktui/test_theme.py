@@ -11,8 +11,7 @@ from runner.errors import InvalidInput
 from runner.model.task import Shown
 from runner.text.sanitize import SIGNS
 from tasktui.render import theme
-from tasktui.render.palette import DARK, GRADIENTS, LIGHT, SIGN_PAIRS, SIXTEEN, STATES
-from tasktui.render.theme import THEMES, suitable
+from tasktui.render.theme import DARK, GRADIENTS, LIGHT, SIGN_PAIRS, SIXTEEN, STATES, THEMES, suitable
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 from tests.tasktui.test_colours import contrast
 

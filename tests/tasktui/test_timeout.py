@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from runner.errors import DatabaseUnavailable
-from tasktui.data import poller
+from tasktui.screens import live
 from tasktui.session.session import Timeout
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 
@@ -49,9 +49,9 @@ async def test_a_screen_says_that_there_is_no_answer_yet(watch: Watch, monkeypat
             await thaws.wait()
             return await read()
 
-        monkeypatch.setattr(poller, "NO_ANSWER_AFTER", 0)
+        monkeypatch.setattr(live, "NO_ANSWER_AFTER", 0)
         monkeypatch.setattr(operator.screen, "read", slowly)
         await operator.sees("data is ", "no answer for")
-        monkeypatch.setattr(poller, "NO_ANSWER_AFTER", 60)
+        monkeypatch.setattr(live, "NO_ANSWER_AFTER", 60)
         thaws.set()
         await operator.until(lambda: "no answer for" not in operator.text)

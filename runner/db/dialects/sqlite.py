@@ -11,9 +11,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.dialects import vitals
 from runner.db.schema import Tables
 from runner.db.types import instant_to_text
+
+_PAGES = """
+SELECT page_count * page_size, freelist_count * page_size,
+       (SELECT file FROM pragma_database_list WHERE name = 'main')
+FROM pragma_page_count, pragma_page_size, pragma_freelist_count
+"""
 
 
 class SQLite:
@@ -103,7 +108,7 @@ class SQLite:
 
     def vitals(self, tables: Tables) -> Mapping[str, sa.Executable]:  # noqa: ARG002 - the other database needs them
         """The size of the file."""
-        return vitals.of_sqlite()
+        return {"version": sa.text("SELECT sqlite_version()"), "size": sa.text(_PAGES)}
 
     async def fetch(self, connection: Any, sql: str, arguments: Any) -> list[Any]:
         """Use a single call to the connection's thread: each call costs as much as a small statement."""

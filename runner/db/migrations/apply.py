@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from runner.db.connect import requires_packages
-from runner.db.migrations.installation import Installation, MigrationTransaction, version_table
 from runner.db.migrations.revisions import (
     REVISIONS,
+    Installation,
+    MigrationTransaction,
     StoredRevision,
     current_revision,
     pending,
     require,
     revision_in,
+    version_table,
 )
 from runner.errors import PackageMissing
 from runner.urls import DatabaseUrl, sync_url
@@ -111,8 +113,7 @@ def _apply(connection: sa.Connection, prefix: str, schema: str | None, revisions
 
 def _run(context: "MigrationContext", revisions: Sequence[str], prefix: str, schema: str | None) -> None:
     """Run revisions, and store the last one that is not additive; see runner.db.migrations.revisions."""
-    from runner.db.migrations.context import last_incompatible
-    from runner.db.migrations.table_operations import Operations
+    from runner.db.migrations.context import Operations, last_incompatible
 
     context.run_migrations(op=Operations(context, prefix, schema))
     if since := last_incompatible(revisions):

@@ -1,20 +1,53 @@
 """Revisions: the known ones, the one of a database, and the check that this program can use it.
 
-A rolling deploy migrates first, while programs of the previous release go on. Each revision therefore declares whether
-it is additive. The database stores the last revision that is not, as `compatible_since`: programs that know this
-revision can use the tables, although they do not know the newest ones.
+Migrations see a database through protocols, because `Database` belongs to a module above them.
 """
 
 import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import sqlalchemy as sa
 
-from runner.db.migrations.installation import Installation, MigrationTransaction, version_table
+from runner.db.async_core import AsyncCoreConnection
+from runner.db.dialects import Dialect
 from runner.db.schema import Tables
 from runner.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, SchemaVersionMissing
+
+T = TypeVar("T")
+
+
+class MigrationTransaction(Protocol):
+    """An open transaction."""
+
+    connection: AsyncCoreConnection
+    tables: Tables
+
+
+class Installation(Protocol):
+    """A database with one set of task tables, which may have a prefix and a schema."""
+
+    dialect: Dialect
+    url: str
+    """URL without a password, for messages."""
+    tables: Tables
+
+    def reading(self) -> AbstractAsyncContextManager[MigrationTransaction]:
+        """Open a read-only transaction."""
+        ...
+
+    async def write(self, verb: Callable[[MigrationTransaction], Awaitable[T]]) -> T:
+        """Run `verb` in a transaction, and again if it conflicts with another one."""
+        ...
+
+
+def version_table(prefix: str) -> str:
+    """Return the name of the table that stores the revision."""
+    return f"{prefix}task_schema"
+
 
 log = logging.getLogger("runner.schema")
 

@@ -12,7 +12,7 @@ A primary key of the whole table would have to include the state. Each half has 
 
 import sqlalchemy as sa
 
-from runner.db.schema.states import state_list
+from runner.db.schema.task import state_list
 from runner.model.task import FINAL, State
 
 WIDTH = 5_000_000

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.schema import NO_BIN, Tables, partitions
-from runner.db.schema.states import is_state, state_literal
+from runner.db.schema.task import is_state, state_literal
 from runner.model.task import State
 
 LIVE = {

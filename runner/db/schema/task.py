@@ -1,12 +1,40 @@
-"""Columns of a task: shared by live and finished tasks, and specific to each."""
+"""Columns of a task, shared by live and finished tasks and specific to each, and its states as SQL literals."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
-from runner.db.schema.states import state_list
 from runner.db.types import BigId, Instant, JsonText, Name, db_now, random_below
 from runner.model.task import BUCKETS, FINAL, HIGHEST_FENCE, LIVE, MOST_ATTEMPTS, Priority, State
+
+
+def state_literal(state: State) -> sa.ColumnElement[str]:
+    """Return a state as a literal; as a parameter it would hide the partial indexes from a generic plan."""
+    return sa.literal_column(f"'{state.value}'", sa.Text)
+
+
+def is_state(column: sa.ColumnElement[str], *states: State) -> sa.ColumnElement[bool]:
+    """Return the condition that a column has one of the states, in the form of the partial indexes."""
+    if len(states) == 1:
+        return column == state_literal(states[0])
+    return column.in_([state_literal(state) for state in states])
+
+
+def state_list(*states: State) -> str:
+    """Return states as a SQL list."""
+    return ", ".join(repr(state.value) for state in states)
+
+
+Condition: TypeAlias = sa.ColumnElement[bool]
+
+
+def ended(column: sa.ColumnElement[str], state: State) -> sa.ColumnElement[bool]:
+    """The condition that a task ended in this state, in the form that SQLite's index needs.
+
+    SQLite uses a partial index only if the query repeats the condition of the index.
+    """
+    match = is_state(column, state)
+    return match if state is State.SUCCEEDED else match & (column != state_literal(State.SUCCEEDED))
 
 
 def identity() -> list[sa.Column[Any]]:

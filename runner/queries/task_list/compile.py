@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.dialects import Dialect
-from runner.db.schema.states import Condition
+from runner.db.schema.task import Condition
 from runner.db.types import db_later, db_now
 from runner.errors import InvalidFilter
 from runner.filter.fields import Operator

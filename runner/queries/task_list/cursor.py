@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
 from runner.errors import InvalidInput
-from runner.filter.sort import Sort, SortField
+from runner.filter.fields import Sort, SortField
 
 Value: TypeAlias = str | int
 """A sort value: a number, or a time in the database's text form, which keeps all digits."""

@@ -5,8 +5,8 @@ from datetime import datetime
 
 from runner.db.transaction import Transaction, clock
 from runner.errors import NoSqlEquivalent
+from runner.filter.fields import NEWEST, Sort
 from runner.filter.parse import Filter
-from runner.filter.sort import NEWEST, Sort
 from runner.queries.task_list.compile import indexed
 from runner.queries.task_list.cursor import SCAN_LIMIT, AccessPath, Cursor
 from runner.queries.task_list.row import TaskRow, task_rows
@@ -90,7 +90,7 @@ async def page_script(tx: Transaction, task_filter: Filter, sort: Sort, limit: i
         NoSqlEquivalent: the filter contains control characters or text that looks like a secret.
         InvalidSort: see `page`.
     """
-    from runner.db.recorder import Recording  # Loads the dialects of both databases.
+    from runner.db.sql_text import Recording  # Loads the dialects of both databases.
 
     recording, name = Recording(tx), tx.dialect.name
     await page(recording, task_filter, None, limit, sort)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from runner.db.dialects import Dialect
-from runner.db.schema.states import Condition
+from runner.db.schema.task import Condition
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.task import Shown, State

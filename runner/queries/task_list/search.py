@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.errors import InvalidSort
+from runner.filter.fields import NEWEST, SORTS, Sort, SortField
 from runner.filter.parse import Filter
-from runner.filter.sort import NEWEST, SORTS, Sort, SortField
 from runner.queries.task_list.by_lane import walk_lanes
 from runner.queries.task_list.compile import path
 from runner.queries.task_list.cursor import SCAN_LIMIT, AccessPath, Cursor, Page

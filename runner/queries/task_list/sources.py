@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.schema import Tables, is_state
-from runner.db.schema.states import Condition, ended
+from runner.db.schema.task import Condition, ended
 from runner.db.types import db_now
 from runner.model.task import FINAL, Shown, State
 

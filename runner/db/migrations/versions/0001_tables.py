@@ -5,8 +5,8 @@ Databases were created with these statements. Do not change them when the schema
 
 import sqlalchemy as sa
 
-from runner.db.migrations.installation import version_table
-from runner.db.migrations.table_operations import Operations
+from runner.db.migrations.context import Operations
+from runner.db.migrations.revisions import version_table
 from runner.db.types import BigId, Instant, JsonText, Name, db_now, login, random_below
 
 revision = "0001"

@@ -7,8 +7,8 @@ from django.db.transaction import TransactionManagementError
 from django.test import TestCase, TransactionTestCase
 
 from runner import batch
+from runner.django.connection import migrate_tables
 from runner.django.models import LiveTask
-from runner.django.tables import migrate_tables
 from runner.errors import DuplicateTask
 from shop.models import Order
 from shop.tasks import ship, weigh

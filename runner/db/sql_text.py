@@ -1,8 +1,4 @@
-"""shells: SQL text for psql and sqlite3 that changes nothing unless a condition holds.
-
-psql aborts a transaction after an error, but sqlite3 continues with the next statement. The script for psql therefore
-raises an error, and in the script for sqlite3 each statement checks the condition.
-"""
+"""SQL text of recorded statements, for psql and sqlite3; it changes nothing unless a condition holds."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +7,10 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql import visitors
+
+from runner.db.statement import Prepared
+from runner.db.transaction import Parameters, Transaction
 
 SEEN = "task_seen"
 """A temporary table of the shell's connection."""
@@ -144,3 +144,61 @@ def _typed(value: Any, column: sa.Column[Any]) -> Any:
     """Return a value with the type of its column, which the database cannot infer in a SELECT."""
     known = sa.literal(value.value, column.type) if isinstance(value, sa.BindParameter) else value
     return known.label(column.name)
+
+
+class Executed(NamedTuple):
+    """An executed statement.
+
+    Args:
+        statement: the statement.
+        parameters: its parameters; a list if it was executed several times.
+    """
+
+    statement: Any
+    parameters: Parameters | None
+
+    @property
+    def writes(self) -> bool:
+        """True if the statement, or a part of it, changes data."""
+        return any(isinstance(part, sa.UpdateBase) for part in visitors.iterate(self.statement))
+
+    def complete(self) -> list[BoundStatement]:
+        """Return the statement with its values, once per execution."""
+        match self.parameters:
+            case None:
+                return [BoundStatement(self.statement, {})]
+            case Mapping():
+                return [BoundStatement(self.statement, self.parameters)]
+        return [BoundStatement(self.statement.values(dict(row)), {}) for row in self.parameters]
+
+
+class Recording(Transaction):
+    """A transaction on the connection of another one that records its statements."""
+
+    __slots__ = ("executed",)
+
+    def __init__(self, tx: Transaction) -> None:
+        super().__init__(tx.connection, tx.tables, tx.dialect)
+        self.executed: list[Executed] = []
+
+    async def execute(self, statement: sa.Executable, parameters: Parameters | None = None) -> sa.CursorResult[Any]:
+        """Record and execute a statement."""
+        self.executed.append(Executed(statement, parameters))
+        return await super().execute(statement, parameters)
+
+    async def rows(
+        self, statement: sa.Executable, parameters: Parameters | None = None
+    ) -> Sequence[sa.Row[*tuple[Any, ...]]]:
+        """Record and execute a statement, and return all its rows."""
+        self.executed.append(Executed(statement, parameters))
+        return await super().rows(statement, parameters)
+
+    async def scalar(self, statement: sa.Executable, parameters: Mapping[str, Any] | None = None) -> Any:
+        """Record and execute a statement, and return the first column of its first row, or None."""
+        self.executed.append(Executed(statement, parameters))
+        return await super().scalar(statement, parameters)
+
+    async def run(self, prepared: Prepared, parameters: dict[str, Any]) -> list[Any]:
+        """Record and execute a prepared statement, and return its rows as plain tuples."""
+        self.executed.append(Executed(prepared.statement, parameters))
+        return await super().run(prepared, parameters)
