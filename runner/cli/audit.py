@@ -16,7 +16,7 @@ from runner.errors import InvalidInput
 from runner.operations.bulk import BulkOptions
 from runner.operations.results import Result, local_actor, with_change_group
 from runner.operations.sql_export import undo_script
-from runner.operations.undo.change_group import UndoPreview, preview_undo, undo_all
+from runner.operations.undo.undo import UndoPreview, preview_undo, undo_all
 from runner.operations.undo.undo import undo as apply_undo
 from runner.queries.audit import AuditRecord, audit_record, undoable
 from runner.queries.audit import audit as read_audit

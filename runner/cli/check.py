@@ -25,15 +25,14 @@ from runner.handlers.unexpected import OutcomeRules
 from runner.operations.schedule import VANISHED_BY
 from runner.queries.counting import Count, lane_heads, long_order_keys
 from runner.queries.health import health, health_issues, ping
-from runner.queries.pauses import Pauses, pauses
+from runner.queries.registries import Pauses, pauses
 from runner.queries.rows import as_text
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow, runners, unknown_handlers
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.task.dependency_tree import dependency_cycles
-from runner.queries.why.cause import blocked_runner
+from runner.queries.why.remedies import blocked_runner
 from runner.settings import Settings
-from runner.store.partitions.forecast import has_tasks_beyond
-from runner.store.partitions.layout import read_layout
+from runner.store.partitions import has_tasks_beyond, read_layout
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 from runner.urls import DatabaseUrl

@@ -28,7 +28,7 @@ from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import local_actor
 from runner.operations.sql_export import breaker_script, limit_script
 from runner.policy.limits import LIMITS, LimitUsage
-from runner.queries.limits import BreakerRow, breakers, limit_usages
+from runner.queries.registries import BreakerRow, breakers, limit_usages
 from runner.text import formatting
 from runner.text.sanitize import one_line
 

@@ -12,15 +12,15 @@ from runner.cli.output import plain, print_json, print_line
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
+from runner.operations.reschedule import rewind as apply_rewind
 from runner.operations.results import Result, Target, local_actor
-from runner.operations.rewind import rewind as apply_rewind
 from runner.operations.runner_command import send_command
 from runner.operations.sql_export import dry_run as roll_back
 from runner.policy.runner_command import RunnerCommand
 from runner.queries.runners import RunnerRow
+from runner.queries.task.attempts import LogRow, checkpoint_lines, checkpoints_of, is_finished, log_line, log_of
 from runner.queries.task.detail import task_detail
-from runner.queries.task.notes import LogRow, checkpoint_lines, checkpoints_of, is_finished, log_line, log_of
-from runner.store.notes import STACK_LEVEL
+from runner.store.attempts import STACK_LEVEL
 from runner.text.operator import local_zone
 from runner.text.redact import decode
 

@@ -22,8 +22,7 @@ from runner.model.task import State
 from runner.policy.partitions import Range
 from runner.queries.counting import Count, capped
 from runner.queries.task_list.search import find
-from runner.store.partitions.forecast import forecast
-from runner.store.partitions.ranges import extend
+from runner.store.partitions import extend, forecast
 from runner.store.retention import count_minutes, enforce, retention_of
 
 

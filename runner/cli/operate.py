@@ -28,14 +28,13 @@ from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.duration import parse_duration
-from runner.operations.bulk import BulkOptions, Operation, to_all, to_each
-from runner.operations.canary import canary as apply_canary
-from runner.operations.canary import check_canary
-from runner.operations.delay import delay as apply_delay
+from runner.operations.bulk import BulkOptions, Operation, check_canary, to_all, to_each
+from runner.operations.bulk import canary as apply_canary
 from runner.operations.preview import NO_VALUES, Preview, bounded
 from runner.operations.preview import preview as apply_preview
+from runner.operations.reschedule import delay as apply_delay
+from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, Result, Target, local_actor, with_change_group
-from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate as apply_terminate
 from runner.operations.unblock import unblock as apply_unblock
 from runner.settings import Settings

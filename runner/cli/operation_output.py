@@ -12,11 +12,10 @@ from runner.errors import CountChanged, InvalidInput, NoSqlEquivalent
 from runner.filter.parse import Filter
 from runner.operations.bulk import Operation
 from runner.operations.bulk import matching as apply_matching
-from runner.operations.eligibility import LAST
-from runner.operations.lock import MISSING
 from runner.operations.preview import Preview
 from runner.operations.results import Result, Target
 from runner.operations.sql_export import MOST_SCRIPTED, script
+from runner.operations.targets import LAST, MISSING
 from runner.policy.confirmation import MANY, RequiredConfirmation, required_confirmation
 from runner.queries.fate import GroupFate
 from runner.settings import Settings

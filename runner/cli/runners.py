@@ -17,7 +17,7 @@ from runner.operations.sql_export import command_script
 from runner.policy.runner_command import RunnerCommand
 from runner.queries.runners import RunnerRow, runner_of
 from runner.queries.runners import runners as read_runners
-from runner.queries.why.cause import blocked_runner
+from runner.queries.why.remedies import blocked_runner
 from runner.text import formatting
 
 COLUMNS = (

@@ -17,9 +17,8 @@ from runner.policy.limits import LIMITS, LimitUsage
 from runner.queries.counting import lane_heads
 from runner.queries.failures import Failures
 from runner.queries.failures import failures as read_failures
-from runner.queries.limits import limit_usages
-from runner.queries.pauses import Pause, pauses
 from runner.queries.queues import MOST_QUEUES, QueueCounts, counts
+from runner.queries.registries import Pause, limit_usages, pauses
 from runner.queries.runners import HandlerWithoutRunner, unknown_handlers
 from runner.queries.summary import Total, totals
 from runner.text import formatting

@@ -30,9 +30,9 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.operations.audit_log import reveal as record_reveal
 from runner.operations.results import local_actor
+from runner.queries.task.attempts import checkpoint_lines, log_line
 from runner.queries.task.detail import TaskDetail, task_fields
 from runner.queries.task.detail import task_detail as read_detail
-from runner.queries.task.notes import checkpoint_lines, log_line
 from runner.queries.task.timeline import timeline
 from runner.queries.why.many import EXAMINED, CauseGroup, WhyMany, why_many
 from runner.queries.why.remedies import sentence

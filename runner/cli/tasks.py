@@ -13,8 +13,8 @@ from runner.filter import saved
 from runner.filter.fields import NEWEST, Sort, SortField, sort_by
 from runner.filter.parse import Filter
 from runner.queries.task_list.cursor import parse_cursor, written
-from runner.queries.task_list.page import TaskPage, page, page_script
 from runner.queries.task_list.row import TaskRow
+from runner.queries.task_list.search import TaskPage, page, page_script
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 

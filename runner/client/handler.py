@@ -14,12 +14,11 @@ from runner.errors import InvalidEdit, InvalidHandler
 from runner.handlers.context import Context
 from runner.handlers.dependencies import Parent
 from runner.handlers.derived import Bucket, Tenant
+from runner.handlers.keys import Duplicate, OrderKey, UniqueKey
 from runner.handlers.options import convert
-from runner.handlers.order import OrderKey
 from runner.handlers.registry import REGISTRY, ExecutorKind, Handler, Options, parse_memory
 from runner.handlers.rules import NO_RULES, Rules
 from runner.handlers.unexpected import OnError, OnNone
-from runner.handlers.unique import Duplicate, UniqueKey
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
 from runner.model.task import NewTask, OnFailure

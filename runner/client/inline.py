@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.results import TaskHandle
 from runner.errors import InvalidInput
-from runner.handlers.context import Context
-from runner.handlers.notes import AttemptLogger, MemoryNotes
+from runner.handlers.context import AttemptLogger, Context, MemoryNotes
 from runner.handlers.registry import Handler
 from runner.handlers.unexpected import OutcomeRules
 from runner.model.outcome import Dead, Delay, HandlerOutcome, Outcome, Retry, Snooze

@@ -10,12 +10,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from runner.db.database import Database
-from runner.engine.handler_result import checkpoint_text
+from runner.engine.attempt_outcome import checkpoint_text
 from runner.engine.slots import Running
 from runner.errors import FencedOut, StoreError
-from runner.handlers.notes import require_progress
+from runner.handlers.context import require_progress
 from runner.settings import Settings
-from runner.store.notes import STACK_LEVEL, Checkpoint, LogLine, Progress, last_checkpoint, save_checkpoint, write_notes
+from runner.store.attempts import (
+    STACK_LEVEL,
+    Checkpoint,
+    LogLine,
+    Progress,
+    last_checkpoint,
+    save_checkpoint,
+    write_notes,
+)
 from runner.text.redact import MASK, secrets
 
 log = logging.getLogger("runner")

@@ -11,8 +11,7 @@ from runner.db.database import Database
 from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError
 from runner.policy.polling import Pace
 from runner.store.dependencies import FinishedParent, any_open, close_moot, find_strays, open_dependencies, resolve
-from runner.store.dependencies.resolve import Dependency
-from runner.store.dependencies.sweep import NEWEST
+from runner.store.dependencies.resolve import NEWEST, Dependency
 
 log = logging.getLogger("runner.dependency_resolver")
 

@@ -13,14 +13,21 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from runner.engine.attempt_failure import AttemptLimits, failed, failure_of, interrupted, returned, timed_out
-from runner.engine.handler_result import redact_error, redact_outcome
-from runner.engine.middleware import Middleware
+from runner.engine.attempt_outcome import (
+    AttemptLimits,
+    failed,
+    failure_of,
+    interrupted,
+    redact_error,
+    redact_outcome,
+    returned,
+    timed_out,
+)
+from runner.engine.life_cycle import Middleware
 from runner.engine.slots import Running
 from runner.errors import InvalidPayload, StoreError, TransactionInProcess
-from runner.handlers.batch import BatchResult, ParentResults
-from runner.handlers.context import Context, OwnTransaction
-from runner.handlers.notes import AttemptLogger, KeptNotes, MemoryNotes
+from runner.handlers.context import AttemptLogger, Context, KeptNotes, MemoryNotes, OwnTransaction
+from runner.handlers.dependencies import BatchResult, ParentResults
 from runner.logs import CURRENT_TASK, TaskFields
 from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outcome, Release, Retry
 from runner.text.sanitize import count_noun

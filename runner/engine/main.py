@@ -1,28 +1,101 @@
-"""Runner process: one runner with signal handling."""
+"""Runner process: one runner with signal handling, and a time limit for its draining."""
 
 import asyncio
+import contextlib
 import gc
 import logging
+import os
+import select
 import signal
+import threading
+import time
 import traceback
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
 from runner.client.client import connect
-from runner.engine.forced_end import ForcedEnd, exit_now
 from runner.engine.keeper_process import KeeperProcess
-from runner.engine.outcome_log import log_immediate_exit, log_unfinished
+from runner.engine.run_log import log_immediate_exit, log_unfinished
 from runner.engine.runner import LAST_WRITES, Engine
-from runner.engine.watchdog import EVERY, LONGEST_BLOCK
+from runner.engine.stack import EVERY, LONGEST_BLOCK
 from runner.engine.worker import INTERRUPT
 from runner.handlers.registry import Handler
 from runner.settings import Settings
 from runner.text.sanitize import count_noun
 
 log = logging.getLogger("runner")
+
+ARM, EXIT_SOON, DISARM = b"a", b"h", b"d"
+
+GRACE = 1.0
+"""Seconds for the event loop to end the process after a second signal, before the thread does."""
+
+
+class ForcedEnd:
+    """Ends the process from a thread, which a blocked event loop cannot stop.
+
+    Args:
+        seconds: time in seconds from `arm` to the end of the process.
+        report: logs the unfinished tasks; its argument is the exit code.
+        code: the exit code.
+    """
+
+    def __init__(self, seconds: float, report: Callable[[int], None], code: int) -> None:
+        self.code = code
+        self._seconds = seconds
+        self._report = report
+        self._reader, self._writer = os.pipe()
+        # Signal handlers write to a pipe: they can interrupt any line, even one that has a lock.
+        self._thread = threading.Thread(target=self._run, name="runner-forced-end", daemon=True)
+        self._thread.start()
+
+    def arm(self) -> None:
+        """Start the countdown; further calls have no effect. Safe in signal handlers."""
+        self._send(ARM)
+
+    def exit_soon(self, code: int) -> None:
+        """End the process within a second with another exit code. Safe in signal handlers."""
+        self.code = code
+        self._send(EXIT_SOON)
+
+    def disarm(self) -> None:
+        """Cancel the countdown and end the thread."""
+        self._send(DISARM)
+        self._thread.join()
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def _send(self, command: bytes) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._writer, command)
+
+    def _run(self) -> None:
+        end: float | None = None
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not select.select([self._reader], [], [], left)[0]:
+                return self._end()
+            command = os.read(self._reader, 1)
+            if command == DISARM:
+                return None
+            wait = self._seconds if command == ARM else GRACE
+            end = min(end or time.monotonic() + wait, time.monotonic() + wait)
+
+    def _end(self) -> None:
+        try:
+            self._report(self.code)
+        finally:
+            exit_now(self.code)
+
+
+def exit_now(code: int) -> None:
+    """End the process without waiting for threads and coroutines."""
+    logging.shutdown()
+    os._exit(code)
+
 
 INTERRUPTED_TWICE = 130
 """The exit code after a second signal."""

@@ -9,8 +9,7 @@ from runner.db.database import Database
 from runner.db.migrations.revisions import check
 from runner.errors import DatabaseRefused, DatabaseUnavailable, StoreError
 from runner.settings import Settings
-from runner.store.partitions.layout import read_layout
-from runner.store.partitions.ranges import extend
+from runner.store.partitions import extend, read_layout
 from runner.store.retention import enforce, retention_of
 
 log = logging.getLogger("runner.maintenance")

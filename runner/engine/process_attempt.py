@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from runner.engine.attempt_failure import AttemptLimits, failed, interrupted, returned, timed_out
-from runner.engine.middleware import Middleware
+from runner.engine.attempt_outcome import AttemptLimits, failed, interrupted, returned, timed_out
+from runner.engine.life_cycle import Middleware
 from runner.engine.process_messages import ProcessCall, ProcessEnd
 from runner.engine.process_pool import (
     ProcessCrashed,
@@ -21,8 +21,8 @@ from runner.engine.process_pool import (
     forward,
 )
 from runner.engine.slots import Running
-from runner.handlers.batch import ParentResults
 from runner.handlers.context import Context
+from runner.handlers.dependencies import ParentResults
 from runner.model.outcome import Cancelled, Done, Failure, Outcome, Retry
 from runner.settings import Settings
 

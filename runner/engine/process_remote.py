@@ -7,9 +7,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
-from runner.engine.handler_result import checkpoint_text
+from runner.engine.attempt_outcome import checkpoint_text
 from runner.engine.process_messages import Channel, ProcessCall
-from runner.handlers.notes import require_progress
+from runner.handlers.context import require_progress
 
 PROGRESS_EVERY = 0.2
 """Seconds between two messages with the progress."""

@@ -48,7 +48,7 @@ class ProcessWorker:
     def __init__(self, channel: "Channel", setup: "WorkerSetup") -> None:
         self._channel, self._setup = channel, setup
         self._loop = asyncio.get_running_loop()
-        from runner.engine.open_resources import OpenResources
+        from runner.engine.life_cycle import OpenResources
         from runner.engine.process_remote import Requests  # after the search path is set
 
         self._requests = Requests(channel, self._loop)
@@ -121,7 +121,7 @@ class ProcessWorker:
             await self._resources.require(running.handler.resources.values())
 
     async def _execute(self, running: "Running", call: "ProcessCall") -> None:
-        from runner.engine.attempt_failure import AttemptLimits
+        from runner.engine.attempt_outcome import AttemptLimits
         from runner.engine.executor import Executor
         from runner.engine.process_messages import ProcessEnd
         from runner.engine.process_remote import RemoteNotes, RemoteParentResults

@@ -12,21 +12,18 @@ from typing import Any
 from runner.db.database import Database
 from runner.db.migrations.apply import ensure
 from runner.engine.claimer import Claimer, handler_defaults
-from runner.engine.completion import Completion
 from runner.engine.dependency_resolver import DependencyResolver
-from runner.engine.expiry import Expiry
 from runner.engine.heartbeat import CommandReceiver, Lease, identity
 from runner.engine.maintenance import Maintenance, SchemaWatch
-from runner.engine.metrics import Metrics
 from runner.engine.notifier import notifications
-from runner.engine.readiness import Readiness
-from runner.engine.reconcile import Reconciler
-from runner.engine.rescue_loop import RescueLoop
+from runner.engine.readiness import Completion, Readiness
+from runner.engine.recovery import Expiry, Reconciler, RescueLoop
+from runner.engine.run_log import Metrics
 from runner.engine.scans import ScanLoop, ScanScope, Slices
 from runner.engine.schedules import LOOK_EVERY, Scheduler
 from runner.engine.slots import process_slots
+from runner.engine.stack import Watchdog
 from runner.engine.ticks import Tick, Ticks
-from runner.engine.watchdog import Watchdog
 from runner.engine.worker import Worker
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler

@@ -13,9 +13,8 @@ from runner.errors import DatabaseRefused, DatabaseUnavailable
 from runner.handlers.registry import Handler
 from runner.handlers.schedules import SCHEDULES, DeclaredSchedule
 from runner.settings import Settings
-from runner.store.schedules.broadcast import abandon_rounds
-from runner.store.schedules.due import next_tick
 from runner.store.schedules.register import Registered, has_changed, register_schedules
+from runner.store.schedules.runs import abandon_rounds, next_tick
 from runner.store.schedules.tick import Ticked, tick
 from runner.text.sanitize import one_line
 

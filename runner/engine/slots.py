@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import threading
 
     from runner.engine.process_pool import WorkerProcess
-    from runner.handlers.context import Context
-    from runner.handlers.notes import KeptNotes
+    from runner.handlers.context import Context, KeptNotes
 
 log = logging.getLogger("runner")
 

@@ -10,20 +10,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner.db.database import Database
-from runner.engine.attempt_failure import AttemptLimits, failure_of
 from runner.engine.attempt_notes import AttemptNotes, NotesWriter
-from runner.engine.breaker_reports import OPEN, BreakerReports
+from runner.engine.attempt_outcome import AttemptLimits, done, failure_of
+from runner.engine.attempt_reports import OPEN, BreakerReports, Starts
 from runner.engine.executor import Executor
-from runner.engine.handler_result import done
-from runner.engine.hooks import attempt_end
-from runner.engine.metrics import Metrics, ResourceMeter
-from runner.engine.outcome_log import log_failure, log_unfinished
-from runner.engine.own_transaction import HandlerTransaction
-from runner.engine.parent_results import StoredParentResults
+from runner.engine.handler_context import HandlerTransaction, StoredParentResults
+from runner.engine.life_cycle import attempt_end
 from runner.engine.readiness import Readiness
+from runner.engine.run_log import Metrics, ResourceMeter, log_failure, log_unfinished
 from runner.engine.settle_buffer import SettleBuffer, Settling
 from runner.engine.slots import InFlight, Running, Slots
-from runner.engine.starts import Starts
 from runner.handlers.registry import Handler
 from runner.model.outcome import INTERRUPTED, Cancelled, Outcome, Release, Retry, Snooze
 from runner.model.task import MOVES, Claimed

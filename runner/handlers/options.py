@@ -10,8 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from runner.errors import InvalidTask
 from runner.handlers.dependencies import check_parents, dependencies, parse_parents
-from runner.handlers.order import check_order
-from runner.handlers.unique import check_unique
+from runner.handlers.keys import check_order, check_unique
 from runner.model.duration import LONGEST_SECONDS, parse_duration
 from runner.model.task import BUCKETS, Priority
 from runner.model.text_limits import LONGEST_KEY, require_json, require_name, require_storable, require_text

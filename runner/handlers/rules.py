@@ -6,9 +6,8 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 
 from runner.errors import InvalidTask
 from runner.handlers.derived import Bucket, Tenant, bucket_of, require_names, tenant_of
-from runner.handlers.order import Order, OrderKey
+from runner.handlers.keys import Order, OrderKey, Unique, UniqueKey
 from runner.handlers.signature import Signature
-from runner.handlers.unique import Unique, UniqueKey
 from runner.model.outcome import Outcome
 from runner.model.task import NewTask
 

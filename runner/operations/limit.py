@@ -17,8 +17,7 @@ from runner.operations.pause import PauseKind, PauseTarget, name_warning, regist
 from runner.operations.results import Actor
 from runner.policy.limits import SharedLimits
 from runner.policy.rate import Rate, checked
-from runner.queries.limits import BreakerRow, breakers
-from runner.queries.pauses import registry_entries
+from runner.queries.registries import BreakerRow, breakers, registry_entries
 from runner.queries.rows import moment, readable, text
 from runner.store.breaker import STATE, close_breaker, open_breaker
 from runner.store.lanes import survey

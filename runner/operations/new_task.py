@@ -11,8 +11,8 @@ from runner.handlers.parameters import StoredSignature, read_signature
 from runner.model.task import MOVES, NewTask, State
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.edit_values import PAYLOAD_LIMIT, check_payload
-from runner.operations.lock import LockedTask
 from runner.operations.results import Actor, Result
+from runner.operations.targets import LockedTask
 from runner.operations.terminate import cancel
 from runner.policy.retry import parse_plan
 from runner.queries.rows import as_text, readable, text

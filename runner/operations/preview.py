@@ -14,7 +14,7 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.task import Shown, State
 from runner.operations.edit_values import edit_objection
-from runner.operations.eligibility import is_last, objection
+from runner.operations.targets import is_last, objection
 from runner.operations.unique_keys import ANOTHER, key_conflicts
 from runner.queries.counting import Count
 from runner.queries.rows import as_int, as_text, moment, number, readable, text

@@ -16,10 +16,10 @@ from runner.db.transaction import Transaction
 from runner.errors import NoSqlEquivalent
 from runner.operations.bulk import Operation
 from runner.operations.limit import LimitEdit, read_entry, read_state, set_limits
-from runner.operations.lock import LockedTask, read_tasks
 from runner.operations.pause import PauseTarget, pause_of, registry_of
 from runner.operations.results import Actor, Result, Target
 from runner.operations.runner_command import send_command
+from runner.operations.targets import LockedTask, read_tasks
 from runner.operations.undo import undo
 from runner.policy.claim_order import PAUSED
 from runner.queries.audit import AuditRecord

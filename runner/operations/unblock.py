@@ -11,8 +11,8 @@ from runner.db.types import db_now
 from runner.model.task import MOVES, State
 from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, AuditEntry, record
-from runner.operations.lock import LockedTask, change, lock_targets
 from runner.operations.results import Actor, Result, Skipped, Target
+from runner.operations.targets import LockedTask, change, lock_targets
 from runner.queries.rows import as_text
 from runner.store.dependencies.parents import is_open
 from runner.store.dependencies.resolve import unblock_dependents

@@ -8,9 +8,8 @@ import sqlalchemy as sa
 from runner.db.schema import is_state
 from runner.db.transaction import Transaction
 from runner.model.task import Scope
-from runner.operations.eligibility import REQUEUED
-from runner.operations.lock import LockedTask
 from runner.operations.results import Conflict, Result, Skipped
+from runner.operations.targets import REQUEUED, LockedTask
 from runner.policy.uniqueness import Key, KeyChange, blocked
 from runner.queries.rows import as_text, readable
 from runner.store.unique import delete_keys, key_holders, lock_unique_keys, save_keys

@@ -150,7 +150,7 @@ class Due(ClaimCondition):
 
 
 class NotExpired(ClaimCondition):
-    """No attempt of a task starts after its expiry; `expire` (runner.store.expire) cancels such tasks."""
+    """No attempt of a task starts after its expiry; `expire` (runner.store.start) cancels such tasks."""
 
     name = "expired"
     lasting = False

@@ -24,9 +24,8 @@ from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.policy.rate import Rate, checked
 from runner.policy.simulation import Backlog, Configuration, TaskKind, Workload
 from runner.queries.counting import LANE_COLUMNS, Count, capped
-from runner.queries.limits import limit_usages
-from runner.queries.pauses import pauses
 from runner.queries.queues import uncounted
+from runner.queries.registries import limit_usages, pauses
 from runner.queries.reports import OTHERS, Flow, per_minute
 from runner.queries.rows import as_int, as_text, moment, text
 from runner.queries.runners import RunnerRow, runners

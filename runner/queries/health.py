@@ -1,18 +1,57 @@
-"""health: the state of the database, as far as this login may see it, and its problems."""
+"""health: the state of the database as far as this login may see it, the changes it may make, and problems."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+import sqlalchemy as sa
+
 from runner.db.transaction import Transaction, clock
-from runner.queries.permissions import staleness
 from runner.queries.rows import as_int, as_text, number, text
 from runner.text import formatting
 from runner.text.operator import now
 from runner.text.sanitize import one_line
+
+
+class Permission(Enum):
+    """The rights of this connection."""
+
+    READ_WRITE = "a login that may change tasks and write the audit log"
+    READ_ONLY = "a read-only login"
+    STANDBY = "a standby, which is read-only"
+    CLOSED = "a database in read-only mode"
+
+
+async def connection_permission(tx: Transaction) -> Permission:
+    """Find out which changes this connection may make."""
+    conditions = tx.dialect.rights(tx.tables)
+    row = (await tx.rows(sa.select(*(condition.label(name) for name, condition in conditions.items()))))[0]
+    if row.follows:
+        return Permission.STANDBY
+    if row.closed:
+        return Permission.CLOSED
+    return Permission.READ_WRITE if row.intervenes else Permission.READ_ONLY
+
+
+async def reads_audit(tx: Transaction) -> bool:
+    """True if this login may read the audit log."""
+    return bool(await tx.scalar(sa.select(tx.dialect.rights(tx.tables)["reads_audit"])))
+
+
+async def staleness(tx: Transaction) -> float | None:
+    """The age of the newest change on a standby, in seconds.
+
+    Returns:
+        None if the database is not a standby or has not replayed a change yet. The age also grows while the primary
+        is idle, but heartbeats change rows every few seconds.
+    """
+    value = await tx.scalar(sa.select(tx.dialect.staleness()))
+    return None if value is None else max(0.0, float(value))
+
 
 OLD = 300.0
 """Seconds after which an open transaction is reported: vacuum cannot remove rows that died since it began."""

@@ -14,7 +14,7 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.queries.audit import REVEAL, AuditRecord, entries
 from runner.queries.failures import Failures, failures
-from runner.queries.permissions import reads_audit
+from runner.queries.health import reads_audit
 from runner.queries.reports import MinuteFlow, per_minute
 from runner.queries.rows import as_text, moment, readable, text
 from runner.queries.summary import GroupBy, Summary, summary

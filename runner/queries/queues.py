@@ -18,7 +18,7 @@ from runner.policy.lanes import Head, Lane
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.queries import counting
 from runner.queries.counting import Count, RunningCounts, WaitingCounts
-from runner.queries.pauses import Pause, RegistryEntry, changed_entries, registry_entries
+from runner.queries.registries import Pause, RegistryEntry, changed_entries, registry_entries
 from runner.queries.reports import Flow, flows
 from runner.queries.rows import as_text
 from runner.store.lanes import survey

@@ -17,7 +17,7 @@ from runner.policy.lanes import Head, runner_queue, serves
 from runner.policy.polling import DEFAULT_POLLING
 from runner.policy.selection import stored_buckets
 from runner.queries.counting import lane_heads
-from runner.queries.pauses import registry_entries
+from runner.queries.registries import registry_entries
 from runner.queries.rows import as_int, as_text, moment, number, readable, text, texts
 from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock
 from runner.text.formatting import age

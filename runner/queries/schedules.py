@@ -16,7 +16,7 @@ from runner.model.schedule import ScheduleSpec, TickOutcome
 from runner.model.task import Shown
 from runner.policy.schedule import parse_rule
 from runner.policy.schedule_ticks import delayed, next_ticks
-from runner.queries.pauses import Pause
+from runner.queries.registries import Pause
 from runner.queries.rows import as_int, as_text, moment, number, readable, text
 from runner.queries.task_list.row import TaskRow, task_rows
 

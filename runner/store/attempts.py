@@ -1,14 +1,19 @@
-"""Attempts: store why an attempt failed, and the fingerprint that failures share if they differ only in values."""
+"""Attempts: store why one failed, with the fingerprint of its failure, and its checkpoints, progress and log lines."""
 
 import hashlib
 import re
 from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.dialects import DIALECTS
+from runner.db.schema import Tables
+from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import EARLIEST, LATEST
+from runner.db.types import EARLIEST, LATEST, Instant, JsonText, db_now
 from runner.model.outcome import Failure
 from runner.model.text_limits import to_storable
 
@@ -105,3 +110,185 @@ def fingerprint(handler: str, error_type: str, message: str) -> str:
     """
     first, *_ = message.strip().splitlines() or [""]
     return hashlib.sha256(f"{handler}\0{error_type}\0{masked(first)}".encode("utf-8", "replace")).hexdigest()[:16]
+
+
+KEPT_CHECKPOINTS = 10
+"""Checkpoints that a task keeps: the last ones."""
+
+LINE_LIMIT = 2 * 1024
+"""Maximum size of a log line in bytes."""
+
+STACK_LEVEL = "stack"
+"""The level of the lines of a stack."""
+
+
+class Checkpoint(NamedTuple):
+    """A state to store.
+
+    Args:
+        task_id: task id.
+        fence: fence of the claim.
+        attempt: number of the attempt.
+        number: number of the checkpoint, from 1.
+        state: JSON text.
+    """
+
+    task_id: int
+    fence: int
+    attempt: int
+    number: int
+    state: str
+
+
+class Progress(NamedTuple):
+    """The progress of an attempt.
+
+    Args:
+        task_id: task id.
+        fence: fence of the claim.
+        done: finished units.
+        total: all units; None if unknown.
+        unit: name of the units.
+        rate: units per second; None if unknown.
+    """
+
+    task_id: int
+    fence: int
+    done: float
+    total: float | None
+    unit: str | None
+    rate: float | None
+
+
+class LogLine(NamedTuple):
+    """A line of the log of an attempt.
+
+    Args:
+        task_id: task id.
+        fence: fence of the claim.
+        number: number of the line, from 1.
+        attempt: number of the attempt.
+        at: time by the clock of the runner.
+        level: name of the level, in lower case.
+        line: text, without the values of secret fields.
+    """
+
+    task_id: int
+    fence: int
+    number: int
+    attempt: int
+    at: datetime
+    level: str
+    line: str
+
+
+async def save_checkpoint(tx: Transaction, holder: int, checkpoint: Checkpoint) -> bool:
+    """Store a checkpoint if the runner still holds the task.
+
+    Args:
+        tx: a writing transaction; one statement is executed, and more for the first of an attempt and for those that
+            replace an old one.
+        holder: id of the runner.
+        checkpoint: the checkpoint.
+
+    Returns:
+        False if the task no longer belongs to this runner.
+    """
+    parameters = checkpoint._asdict() | {"holder": holder}
+    if not await tx.run(_insertion(tx.tables, tx.driver), parameters):
+        return False
+    task, table = tx.tables.task, tx.tables.checkpoint
+    if checkpoint.number > KEPT_CHECKPOINTS:
+        old = table.c.number <= checkpoint.number - KEPT_CHECKPOINTS
+        await tx.execute(sa.delete(table).where(table.c.task_id == checkpoint.task_id, old))
+    if checkpoint.fence > 1:
+        interrupted = (task.c.id == checkpoint.task_id) & (task.c.interruptions > 0)
+        await tx.execute(sa.update(task).where(interrupted).values(interruptions=0))
+    return True
+
+
+@lru_cache
+def _insertion(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """Insert from the locked row of the task: a rescue that has begun finishes before, and a later one waits.
+
+    A number is used again if the runner received no answer to its commit: the later state then replaces the earlier.
+    """
+    table = tables.checkpoint
+    types: dict[str, Any] = {"number": sa.Integer, "attempt": sa.Integer, "state": sa.Text}
+    given: dict[str, Any] = {name: sa.bindparam(name, type_=kind) for name, kind in types.items()}
+    row = sa.select(
+        tables.task.c.id, tables.task.c.fence, given["number"], given["attempt"], sa.cast(given["state"], JsonText)
+    )
+    locked = row.where(_is_held(tables)).with_for_update()
+    names = ["task_id", "fence", "number", "attempt", "state"]
+    insert = DIALECTS[driver.name].insert(table).from_select(names, locked)
+    statement = insert.on_conflict_do_update(
+        index_elements=table.primary_key,
+        set_={"state": insert.excluded.state, "at": db_now()},
+        where=table.c.fence == insert.excluded.fence,
+    )
+    return Prepared(statement.returning(table.c.number), driver)
+
+
+def _is_held(tables: Tables) -> sa.ColumnElement[bool]:
+    task = tables.task.c
+    condition: sa.ColumnElement[bool] = (
+        (task.id == sa.bindparam("task_id", type_=sa.BigInteger))
+        & (task.fence == sa.bindparam("fence", type_=sa.BigInteger))
+        & (task.runner_id == sa.bindparam("holder", type_=sa.BigInteger))
+    )
+    return condition
+
+
+async def last_checkpoint(tx: Transaction, task_id: int) -> tuple[int, str] | None:
+    """Read the number and the JSON text of the last checkpoint of a task; None without one."""
+    table = tx.tables.checkpoint
+    statement = sa.select(table.c.number, table.c.state).where(table.c.task_id == task_id)
+    rows = await tx.rows(statement.order_by(table.c.number.desc()).limit(1))
+    return (rows[0].number, rows[0].state) if rows else None
+
+
+async def write_notes(tx: Transaction, holder: int, progress: Sequence[Progress], lines: Sequence[LogLine]) -> None:
+    """Write the progress of tasks that the runner still holds or that have finished with this fence, and log lines.
+
+    Args:
+        tx: a writing transaction.
+        holder: id of the runner.
+        progress: at most one per task.
+        lines: log lines; existing rows stay unchanged, so that a repeated write changes nothing.
+    """
+    for item in sorted(progress):
+        values = item._asdict()
+        if not await tx.run(_progress(tx.tables, tx.driver), values | {"holder": holder}):
+            await tx.run(_last_progress(tx.tables, tx.driver), values)
+    if lines:
+        table = tx.tables.log
+        insert = tx.dialect.insert(table).on_conflict_do_nothing(index_elements=table.primary_key)
+        await tx.execute(insert, [line._replace(line=to_storable(line.line, LINE_LIMIT))._asdict() for line in lines])
+
+
+@lru_cache
+def _progress(tables: Tables, driver: sa.Dialect) -> Prepared:
+    return _write_progress(tables, driver, tables.task, _is_held(tables))
+
+
+@lru_cache
+def _last_progress(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """The progress that a task reported in the second before its end."""
+    past = tables.history.c
+    is_last = (past.id == sa.bindparam("task_id", type_=sa.BigInteger)) & (
+        past.fence == sa.bindparam("fence", type_=sa.BigInteger)
+    )
+    return _write_progress(tables, driver, tables.history, is_last)
+
+
+def _write_progress(tables: Tables, driver: sa.Dialect, task: sa.Table, where: sa.ColumnElement[bool]) -> Prepared:
+    table = tables.progress
+    types: dict[str, Any] = {"done": sa.Float, "total": sa.Float, "unit": sa.Text, "rate": sa.Float}
+    given = [sa.cast(sa.bindparam(name, type_=kind), kind) for name, kind in types.items()]
+    now = sa.type_coerce(db_now(), Instant)
+    row = sa.select(task.c.id, task.c.fence, *given, now).where(where)
+    insert = DIALECTS[driver.name].insert(table).from_select(["task_id", "fence", *types, "at"], row)
+    new = {name: insert.excluded[name] for name in ("fence", *types, "at")}
+    statement = insert.on_conflict_do_update(index_elements=table.primary_key, set_=new)
+    return Prepared(statement.returning(table.c.task_id), driver)

@@ -18,8 +18,7 @@ from runner.policy.partitions import LEEWAY, Range
 from runner.policy.uniqueness import Key
 from runner.settings import Settings
 from runner.store.dependencies.parents import is_open
-from runner.store.partitions.forecast import Forecast, forecast
-from runner.store.partitions.ranges import drop, strip
+from runner.store.partitions import Forecast, drop, forecast, strip
 from runner.store.unique import delete_keys
 
 START: Key = ("", "")

@@ -14,18 +14,14 @@ from runner.db.database import Database
 from runner.db.schema import Tables
 from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST, Instant, db_later
-from runner.engine.attempt_failure import AttemptLimits
 from runner.engine.attempt_notes import NotesWriter
+from runner.engine.attempt_outcome import AttemptLimits, done
 from runner.engine.claimer import handler_defaults
 from runner.engine.dependency_resolver import DependencyResolver
 from runner.engine.executor import Executor
-from runner.engine.handler_result import done
+from runner.engine.handler_context import HandlerTransaction, StoredParentResults
 from runner.engine.heartbeat import release
-from runner.engine.hooks import Hooks, attempt_end
-from runner.engine.middleware import Middleware
-from runner.engine.open_resources import OpenResources
-from runner.engine.own_transaction import HandlerTransaction
-from runner.engine.parent_results import StoredParentResults
+from runner.engine.life_cycle import Hooks, Middleware, OpenResources, attempt_end
 from runner.engine.slots import Running, Slots
 from runner.handlers.life_cycle import LIFE_CYCLE, Event
 from runner.handlers.registry import Handler

@@ -2,7 +2,7 @@
 
 import shlex
 
-from tasktui.actions import edit, limit, new_task, pause, runner_command, schedule, tasks, undo
+from tasktui.actions import edit, new_task, queues, schedule, tasks, undo
 from tasktui.actions.action import Action, ActionTarget
 
 ACTIONS = {
@@ -72,14 +72,14 @@ ACTIONS = {
         ),
         Action("copy", "N", "New copy", ActionTarget.TASK, new_task.ask_for_copy, in_footer=False),
         Action("submit", "A", "Add a task", ActionTarget.HANDLER, new_task.ask_for_handler, in_footer=False),
-        Action("stack", "V", "Stack", ActionTarget.TASK, runner_command.ask_for_stack, in_footer=False),
-        Action("pause", "P", "Pause", ActionTarget.QUEUE, pause.ask_for_queue, "Pause for", "30m", required=True),
+        Action("stack", "V", "Stack", ActionTarget.TASK, queues.ask_for_stack, in_footer=False),
+        Action("pause", "P", "Pause", ActionTarget.QUEUE, queues.ask_to_pause_queue, "Pause for", "30m", required=True),
         Action(
             "pause --handler",
             "H",
             "Pause handler",
             ActionTarget.HANDLER,
-            pause.ask_for_handler,
+            queues.ask_to_pause_handler,
             "Pause for",
             "30m",
             required=True,
@@ -90,7 +90,7 @@ ACTIONS = {
             "M",
             "Limit",
             ActionTarget.QUEUE,
-            limit.ask_for_queue,
+            queues.ask_to_limit_queue,
             "Limits",
             "concurrency=5 per-tenant=none rate=none",
             required=True,
@@ -100,7 +100,7 @@ ACTIONS = {
             "K",
             "Limit handler",
             ActionTarget.HANDLER,
-            limit.ask_for_handler,
+            queues.ask_to_limit_handler,
             "Limits",
             "concurrency=5 per-tenant=none rate=none",
             required=True,
@@ -111,19 +111,19 @@ ACTIONS = {
             "C",
             "Breaker",
             ActionTarget.HANDLER,
-            limit.ask_for_breaker_of,
+            queues.ask_for_breaker_of,
             "First probe after",
             "10m",
             required=True,
             in_footer=False,
         ),
-        Action("drain", "L", "Drain", ActionTarget.RUNNER, runner_command.ask),
+        Action("drain", "L", "Drain", ActionTarget.RUNNER, queues.ask_to_command),
         Action(
             "resize",
             "S",
             "Resize",
             ActionTarget.RUNNER,
-            runner_command.ask,
+            queues.ask_to_command,
             "New size",
             "concurrency=100 threads=10",
             required=True,

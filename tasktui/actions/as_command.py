@@ -1,9 +1,11 @@
-"""The command line for each screen and action of the console."""
+"""The equivalent of a screen or an action, as a command line or SQL, and copying it."""
 
 import shlex
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from runner.errors import RunnerError
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.settings import Settings
 from runner.text.redact import mask
@@ -12,7 +14,7 @@ from tasktui.actions.action import Action, Confirmation
 from tasktui.actions.plan import ActionPlan
 
 if TYPE_CHECKING:
-    from runner.queries.task.detail import TaskDetail  # imports modules that the first screen does not need
+    from runner.queries.task.detail import TaskDetail
 
 LONGEST = 4_000
 """Maximum number of characters of a command line to copy."""
@@ -138,3 +140,73 @@ def edit_words(detail: "TaskDetail", values: Mapping[str, str], reason: str | No
 
 def _reason(reason: str | None) -> list[object]:
     return ["--reason", reason] if reason else []
+
+
+SqlSource: TypeAlias = Callable[[], Awaitable[str]]
+"""Returns the SQL; reads the database."""
+
+ConsentSql: TypeAlias = Callable[[Confirmation], Awaitable[str]]
+"""Returns the SQL for the answers of the operator so far."""
+
+LONGEST_NOTICE = 300
+"""Maximum number of characters of a command line to show."""
+
+NO_COMMAND = "No command line does this, or it cannot be pasted safely"
+
+
+class CopyTarget(Protocol):
+    """A screen to copy from."""
+
+    @property
+    def app(self) -> Any:
+        """The application, which owns the clipboard."""
+        ...
+
+    def run_worker(self, work: Coroutine[Any, Any, None], *, group: str) -> Any:
+        """Run a coroutine in a worker."""
+        ...
+
+    def call_later(self, callback: Callable[..., Any], *args: Any) -> Any:
+        """Call a function between two messages, when it may touch widgets."""
+        ...
+
+    def report(self, text: str, *, bad: bool = False) -> None:
+        """Show the copied text, or an error."""
+        ...
+
+
+def copy(target: CopyTarget, command: str | None, sql: SqlSource | None = None) -> None:
+    """Copy a command line to the terminal's clipboard, or its SQL if the clipboard already holds the command line.
+
+    Args:
+        target: the screen to copy from.
+        command: the command line; None if it cannot be pasted.
+        sql: source of the equivalent SQL; None if there is none.
+    """
+    if command is None:
+        target.report(NO_COMMAND, bad=True)
+    elif sql is not None and target.app.clipboard == command:
+        target.run_worker(_copy_sql(target, sql), group="sql")
+    else:
+        _put(target, command, shorten(command))
+
+
+def shorten(text: str) -> str:
+    """Cut a long command line: hundreds of ids would hide the dialog."""
+    if len(text) <= LONGEST_NOTICE:
+        return text
+    return f"{text[:LONGEST_NOTICE]}… (all {len(text):,} characters copied)"
+
+
+async def _copy_sql(target: CopyTarget, sql: SqlSource) -> None:
+    try:
+        text = await sql()
+    except RunnerError as error:
+        target.call_later(partial(target.report, str(error), bad=True))
+    else:
+        target.call_later(_put, target, text, f"Copied as SQL for psql or sqlite3:\n{text}")
+
+
+def _put(target: CopyTarget, text: str, report: str) -> None:
+    target.app.copy_to_clipboard(text)
+    target.report(report)

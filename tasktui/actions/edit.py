@@ -6,13 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import InvalidInput
-from runner.operations.eligibility import objection
 from runner.operations.results import Result, Target
+from runner.operations.targets import objection
 from runner.text.redact import MASK
-from tasktui.actions.action import Action
+from tasktui.actions.action import Action, Targets
 from tasktui.actions.as_command import command_line, edit_words
 from tasktui.actions.question import Dialog
-from tasktui.actions.targets import Targets
 from tasktui.actions.tasks import question
 from tasktui.messages import Notice
 from tasktui.session.session import Session
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 def ask(action: Action, session: Session, targets: Targets) -> Dialog | Coroutine[Any, Any, Dialog]:
     """Ask for the new values of the selected tasks."""
-    from tasktui.actions.form import bulk_form  # The first screen does not need it.
+    from tasktui.actions.question import bulk_form  # The first screen does not need it.
 
     task_filter, tasks = targets.task_filter(), targets.tasks()
     if task_filter is not None:

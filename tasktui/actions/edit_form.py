@@ -12,13 +12,13 @@ from runner.errors import InvalidEdit, RunnerError
 from runner.model.duration import parse_duration
 from runner.model.task import Shown, State
 from runner.operations.edit_values import KEEP, Changes
-from runner.operations.eligibility import objection
+from runner.operations.targets import objection
 from runner.queries.task.detail import TaskDetail, forecast
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from runner.text.redact import decode, redact, with_secrets
 from runner.text.times import format_zone, parse_moment
-from tasktui.actions.form import FormField
+from tasktui.actions.question import FormField
 from tasktui.render.render import block, line
 
 NONE = "none"

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from runner.errors import InvalidInput, RunnerError
 from runner.operations.pause import PauseKind
-from tasktui.actions.action import Action, Confirmation
+from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import new_task_words
 from tasktui.actions.question import Dialog, Question
-from tasktui.actions.targets import Targets
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
 from tasktui.session.session import Session
@@ -21,7 +20,7 @@ if TYPE_CHECKING:  # They import modules that the first screen does not need.
     from runner.handlers.options import Clock
     from runner.handlers.parameters import StoredSignature
     from runner.queries.task.detail import TaskDetail
-    from tasktui.actions.form import Form, FormField
+    from tasktui.actions.question import Form, FormField
 
 PAYLOAD = "payload"
 OPTIONS = ("queue", "priority", "run_at", "max_attempts", "key")
@@ -95,7 +94,7 @@ class Draft:
 
     def form(self) -> "Form":
         """Build the form."""
-        from tasktui.actions.form import Form
+        from tasktui.actions.question import Form
 
         title = f"Copy task {self.origin.task.id}" if self.origin else "New task"
         about = [content((f"{title} of {line(self.handler)}", "bold strong"))]
@@ -109,7 +108,7 @@ class Draft:
 
     def fields(self) -> "list[FormField]":
         """The entries: one for each parameter or one for the payload, and the options."""
-        from tasktui.actions.form import FormField
+        from tasktui.actions.question import FormField
 
         task, preset = self.origin and self.origin.task, self.signature.options if self.signature else {}
         values = {name: "" if task is None else str(getattr(task, name) or "") for name in OPTIONS if name != "run_at"}
@@ -126,7 +125,7 @@ class Draft:
 
     def _arguments(self) -> "list[FormField]":
         from tasktui.actions.edit_form import shown_payload
-        from tasktui.actions.form import FormField
+        from tasktui.actions.question import FormField
 
         payload, lock_reason = shown_payload(self.origin.payload) if self.origin else ("", "")
         if lock_reason:

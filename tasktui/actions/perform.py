@@ -11,7 +11,7 @@ from runner.filter.parse import Filter
 from runner.model.duration import parse_duration
 from runner.operations.audit_log import reveal
 from runner.operations.bulk import BulkOptions, to_all, to_each
-from runner.operations.canary import canary as apply_canary
+from runner.operations.bulk import canary as apply_canary
 from runner.operations.limit import BreakerResult, close_by_hand, open_by_hand, parse_edit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget, name_warning
 from runner.operations.pause import pause as apply_pause
@@ -20,14 +20,13 @@ from runner.operations.preview import preview as apply_preview
 from runner.operations.results import Result, with_change_group
 from runner.operations.runner_command import send_command
 from runner.operations.sql_export import breaker_script, command_script, limit_script, pause_script, script, undo_script
-from runner.operations.undo.change_group import undo_all
 from runner.operations.undo.undo import undo as apply_undo
+from runner.operations.undo.undo import undo_all
 from runner.policy.limits import LimitUsage
 from runner.queries.audit import audit, undoable
 from runner.queries.fate import GroupFate
-from runner.queries.limits import limit_usages
-from runner.queries.pauses import Pause
-from runner.queries.pauses import pauses as read_pauses
+from runner.queries.registries import Pause, limit_usages
+from runner.queries.registries import pauses as read_pauses
 from runner.text.formatting import age
 from runner.text.times import format_moment, parse_moment
 from tasktui.actions.action import Action, Confirmation

@@ -9,10 +9,9 @@ from textual.content import Content
 
 from runner.queries.schedules import ScheduleRow
 from runner.text import formatting
-from tasktui.actions.action import Action, Confirmation
+from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import schedule_words
 from tasktui.actions.question import Dialog, Question, result_notice
-from tasktui.actions.targets import Targets
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
 from tasktui.session.session import Session

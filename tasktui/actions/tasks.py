@@ -8,11 +8,10 @@ from runner.errors import InvalidInput
 from runner.filter.parse import Filter
 from runner.model.duration import parse_duration
 from runner.operations.results import Actor
-from tasktui.actions.action import Action, Confirmation
+from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import plan_words
 from tasktui.actions.plan import ActionPlan, plan, plan_lines, sample_lines
 from tasktui.actions.question import BulkChange, Dialog, Question
-from tasktui.actions.targets import Targets
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
 from tasktui.session.session import Session
@@ -75,7 +74,7 @@ def question(plan: ActionPlan, session: Session, details: Sequence[str] = ()) ->
 
 def retry(by: Actor, answer: str) -> "Operation":
     """Build a retry, spread over a duration."""
-    from runner.operations.retry import retry_now
+    from runner.operations.reschedule import retry_now
 
     return partial(retry_now, by=by, spread=parse_duration(answer).total_seconds() if answer else 0.0)
 
@@ -94,7 +93,7 @@ def terminate(by: Actor, _answer: str) -> "Operation":
 
 def delay(by: Actor, answer: str) -> "Operation":
     """Build a delay by a duration."""
-    from runner.operations.delay import delay as apply_delay
+    from runner.operations.reschedule import delay as apply_delay
 
     return partial(apply_delay, seconds=parse_duration(answer).total_seconds(), by=by)
 
@@ -118,7 +117,7 @@ def unblock_options(answer: str) -> Sequence[object]:
 
 def rewind(by: Actor, answer: str) -> "Operation":
     """Build a rewind to a checkpoint."""
-    from runner.operations.rewind import rewind as apply_rewind
+    from runner.operations.reschedule import rewind as apply_rewind
 
     if not (answer.isdecimal() and len(answer) < MOST_DIGITS):
         raise InvalidInput(why=f"{answer[:30]!r} is not the number of a checkpoint; the task screen lists them")

@@ -12,17 +12,16 @@ from textual.content import Content
 from runner.policy.confirmation import MANY
 from runner.text import formatting
 from runner.text.redact import differences
-from tasktui.actions.action import Action, Confirmation
+from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import undo_group_words, undo_words
 from tasktui.actions.question import BulkChange, Dialog, Question, result_notice
-from tasktui.actions.targets import Targets
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
 from tasktui.session.session import Session
 
 if TYPE_CHECKING:
     # They import modules that the first screen does not need.
-    from runner.operations.undo.change_group import UndoPreview
+    from runner.operations.undo.undo import UndoPreview
     from runner.queries.audit import AuditRecord
 
 
@@ -55,7 +54,7 @@ async def _ask_for_task(
 
 
 async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord") -> Dialog:
-    from runner.operations.undo.change_group import preview_undo as read_undoing
+    from runner.operations.undo.undo import preview_undo as read_undoing
     from tasktui.actions import perform
 
     preview = await session.read(read_undoing, [entry.id])
@@ -84,7 +83,7 @@ async def _undo(session: Session, entry_id: int, confirmation: Confirmation) -> 
 
 
 async def _ask_for_group(action: Action, session: Session, entry: "AuditRecord") -> Dialog:
-    from runner.operations.undo.change_group import preview_undo as read_undoing
+    from runner.operations.undo.undo import preview_undo as read_undoing
 
     group = entry.change_group
     if group is None:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from runner.policy.breaker import OpenBreaker
 from runner.queries.counting import Count
-from runner.queries.pauses import Pause
 from runner.queries.queues import QueueCounts
+from runner.queries.registries import Pause
 from runner.queries.reports import Flow
 from runner.queries.runners import RunnerRow
 from runner.text import formatting

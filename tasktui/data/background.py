@@ -14,8 +14,8 @@ from runner.queries.audit import ChangeGroup, change_groups
 from runner.queries.failures import Failures, failures
 from runner.queries.reports import Flow, results_by_runner, times_by_minute, usual_times
 from runner.queries.schedules import ScheduleRow, schedules
-from runner.queries.task_list.page import page
 from runner.queries.task_list.row import TaskRow
+from runner.queries.task_list.search import page
 
 HOUR, RECENT = timedelta(hours=1), timedelta(minutes=10)
 

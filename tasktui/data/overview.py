@@ -10,9 +10,8 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.queries.counting import Count, WaitingCounts, lane_heads
 from runner.queries.failures import failures
-from runner.queries.limits import BreakerRow, breakers
-from runner.queries.pauses import Pause, pauses
 from runner.queries.queues import MOST_QUEUES, QueueCounts, counts
+from runner.queries.registries import BreakerRow, Pause, breakers, pauses
 from runner.queries.reports import OTHERS, Flow, MinuteFlow
 from runner.queries.reports import per_minute as read_per_minute
 from runner.queries.reports import pulses as read_pulses

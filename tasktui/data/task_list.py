@@ -10,8 +10,8 @@ from datetime import datetime
 from runner.filter.parse import Filter
 from runner.queries.counting import Count
 from runner.queries.task_list.cursor import Cursor
-from runner.queries.task_list.page import TaskPage
 from runner.queries.task_list.row import TaskRow
+from runner.queries.task_list.search import TaskPage
 from runner.text.sanitize import count_noun
 
 

@@ -10,12 +10,11 @@ from runner.filter.fields import NEWEST, Sort, SortField
 from runner.filter.parse import Filter, parse_filter
 from runner.operations.preview import bounded, matching_ids
 from runner.queries.counting import Count
-from runner.queries.pauses import registry_entries
+from runner.queries.registries import registry_entries
 from runner.queries.task_list.compile import indexed
-from runner.queries.task_list.page import TaskPage, page_script
-from runner.queries.task_list.page import page as read_page
 from runner.queries.task_list.row import TaskRow, task_rows
-from runner.queries.task_list.search import find
+from runner.queries.task_list.search import TaskPage, find, page_script
+from runner.queries.task_list.search import page as read_page
 from tasktui.data.task_list import Listing
 from tasktui.messages import MatchesFound
 from tasktui.render.render import line

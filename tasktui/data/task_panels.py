@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
 
 from runner.model.task import Shown, State
+from runner.queries.task.attempts import checkpoint_lines
 from runner.queries.task.detail import TaskDetail, task_fields
-from runner.queries.task.notes import checkpoint_lines
 from runner.queries.task.timeline import timeline
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting

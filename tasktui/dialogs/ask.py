@@ -13,7 +13,7 @@ from textual.widgets import Input, Label, Static
 from runner.errors import InvalidInput
 from runner.policy.confirmation import RequiredConfirmation
 from tasktui.actions.action import ALL, CANARY, Confirmation, parse_limit
-from tasktui.actions.clipboard import copy
+from tasktui.actions.as_command import copy
 from tasktui.actions.question import Question
 from tasktui.commands.parse import complete_command
 from tasktui.render.render import block, content, line, lines

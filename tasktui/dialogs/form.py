@@ -17,11 +17,10 @@ from runner.errors import RunnerError
 from runner.operations.results import Result
 from runner.policy.confirmation import required_confirmation
 from runner.queries.task.detail import TaskDetail, task_detail
-from tasktui.actions.clipboard import copy
+from tasktui.actions.as_command import copy
 from tasktui.actions.edit import TaskEdit
 from tasktui.actions.edit_form import edit_conflict, entries, indented, on_one_line, preview, requeues
-from tasktui.actions.form import Form
-from tasktui.actions.question import Dialog
+from tasktui.actions.question import Dialog, Form
 from tasktui.messages import Notice, OperationDone, TaskChanged
 from tasktui.render.render import block, content, line, lines
 from tasktui.session.session import Session

@@ -8,9 +8,8 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 
 from runner.filter.parse import Filter
-from runner.queries.why.cause import RelatedView
 from runner.queries.why.many import CauseGroup, WhyMany, why_many
-from runner.queries.why.remedies import sentence
+from runner.queries.why.remedies import RelatedView, sentence
 from runner.queries.why.why import Why, why
 from runner.text import formatting
 from tasktui.actions.actions import shortcut

@@ -54,10 +54,9 @@ DIALOGS = ("answer", "ask", "form", "health", "help", "why")
 OPERATIONS = (
     "tasktui.actions.perform",
     *(
-        "runner.operations.delay",
         "runner.operations.edit",
         "runner.operations.new_task",
-        "runner.operations.retry",
+        "runner.operations.reschedule",
         "runner.operations.terminate",
         "runner.operations.unblock",
     ),

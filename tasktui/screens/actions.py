@@ -10,13 +10,11 @@ from runner.errors import RunnerError
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Result
 from runner.policy.confirmation import required_confirmation
-from tasktui.actions import limit, new_task, pause
-from tasktui.actions.action import ActionTarget, Confirmation
+from tasktui.actions import new_task, queues
+from tasktui.actions.action import ActionTarget, Confirmation, Targets
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
-from tasktui.actions.form import Form
-from tasktui.actions.question import BulkChange, Dialog, Question, result_notice
-from tasktui.actions.targets import Targets
+from tasktui.actions.question import BulkChange, Dialog, Form, Question, result_notice
 from tasktui.messages import Notice
 from tasktui.session.session import Job
 from tasktui.session.write_lock import ReadOnly
@@ -85,7 +83,7 @@ class Actions:
         """
         if self._may_write():
             action = ACTIONS["pause" if place.kind is PauseKind.QUEUE else "pause --handler"]
-            self._prepare(pause.ask_for(action, self._screen.session, place, length, reason, resume=resume))
+            self._prepare(queues.ask_to_pause(action, self._screen.session, place, length, reason, resume=resume))
 
     def ask_limit(self, place: PauseTarget, limits: str, reason: str) -> None:
         """Ask to limit a queue or a handler that a command names.
@@ -96,7 +94,9 @@ class Actions:
             reason: reason, as typed.
         """
         if self._may_write():
-            self._prepare(limit.ask_for(ACTIONS[f"limit {place.kind}"], self._screen.session, place, limits, reason))
+            self._prepare(
+                queues.ask_to_limit(ACTIONS[f"limit {place.kind}"], self._screen.session, place, limits, reason)
+            )
 
     def ask_breaker(self, handler: str, wait: str, reason: str) -> None:
         """Ask to open the breaker of a handler that a command names, or to close it if it is open.
@@ -107,7 +107,7 @@ class Actions:
             reason: reason, as typed.
         """
         if self._may_write():
-            self._prepare(limit.ask_for_breaker(ACTIONS["breaker"], self._screen.session, handler, wait, reason))
+            self._prepare(queues.ask_for_breaker(ACTIONS["breaker"], self._screen.session, handler, wait, reason))
 
     def ask_submit(self, handler: str) -> None:
         """Ask for a new task of a handler that a command names."""

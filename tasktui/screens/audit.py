@@ -21,8 +21,7 @@ from runner.text import formatting
 from runner.text.redact import differences
 from runner.text.sanitize import SIGNS, count_noun
 from runner.text.times import format_moment
-from tasktui.actions.action import ActionTarget
-from tasktui.actions.targets import Targets
+from tasktui.actions.action import ActionTarget, Targets
 from tasktui.messages import Notice
 from tasktui.render.plot import gauge
 from tasktui.render.render import Cell, ListColumn, RenderedRow, content, line, lines

@@ -19,8 +19,7 @@ from runner.queries.failures import Failures, Shares, failures, shares, trends
 from runner.queries.reports import MinuteFlow
 from runner.queries.reports import per_minute as read_per_minute
 from runner.text import formatting
-from tasktui.actions.action import ActionTarget
-from tasktui.actions.targets import Targets
+from tasktui.actions.action import ActionTarget, Targets
 from tasktui.data.overview import MINUTE, per_minute
 from tasktui.render.code import error_rows
 from tasktui.render.plot import Span, area, compact, framed, gauge, nice, resampled, sparkline, time_axis

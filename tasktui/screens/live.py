@@ -16,9 +16,8 @@ from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
 from runner.text import formatting
-from tasktui.actions.as_command import command_line
-from tasktui.actions.clipboard import SqlSource, copy
-from tasktui.actions.targets import Targets
+from tasktui.actions.action import Targets
+from tasktui.actions.as_command import SqlSource, command_line, copy
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
 from tasktui.screens.actions import Actions
 from tasktui.screens.frame import ScreenFrame

@@ -16,8 +16,7 @@ from runner.queries.queues import QueueCounts
 from runner.queries.queues import waiting as read_backlog
 from runner.queries.reports import MinuteFlow
 from runner.text import formatting
-from tasktui.actions.action import ActionTarget
-from tasktui.actions.targets import Targets
+from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.parse import filter_of
 from tasktui.data.alerts import alerts
 from tasktui.data.background import Background, read_background

@@ -20,12 +20,11 @@ from runner.model.task import State
 from runner.queries.reports import Flow, results_by_runner, usual_times
 from runner.queries.runners import RunnerRow, busy_slots
 from runner.queries.runners import runners as read_runners
-from runner.queries.task_list.page import page
 from runner.queries.task_list.row import TaskRow
+from runner.queries.task_list.search import page
 from runner.text import formatting
 from runner.text.sanitize import count_noun
-from tasktui.actions.action import ActionTarget
-from tasktui.actions.targets import Targets
+from tasktui.actions.action import ActionTarget, Targets
 from tasktui.render.plot import compact, gauge, slot_row
 from tasktui.render.render import Cell, ListColumn, RenderedRow, fitted, line, widths
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule, width_of

@@ -11,8 +11,7 @@ from textual.widget import Widget
 from runner.policy.schedule import describe
 from runner.queries.schedules import ScheduleRow
 from runner.text import formatting
-from tasktui.actions.action import ActionTarget
-from tasktui.actions.targets import Targets
+from tasktui.actions.action import ActionTarget, Targets
 from tasktui.data.schedules import DAY, ScheduleBoard, read_board
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line, widths
 from tasktui.render.rows import Part, heading, rule

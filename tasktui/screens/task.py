@@ -16,7 +16,7 @@ from runner.errors import TaskNotFound
 from runner.queries.task.detail import TaskDetail, task_detail
 from runner.queries.task_list.row import TaskRow
 from tasktui.actions import perform
-from tasktui.actions.targets import Targets
+from tasktui.actions.action import Targets
 from tasktui.data.task_panels import preview, screen
 from tasktui.messages import RevealRecorded
 from tasktui.render.rows import BLANK

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from runner.filter.fields import NEWEST, Sort, SortField, parse_sort
 from runner.model.task import State
 from runner.text.sanitize import SIGNS
-from tasktui.actions.targets import Targets
+from tasktui.actions.action import Targets
 from tasktui.data.task_list import Listing
 from tasktui.data.task_pages import MOST_NEWER, Loaded, TaskPages, matching
 from tasktui.messages import MatchesFound, Notice

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.queries.why.cause import RelatedView
+from runner.queries.why.remedies import RelatedView
 from tasktui.messages import Notice
 from tasktui.screens.selection import Selection
 

@@ -18,8 +18,7 @@ from runner.errors import DatabaseRefused, DatabaseUnavailable
 from runner.filter.fields import NEWEST, Sort
 from runner.filter.saved import default_path
 from runner.operations.results import Actor, Result, local_actor
-from runner.queries.health import Ping, ping
-from runner.queries.permissions import Permission, connection_permission, staleness
+from runner.queries.health import Permission, Ping, connection_permission, ping, staleness
 from runner.queries.reports import failing_handlers
 from runner.queries.runners import silent_runners
 from runner.queries.schedules import schedules

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from runner.errors import InvalidInput, RunnerError
 from runner.model.duration import parse_duration
-from runner.queries.permissions import Permission
+from runner.queries.health import Permission
 
 
 class ReadOnlyReason(NamedTuple):

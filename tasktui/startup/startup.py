@@ -20,7 +20,7 @@ from runner.db.connect import driver_threads_ended
 from runner.db.database import Database
 from runner.db.migrations.revisions import HEAD, check
 from runner.errors import DatabaseUnavailable, RunnerError, SchemaMissing
-from runner.queries.permissions import connection_permission
+from runner.queries.health import connection_permission
 from runner.settings import Settings
 from runner.text.sanitize import clean
 from runner.urls import DatabaseUrl

@@ -24,7 +24,7 @@ def die_at(boundary: str, number: int) -> None:
 def install() -> None:
     """Give this runner the boundaries inside the engine."""
     from runner.engine import attempt_notes
-    from runner.store.notes import Checkpoint, save_checkpoint
+    from runner.store.attempts import Checkpoint, save_checkpoint
 
     os.environ[RUNNER] = str(os.getpid())
     store = attempt_notes.AttemptNotes._store

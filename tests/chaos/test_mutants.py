@@ -14,7 +14,7 @@ from runner import Context
 from runner.db.database import Database
 from runner.db.statement import Prepared
 from runner.db.types import db_later, db_now
-from runner.engine.own_transaction import HandlerTransaction
+from runner.engine.handler_context import HandlerTransaction
 from runner.model.outcome import Failure, Retry
 from runner.policy import claim_conditions
 from runner.store import claim, history, settle

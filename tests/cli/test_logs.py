@@ -12,7 +12,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Done
 from runner.model.task import NewTask
-from runner.store.notes import LogLine, Progress, write_notes
+from runner.store.attempts import LogLine, Progress, write_notes
 from tests.cli.conftest import Call, Store
 from tests.store.runners import Runner
 

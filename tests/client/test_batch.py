@@ -9,7 +9,7 @@ import pytest
 
 from runner import Context, Dead, TaskHandler, batch, batch_async, disconnect, handler
 from runner.errors import InvalidTask, NoResult, NoRunner, TaskFailed, TaskNotFound, WouldBlock
-from runner.handlers.batch import BatchResult
+from runner.handlers.dependencies import BatchResult
 from runner.handlers.registry import REGISTRY
 from runner.model.task import BatchMember, DependsOn, NewTask, State
 from runner.operations.results import Actor, Target

@@ -16,7 +16,7 @@ from runner.db.database import Database
 from runner.errors import DatabaseUnavailable, SubmitUncertain
 from runner.filter.parse import parse_filter
 from runner.handlers.registry import REGISTRY
-from runner.queries.task_list.page import page
+from runner.queries.task_list.search import page
 from runner.text.operator import local_zone, now
 from runner.urls import parse_url
 from tests.engine.lost_replies import LostCommits, losing_commits

@@ -26,21 +26,21 @@ from runner.errors import DatabaseRefused, DuplicateTask, InvalidInput, InvalidT
 from runner.model.outcome import Done, Retry
 from runner.model.task import HIGHEST_FENCE, DependsOn, NewTask, OnDuplicate, UniqueSpec
 from runner.operations.edit_values import FIELDS
+from runner.operations.reschedule import retry_now
 from runner.operations.results import Result, Target
-from runner.operations.retry import retry_now
 from runner.policy.lanes import Lane, LanePosition
 from runner.queries.audit import audit as read_audit
 from runner.queries.failures import failures
 from runner.queries.health import health
-from runner.queries.pauses import pauses
 from runner.queries.queues import counts
+from runner.queries.registries import pauses
 from runner.queries.reports import pulses
 from runner.queries.runners import runners, unknown_handlers
 from runner.queries.summary import summary, totals
 from runner.queries.task.detail import task_detail as read_story
 from runner.queries.task.results import unfinished
 from runner.queries.task.timeline import timeline
-from runner.queries.task_list.page import page
+from runner.queries.task_list.search import page
 from runner.queries.why.why import why
 from runner.settings import Settings
 from runner.store.claim import Claimant, HandlerDefaults, claim

@@ -9,7 +9,7 @@ from runner.operations.results import Actor
 from runner.operations.runner_command import CommandPending, send_command
 from runner.policy.runner_command import MOST_STACKS, RunnerCommand
 from runner.queries.runners import RunnerRow, runners
-from runner.queries.task.notes import log_of
+from runner.queries.task.attempts import log_of
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until
 
 ANA = Actor("ana", "desk")

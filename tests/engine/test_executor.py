@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.engine.attempt_failure import AttemptLimits
+from runner.engine.attempt_outcome import AttemptLimits
 from runner.engine.executor import Executor
 from runner.engine.slots import InFlight, Running
 from runner.handlers.context import Context

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.engine.maintenance import Maintenance
 from runner.settings import Settings
-from runner.store.partitions.layout import read_layout
+from runner.store.partitions import read_layout
 from runner.urls import parse_url
 from tests.engine.harness import Harness
 from tests.postgres import login

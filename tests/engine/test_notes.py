@@ -9,12 +9,12 @@ import sqlalchemy as sa
 from runner import Context
 from runner.engine import attempt_notes
 from runner.errors import FencedOut, StoreError
-from runner.handlers.notes import InvalidCheckpoint, InvalidProgress
+from runner.handlers.context import InvalidCheckpoint, InvalidProgress
+from runner.operations.reschedule import rewind
 from runner.operations.results import Actor, Result, Target
-from runner.operations.rewind import rewind
 from runner.operations.undo.undo import undo
 from runner.queries.task.detail import task_detail
-from runner.store.notes import KEPT_CHECKPOINTS
+from runner.store.attempts import KEPT_CHECKPOINTS
 from runner.urls import parse_url
 from tests.conftest import on_sqlite
 from tests.engine.harness import Harness, until, wait_for_event

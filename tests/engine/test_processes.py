@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from runner import Context, handler
 from runner.engine import slots
-from runner.engine.metrics import resident_memory
+from runner.engine.run_log import resident_memory
 from runner.errors import InvalidHandler
 from runner.handlers.registry import REGISTRY, Handler, Options
 from runner.operations.results import Actor, Target

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from runner.engine import heartbeat as leases
+from runner.engine.attempt_reports import QUICK
 from runner.engine.runner import Engine
-from runner.engine.starts import QUICK
 from runner.policy.polling import LookAhead
 from runner.store.heartbeat import leave
 from tests.engine.harness import Harness, until, wait_for_event

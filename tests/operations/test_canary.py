@@ -13,13 +13,11 @@ from runner.db.database import Database
 from runner.errors import InvalidInput
 from runner.filter.parse import Filter
 from runner.model.task import Shown, State
-from runner.operations import canary as module
-from runner.operations.bulk import BulkOptions
-from runner.operations.canary import canary, check_canary
+from runner.operations import bulk as module
+from runner.operations.bulk import BulkOptions, canary, check_canary
+from runner.operations.reschedule import retry_now
 from runner.operations.results import Actor, with_change_group
-from runner.operations.retry import retry_now
-from runner.operations.undo.change_group import undo_all
-from runner.operations.undo.undo import undo
+from runner.operations.undo.undo import undo, undo_all
 from runner.queries.fate import fate
 from tests.store.rows import add_attempt, add_past, ahead, ended, filtered, stored
 

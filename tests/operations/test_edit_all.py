@@ -14,8 +14,7 @@ from runner.operations.edit import edit_all
 from runner.operations.edit_values import SAME, Changes, check_bulk
 from runner.operations.preview import preview
 from runner.operations.results import Actor, Conflict, Skipped, Target, with_change_group
-from runner.operations.undo.change_group import undo_all
-from runner.operations.undo.undo import undo
+from runner.operations.undo.undo import undo, undo_all
 from runner.queries.audit import audit
 from tests.store.rows import add_live, add_past, filtered, stored
 

@@ -14,28 +14,26 @@ from runner.filter.parse import Filter
 from runner.model.outcome import Done, Failure, Retry
 from runner.model.task import Claimed, NewTask, Shown, State
 from runner.operations.bulk import BulkOptions, matching, to_all, to_each
-from runner.operations.delay import delay
 from runner.operations.edit import edit, preview_edit
 from runner.operations.edit_values import KEEP, Changes
-from runner.operations.eligibility import ACCEPTED_STATES
 from runner.operations.pause import Paused, PauseKind, PauseTarget, name_warning, pause, resume
 from runner.operations.preview import bounded, preview
+from runner.operations.reschedule import delay, requeue, retry_now, rewind
 from runner.operations.results import Actor, Conflict, Result, Skipped, Target
-from runner.operations.retry import requeue, retry_now
-from runner.operations.rewind import rewind
 from runner.operations.runner_command import send_command
+from runner.operations.targets import ACCEPTED_STATES
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.operations.undo.undo import undo
 from runner.policy.lanes import LanePosition as Start
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
-from runner.queries.pauses import registry_entries
 from runner.queries.queues import counts
+from runner.queries.registries import registry_entries
 from runner.queries.runners import runners
 from runner.queries.task.detail import task_detail
 from runner.queries.task_list.cursor import Cursor
-from runner.queries.task_list.page import page
+from runner.queries.task_list.search import page
 from runner.store.claim import Claimant, HandlerDefaults, claim
 from runner.store.heartbeat import Identity, heartbeat, register
 from runner.store.lanes import survey

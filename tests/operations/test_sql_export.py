@@ -13,20 +13,19 @@ from runner.errors import NoSqlEquivalent
 from runner.filter.fields import parse_sort
 from runner.model.task import DependsOn, NewTask, State, UniqueSpec
 from runner.operations.bulk import Operation
-from runner.operations.delay import delay
 from runner.operations.edit import edit_each
 from runner.operations.edit_values import Changes
 from runner.operations.pause import PauseKind, PauseTarget, pause, resume
+from runner.operations.reschedule import delay, retry_now
 from runner.operations.results import Actor, Target
-from runner.operations.retry import retry_now
 from runner.operations.sql_export import command_script, pause_script, script, undo_script
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.operations.undo.undo import undo
 from runner.queries.audit import audit
-from runner.queries.pauses import pauses
+from runner.queries.registries import pauses
 from runner.queries.runners import runners
-from runner.queries.task_list.page import page, page_script
+from runner.queries.task_list.search import page, page_script
 from runner.store.submit import submit, submit_many
 from tests.shells import Refused, Shell, shell_of
 from tests.store.rows import add_live, add_past, add_runner, ahead, ended, filtered, stored

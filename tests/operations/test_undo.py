@@ -12,19 +12,17 @@ from runner.model.outcome import Cancelled, Done, Release
 from runner.model.task import NewTask, OnFailure, Scope, State, UniqueSpec
 from runner.operations.audit_log import reveal
 from runner.operations.bulk import BulkOptions, to_each
-from runner.operations.delay import delay
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
 from runner.operations.pause import PauseKind, PauseTarget, pause, resume
+from runner.operations.reschedule import delay, requeue, retry_now
 from runner.operations.results import Actor, Result, Target, with_change_group
-from runner.operations.retry import requeue, retry_now
 from runner.operations.runner_command import send_command
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
-from runner.operations.undo.change_group import preview_undo, undo_all
-from runner.operations.undo.undo import undo
+from runner.operations.undo.undo import preview_undo, undo, undo_all
 from runner.queries.audit import AuditRecord, audit, undoable
-from runner.queries.pauses import pauses
+from runner.queries.registries import pauses
 from runner.queries.runners import runners
 from runner.store.dependencies import close_moot, find_strays
 from runner.store.heartbeat import acknowledge

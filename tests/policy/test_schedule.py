@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from runner.errors import InvalidSchedule
 from runner.model.schedule import Overlap, ScheduleSpec
 from runner.policy.schedule import describe, parse_rule, upcoming, write_rule
-from runner.policy.schedule_spec import check_spec
 from runner.policy.schedule_ticks import (
+    check_spec,
     delayed,
     due_ticks,
     next_ticks,

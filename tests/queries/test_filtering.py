@@ -13,8 +13,7 @@ from runner.operations.edit_values import Changes
 from runner.operations.results import Actor, Target, with_change_group
 from runner.queries.failures import failures
 from runner.queries.task_list.compile import indexed
-from runner.queries.task_list.page import page
-from runner.queries.task_list.search import find
+from runner.queries.task_list.search import find, page
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, filtered
 
 pytestmark = pytest.mark.both_databases

@@ -6,13 +6,13 @@ from runner.db.database import Database
 from runner.filter.parse import parse_filter
 from runner.queries.audit import audit
 from runner.queries.failures import failures
-from runner.queries.pauses import pauses
 from runner.queries.queues import counts
+from runner.queries.registries import pauses
 from runner.queries.runners import runners, unknown_handlers
 from runner.queries.task.detail import task_detail
 from runner.queries.task.results import endings
-from runner.queries.task_list.page import page
 from runner.queries.task_list.row import TaskRow
+from runner.queries.task_list.search import page
 from runner.queries.why.why import why
 from tests.shells import Shell
 from tests.store.test_plain_inserts import (

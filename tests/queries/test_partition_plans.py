@@ -17,7 +17,7 @@ from runner.model.task import State
 from runner.queries.queues import counts
 from runner.queries.task.detail import task_detail
 from runner.queries.task_list.cursor import Cursor
-from runner.queries.task_list.page import page
+from runner.queries.task_list.search import page
 from runner.store.retention import prune
 from tests.conftest import on_postgresql
 from tests.store.plans import Seen, Watch, watch

@@ -22,9 +22,8 @@ from runner.queries.summary import totals
 from runner.queries.task.detail import task_detail
 from runner.queries.task.results import unfinished
 from runner.queries.task_list.cursor import Cursor
-from runner.queries.task_list.page import page
 from runner.queries.task_list.row import task_rows
-from runner.queries.task_list.search import find
+from runner.queries.task_list.search import find, page
 from runner.store import settle as settling
 from runner.store.claim import Claimant, HandlerDefaults, claim
 from runner.store.heartbeat import Identity, register

@@ -15,8 +15,7 @@ from runner.model.task import State
 from runner.operations.bulk import matching
 from runner.queries.task_list.cursor import Cursor, parse_cursor
 from runner.queries.task_list.cursor import written as marked
-from runner.queries.task_list.page import page
-from runner.queries.task_list.search import find
+from runner.queries.task_list.search import find, page
 from tests.store.plans import Seen, Watch, watch
 from tests.store.rows import add_live, add_past, add_runner, ahead, filtered
 from tests.store.table import change

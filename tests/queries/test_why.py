@@ -19,8 +19,8 @@ from runner.operations.terminate import terminate
 from runner.policy.lanes import Lane
 from runner.queries.runners import runners
 from runner.queries.why.ahead import ahead as tasks_ahead
-from runner.queries.why.cause import Cause
 from runner.queries.why.facts import read_facts
+from runner.queries.why.remedies import Cause
 from runner.queries.why.why import Why, causes, why
 from runner.store.heartbeat import Identity, register
 from tests.store.minutes import Minute, write_statistics

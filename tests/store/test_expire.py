@@ -11,11 +11,11 @@ from runner.model.outcome import Retry
 from runner.model.task import DependsOn, NewTask, OnDuplicate, State
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
+from runner.operations.reschedule import requeue
 from runner.operations.results import Actor, Target
-from runner.operations.retry import requeue
 from runner.queries.why.why import why
 from runner.store.dependencies import open_dependencies, resolve
-from runner.store.expire import EXPIRED, any_expired, expire
+from runner.store.start import EXPIRED, any_expired, expire
 from runner.store.submit import submit, submit_many
 from tests.store.rows import add_live, add_runner, ahead, ended, stored
 from tests.store.runners import Runner

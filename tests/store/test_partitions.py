@@ -14,14 +14,13 @@ from runner.db.database import Database
 from runner.db.schema.partitions import WIDTH, full_name
 from runner.model.outcome import Dead
 from runner.model.task import DependsOn, Scope, State
+from runner.operations.reschedule import requeue
 from runner.operations.results import Actor, Target
-from runner.operations.retry import requeue
 from runner.policy.partitions import FEW, Range
 from runner.queries.health import health
 from runner.queries.task.detail import task_detail
 from runner.queries.why.facts import read_facts
-from runner.store.partitions.layout import read_layout
-from runner.store.partitions.ranges import extend
+from runner.store.partitions import extend, read_layout
 from runner.store.retention import START, Pruned, enforce, forget_gone
 from runner.store.settle import settle_done
 from tests.conftest import on_postgresql

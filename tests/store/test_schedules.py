@@ -15,9 +15,8 @@ from runner.handlers.schedules import DeclaredSchedule
 from runner.model.schedule import ScheduleSpec
 from runner.model.task import State
 from runner.store.retention import prune
-from runner.store.schedules.broadcast import abandon_rounds
-from runner.store.schedules.due import next_tick
 from runner.store.schedules.register import Registered, has_changed, register_schedules
+from runner.store.schedules.runs import abandon_rounds, next_tick
 from runner.store.schedules.tick import Ticked, tick
 from tests.conftest import on_postgresql
 from tests.store.plans import watch

@@ -26,11 +26,11 @@ from tasktui.actions.as_command import (
     pause_words,
     plan_words,
     runner_command_words,
+    shorten,
     stack_words,
     undo_group_words,
     undo_words,
 )
-from tasktui.actions.clipboard import shorten
 from tasktui.actions.plan import plan
 from tasktui.screens.live import LONGEST_LINE
 from tasktui.widgets.table import Table

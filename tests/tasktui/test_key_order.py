@@ -9,7 +9,7 @@ from textual.widgets import Input
 
 from runner.db.database import Database
 from runner.queries.audit import audit
-from runner.queries.pauses import pauses
+from runner.queries.registries import pauses
 from tasktui.dialogs.ask import CommandScreen, ConfirmScreen
 from tasktui.session.session import Job
 from tests.store.rows import add_live, add_runner

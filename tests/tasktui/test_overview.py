@@ -9,8 +9,8 @@ import pytest
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.queries.counting import Count, WaitingCounts
-from runner.queries.pauses import Pause
 from runner.queries.queues import QueueCounts
+from runner.queries.registries import Pause
 from runner.queries.reports import Flow, MinuteFlow
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow
 from runner.store.heartbeat import LoopBlock

@@ -10,8 +10,8 @@ from runner.queries.counting import Count
 from runner.queries.runners import RunnerRow
 from runner.queries.task.attempts import Attempt
 from runner.queries.task_list.cursor import Cursor
-from runner.queries.task_list.page import TaskPage
 from runner.queries.task_list.row import TaskRow
+from runner.queries.task_list.search import TaskPage
 from tasktui.data import task_panels
 from tasktui.data.task_list import Listing
 from tasktui.render.code import error_rows, payload_rows

@@ -24,9 +24,9 @@ from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST, next_version
 from runner.model.task import Priority
 from runner.policy.lanes import Lane, LanePosition
+from runner.store.attempts import Checkpoint, save_checkpoint
 from runner.store.claim import Claimant, HandlerDefaults, claim
 from runner.store.heartbeat import Identity, register
-from runner.store.notes import Checkpoint, save_checkpoint
 
 LEASE = 3_600.0
 """Seconds for which the task of `checkpoint` is claimed."""

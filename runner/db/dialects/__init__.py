@@ -96,7 +96,7 @@ class Dialect(Protocol):
         ...
 
     def rights(self, tables: Tables) -> Mapping[str, sa.ColumnElement[bool]]:
-        """Return the conditions for runner.queries.permissions.
+        """Return the conditions for runner.queries.health.
 
         Returns:
             `intervenes`: this login may change tasks and write audit entries; `follows`: this is a standby;

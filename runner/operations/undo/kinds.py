@@ -1,26 +1,117 @@
-"""kinds: the kinds of undo, each with its changes, its conflicts and the function that undoes them.
+"""Kinds of undo, each with its changes, the function that undoes them, and the conflicts that prevent it."""
 
-A new kind is one entry in KINDS.
-"""
-
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from runner.db.transaction import Transaction
-from runner.operations.edit_values import FIELDS
-from runner.operations.eligibility import REQUEUED
+from runner.errors import RunnerError
+from runner.model.task import LIVE, MOVES, State
+from runner.operations.edit_values import FIELDS, Changes, check_against, check_values
 from runner.operations.limit import CLOSE, OPEN
-from runner.operations.lock import MISSING, LockedTask
 from runner.operations.new_task import SUBMIT, cancel_submit, submit_conflict
 from runner.operations.results import Actor, Result
-from runner.operations.undo import conflicts
-from runner.operations.undo.entries import UndoableChange
-from runner.operations.undo.pauses import undo_breaker, undo_command, undo_limit, undo_pause
-from runner.operations.undo.requeue import undo_requeue
-from runner.operations.undo.schedules import is_of_schedule, undo_schedule
-from runner.operations.undo.unblock import reblock
-from runner.operations.undo.values import set_values, undo_rewind, withdraw
+from runner.operations.targets import MISSING, REQUEUED, LockedTask, objection
+from runner.operations.undo.entries import UndoableChange, edited_columns
+from runner.operations.undo.registries import (
+    is_of_schedule,
+    undo_breaker,
+    undo_command,
+    undo_limit,
+    undo_pause,
+    undo_schedule,
+)
+from runner.operations.undo.tasks import reblock, set_values, undo_requeue, undo_rewind, withdraw
+
+VALUES_CHANGED = "its values have changed since"
+PLAIN_SQL = "it was made with plain SQL, and undo restores only values that an edit can set"
+REVEALED = "it revealed secrets, and changed nothing"
+IS_UNDO = "it is an undo; repeat the original operation instead"
+NOT_STARTED = (State.WAITING, State.BLOCKED)
+ALREADY_UNDONE = "it is already undone"
+UNSUPPORTED = "undo does not support this operation"
+
+
+def unsupported(change: UndoableChange) -> str:
+    """The reason why a change without a kind cannot be undone."""
+    match change.verb:
+        case "reveal":
+            return REVEALED
+        case "restore" | "reblock" | "withdraw" | "cancel":
+            return IS_UNDO
+        case "copy":
+            return f"it submitted task {change.after.get('copy')}, and only the submit of that task can be undone"
+    return PLAIN_SQL if change.verb.startswith("SQL") else UNSUPPORTED
+
+
+def of_values(change: UndoableChange, task: LockedTask) -> str | None:
+    """The conflict with the restoring of values."""
+    if task.state not in LIVE:
+        return f"it is {task.state}, and only live tasks can be edited"
+    return _values_conflict(change, task, change.after)
+
+
+def _values_conflict(change: UndoableChange, task: LockedTask, names: Iterable[str]) -> str | None:
+    if any(_differ(getattr(task, name), change.after[name]) for name in names):
+        return VALUES_CHANGED
+    try:
+        check_against(check_values(Changes(**{name: change.before[name] for name in names})), task)
+    except RunnerError as error:
+        return str(error)
+    return None
+
+
+def _differ(current: Any, recorded: Any) -> bool:
+    if current == recorded:
+        return False
+    try:
+        return not isinstance(recorded, str) or json.loads(current) != json.loads(recorded)
+    except (TypeError, ValueError, RecursionError):
+        return True
+
+
+def of_restore(change: UndoableChange, task: LockedTask) -> str | None:
+    """The conflict with the restoring of a terminated task."""
+    unchanged = task.state in MOVES["restore"].sources and task.version == change.after.get("version")
+    return None if unchanged else f"it has changed since and is now {task.state}"
+
+
+def of_dependent(dependent: int) -> str:
+    """The conflict with a dependent that was cancelled or released because the task was terminated."""
+    return f"its dependent task {dependent} was cancelled or released because it ended; retry both instead"
+
+
+def of_withdrawal(change: UndoableChange, task: LockedTask) -> str | None:
+    """The conflict with the withdrawal of a termination."""
+    if task.state is State.CANCELLED:
+        return "it has taken effect: the task is cancelled"
+    unchanged = task.state is State.RUNNING and task.fence == change.after.get("fence")
+    return None if unchanged and task.cancel_requested else f"that attempt has ended: the task is now {task.state}"
+
+
+def of_unblock(change: UndoableChange, task: LockedTask) -> str | None:
+    """The conflict with the blocking of an unblocked task."""
+    return _not_started(change, task, NOT_STARTED)
+
+
+def of_rewind(_change: UndoableChange, task: LockedTask) -> str | None:
+    """The conflict with the return to the checkpoint before a rewind."""
+    return objection("rewind", task)
+
+
+def of_requeue(change: UndoableChange, task: LockedTask) -> str | None:
+    """The conflict with the return of a requeued task to the history."""
+    names = edited_columns(change)
+    why = _values_conflict(change, task, names) if names and task.state in LIVE else None
+    return why or _not_started(change, task, MOVES["undo_retry"].sources)
+
+
+def _not_started(change: UndoableChange, task: LockedTask, states: tuple[State | None, ...]) -> str | None:
+    if task.fence != change.after.get("fence") or task.state is State.RUNNING:
+        return "it has started since"
+    return None if task.state in states else f"it is now {task.state}"
+
 
 Pair: TypeAlias = tuple[UndoableChange, LockedTask]
 """A change, and its locked task."""
@@ -48,7 +139,7 @@ def _edits(change: UndoableChange) -> bool:
 
 
 TERMINATE = UndoKind(
-    applies=lambda change: change.verb == "terminate" and "state" in change.before, conflict=conflicts.of_restore
+    applies=lambda change: change.verb == "terminate" and "state" in change.before, conflict=of_restore
 )
 """A task that was terminated before it ran. `undo` restores such tasks itself, because it locks their unique keys."""
 
@@ -57,19 +148,19 @@ KINDS: tuple[UndoKind, ...] = (
     # The termination of a running task, which has not taken effect.
     UndoKind(
         applies=lambda change: change.verb == "terminate" and "cancel_requested" in change.before,
-        conflict=conflicts.of_withdrawal,
+        conflict=of_withdrawal,
         undo_tasks=withdraw,
     ),
     TERMINATE,
     # A retry of a dead or cancelled task.
     UndoKind(
         applies=lambda change: change.verb in ("retry_now", "requeue") and change.before.get("state") in REQUEUED,
-        conflict=conflicts.of_requeue,
+        conflict=of_requeue,
         undo_tasks=undo_requeue,
     ),
-    UndoKind(applies=lambda change: change.verb == "rewind", conflict=conflicts.of_rewind, undo_tasks=undo_rewind),
+    UndoKind(applies=lambda change: change.verb == "rewind", conflict=of_rewind, undo_tasks=undo_rewind),
     UndoKind(applies=lambda change: change.verb == SUBMIT, conflict=submit_conflict, undo_tasks=cancel_submit),
-    UndoKind(applies=lambda change: change.verb == "unblock", conflict=conflicts.of_unblock, undo_tasks=reblock),
+    UndoKind(applies=lambda change: change.verb == "unblock", conflict=of_unblock, undo_tasks=reblock),
     UndoKind(applies=lambda change: change.verb in ("pause", "resume"), undo_object=undo_pause),
     UndoKind(applies=lambda change: change.verb == "limit", undo_object=undo_limit),
     UndoKind(applies=lambda change: change.verb in (OPEN, CLOSE), undo_object=undo_breaker),
@@ -77,7 +168,7 @@ KINDS: tuple[UndoKind, ...] = (
     # Edited, delayed and retried values of a live task.
     UndoKind(
         applies=lambda change: change.task_id is not None and _edits(change),
-        conflict=conflicts.of_values,
+        conflict=of_values,
         undo_tasks=set_values,
     ),
 )
@@ -101,17 +192,17 @@ def task_conflict(change: UndoableChange, task: LockedTask | None, dependents: M
         The reason as a clause; None if the change can be undone.
     """
     if change.undone_by is not None:
-        return conflicts.ALREADY_UNDONE
+        return ALREADY_UNDONE
     kind = kind_of(change)
     if kind is None or kind.conflict is None:
-        return conflicts.unsupported(change)
+        return unsupported(change)
     if task is None:
         return MISSING
     dependent = dependents.get(change.subject) if kind is TERMINATE else None
-    return kind.conflict(change, task) or (None if dependent is None else conflicts.of_dependent(dependent))
+    return kind.conflict(change, task) or (None if dependent is None else of_dependent(dependent))
 
 
 def object_conflict(change: UndoableChange) -> str | None:
     """The reason why a change of a queue, handler or runner can never be undone; None if only its undo can decide."""
     kind = kind_of(change)
-    return None if kind is not None and kind.undo_object is not None else conflicts.unsupported(change)
+    return None if kind is not None and kind.undo_object is not None else unsupported(change)

@@ -1,12 +1,18 @@
-"""The failed attempts of a task."""
+"""The attempts of a task: why they failed, and their progress, checkpoints and log lines."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
+from runner.errors import TaskNotFound
 from runner.queries.rows import as_int, as_text, moment, number, readable, text
+from runner.text import formatting
+from runner.text.redact import mask
+from runner.text.sanitize import one_line
+from runner.text.times import format_age, format_moment
 
 MOST_ATTEMPTS = 1_000
 """Attempts that are read: the last ones."""
@@ -97,3 +103,180 @@ def _span(seconds: float | None) -> timedelta | None:
         return None if seconds is None else timedelta(seconds=seconds)
     except (OverflowError, ValueError):
         return None
+
+
+MOST_LINES = 10_000
+"""Maximum number of log lines per query."""
+
+STATE_LENGTH = 80
+"""Characters of a state in a list of checkpoints."""
+
+LAST_LINES = 20
+"""Log lines in the detail of a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProgress:
+    """The progress of the current or last attempt.
+
+    Args:
+        done: finished units.
+        total: all units; None if unknown.
+        unit: name of the units; None without one.
+        rate: units per second; None if unknown.
+        at: when it was written.
+    """
+
+    done: float
+    total: float | None
+    unit: str | None
+    rate: float | None
+    at: datetime | None
+
+    @property
+    def left(self) -> timedelta | None:
+        """The time left at the current rate; None if unknown."""
+        if not self.rate or self.total is None or self.total < self.done:
+            return None
+        seconds = (self.total - self.done) / self.rate
+        return timedelta(seconds=seconds) if seconds < timedelta.max.total_seconds() / 2 else None
+
+    def describe(self, now: datetime, *, running: bool = True) -> str:
+        """The progress as a line, such as "42 of 105 files (40%), 3.1/s, 20s left".
+
+        Args:
+            now: the database's time.
+            running: False to leave out the rate and the time left.
+        """
+        share = f" ({min(100.0, 100 * self.done / self.total):.0f}%)" if self.total else ""
+        of = f" of {_amount(self.total)}" if self.total is not None else ""
+        parts = [f"{_amount(self.done)}{of}{f' {self.unit}' if self.unit else ''}{share}"]
+        if running:
+            parts += [f"{_amount(self.rate)}/s"] if self.rate else []
+            parts += [f"{format_age(self.left)} left"] if self.left else []
+        parts += [f"reported {formatting.distance(self.at, now)}"] if self.at else []
+        return ", ".join(parts)
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A stored checkpoint.
+
+    Args:
+        number: its number; the highest one counts.
+        attempt: the attempt that stored it.
+        at: when it was stored.
+        state: the state, JSON text.
+    """
+
+    number: int
+    attempt: int
+    at: datetime | None
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """A line of the log.
+
+    Args:
+        fence: the fence of the attempt.
+        number: its number in the attempt.
+        attempt: number of the attempt.
+        at: when it was written, by the clock of the runner.
+        level: its level.
+        line: its text.
+    """
+
+    fence: int
+    number: int
+    attempt: int
+    at: datetime | None
+    level: str
+    line: str
+
+
+def log_line(row: LogRow, zone: tzinfo, *, reveal: bool = False) -> str:
+    """A log line as one line: time, attempt, level and text."""
+    at = format_moment(row.at, zone) if row.at else ""
+    level = "" if row.level == "info" else f"{row.level}: "
+    return f"{at}  attempt {row.attempt}  {level}{one_line(mask(row.line, reveal=reveal))}"
+
+
+def checkpoint_lines(rows: Sequence[CheckpointRow], at: datetime, *, reveal: bool = False) -> list[str]:
+    """List checkpoints: number, attempt, age, size and the beginning of the state."""
+    return [
+        f"{row.number:>4}  attempt {row.attempt}, {formatting.distance(row.at, at) if row.at else ''}, "
+        f"{formatting.size(len(row.state.encode()))}: {one_line(mask(row.state, reveal=reveal))[:STATE_LENGTH]}"
+        for row in rows
+    ]
+
+
+async def progress_of(tx: Transaction, id: int) -> TaskProgress | None:
+    """Read the progress of a task; None without one."""
+    table = tx.tables.progress
+    row = (await tx.execute(sa.select(*readable(tx, table.c)).where(table.c.task_id == id))).mappings().one_or_none()
+    if row is None:
+        return None
+    return TaskProgress(
+        number(row["done"]) or 0.0, number(row["total"]), text(row["unit"]), number(row["rate"]), moment(row["at"])
+    )
+
+
+async def checkpoints_of(tx: Transaction, id: int) -> list[CheckpointRow]:
+    """Read the checkpoints of a task, oldest first."""
+    table = tx.tables.checkpoint
+    statement = sa.select(*readable(tx, table.c)).where(table.c.task_id == id).order_by(table.c.number)
+    rows = (await tx.execute(statement)).mappings().all()
+    return [
+        CheckpointRow(as_int(row["number"]), as_int(row["attempt"]), moment(row["at"]), as_text(row["state"]))
+        for row in rows
+    ]
+
+
+async def log_of(
+    tx: Transaction, id: int, after: tuple[int, int] = (0, 0), attempt: int | None = None, limit: int = MOST_LINES
+) -> list[LogRow]:
+    """Read the last log lines of a task, oldest first.
+
+    Args:
+        tx: an open transaction.
+        id: the task's id.
+        after: fence and number of the last known line; only later ones are read.
+        attempt: number of the only attempt to read; None for all.
+        limit: maximum number of lines.
+    """
+    table = tx.tables.log
+    fence, number_ = after
+    later = (table.c.fence > fence) | ((table.c.fence == fence) & (table.c.number > number_))
+    conditions = [table.c.task_id == id, later, *([table.c.attempt == attempt] if attempt is not None else [])]
+    order = (table.c.fence.desc(), table.c.number.desc())
+    statement = sa.select(*readable(tx, table.c)).where(*conditions).order_by(*order).limit(limit)
+    return [_log_row(row) for row in reversed((await tx.execute(statement)).mappings().all())]
+
+
+def _log_row(row: sa.RowMapping) -> LogRow:
+    return LogRow(
+        fence=as_int(row["fence"]),
+        number=as_int(row["number"]),
+        attempt=as_int(row["attempt"]),
+        at=moment(row["at"]),
+        level=as_text(row["level"]),
+        line=as_text(row["line"]),
+    )
+
+
+async def is_finished(tx: Transaction, id: int) -> bool:
+    """True if a task has finished.
+
+    Raises:
+        TaskNotFound: there is no task with this id.
+    """
+    for table, finished in ((tx.tables.task, False), (tx.tables.history, True)):
+        if await tx.rows(sa.select(table.c.id).where(table.c.id == id).limit(1)):
+            return finished
+    raise TaskNotFound(id=id)

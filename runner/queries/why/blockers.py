@@ -7,9 +7,10 @@ from shlex import quote
 
 from runner.policy.claim_facts import CommonCause, Explanation
 from runner.policy.claim_order import CLAIM_POLICY
-from runner.queries.pauses import RegistryEntry
+from runner.queries.registries import RegistryEntry
 from runner.queries.runners import RunnerRow
-from runner.queries.why.cause import (
+from runner.queries.why.facts import Facts
+from runner.queries.why.remedies import (
     MOST_NAMED,
     Cause,
     RelatedView,
@@ -20,7 +21,6 @@ from runner.queries.why.cause import (
     resize,
     tasks_of,
 )
-from runner.queries.why.facts import Facts
 from runner.text.formatting import age, since
 from runner.text.sanitize import count_noun, one_line
 

@@ -20,8 +20,7 @@ from runner.policy.lanes import Lane
 from runner.policy.limits import LimitUsage
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
-from runner.queries.limits import limit_usages
-from runner.queries.pauses import Pauses, RegistryEntry, entry, pauses
+from runner.queries.registries import Pauses, RegistryEntry, entry, limit_usages, pauses
 from runner.queries.rows import as_int, as_text, moment, readable
 from runner.queries.runners import RunnerRow, SlotKind, runner_of, runners
 from runner.queries.task.attempts import last_rule

@@ -23,18 +23,17 @@ from runner.policy.claim_facts import ClaimScope, CommonCause
 from runner.policy.claim_order import CLAIM_POLICY
 from runner.policy.limits import LIMITS, LimitUsage
 from runner.queries.counting import Count
-from runner.queries.limits import limit_usages
-from runner.queries.pauses import RegistryEntry, registry_entries
+from runner.queries.registries import RegistryEntry, limit_usages, registry_entries
 from runner.queries.rows import as_int
 from runner.queries.runners import RunnerRow, runners
 from runner.queries.task.parents import Parent, parents
+from runner.queries.task_list.compile import scans
 from runner.queries.task_list.row import TaskRow, task_rows
-from runner.queries.task_list.scans import scans
 from runner.queries.task_list.search import find
 from runner.queries.task_list.sources import waiting
 from runner.queries.why.blockers import blockers
-from runner.queries.why.cause import Cause, RelatedView
 from runner.queries.why.facts import MET, CandidateRunner, Facts, as_candidates, claimants_of, order_of, running_tasks
+from runner.queries.why.remedies import Cause, RelatedView
 from runner.queries.why.why import no_dependency, waits_for
 
 EXAMINED = 10_000

@@ -15,9 +15,8 @@ from runner.queries.schedules import TaskSchedule, schedule_of
 from runner.queries.task.parents import Parent
 from runner.queries.task_list.row import TaskRow
 from runner.queries.why.blockers import blockers
-from runner.queries.why.cause import Cause, RelatedView, at_runner, blocked_runner, describe
 from runner.queries.why.facts import Facts, read_facts
-from runner.queries.why.remedies import Remedy, remedies
+from runner.queries.why.remedies import Cause, RelatedView, Remedy, at_runner, blocked_runner, describe, remedies
 from runner.text.formatting import age, sentence_of, since, when
 from runner.text.sanitize import one_line
 from runner.text.times import format_moment

@@ -9,8 +9,16 @@ Each dependency is a row of `task_dependency`. The dependent task is blocked unt
   The sweep finds such dependencies, and those of runners that died: it depends only on the stored rows.
 """
 
-from runner.store.dependencies.resolve import FinishedParent, Resolved, open_dependencies, resolve
-from runner.store.dependencies.sweep import StrayDependents, any_open, close_moot, find_strays
+from runner.store.dependencies.resolve import (
+    FinishedParent,
+    Resolved,
+    StrayDependents,
+    any_open,
+    close_moot,
+    find_strays,
+    open_dependencies,
+    resolve,
+)
 
 __all__ = [
     "FinishedParent",

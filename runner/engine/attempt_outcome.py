@@ -1,0 +1,335 @@
+"""The outcome of an attempt: from the result of its handler, as JSON text, or from its exception or timeout."""
+
+import inspect
+import json
+import logging
+import os
+import re
+import traceback
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic_core import to_json
+
+from runner.engine.slots import Running
+from runner.errors import TransactionUnavailable
+from runner.handlers.context import InvalidCheckpoint
+from runner.handlers.signature import HIDDEN, require_faithful, require_shown
+from runner.handlers.unexpected import DEFAULT_RULES, OutcomeRules
+from runner.model.duration import format_duration
+from runner.model.outcome import (
+    RESULT_NOT_KEPT,
+    Dead,
+    Done,
+    Failure,
+    HandlerOutcome,
+    Interrupted,
+    Outcome,
+    Release,
+    Retry,
+    Snooze,
+)
+from runner.settings import Settings
+from runner.text.redact import MASK, secrets
+
+log = logging.getLogger("runner.task")
+
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""The escape of the character NUL in JSON. After an escaped backslash, `u0000` is text."""
+
+
+PACKAGE = str(Path(__file__).parent.parent) + os.sep
+"""The folder of this package, whose frames precede those of a handler."""
+
+
+def handler_frames(error: BaseException) -> TracebackType | None:
+    """Return the traceback from the handler's own frame on; None if no handler raised the error."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        frames = frames.tb_next
+    return frames
+
+
+def done(result: Any, limit: int) -> Done:
+    """Return the outcome of a handler that returned normally.
+
+    Args:
+        result: the return value of the handler.
+        limit: maximum size of the JSON text in bytes.
+
+    Returns:
+        An outcome with the result as JSON text, or with the reason why the result is not stored.
+    """
+    if result is None:
+        return Done()
+    try:
+        return Done(json_text(result, limit, "result_limit"))
+    except ValueError as error:
+        return _not_kept(str(error))
+
+
+def outcome_of(running: "Running", result: Any, limit: int) -> Outcome:
+    """Return the outcome of a handler that returned, which may have returned an outcome.
+
+    Args:
+        running: the task.
+        result: the return value of the handler.
+        limit: maximum size of a result in bytes.
+    """
+    if isinstance(result, (Retry, Dead, Snooze)):
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+        return Dead("the handler returned a coroutine: define the handler with async def")
+    outcome = done(result, limit)
+    if outcome.why:
+        log.warning("task %d (%s): %s", running.task.id, running.handler.name, outcome.why)
+    return outcome
+
+
+def json_text(value: Any, limit: int, setting: str) -> str:
+    """Write a value as JSON text that both databases accept.
+
+    Args:
+        value: the value.
+        limit: maximum size of the text in bytes.
+        setting: the setting with this limit.
+
+    Raises:
+        ValueError: the value cannot be stored; the message is the reason, without the value.
+    """
+    try:
+        text = to_json(value, inf_nan_mode="constants").decode()
+        if "NaN" in text or "Infinity" in text:
+            json.loads(text, parse_constant=_reject_constant)
+        hidden = HIDDEN in text and _hides(value)
+    except BaseException:  # methods of the value may raise anything, even SystemExit
+        raise ValueError("it cannot be serialized as JSON") from None
+    if hidden:
+        raise ValueError("it contains a secret, of which JSON would hold asterisks")
+    if "\\u0000" in text and _NUL.search(text):
+        raise ValueError("it contains the character NUL, which PostgreSQL cannot store")
+    if len(text) * 4 > limit and (size := len(text.encode())) > limit:
+        raise ValueError(f"{size:,} bytes exceed the {setting} of {limit:,}")
+    return text
+
+
+def checkpoint_text(state: Any, limit: int, task_id: int) -> str:
+    """Write the state of a checkpoint as JSON text.
+
+    Args:
+        state: the state.
+        limit: maximum size of the text in bytes.
+        task_id: id of the task, for the message.
+
+    Raises:
+        InvalidCheckpoint: the state is not JSON or too large.
+    """
+    try:
+        return json_text(state, limit, "checkpoint_limit")
+    except ValueError as error:
+        raise InvalidCheckpoint(id=task_id, type=type(state).__qualname__, why=str(error)) from None
+
+
+def _hides(result: Any) -> bool:
+    try:
+        require_faithful(result, require_shown)
+    except ValueError:
+        return True
+    return False
+
+
+def _not_kept(why: str) -> Done:
+    return Done(why=f"{RESULT_NOT_KEPT}: {why}")
+
+
+def _reject_constant(constant: str) -> None:
+    raise ValueError(constant)
+
+
+def redact_outcome(outcome: Outcome, payload: str) -> Outcome:
+    """Mask the values of secret payload fields in the reason and the failure of an outcome.
+
+    Args:
+        outcome: the outcome of an attempt.
+        payload: the payload of the task as JSON text.
+    """
+    if not isinstance(outcome, (Retry, Dead)):
+        return outcome
+    values = secrets(payload)
+    if not values:
+        return outcome
+    redacted = replace(outcome, why=_redact(outcome.why, values))
+    return replace(redacted, failure=_redact_failure(outcome.failure, values)) if outcome.failure else redacted
+
+
+def redact_error(error: BaseException, redacted: Outcome) -> BaseException:
+    """Return an exception for logs and error trackers in the place of one whose text contains a secret.
+
+    Args:
+        error: the exception that ended the attempt.
+        redacted: its outcome, with masked values.
+
+    Returns:
+        An exception of a class with the same name, with the masked message and the traceback of `error`.
+    """
+    failure, kind = getattr(redacted, "failure", None), type(error)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    substitute: type[Exception] = type(kind.__name__, (Exception,), names)
+    return substitute(failure.message if failure else "").with_traceback(error.__traceback__)
+
+
+def _redact_failure(failure: Failure, values: list[str]) -> Failure:
+    message, traceback = _redact(failure.message, values), _redact(failure.traceback, values)
+    return replace(failure, message=message, traceback=traceback)
+
+
+def _redact(text: str, values: list[str]) -> str:
+    for secret in values:
+        text = text.replace(secret, MASK)
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLimits:
+    """Limits of an attempt, and the rules for its unexpected results.
+
+    Args:
+        timeout: seconds for handlers and tasks without their own timeout; None for no limit.
+        result: maximum size of a result in bytes.
+        interruptions: maximum number of interruptions of a task without a new checkpoint; None for no limit.
+        rules: the rules of the settings, for handlers without their own.
+        spare_threads: maximum number of threads that replace abandoned ones.
+    """
+
+    timeout: float | None
+    result: int
+    interruptions: int | None = None
+    rules: OutcomeRules = DEFAULT_RULES
+    spare_threads: int = 0
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the limits that the settings contain.
+
+        Raises:
+            InvalidSettings: a rule is not valid.
+        """
+        timeout = settings.timeout.total_seconds() if settings.timeout else None
+        rules, interruptions = OutcomeRules.of(settings), settings.max_interruptions
+        return cls(timeout, int(settings.result_limit), interruptions, rules, settings.spare_threads)
+
+
+def timed_out(running: Running, limit: float | None, rules: OutcomeRules) -> Outcome:
+    """Return the outcome of an attempt that exceeded its timeout.
+
+    Args:
+        running: the task.
+        limit: the timeout in seconds.
+        rules: the rules of the settings.
+    """
+    if running.waits_for:
+        return Release(f"timed out while waiting for a transaction: {running.waits_for}")
+    message = f"the task took longer than {format_duration(timedelta(seconds=limit or 0))}"
+    return _by_rule(running, TimeoutError(message), Failure("Timeout", message), rules)
+
+
+def interrupted(running: Running, most: int | None) -> Interrupted | Release:
+    """Return the outcome of an attempt that its runner interrupted.
+
+    Args:
+        running: the task.
+        most: maximum number of interruptions without a new checkpoint; None for no limit.
+    """
+    if running.waits_for:
+        return Release("the runner stopped while the task waited for a transaction")
+    return Interrupted(most)
+
+
+def failed(running: Running, error: BaseException, rules: OutcomeRules) -> Outcome:
+    """Return the outcome of an exception, and keep the exception for logs.
+
+    Args:
+        running: the task.
+        error: the exception.
+        rules: the rules of the settings.
+    """
+    if isinstance(error, HandlerOutcome):
+        running.error = error.__cause__
+        return _raised(error)
+    running.error = error
+    if isinstance(error, TransactionUnavailable):
+        return Release(str(error))
+    failure = failure_of(error)
+    return _by_rule(running, error, failure, rules) if isinstance(error, Exception) else Retry(failure=failure)
+
+
+def returned(running: Running, result: Any, limits: AttemptLimits) -> Outcome:
+    """Return the outcome of a handler that returned, which may have returned an outcome.
+
+    Args:
+        running: the task.
+        result: the return value of the handler.
+        limits: the limits of the attempt.
+    """
+    handler = running.handler
+    if result is None and not running.done_in_tx and handler.result_type.excludes_none:
+        message = f"None where a result of type {handler.result_type.name} is declared"
+        return _by_rule(running, None, Failure("NoResult", message), limits.rules)
+    return outcome_of(running, result, limits.result)
+
+
+def _raised(outcome: HandlerOutcome) -> Outcome:
+    """Return an outcome that a handler raised, with the failure that it was raised from."""
+    cause = outcome.__cause__
+    match outcome:
+        case Retry() | Dead():
+            return replace(outcome, failure=None if cause is None else _with_reason(failure_of(cause), outcome.why))
+        case Snooze():
+            return replace(outcome)  # without its traceback
+    raise outcome
+
+
+def _by_rule(running: Running, result: Exception | None, failure: Failure, rules: OutcomeRules) -> Outcome:
+    """Let the rules decide about an exception, a timeout, or None."""
+    handler = running.handler
+    own = handler.on_none if result is None else handler.on_error
+    decision = rules.decide(own, handler.name, result, running.make_context)
+    if decision.fault:
+        failure = replace(failure, message=f"{failure.message}; {decision.fault}")
+    outcome = decision.outcome
+    if not isinstance(outcome, (Retry, Dead)):
+        return outcome
+    return replace(outcome, failure=replace(_with_reason(failure, outcome.why), rule=decision.rule))
+
+
+def _with_reason(failure: Failure, why: str) -> Failure:
+    """Combine the reason from on_error with the message of the exception."""
+    text = f" ({failure.message})" if failure.message else ""
+    return replace(failure, message=f"{why}{text}") if why else failure
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return the failure for an exception that ended an attempt."""
+    name, message = _describe(error)
+    return Failure(name, message, _traceback(error))
+
+
+def _describe(error: BaseException) -> tuple[str, str]:
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        return name, str(error)
+    except BaseException:  # __str__ of an exception may raise
+        return name, "(message not readable)"
+
+
+def _traceback(error: BaseException) -> str:
+    """Format the traceback without the frames of the runner."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, handler_frames(error), limit=-50))
+    except BaseException:
+        return ""

@@ -1,0 +1,296 @@
+"""Undo operations on tasks: unblocks, terminations, retries, and edits of values."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.dialects import by_column, same_id
+from runner.db.schema import is_state, state_literal
+from runner.db.transaction import Transaction
+from runner.db.types import next_version
+from runner.model.task import FINAL, MOVES, State
+from runner.operations.audit_log import AuditEntry, record
+from runner.operations.reschedule import copy_checkpoint
+from runner.operations.results import Actor, Result, Skipped
+from runner.operations.targets import LockedTask, change, reschedule
+from runner.operations.undo.entries import UndoableChange, edited_columns, former_values
+from runner.operations.unique_keys import Locked, assign_keys
+from runner.store import history
+from runner.store.dependencies.parents import is_open
+from runner.store.history import UNASSIGNED, FinishedTask, delete_stale_history, finish, restore_endings
+from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
+
+NO_DEPENDENCIES = "its dependencies no longer exist"
+
+
+async def reblock(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
+    """Reopen the dependencies that an operator removed; the next sweep handles parents that have ended since.
+
+    Args:
+        tx: a writing transaction.
+        pairs: the changes that can be undone, and their locked tasks.
+        by: the author.
+    """
+    dependencies = {task.id: set(change.before.get("dependencies", ())) for change, task in pairs}
+    reopened = await _open(tx, dependencies)
+    eligible = [(change, task) for change, task in pairs if task.id in reopened]
+    await block_again(tx, [task.id for _, task in eligible])
+    await record(tx, by, [_reblock_entry(change, task) for change, task in eligible])
+    return Result(
+        [task.id for _, task in eligible],
+        skipped=[Skipped(id, NO_DEPENDENCIES) for id in sorted(dependencies) if id not in reopened],
+    )
+
+
+async def block_again(tx: Transaction, ids: Sequence[int]) -> None:
+    """Block locked live tasks on their open dependencies."""
+    if not ids:
+        return
+    task, dependency = tx.tables.task, tx.tables.dependency
+    open_count = (
+        sa.select(sa.func.count()).where(dependency.c.task_id == task.c.id, is_open(dependency.c)).scalar_subquery()
+    )
+    values = {
+        "state": state_literal(MOVES["reblock"].target),
+        "blocked_by": sa.case((open_count > 1, open_count), else_=1),
+        "parents": sa.null(),  # set again when no dependency is open
+        "version": next_version(task.c.version),
+    }
+    await tx.execute(sa.update(task).where(tx.dialect.one_of(task.c.id, ids)).values(values))
+
+
+async def _open(tx: Transaction, dependencies: dict[int, set[int]]) -> set[int]:
+    """Reopen the given dependencies that an operator removed, and return their tasks."""
+    dependency = tx.tables.dependency
+    dependency_ids = sorted({dependency_id for ids in dependencies.values() for dependency_id in ids})
+    in_change = tx.dialect.one_of(dependency.c.id, dependency_ids) & tx.dialect.one_of(
+        dependency.c.task_id, list(dependencies)
+    )
+    reopen = (
+        sa.update(dependency)
+        .where(in_change, dependency.c.satisfied_by.is_not(None))
+        .values(satisfied_at=None, satisfied_by=None)
+    )
+    return {row.task_id for row in await tx.rows(reopen.returning(dependency.c.task_id))}
+
+
+def _reblock_entry(change: UndoableChange, task: LockedTask) -> AuditEntry:
+    before = {"state": task.state, "waited_for": []}
+    after = {"state": MOVES["reblock"].target, "waited_for": change.before.get("waited_for", [])}
+    return AuditEntry("reblock", before, after, task.id, undo_of=change.id)
+
+
+class Restored(NamedTuple):
+    """The tasks to restore.
+
+    Args:
+        keys: the locked unique keys of these tasks, and of tasks that cannot be restored.
+        pairs: the changes that can be undone, and their locked tasks.
+    """
+
+    keys: Locked
+    pairs: Sequence[tuple[UndoableChange, LockedTask]]
+
+
+async def restore(tx: Transaction, restored: Restored, by: Actor) -> Result:
+    """Move cancelled tasks back to the live table with their due times, attempts and errors, blocked ones as blocked.
+
+    A task whose unique key another task holds is skipped.
+
+    Args:
+        tx: a writing transaction.
+        restored: the tasks to restore.
+        by: the author.
+    """
+    result = Result()
+    changes = {task.id: change for change, task in restored.pairs}
+    tasks = await assign_keys(tx, restored.keys, [task for _, task in restored.pairs], result)
+    ids = [task.id for task in tasks]
+    if ids:
+        await history.restore(tx, [(id, changes[id].before.get("error")) for id in ids])
+        await count_unclaimed(tx, ids, times=-1)
+        blocked = [id for id in ids if changes[id].before["state"] == State.BLOCKED]
+        await _reopen(tx, blocked)
+        await block_again(tx, blocked)
+    await record(tx, by, [_restore_entry(changes[task.id], task) for task in tasks])
+    result.changed = ids
+    return result
+
+
+async def consequences(tx: Transaction, ends: Iterable[UndoableChange]) -> dict[int, int]:
+    """Find one dependent per terminated task that was cancelled or released because of the termination.
+
+    A runner that judges a dependency at this moment uses the end that it has read, as with a requeue.
+    """
+    dependency = tx.tables.dependency
+    since = {change.subject: change.at for change in ends}
+    is_cancelled = tx.dialect.one_of(dependency.c.parent_id, list(since)) & (
+        dependency.c.parent_state == State.CANCELLED.value
+    )
+    # A dependency that only waits is closed by the termination of its own task, never by that of the parent.
+    is_consequence = (
+        is_cancelled
+        & (dependency.c.on_failure != "wait")
+        & dependency.c.satisfied_at.is_not(None)
+        & dependency.c.satisfied_by.is_(None)
+    )
+    rows = await tx.rows(
+        sa.select(dependency.c.parent_id, dependency.c.task_id, dependency.c.satisfied_at).where(is_consequence)
+    )
+    pairs = [(row.parent_id, row.task_id, since[row.parent_id], row.satisfied_at) for row in rows]
+    return {parent: child for parent, child, ended, closed in pairs if ended is None or closed >= ended}
+
+
+async def _reopen(tx: Transaction, ids: Sequence[int]) -> None:
+    """Reopen the dependencies that were closed only because their task ended."""
+    if not ids:
+        return
+    dependency = tx.tables.dependency
+    released_by_failure = (dependency.c.on_failure == "run") & is_state(dependency.c.parent_state, *FINAL)
+    resolved = sa.func.coalesce(
+        dependency.c.parent_state == state_literal(State.SUCCEEDED), sa.false()
+    ) | sa.func.coalesce(released_by_failure, sa.false())
+    reopened = tx.dialect.one_of(dependency.c.task_id, ids) & dependency.c.satisfied_by.is_(None) & ~resolved
+    await tx.execute(sa.update(dependency).where(reopened).values(satisfied_at=None))
+
+
+def _restore_entry(change: UndoableChange, task: LockedTask) -> AuditEntry:
+    state = change.before["state"]
+    verb = "reblock" if state == State.BLOCKED else "restore"
+    return AuditEntry(verb, {"state": task.state}, {"state": MOVES[verb].target}, task.id, undo_of=change.id)
+
+
+TRAIL = ("attempt", "rescues", "interruptions")
+TRAIL_COLUMNS: dict[str, Any] = {"id": sa.BigInteger} | dict.fromkeys(TRAIL, sa.Integer)
+
+MOVES_TO = {MOVES[verb].target: verb for verb in ("undo_retry", "cancel")}
+"""The move to each state that a task can be requeued from."""
+
+
+async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
+    """Make requeued tasks dead or cancelled again, with their former times and runner; their unique keys become free.
+
+    Args:
+        tx: a writing transaction.
+        pairs: the changes that can be undone, and their locked tasks.
+        by: the author.
+    """
+    await _restore_attempts(tx, [retry for retry, _ in pairs])
+    for retry, task in pairs:
+        if names := edited_columns(retry):
+            await change(tx, [task.id], **former_values(retry, names))
+    await delete_stale_history(tx, [task.id for _, task in pairs])
+    for state, verb in MOVES_TO.items():
+        endings = [FinishedTask(task.id, task.fence) for retry, task in pairs if retry.before["state"] == state]
+        if endings:
+            await finish(tx, verb, NO_RUNNER, endings)
+    await restore_endings(tx, [_ending(retry, task) for retry, task in pairs])
+    await record(tx, by, [_requeue_entry(retry, task) for retry, task in pairs])
+    return Result([task.id for _, task in pairs])
+
+
+async def _restore_attempts(tx: Transaction, changes: Sequence[UndoableChange]) -> None:
+    """Restore the counts that the requeue reset."""
+    rows = [(change.subject, *(_count(change, name) for name in TRAIL)) for change in changes]
+    task = tx.tables.task
+    counts, match = tx.dialect.one_by_one(tx.dialect.rows("trail", TRAIL_COLUMNS), task, same_id)
+    values = {name: counts.c[name] for name in TRAIL} | UNASSIGNED
+    statement = sa.update(task).where(match).values(values)
+    await tx.execute(statement, tx.dialect.parameters("trail", by_column(TRAIL_COLUMNS, rows)))
+
+
+def _count(change: UndoableChange, name: str) -> int:
+    value = change.before.get(name)
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _ending(change: UndoableChange, task: LockedTask) -> tuple[Any, ...]:
+    """The times, the runner and the duration before the retry; the present due time if it is unknown."""
+    times = {name: _moment(change.before.get(name)) for name in ("run_at", "finished_at", "claimed_at")}
+    runner_id, duration = change.before.get("runner_id"), change.before.get("duration")
+    return (
+        *(task.id, times["run_at"] or task.run_at, times["finished_at"], times["claimed_at"]),
+        *(runner_id if isinstance(runner_id, int) else None, duration if isinstance(duration, float) else None),
+    )
+
+
+def _moment(recorded: object) -> datetime | None:
+    """A recorded time; None if it is missing or unreadable."""
+    if isinstance(recorded, datetime):
+        return recorded
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(recorded) if isinstance(recorded, str) else None
+        return moment if moment is not None and moment.tzinfo is not None else None
+    return None
+
+
+def _requeue_entry(change: UndoableChange, task: LockedTask) -> AuditEntry:
+    state = change.before["state"]
+    verb = next(verb for target, verb in MOVES_TO.items() if target == state)
+    return AuditEntry(verb, {"state": task.state}, {"state": state}, task.id, undo_of=change.id)
+
+
+async def set_values(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
+    """Restore the values of live tasks.
+
+    Args:
+        tx: a writing transaction.
+        pairs: the changes that can be undone, and their locked tasks.
+        by: the author.
+    """
+    values_by_id = {task.id: former_values(change, change.before) for change, task in pairs}
+    times = {id: values["run_at"] for id, values in values_by_id.items() if list(values) == ["run_at"]}
+    await reschedule(tx, {id: moment for id, moment in times.items() if isinstance(moment, datetime)})
+    same: dict[tuple[tuple[str, object], ...], list[int]] = {}
+    for id, values in values_by_id.items():
+        if id not in times:
+            same.setdefault(tuple(values.items()), []).append(id)
+    for items, ids in same.items():
+        await change(tx, ids, **dict(items))
+    await record(tx, by, [_edit_entry(change, task, values_by_id[task.id]) for change, task in pairs])
+    return Result([task.id for _, task in pairs])
+
+
+def _edit_entry(change: UndoableChange, task: LockedTask, values: dict[str, object]) -> AuditEntry:
+    before = {name: getattr(task, name) for name in values}
+    return AuditEntry("edit", before, values, task.id, undo_of=change.id)
+
+
+async def undo_rewind(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
+    """Return to the checkpoints before rewinds, unless the tasks have stored others since.
+
+    Args:
+        tx: a writing transaction.
+        pairs: the changes that can be undone, and their locked tasks.
+        by: the author.
+    """
+    result, entries = Result(), list[AuditEntry]()
+    for rewound, task in pairs:
+        before, after = int(rewound.before["checkpoint"]), int(rewound.after["checkpoint"])
+        if (entry := await copy_checkpoint(tx, task, before, result, after)) is not None:
+            entries.append(entry._replace(undo_of=rewound.id))
+    await record(tx, by, entries)
+    return result
+
+
+async def withdraw(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
+    """Withdraw terminations of running tasks; see `runner.policy.verdict` for one that takes effect concurrently.
+
+    Args:
+        tx: a writing transaction.
+        pairs: the changes that can be undone, and their locked tasks.
+        by: the author.
+    """
+    await change(tx, [task.id for _, task in pairs], cancel_requested=sa.false())
+    await record(
+        tx,
+        by,
+        [
+            AuditEntry("withdraw", {"cancel_requested": True}, {"cancel_requested": False}, task.id, undo_of=change.id)
+            for change, task in pairs
+        ],
+    )
+    return Result([task.id for _, task in pairs])

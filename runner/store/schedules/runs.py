@@ -1,0 +1,250 @@
+"""Runs of schedules: the due ones, the unfinished ones, and the rounds of schedules that run on every live runner."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from runner.db.schema import Tables, is_state
+from runner.db.statement import Prepared
+from runner.db.transaction import Transaction
+from runner.db.types import NO_JOIN, db_now, next_version, seconds_until
+from runner.model.task import State
+from runner.policy.lanes import RUNNER_QUEUE
+from runner.store.history import UNASSIGNED, FinishedTask, finish
+from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
+
+
+class NextTick(NamedTuple):
+    """The time of the next work for schedules.
+
+    Args:
+        due: True if a schedule is due now.
+        wait: seconds until the next tick; None without one.
+    """
+
+    due: bool
+    wait: float | None
+
+
+async def next_tick(tx: Transaction) -> NextTick:
+    """Look whether a schedule is due; the only cost of schedules on an idle runner.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+    """
+    ((wait, unplanned, requested),) = await tx.run(_prepared(tx.tables, tx.driver), {})
+    return NextTick(bool(unplanned or requested or (wait is not None and wait <= 0)), wait)
+
+
+@lru_cache
+def _prepared(tables: Tables, driver: sa.Dialect) -> Prepared:
+    return Prepared(next_tick_statement(tables), driver)
+
+
+def next_tick_statement(tables: Tables) -> Any:
+    """Return the statement of `next_tick`: three look-ups of one row each."""
+    row = tables.schedule.c
+    # In the order of their indexes: without it a planner that knows nothing about the table would read all of it.
+    first = sa.select(row.next_at).where(row.next_at.is_not(None)).order_by(row.next_at)
+    unplanned = sa.select(row.id).where(*_unplanned(tables)).order_by(row.id)
+    requested = sa.select(row.run_requested_at).where(row.run_requested_at.is_not(None)).order_by(row.run_requested_at)
+    one: sa.ColumnElement[int] = sa.literal_column("1")
+    wait, other, request = (part.limit(one).scalar_subquery() for part in (first, unplanned, requested))
+    return sa.select(seconds_until(wait), other.is_not(None), request.is_not(None))
+
+
+def _unplanned(tables: Tables) -> list[sa.ColumnElement[bool]]:
+    """The conditions of schedules whose next tick has to be computed; a rule with a delay waits for its last run."""
+    row, task = tables.schedule.c, tables.task
+    # A look-up for each schedule; as a join it would read all tasks.
+    unfinished = sa.select(task.c.id).where(task.c.id == row.last_task_id).offset(NO_JOIN).exists()
+    return [row.next_at.is_(None), row.paused_at.is_(None), row.error.is_(None), ~unfinished]
+
+
+async def due_schedules(tx: Transaction, limit: int) -> list[dict[str, Any]]:
+    """Lock the due schedules, except those that another runner has locked.
+
+    Args:
+        tx: a writing transaction.
+        limit: maximum number of schedules.
+
+    Returns:
+        Their rows as they are under the lock: another runner may have handled them in between.
+    """
+    ids = [row[0] for row in await tx.run(_due_ids(tx.tables, tx.driver), {"limit": limit})]
+    if not ids:
+        return []
+    schedule = tx.tables.schedule
+    chosen = tx.dialect.one_of(schedule.c.id, sorted(set(ids)))
+    rows = sa.select(schedule, tx.dialect.pause_limit().label("pause_limit")).where(chosen).order_by(schedule.c.id)
+    return [dict(row) for row in (await tx.execute(rows.with_for_update(skip_locked=True))).mappings()]
+
+
+@lru_cache
+def _due_ids(tables: Tables, driver: sa.Dialect) -> Prepared:
+    return Prepared(due_ids_statement(tables), driver)
+
+
+def due_ids_statement(tables: Tables) -> Any:
+    """Return the statement that finds the due schedules: a part for each reason, each along its own index."""
+    row, limit = tables.schedule.c, sa.bindparam("limit", type_=sa.Integer)
+    planned = sa.select(row.id).where(row.next_at.is_not(None), row.next_at <= db_now()).order_by(row.next_at)
+    unplanned = sa.select(row.id).where(*_unplanned(tables)).order_by(row.id)
+    requested = sa.select(row.id).where(row.run_requested_at.is_not(None)).order_by(row.run_requested_at)
+    parts = [
+        sa.select(part.limit(limit).subquery(name).c.id)
+        for name, part in (("planned", planned), ("unplanned", unplanned), ("requested", requested))
+    ]
+    return sa.union_all(*parts)
+
+
+class LastRuns(NamedTuple):
+    """The tasks of the last ticks.
+
+    Args:
+        live: ids of the unfinished ones.
+        ended: the end of each other one by id; a task that was pruned is missing.
+    """
+
+    live: frozenset[int]
+    ended: Mapping[int, datetime]
+
+
+async def last_runs(tx: Transaction, ids: Sequence[int | None]) -> LastRuns:
+    """Read the tasks of the last ticks.
+
+    Args:
+        tx: an open transaction.
+        ids: task ids; None for schedules without a run.
+    """
+    known = [id for id in ids if id is not None]
+    live = await live_tasks(tx, known)
+    rest = [id for id in known if id not in live]
+    if not rest:
+        return LastRuns(live, {})
+    history = tx.tables.history
+    rows = await tx.rows(sa.select(history.c.id, history.c.finished_at).where(tx.dialect.one_of(history.c.id, rest)))
+    return LastRuns(live, {row.id: row.finished_at for row in rows})
+
+
+async def live_tasks(tx: Transaction, ids: Sequence[int]) -> frozenset[int]:
+    """Return which of these tasks are live."""
+    if not ids:
+        return frozenset()
+    task = tx.tables.task
+    return frozenset(row.id for row in await tx.rows(sa.select(task.c.id).where(tx.dialect.one_of(task.c.id, ids))))
+
+
+async def terminate(tx: Transaction, reasons: Mapping[int, str]) -> None:
+    """Cancel tasks: waiting and blocked ones now, running ones through their runners.
+
+    Call it once per transaction: it locks the tasks in the order of their ids, and a second call could wait for a
+    transaction that waits for the first one.
+
+    Args:
+        tx: a writing transaction.
+        reasons: the reason by task id, which the history keeps; finished tasks stay as they are.
+    """
+    if not reasons:
+        return
+    task = tx.tables.task
+    selection = sa.select(task.c.id, task.c.state, task.c.fence).where(tx.dialect.one_of(task.c.id, sorted(reasons)))
+    rows = await tx.rows(selection.order_by(task.c.id).with_for_update())
+    running = [row.id for row in rows if row.state == State.RUNNING]
+    idle = [FinishedTask(row.id, row.fence, error=reasons[row.id]) for row in rows if row.state != State.RUNNING]
+    change = sa.update(task).values(version=next_version(task.c.version))
+    if running:
+        await tx.execute(change.where(tx.dialect.one_of(task.c.id, running)).values(cancel_requested=sa.true()))
+    if idle:
+        idle_ids = [ending.id for ending in idle]
+        await tx.execute(change.where(tx.dialect.one_of(task.c.id, idle_ids)).values(UNASSIGNED))
+        await count_unclaimed(tx, idle_ids)
+        await finish(tx, "cancel", NO_RUNNER, idle)
+
+
+AFTER_QUEUES = chr(ord(RUNNER_QUEUE) + 1)
+"""A name that sorts after the queues of single runners, and before all others that do."""
+
+
+class BroadcastRound(NamedTuple):
+    """A round of a broadcast.
+
+    Args:
+        runners: ids of the live runners that have the handler.
+        unfinished: the unfinished task of the last round by runner.
+    """
+
+    runners: Sequence[int]
+    unfinished: Mapping[int, int]
+
+
+async def read_rounds(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> dict[str, BroadcastRound]:
+    """Read the live runners, and the tasks of the last rounds, for broadcasts that are due.
+
+    Args:
+        tx: an open transaction.
+        rows: rows of schedules that broadcast.
+
+    Returns:
+        A round for each schedule by id.
+    """
+    if not rows:
+        return {}
+    runners = await _live_runners(tx)
+    last = await _last_tasks(tx, rows)
+    live = await live_tasks(tx, [task_id for tasks in last.values() for task_id in tasks.values()])
+    return {
+        row["id"]: BroadcastRound(
+            [runner_id for runner_id, handlers in runners.items() if row["handler"] in handlers],
+            {runner_id: task_id for runner_id, task_id in last.get(row["id"], {}).items() if task_id in live},
+        )
+        for row in rows
+    }
+
+
+async def _live_runners(tx: Transaction) -> dict[int, frozenset[str]]:
+    """The handlers of the live runners by runner id."""
+    runner = tx.tables.runner
+    rows = await tx.rows(sa.select(runner.c.id, runner.c.handlers).where(runner.c.lease_until > db_now()))
+    return {row.id: _names(row.handlers) for row in sorted(rows)}
+
+
+def _names(text: str) -> frozenset[str]:
+    try:
+        return frozenset(name for name in json.loads(text) if isinstance(name, str))
+    except (TypeError, ValueError):
+        return frozenset()
+
+
+async def _last_tasks(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, int]]:
+    tick = tx.tables.tick
+    result: dict[str, dict[int, int]] = {}
+    for row in rows:
+        is_last = (tick.c.schedule == row["id"]) & (tick.c.tick == row["last_tick"]) & tick.c.task_id.is_not(None)
+        tasks = await tx.rows(sa.select(tick.c.runner_id, tick.c.task_id).where(is_last))
+        result[row["id"]] = {each.runner_id: each.task_id for each in tasks}
+    return result
+
+
+async def abandon_rounds(tx: Transaction, limit: int = 1_000) -> list[int]:
+    """Cancel the waiting tasks of runners that no longer exist: no other runner claims them.
+
+    Args:
+        tx: a writing transaction.
+        limit: maximum number of tasks.
+
+    Returns:
+        The ids of the cancelled tasks.
+    """
+    task, runner = tx.tables.task, tx.tables.runner
+    in_runner_queue = (task.c.queue >= RUNNER_QUEUE) & (task.c.queue < AFTER_QUEUES)
+    waiting = is_state(task.c.state, State.WAITING) & in_runner_queue  # a range of the index of the claims
+    owner: sa.ColumnElement[str] = sa.literal_column(f"'{RUNNER_QUEUE}'") + sa.cast(runner.c.id, sa.Text)
+    gone = sa.select(task.c.id).where(waiting, ~sa.exists().where(owner == task.c.queue)).limit(limit)
+    ids = [row.id for row in await tx.rows(gone)]
+    await terminate(tx, dict.fromkeys(ids, "its runner no longer exists"))
+    return ids

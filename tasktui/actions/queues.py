@@ -1,0 +1,302 @@
+"""Pausing and limiting queues and handlers, and commands for runners: their confirmations."""
+
+from collections.abc import Coroutine
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from textual.content import Content
+
+from runner.db.transaction import clock
+from runner.model.task import State
+from runner.operations.pause import PauseKind, PauseTarget, name_warning
+from runner.policy.limits import LimitUsage
+from runner.policy.runner_command import RunnerCommand
+from runner.queries.queues import counts as read_counts
+from runner.queries.registries import Pause
+from runner.text import formatting
+from tasktui.actions.action import Action, Confirmation, Targets
+from tasktui.actions.as_command import breaker_words, limit_words, pause_words, runner_command_words, stack_words
+from tasktui.actions.question import Dialog, Question
+from tasktui.messages import Notice
+from tasktui.render.render import content, line
+from tasktui.session.session import Session
+
+MOST_COUNTED = 1_000
+"""Waiting tasks of a queue that the confirmation counts."""
+
+
+def ask_to_pause_queue(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
+    """Ask to pause the selected queue, or to resume it if it is paused."""
+    place = targets.place(PauseKind.QUEUE)
+    return _ask_about_pause(action, session, place) if place else None
+
+
+def ask_to_pause_handler(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
+    """Ask to pause the selected handler, or to resume it if it is paused."""
+    place = targets.place(PauseKind.HANDLER)
+    return _ask_about_pause(action, session, place) if place else None
+
+
+async def ask_to_pause(
+    action: Action, session: Session, place: PauseTarget, length: str, reason: str, *, resume: bool
+) -> Dialog:
+    """Ask to pause a queue or a handler that an operator typed, or to resume it.
+
+    Args:
+        action: the action with its prompt.
+        session: the operator's session.
+        place: the queue or the handler; a name that was never used is refused, because it is probably misspelled.
+        length: duration or end, as typed; empty for the default.
+        reason: reason, as typed.
+        resume: True to resume it.
+    """
+    from tasktui.actions import perform
+
+    if warning := await session.read(name_warning, place):
+        return Notice(f"Nothing was changed: {warning}", bad=True)
+    current = await perform.current_pause(session, place)
+    if resume and current is None:
+        return Notice(f"{str(place).capitalize()} is not paused", bad=True)
+    if current is not None and not resume:
+        until = formatting.exact(current.until, await session.read(clock), session.zone) if current.until else "resumed"
+        return Notice(f"{str(place).capitalize()} is already paused until {until}; resume it first", bad=True)
+    named = replace(action, default=length or action.default, required=not length)
+    return await _ask_about_pause(named, session, place, reason)
+
+
+async def _ask_about_pause(action: Action, session: Session, place: PauseTarget, reason: str = "") -> Dialog:
+    from tasktui.actions import perform  # imports all operations, which the first screen does not need
+
+    current = await perform.current_pause(session, place)
+    return Question(
+        action if current is None else action.without_prompt(),
+        await _about_pause(session, place, current),
+        1,
+        words=partial(pause_words, place, resume=current is not None),
+        change=partial(_toggle, session, place, current),
+        sql=partial(perform.pause_sql, session, place, current),
+        reason=reason,
+    )
+
+
+async def _about_pause(session: Session, place: PauseTarget, current: Pause | None) -> list[Content]:
+    if current is None:
+        texts = [content((f"Pause {line(place)}: none of its tasks start", "bold strong"))]
+        if place.kind is PauseKind.QUEUE:
+            counts = {queue.queue: queue for queue in await session.read(read_counts, depth=MOST_COUNTED)}
+            if queue := counts.get(place.name):
+                held = f"{queue.ready} ready and {queue.retrying} retrying tasks are held back"
+                texts.append(content(f"  {held}, {queue.running} running tasks finish"))
+        return texts
+    at = await session.read(clock)
+    until = formatting.exact(current.until, at, session.zone) if current.until else "resumed"
+    return [
+        content((f"Resume {line(place)}", "bold strong")),
+        content(f"  paused by {line(current.by)} until {until}{f': {line(current.why)}' if current.why else ''}"),
+    ]
+
+
+async def _toggle(session: Session, place: PauseTarget, current: Pause | None, confirmation: Confirmation) -> Notice:
+    from tasktui.actions import perform
+
+    if current is None:
+        result = await perform.pause(session, place, confirmation.answer, confirmation.reason)
+    else:
+        result = await perform.resume(session, place, confirmation.reason)
+    return Notice(f"{str(place).capitalize()} {result}")
+
+
+MOST_HOLDERS = 5
+"""Maximum number of runners to list."""
+
+
+def ask_to_limit_queue(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
+    """Ask for new limits of the selected queue."""
+    place = targets.place(PauseKind.QUEUE)
+    return _ask_about_limits(action, session, place) if place else None
+
+
+def ask_to_limit_handler(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
+    """Ask for new limits of the selected handler."""
+    place = targets.place(PauseKind.HANDLER)
+    return _ask_about_limits(action, session, place) if place else None
+
+
+async def ask_to_limit(action: Action, session: Session, place: PauseTarget, limits: str, reason: str) -> Dialog:
+    """Ask for new limits of a queue or a handler that an operator typed.
+
+    Args:
+        action: the action with its prompt.
+        session: the operator's session.
+        place: the queue or the handler; a name that was never used is refused, because it is probably misspelled.
+        limits: limits, as typed; empty for the current ones.
+        reason: reason, as typed.
+    """
+    if warning := await session.read(name_warning, place):
+        return Notice(f"Nothing was changed: {warning}", bad=True)
+    return await _ask_about_limits(action, session, place, limits, reason)
+
+
+async def _ask_about_limits(
+    action: Action, session: Session, place: PauseTarget, limits: str = "", reason: str = ""
+) -> Dialog:
+    from runner.operations.limit import edit_words  # imports modules that the first screen does not need
+    from tasktui.actions import perform
+
+    usage = await perform.current_limits(session, place)
+    return Question(
+        replace(action, default=limits or (edit_words(usage.limits) if usage else action.default)),
+        _about_limits(place, usage),
+        1,
+        words=partial(limit_words, place),
+        change=partial(_set, session, place),
+        sql=partial(perform.limit_sql, session, place),
+        reason=reason,
+    )
+
+
+def _about_limits(place: PauseTarget, usage: LimitUsage | None) -> list[Content]:
+    about = [content((f"Limit {line(place)} over all runners", "bold strong"))]
+    if usage is None:
+        return [*about, content("  no limit; running tasks go on, and the next claims keep the new one")]
+    about.append(content(f"  {usage.limits}; {usage.total:,} running"))
+    if usage.since:
+        why = f": {line(usage.why)}" if usage.why else ""
+        about.append(content((f"  set {usage.since} ago by {line(usage.by)}{why}", "muted")))
+    holders = list(usage.holders.items())[:MOST_HOLDERS]
+    return about + [content((f"  {number:>6,}  {line(holder)}", "muted")) for holder, number in holders]
+
+
+async def _set(session: Session, place: PauseTarget, confirmation: Confirmation) -> Notice:
+    from tasktui.actions import perform
+
+    result = await perform.limit(session, place, confirmation.answer, confirmation.reason)
+    return Notice(f"{str(place).capitalize()}: {result}")
+
+
+if TYPE_CHECKING:
+    from runner.queries.registries import BreakerRow
+
+
+def ask_for_breaker_of(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
+    """Ask to open the breaker of the selected handler, or to close it if it is open."""
+    place = targets.place(PauseKind.HANDLER)
+    return ask_for_breaker(action, session, place.name) if place else None
+
+
+async def ask_for_breaker(action: Action, session: Session, handler: str, wait: str = "", reason: str = "") -> Dialog:
+    """Ask to open the breaker of a handler, or to close it if it is open.
+
+    Args:
+        action: the action with its prompt.
+        session: the operator's session.
+        handler: name of the handler.
+        wait: time until the first probe, as typed; empty for the default. An open breaker accepts none.
+        reason: reason, as typed.
+    """
+    from runner.operations.limit import breaker_of  # imports modules that the first screen does not need
+    from tasktui.actions import perform
+
+    row = await session.read(breaker_of, handler)
+    closes = row.state is not None
+    if closes and wait:
+        return Notice(
+            f"The breaker of {line(handler)} is open already; close it first with :breaker {line(handler)}", bad=True
+        )
+    named = action.without_prompt() if closes else replace(action, default=wait or action.default, required=not wait)
+    return Question(
+        named,
+        _about_breaker(row),
+        1,
+        words=partial(breaker_words, handler, close=closes),
+        change=partial(_switch, session, handler, closes),
+        sql=partial(perform.breaker_sql, session, handler, closes),
+        reason=reason,
+    )
+
+
+def _about_breaker(row: "BreakerRow") -> list[Content]:
+    handler = line(row.handler)
+    definition = "its definition is not readable" if row.definition is None else line(str(row.definition))
+    if row.state is None:
+        title = content((f"Open the breaker of {handler}: its tasks wait and spend no attempts", "bold strong"))
+        return [title, content(f"  running tasks finish; it closes when a probe succeeds ({definition})")]
+    by = f" by {line(row.state.by)}" if row.state.by else ""
+    why = f": {line(row.state.why)}" if row.state.why else ""
+    probe = f"next probe in {formatting.age(max(0.0, row.state.next_in))}"
+    return [
+        content((f"Close the breaker of {handler}: all its tasks may start", "bold strong")),
+        content(f"  opened {row.state.since} ago{by}{why}; {probe}"),
+        content((f"  {definition}", "muted")),
+    ]
+
+
+async def _switch(session: Session, handler: str, closes: bool, confirmation: Confirmation) -> Notice:
+    from tasktui.actions import perform
+
+    result = await perform.switch_breaker(session, handler, closes, confirmation)
+    return Notice(f"Breaker of {line(handler)} {result}")
+
+
+def ask_to_command(action: Action, session: Session, targets: Targets) -> Dialog | None:
+    """Ask to drain or resize the selected runner."""
+    from tasktui.actions import perform  # imports all operations, which the first screen does not need
+
+    runner = targets.runner()
+    if runner is None:
+        return None
+    name = f"runner {runner.id} on {line(runner.host)}"
+    about = [content((f"{action.label} {name} at its next heartbeat", "bold"))]
+    about.append(content(f"  {runner.running_tasks:,} of {runner.capacity:,} slots in use"))
+    if not runner.alive:
+        about.append(content((f"  no heartbeat for {formatting.age(runner.heartbeat_age)}", "retrying")))
+    return Question(
+        action,
+        about,
+        1,
+        words=partial(runner_command_words, action, runner.id),
+        change=partial(_send, session, action, runner.id),
+        sql=partial(perform.runner_command_sql, session, action, runner.id),
+    )
+
+
+def ask_for_stack(action: Action, session: Session, targets: Targets) -> Dialog | None:
+    """Ask the runner of the selected task for its stack."""
+    task = targets.task()
+    if task is None:
+        return None
+    if task.state is not State.RUNNING or task.runner_id is None:
+        return Notice(f"{action.label}: task {task.id} is {task.shown}, not running", bad=True)
+    command = str(RunnerCommand(stacks=(task.id,)))
+    where = f"runner {task.runner_id} writes the place of its handler into the log of task {task.id}"
+    return Question(
+        action,
+        [content((f"{action.label}: at its next heartbeat, {where}", "bold"))],
+        1,
+        words=partial(stack_words, task.id),
+        change=partial(_send_stack, session, task.runner_id, command),
+        sql=partial(_stack_sql, session, task.runner_id, command),
+    )
+
+
+async def _send_stack(session: Session, runner_id: int, command: str, confirmation: Confirmation) -> Notice:
+    from tasktui.actions import perform
+
+    return Notice(
+        f"Runner {runner_id} {await perform.send_runner_command(session, runner_id, command, confirmation.reason)}"
+    )
+
+
+async def _stack_sql(session: Session, runner_id: int, command: str, confirmation: Confirmation) -> str:
+    from runner.operations.sql_export import command_script  # imports SQLAlchemy, which the first screen does not need
+
+    return await session.write(command_script, runner_id, command, session.by(confirmation.reason))
+
+
+async def _send(session: Session, action: Action, runner_id: int, confirmation: Confirmation) -> Notice:
+    from tasktui.actions import perform
+
+    command = confirmation.answer if action.prompt else action.name
+    result = await perform.send_runner_command(session, runner_id, command, confirmation.reason)
+    return Notice(f"Runner {runner_id} {result}")
