@@ -17,7 +17,7 @@ from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
 from runner.operations.pause import PAUSE
 from runner.operations.results import Actor
-from runner.policy.schedule_ticks import check_spec
+from runner.policy.schedule_spec import check_spec
 
 PLANNED = ("rule", "timezone")
 """The columns that the next tick depends on."""

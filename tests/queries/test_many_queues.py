@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from runner.db.sql_text import Recording
 from sqlalchemy.sql.visitors import iterate
 
 from runner.db.database import Database
+from runner.db.sql_text import Recording
 from runner.db.transaction import Parameters, Transaction, clock
 from runner.queries import capacity as capacity_queries
 from runner.queries.capacity import OTHER_QUEUES, capacity
