@@ -126,9 +126,9 @@ def _dark(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Watch:
     """Open a console on the database of the test, with short polling intervals."""
-    monkeypatch.setattr(live, "PERIOD", 0.2)
-    monkeypatch.setattr(live, "SHARE", 0)
-    monkeypatch.setattr(live, "TICK", 0.05)
+    monkeypatch.setattr(live, "PERIOD", 0.3)
+    monkeypatch.setattr(live, "SHARE", 5)
+    monkeypatch.setattr(live, "TICK", 0.1)
 
     @asynccontextmanager
     async def watching(
