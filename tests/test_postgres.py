@@ -94,6 +94,7 @@ def test_no_server_outlives_killed_tests(programs: Path) -> None:
         query(url, "SELECT 1")
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_start_reports_the_reason_and_leaves_nothing(programs: Path) -> None:
     broken = Server(programs, max_connections="many")
     with pytest.raises(ServerFailed, match="max_connections"), broken:

@@ -62,6 +62,7 @@ def test_a_swallowed_answer_belongs_to_a_statement_that_was_executed(proxy: Prox
     assert proxy.faults == {"answers swallow": 1, "reset after swallowed answers": 1}
 
 
+@pytest.mark.slow
 async def test_a_short_storm_on_the_network_strands_nothing(
     database: Database, migrated_url: str, proxy: Proxy
 ) -> None:

@@ -120,6 +120,7 @@ def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     assert ended.stderr == b"runner: No space left on device\n"
 
 
+@pytest.mark.slow
 def test_closed_streams_do_not_affect_the_command_or_its_database(call: Call, tmp_path: Path) -> None:
     command = f"{PROGRAM} submit a.b '{{}}' <&- >&- 2>&-"
     assert subprocess.run(["sh", "-c", command], check=False, cwd=tmp_path).returncode == 0

@@ -172,6 +172,7 @@ async def rescue_after_lease(database: Database) -> dict[int, Rescued]:
     return await database.write(rescue, Rescuer(rescuer.id, 0.0), 1.0)
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_a_thread_that_does_not_end_is_named_and_ends_with_the_process(
     cli: Call, work: Callable[[str], Stubborn]
@@ -182,6 +183,7 @@ def test_a_thread_that_does_not_end_is_named_and_ends_with_the_process(
     assert cli("runners", "--json").document["runners"] == []
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_a_coroutine_that_a_handler_left_behind_does_not_keep_the_process(
     cli: Call, work: Callable[[str], Stubborn]

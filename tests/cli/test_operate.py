@@ -186,7 +186,7 @@ def test_a_retry_can_be_spread(cli: Call, store: Store) -> None:
     ("answer", "state"),
     [
         (b"y\n", State.CANCELLED),
-        (b"n\n", State.WAITING),
+        pytest.param(b"n\n", State.WAITING, marks=pytest.mark.slow),
         pytest.param(b"\x04", State.WAITING, marks=pytest.mark.slow),
     ],
 )

@@ -283,6 +283,7 @@ def test_lines_from_a_pipe_are_submitted_as_they_arrive(call: Call) -> None:
     assert out.startswith(b"Submitted 2 tasks")
 
 
+@pytest.mark.slow
 def test_an_interrupt_reports_the_last_submitted_line(call: Call) -> None:
     with fed(call, b'{"n": 1}\n{"n": 2}\n') as ours:
         ours.send_signal(signal.SIGINT)

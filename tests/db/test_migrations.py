@@ -35,6 +35,8 @@ from tests.conftest import on_postgresql, on_sqlite
 from tests.programs import CONTEXT
 from tests.releases import NEXT, OUT_OF_DATE, install_next
 
+pytestmark = pytest.mark.one_database
+
 if TYPE_CHECKING:
     from multiprocessing.queues import SimpleQueue
     from multiprocessing.synchronize import Barrier
@@ -141,6 +143,7 @@ async def execute(database: Database, statement: str) -> None:
         await tx.execute(sa.text(statement))
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("options", [pytest.param(PLACES[1], marks=pytest.mark.slow), PLACES[0], PLACES[2]])
 async def test_migrating_creates_the_declared_schema(open_database: Open, options: dict[str, Any]) -> None:
     database = open_database(**options)
@@ -151,6 +154,7 @@ async def test_migrating_creates_the_declared_schema(open_database: Open, option
     assert len(str(migrated)) > 5_000
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("options", [pytest.param(PLACES[1], marks=pytest.mark.slow), PLACES[0], PLACES[2]])
 async def test_the_sql_script_creates_the_same_tables_as_migrating(
     open_database: Open, database_url: str, options: dict[str, Any]
@@ -210,6 +214,7 @@ async def test_a_second_upgrade_does_nothing(open_database: Open) -> None:
     assert await described(database) == before
 
 
+@pytest.mark.both_databases
 async def test_four_concurrent_upgrades_are_safe(open_database: Open) -> None:
     databases = [open_database() for _ in range(4)]
     applied = await asyncio.gather(*(upgrade(database) for database in databases))
@@ -280,6 +285,7 @@ async def test_tables_without_a_revision_are_rejected(open_database: Open) -> No
                 await step(database)
 
 
+@pytest.mark.both_databases
 async def test_a_failed_revision_leaves_nothing_behind(open_database: Open, next_release: Callable[..., None]) -> None:
     database = open_database()
     await upgrade(database)

@@ -23,7 +23,6 @@ async def test_a_runner_cancels_expired_tasks_and_resolves_their_dependents(harn
     assert ran == [2]
 
 
-@pytest.mark.both_databases
 async def test_a_prefetched_task_that_expires_before_its_slot_is_free_does_not_start(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

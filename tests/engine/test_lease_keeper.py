@@ -196,6 +196,7 @@ async def test_a_keeper_that_cannot_renew_reports_why(
     assert "unable to open database file" in caplog.text
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_the_keeper_renews_only_within_the_limit(harness: Harness, migrated_url: str) -> None:
     settings = Settings(

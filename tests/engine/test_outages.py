@@ -77,7 +77,7 @@ def locked_file(sqlite: SqliteDatabases, tmp_path: Path, monkeypatch: pytest.Mon
     return sqlite.migrated(tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest) -> Server | None:
     """The server to stop; None for a file."""
     return request.getfixturevalue("own_server") if request.param == "postgresql" else None

@@ -69,6 +69,7 @@ async def test_a_process_is_reused_opens_its_resources_once_and_is_replaced_afte
     assert all(gone(pid) for pid in pids)
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_exceptions_cross_with_their_traceback_and_meet_on_error(
     harness: Harness, caplog: pytest.LogCaptureFixture
@@ -185,6 +186,7 @@ async def test_notes_cross_and_survive_a_kill(harness: Harness, caplog: pytest.L
     assert any(record.name == "shop" and record.getMessage() == "a line of a library" for record in caplog.records)
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_what_cannot_cross_is_refused_with_advice(harness: Harness) -> None:
     tasks = [await harness.submit(name, max_attempts=1) for name in ("process.transaction", "process.invalid")]

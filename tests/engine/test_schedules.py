@@ -55,7 +55,6 @@ async def test_a_declared_schedule_runs_with_its_arguments(harness: Harness) -> 
     assert len(set(ticks)) == len(ticks)
 
 
-@pytest.mark.both_databases
 async def test_runners_together_run_each_tick_once_and_miss_none(harness: Harness) -> None:
     @harness.handler("work")
     async def work(ctx: Context) -> None: ...

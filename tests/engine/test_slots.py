@@ -163,7 +163,6 @@ async def test_a_task_waiting_behind_slow_work_is_released(harness: Harness, mon
         await harness.ended(slow, waiting)
 
 
-@pytest.mark.both_databases
 async def test_two_runners_share_and_start_nothing_twice(harness: Harness) -> None:
     started: list[int] = []
 

@@ -25,6 +25,8 @@ from tests.store.dependencies import after, dependencies_of, put_after, sweep, t
 from tests.store.runners import Runner
 from tests.store.table import change, count, edit, live, past, put, put_many, standing
 
+pytestmark = pytest.mark.one_database
+
 ANA, BEN = Actor("ana", "desk"), Actor("ben", "desk")
 ENDS: dict[str, Outcome] = {State.SUCCEEDED: Done(), State.DEAD: Dead("no"), State.CANCELLED: Cancelled("enough")}
 

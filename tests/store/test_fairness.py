@@ -40,6 +40,7 @@ async def test_a_task_is_claimed_before_those_of_higher_priority_that_are_due_lo
     assert [task.id for task in await aged.claim()] == [old, middle, new, recent]
 
 
+@pytest.mark.slow
 async def test_the_lowest_priority_starts_under_a_flood_of_the_highest(database: Database, aged: Runner) -> None:
     low, batch, step = await add(database, 0, 1), 5, 10
     claimed: list[int] = []

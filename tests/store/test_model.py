@@ -393,7 +393,7 @@ def run(url: str, examples: int, steps: int) -> None:
 
 
 def test_the_store_keeps_its_promises_in_random_histories(migrated_url: str) -> None:
-    run(migrated_url, examples=10, steps=40)
+    run(migrated_url, examples=6, steps=40)
 
 
 @pytest.mark.slow

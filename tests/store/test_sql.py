@@ -147,6 +147,7 @@ async def test_the_sql_of_hot_statements_is_as_reviewed(new_database: None, data
     assert texts == reviewed
 
 
+@pytest.mark.slow
 async def test_the_text_for_reviewers_differs_from_the_sql_in_whitespace_only(database: Database) -> None:
     for parts in (await record(database)).values():
         for sql in parts:

@@ -170,6 +170,7 @@ async def test_a_key_before_the_task_is_read_does_not_change_the_previous_one(
     assert await stored(database, second) is None
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_payload_is_edited_in_the_editor_of_the_operator(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -283,6 +284,7 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
     assert [entry.verb for entry in await audited(database)] == ["resume", "pause"]
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, watch: Watch) -> None:
     await add_live(database, "mail.send")
@@ -315,6 +317,7 @@ async def test_a_handler_is_paused_by_command(database: Database, watch: Watch) 
         await operator.is_told("name a queue, or a handler")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_task_is_rewound_and_a_running_one_is_asked_for_its_stack(database: Database, watch: Watch) -> None:
     runner = await add_runner(database)
@@ -367,6 +370,7 @@ async def test_runners_are_drained_and_resized(database: Database, watch: Watch)
     ]
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_queue_is_paused_by_command(database: Database, watch: Watch) -> None:
     await add_live(database, queue="mail")

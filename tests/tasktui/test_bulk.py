@@ -91,6 +91,7 @@ async def test_new_values_are_set_on_all_that_match_and_undone(database: Databas
     assert (await stored(database, urgent)).version == 0
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_marked_tasks_get_new_values_as_they_were_on_the_screen(database: Database, watch: Watch) -> None:
     ids = [await add_live(database) for _ in range(3)]
@@ -108,6 +109,7 @@ async def test_marked_tasks_get_new_values_as_they_were_on_the_screen(database: 
     assert [(await stored(database, id)).timeout for id in ids] == [None, 300.0, 300.0]
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_limit_tries_one_task_first(database: Database, watch: Watch) -> None:
     ids = await many(database, 7)

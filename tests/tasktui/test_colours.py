@@ -62,6 +62,7 @@ def _light(*parts: int) -> float:
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
+@pytest.mark.slow
 def test_no_colour_means_none(url: str) -> None:
     written = list(pieces(url, {"NO_COLOR": "1"}))
     assert {colours for colours, _ in written if COLOURS.search(colours)} == set()

@@ -56,6 +56,7 @@ async def test_hostile_text_does_nothing_in_a_question(key: str, task_id: int, w
         assert_harmless(operator)
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_hostile_text_does_nothing_in_a_form(task_id: int, watch: Watch) -> None:
     async with watch("task", task_id=task_id) as operator:

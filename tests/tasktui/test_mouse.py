@@ -25,7 +25,7 @@ async def click(operator: Operator, text: str, row: int | None = None) -> None:
     await operator.pilot.click(offset=(lines[y].index(text), y))
 
 
-@pytest.mark.parametrize("size", [NARROW, WIDE])
+@pytest.mark.parametrize("size", [NARROW, pytest.param(WIDE, marks=pytest.mark.slow)])
 async def test_a_click_on_a_tab_opens_its_screen(watch: Watch, size: tuple[int, int]) -> None:
     async with watch("overview", size) as operator:
         assert operator.screen.query_one(Heading)
@@ -44,6 +44,7 @@ async def test_a_click_moves_the_cursor_and_a_second_one_opens_the_task(database
         await operator.until(lambda: operator.screen.title == "Task" and operator.console.session.task_id == ids[0])
 
 
+@pytest.mark.slow
 async def test_a_click_on_a_head_sorts_and_a_second_one_reverses(database: Database, watch: Watch) -> None:
     late, soon = await add_live(database, run_at=ahead(900)), await add_live(database, run_at=ahead(300))
     async with watch("tasks") as operator:

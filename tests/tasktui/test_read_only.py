@@ -228,6 +228,7 @@ async def test_the_lock_closes_by_itself_even_on_an_open_question(database: Data
     assert await stored(database, id) is not None
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_production_is_a_word_and_not_only_a_colour(database: Database, watch: Watch) -> None:
     async with watch(production=True) as operator:

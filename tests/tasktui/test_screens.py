@@ -68,6 +68,7 @@ async def test_each_screen_is_one_key_away_and_shows_its_essentials(task_id: int
                 await operator.until(partial(shows, operator, size, "tasktui", "?  help", *texts))
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_read_that_outlives_its_screen_needs_no_widget(task_id: int, watch: Watch) -> None:
     async with watch(task_id=task_id) as operator:

@@ -61,6 +61,7 @@ def test_a_password_in_the_arguments_is_refused() -> None:
     console.close()
 
 
+@pytest.mark.slow
 def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
     console = Terminal()
     assert console.ends() == 4
@@ -152,6 +153,7 @@ def test_what_fails_before_there_is_a_console_is_no_traceback(
     assert "hunter2" not in said
 
 
+@pytest.mark.slow
 def test_keys_that_come_all_at_once_go_where_they_are_meant_to(terminal: Terminal) -> None:
     terminal.reads(b"No queue has a task")
     terminal.answers(b":tasks queue:Terminate/quick\r", "queue:Terminate/quick", "ID ↓ STATE", no="tasks queue:")
@@ -214,6 +216,7 @@ def test_a_crash_shows_where_and_no_value() -> None:
     assert "hunter2" not in text
 
 
+@pytest.mark.slow
 def test_there_is_a_line_to_look_at_until_the_console_is_there(terminal: Terminal) -> None:
     terminal.reads(WAITING.encode())
     terminal.sees("No queue has a task", no=WAITING)

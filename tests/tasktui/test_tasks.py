@@ -1,5 +1,6 @@
 """The list of tasks: identity, frozen order, marks, filter."""
 
+import pytest
 import sqlalchemy as sa
 from textual import events
 from textual.widgets import Input
@@ -134,6 +135,7 @@ async def test_a_star_marks_all_that_match(database: Database, watch: Watch) -> 
         assert operator.screen.pages.listing.marks.keys() == ids
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_queues_that_were_seen_are_offered_to_the_filter(database: Database, watch: Watch) -> None:
     await add_live(database, queue="mail")

@@ -68,6 +68,7 @@ async def test_the_filter_of_the_list_is_saved_and_comes_back(database: Database
         await operator.is_told("unknown view 'mail'")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_palette_offers_actions_screens_commands_and_views(database: Database, watch: Watch) -> None:
     id = await add_live(database, run_at=ahead(3600))

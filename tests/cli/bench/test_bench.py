@@ -211,6 +211,7 @@ def test_no_runner_outlives_a_killed_bench(sqlite: Any, tmp_path: Path, scratch:
         wait_until(lambda: not _is_alive(runner), "it lives on")
 
 
+@pytest.mark.slow
 def test_the_report_fits_a_terminal(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code_of(lambda: run(["bench", *TINY, "--parts", "bulk,profile"])) == Exit.OK
     printed = capsys.readouterr().out

@@ -137,6 +137,7 @@ def test_the_report_tells_what_the_database_holds(migrated_url: str) -> None:
         assert report["first"] == look.rows(sa.select(sa.func.min(history.id)))[0][0]
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_what_really_fails_is_tried_by_its_rules_and_is_dead_for_a_reason(migrated_url: str) -> None:
     dead = reported(migrated_url, 60)["dead"]
