@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+import pytest
+
 from runner.db.database import Database
 from runner.filter.parse import parse_filter
 from runner.queries.audit import audit
@@ -63,6 +65,7 @@ def written(shell: Shell, kind: str) -> int:
     return int(shell("SELECT count(*) FROM (SELECT id FROM task UNION SELECT id FROM task_history) AS ids"))
 
 
+@pytest.mark.slow
 async def test_odd_rows_can_be_queried_live_and_finished(database: Database, shell: Shell) -> None:
     number = written(shell, database.dialect.name)
     before = await look(database)

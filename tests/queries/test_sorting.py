@@ -243,6 +243,7 @@ async def costs(database: Database, looking: Watch, text: str, sort: Sort) -> Se
     return seen
 
 
+@pytest.mark.slow
 async def test_a_page_costs_the_same_for_any_length_of_the_list(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
     await fill(database, SOME)

@@ -86,6 +86,7 @@ async def troubled(database: Database) -> Database:
     return database
 
 
+@pytest.mark.slow
 async def test_every_task_has_the_decisive_cause_that_why_gives_it(troubled: Database) -> None:
     async with troubled.reading() as tx:
         task = tx.tables.task.c

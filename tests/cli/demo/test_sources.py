@@ -5,6 +5,7 @@ import pytest
 from runner.cli.demo.round import LIBRARY, SUBSTITUTES, SourceFile, is_complete, library, substitutes
 
 
+@pytest.mark.slow
 def test_every_source_file_of_the_library_is_found_once() -> None:
     found = library()
     others = {"site-packages", "dist-packages"}
