@@ -22,8 +22,20 @@ PARTS = {
     "ticks": "lateness of schedules beside a backlog",
     "checkpoint": "store checkpoints one by one, each committed",
     "profile": "time per step of a task",
+    "queues": "20,000 and 40,000 queues of one task each",
+    "lanes": "50,000 and 100,000 queues and priorities",
+    "paused": "beside 500,000 and 1,000,000 tasks of a paused queue",
+    "foreign": "beside 1,000,000 and 2,000,000 due tasks of others",
+    "future": "beside 1,000,000 and 2,000,000 tasks for later",
+    "keys": "200,000 and 400,000 tasks with unique keys",
+    "dependents": "100,000 and 200,000 dependents of one task",
+    "payloads": "payloads of 100 and 200 KiB",
+    "history": "beside 5,000,000 and 10,000,000 finished tasks",
 }
 """Every part with its description, in the order of execution."""
+
+GROWTH = tuple(PARTS)[list(PARTS).index("queues") :]
+"""The parts that measure growth; only a run that names them, or "growth", has them."""
 
 MAX_SINGLE = 3_000
 MAX_LATENCIES = 500
@@ -46,6 +58,7 @@ class BenchPlan:
         runners: number of processes that drain a backlog.
         seconds: duration of the part `sustained`; other parts derive theirs from it.
         reps: repetitions; each repetition runs all parts in turn.
+        scale: share of the rows of the growth parts.
     """
 
     tasks: int = 20_000
@@ -53,6 +66,7 @@ class BenchPlan:
     runners: int = 1
     seconds: float = 30.0
     reps: int = 1
+    scale: float = 1.0
 
     @property
     def one(self) -> int:
@@ -79,7 +93,7 @@ def read_parts(text: str) -> tuple[str, ...]:
     """Parse part names separated by commas.
 
     Args:
-        text: the names; empty for all parts.
+        text: the names, "growth" for all of GROWTH; empty for the other parts.
 
     Returns:
         The names in the order of PARTS.
@@ -87,11 +101,12 @@ def read_parts(text: str) -> tuple[str, ...]:
     Raises:
         InvalidInput: a name is unknown.
     """
-    names = {name for name in (piece.strip() for piece in text.split(",")) if name}
+    names = {name for name in (piece.strip() for piece in text.split(",")) if name} or {*PARTS}.difference(GROWTH)
+    names = names - {"growth"} | ({*GROWTH} if "growth" in names else set())
     for name in sorted(names - PARTS.keys()):
         hint = suggestion(name, tuple(PARTS))
-        raise InvalidInput(why=f"unknown part {name!r}{hint}; parts: {', '.join(PARTS)}")
-    return tuple(name for name in PARTS if name in names or not names)
+        raise InvalidInput(why=f"unknown part {name!r}{hint}; parts: {', '.join(PARTS)}, growth")
+    return tuple(name for name in PARTS if name in names)
 
 
 class Unit(NamedTuple):
@@ -119,6 +134,9 @@ UNITS = {
     "save_ms": Unit("ms per checkpoint, median", 2),
     "per_update": Unit("of a plain UPDATE", 2),
     "cpu_share": Unit("% of a core", 2),
+    "once_us": Unit("us per task", 1),
+    "twice_us": Unit("us per task, twice the rows", 1),
+    "growth": Unit("of the time per task", 2),
 }
 """The unit of every figure, in display order."""
 

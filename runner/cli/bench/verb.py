@@ -6,12 +6,14 @@ import textwrap
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from runner.cli.bench.drain import drain, idle, latency, pinned, profile, schedules, sustained, ticks
+from runner.cli.bench.growth import GROWTH, growth
 from runner.cli.bench.plan import PARTS, UNITS, BenchPlan, BenchReport, BenchSummary, Cost, Measurement, read_parts
 from runner.cli.bench.sandbox import Sandbox, cautions, coarse_clock, create_sandbox, describe
 from runner.cli.bench.submit import bulk, checkpoint, coalesced, one
@@ -39,7 +41,7 @@ MEASURES: Mapping[str, Callable[[BenchContext], Awaitable[Measurement]]] = {
         checkpoint,
         profile,
     )
-}
+} | {name: partial(growth, part=name) for name in GROWTH}
 
 MIN_INTERVAL = 0.25
 """Seconds between two progress lines."""
@@ -134,6 +136,8 @@ COSTS = (
     TableColumn("DESCRIPTION"),
 )
 
+MOST_RUNNERS = 16
+
 AtLeastOne = Annotated[int, Parameter(validator=Number(gte=1))]
 
 
@@ -141,9 +145,10 @@ async def bench(
     *,
     tasks: AtLeastOne = 20_000,
     parts: str = "",
-    runners: Literal[1, 2] = 1,
+    runners: Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_RUNNERS))] = 1,
     seconds: Annotated[float, Parameter(validator=Number(gt=0, lte=86_400))] = 30.0,
     reps: AtLeastOne = 1,
+    scale: Annotated[float, Parameter(validator=Number(gt=0, lte=10))] = 1.0,
     json: bool = False,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
@@ -157,15 +162,18 @@ async def bench(
     Args:
         tasks: Size of a backlog.
         parts: Some of one,bulk,coalesced,drain,latency,pinned,sustained,
-            idle,schedules,ticks,checkpoint,profile.
-        runners: Processes that drain a backlog: 1 or 2.
+            idle,schedules,ticks,checkpoint,profile. With growth, the time per
+            task beside rows and twice as many: queues,lanes,paused,foreign,
+            future,keys,dependents,payloads,history.
+        runners: Processes that drain a backlog.
         seconds: Duration of the part sustained; idle, schedules and ticks
             take a third of it.
         reps: Repetitions of the whole plan.
+        scale: Share of the rows of the growth parts: 0.1 is a tenth.
         json: Print one JSON document.
         connection: The database.
     """
-    plan = BenchPlan(tasks, read_parts(parts), runners, seconds, reps)
+    plan = BenchPlan(tasks, read_parts(parts), runners, seconds, reps, scale)
     report = await _interruptible(connection.settings(), plan)
     if isinstance(report, int):
         return report

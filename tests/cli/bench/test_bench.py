@@ -18,7 +18,7 @@ import pytest
 
 from runner.cli.app import run
 from runner.cli.bench.load import TaskCounts
-from runner.cli.bench.plan import PARTS, UNITS, BenchPlan, BenchReport, Measurement, read_parts
+from runner.cli.bench.plan import GROWTH, PARTS, UNITS, BenchPlan, BenchReport, Measurement, read_parts
 from runner.cli.bench.stopwatch import Stopwatch, WorkerStep
 from runner.cli.exit_codes import Exit, exit_code_of
 from runner.errors import InvalidInput
@@ -111,6 +111,26 @@ def figures(report: dict[str, Any]) -> dict[str, list[str]]:
 def test_some_parts_are_measured(sqlite: Any, tmp_path: Path, measured: Callable[..., dict[str, Any]]) -> None:
     report = measured(sqlite.empty(tmp_path), "--parts", "one,bulk,drain")
     assert figures(report) == {part: FIGURES[part] for part in ("one", "bulk", "drain")}
+
+
+GROWN = ["once_us", "twice_us", "growth"]
+
+
+def test_growth_is_measured_only_if_named(sqlite: Any, tmp_path: Path, measured: Callable[..., dict[str, Any]]) -> None:
+    assert not {*read_parts("")} & {*GROWTH}
+    assert read_parts("growth,one") == ("one", *GROWTH)
+    report = measured(sqlite.empty(tmp_path), "--parts", "paused", "--scale", "0.0001")
+    assert figures(report) == {"paused": GROWN}
+    (paused,) = report["measurements"]
+    assert paused["figures"]["growth"] == paused["figures"]["twice_us"] / paused["figures"]["once_us"]
+    assert (paused["proof"]["tasks"], paused["proof"]["hits"]) == (60, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.both_databases
+def test_every_growth_part_is_measured(database_url: str, measured: Callable[..., dict[str, Any]]) -> None:
+    report = measured(database_url, "--parts", "growth", "--scale", "0.0005", "--runners", "3")
+    assert figures(report) == dict.fromkeys(GROWTH, GROWN)
 
 
 @pytest.mark.slow
@@ -230,7 +250,7 @@ def test_a_production_database_is_rejected(
 
 def test_parts_are_measured_in_a_fixed_order() -> None:
     assert read_parts("drain, bulk") == ("bulk", "drain")
-    assert read_parts("") == tuple(PARTS)
+    assert read_parts("") + GROWTH == tuple(PARTS)
 
 
 def test_a_misspelled_part_is_rejected_with_a_suggestion() -> None:
