@@ -1,1 +1,1 @@
-"""The console: what the queue is doing, why, and a way to set it right from a terminal."""
+"""The console: the state of the queue, its reasons, and operations on it, in a terminal."""

@@ -169,7 +169,7 @@ class Console(KeyBuffer):
             self.push_screen(HealthScreen(self.session))
 
     def action_capacity(self) -> None:
-        """Show what the runners can do, and when each queue is drained."""
+        """Show the capacity of the runners, and when each queue is drained."""
         if isinstance(self.screen, LiveScreen):
             from tasktui.dialogs.health import CapacityScreen
 

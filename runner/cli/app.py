@@ -49,7 +49,7 @@ CLI_COMMANDS = (
     CliCommand("runners", INSPECT, "List the runners and the tasks they hold.", "runners"),
     CliCommand("schedules", INSPECT, "List, preview, add, edit, pause, run or delete schedules.", "schedules"),
     CliCommand("reports", INSPECT, "Report success, attempts, durations and volume over a period.", "reports"),
-    CliCommand("capacity", INSPECT, "Report what the runners can do, and when each queue is drained.", "reports"),
+    CliCommand("capacity", INSPECT, "Report the capacity of the runners, and when each queue is drained.", "reports"),
     CliCommand("incident", INSPECT, "Report an incident as Markdown, ready to paste.", "reports"),
     CliCommand("simulate", INSPECT, "Replay the last hours with another configuration.", "reports"),
     CliCommand("failures", INSPECT, "Group failed attempts by cause.", "stats"),

@@ -98,7 +98,7 @@ def _fate_document(outcome: GroupFate) -> dict[str, Any]:
 
 
 def _print_fate(outcome: GroupFate) -> None:
-    """Print what became of the tasks of a change group."""
+    """Print the fate of the tasks of a change group."""
     print_line(str(outcome), style="bold")
     for cause in outcome.causes:
         how = "as before the change" if cause.repeated else "new"

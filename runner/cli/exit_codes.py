@@ -1,4 +1,4 @@
-"""Exit codes, errors as one line on standard error instead of a traceback, and signals: the second one ends at once."""
+"""Exit codes, errors as one line on standard error instead of a traceback, and signals: the second one ends it."""
 
 import os
 import signal

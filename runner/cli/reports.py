@@ -1,4 +1,4 @@
-"""`runner reports`, `incident`, `capacity` and `simulate`: results of a period, and what runners can do."""
+"""`runner reports`, `incident`, `capacity` and `simulate`: results of a period, and the capacity of runners."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -192,7 +192,7 @@ async def capacity(
     json: bool = False,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:
-    """Report what the live runners can do, and when each queue is drained.
+    """Report the capacity of the live runners, and when each queue is drained.
 
     IN/MIN are the submitted tasks, CAN/MIN the attempts that the runners can do: their
     slots, divided by the mean duration, within limits, rates, pauses and breakers.
@@ -267,7 +267,7 @@ async def simulate(  # noqa: PLR0913 - the options of the command
 ) -> int:
     """Replay the last hours with another configuration, beside the present one.
 
-    Simulates the tasks that are due now, and those that arrive as in the last hours,
+    Simulates the tasks that are due now, and arrivals as in the last hours,
     with their durations. The claim orders, limits and rates are those of the runners;
     nothing is written. The first column of each pair is the present configuration.
 

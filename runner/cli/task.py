@@ -191,7 +191,7 @@ async def why(
 
     Args:
         words: The id of a task, several ids, or a filter.
-        limit: Maximum number of tasks to examine, first those that are due first.
+        limit: Maximum number of tasks to examine, in the order of their due times.
         json: Print one JSON document.
         connection: The database.
     """

@@ -30,7 +30,7 @@ PATIENCE = 5.0
 """Seconds that the old runner has to stop; its tasks then run again on the next one."""
 
 SKIPPED = {"__pycache__", "node_modules", "site-packages"}
-"""Folders without code of the application, besides hidden ones and virtual environments."""
+"""Folders without code of the application, beside hidden ones and virtual environments."""
 
 
 def own_command() -> list[str]:

@@ -244,7 +244,7 @@ class ScheduleFunctions:
 
         Raises:
             InvalidSchedule: a value is not valid.
-            UnknownSchedule: there is no such schedule.
+            UnknownSchedule: no schedule has this id.
         """
         _wait("schedules.edit", lambda database: _edit(database, id, values, reason))
 

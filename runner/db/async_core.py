@@ -176,7 +176,7 @@ class AsyncCoreConnection:
 async def load() -> None:
     """Import SQLAlchemy's AsyncConnection with the ORM, in a thread: that takes 0.1 s, and would stop the event loop.
 
-    A call returns at once after the first one has ended.
+    A call returns immediately after the first one has ended.
     """
     global _loaded  # noqa: PLW0603 - sys.modules contains a module before its import has ended
     if not _loaded:

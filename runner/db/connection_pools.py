@@ -158,7 +158,7 @@ class ThreadConnection(NamedTuple):
         return not readable.poll(0)
 
     def close(self) -> None:
-        """Close the connection, whatever its state."""
+        """Close the connection in any state."""
         with suppress(Exception):
             self.driver.close()
 

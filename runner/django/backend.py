@@ -192,7 +192,7 @@ class TaskBackend(BaseTaskBackend):
         """Read a task by its id, through Django's connection.
 
         Raises:
-            TaskResultDoesNotExist: there is no such task, or it belongs to a handler that is no task of this backend.
+            TaskResultDoesNotExist: no task has this id, or its handler is not a task of this backend.
         """
         from runner.django.models import TaskAttempt
 

@@ -71,7 +71,7 @@ class LiveTask(TaskColumns):
         verbose_name = "task"
 
     def shown(self, now: datetime | None = None) -> Shown:
-        """Return the displayed state, which tells waiting tasks apart; a lost task counts as running here."""
+        """Return the displayed state, which divides waiting tasks by their time; a lost task counts as running here."""
         if self.state != State.WAITING:
             return Shown(self.state)
         if self.run_at <= (now or timezone.now()):

@@ -39,7 +39,7 @@ class Runner:
     Raises:
         InvalidSettings: a value is not valid.
         UnknownHandler: no handler has a name.
-        ConfigurationError: there are no handlers.
+        ConfigurationError: no handlers are registered.
 
     Example:
         >>> async with Runner(queues=["mail"]), Runner(queues=["video"], concurrency=2):

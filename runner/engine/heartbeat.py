@@ -128,7 +128,7 @@ class Lease:
         Args:
             running: number of tasks in flight.
             on_reply: called with the reply.
-            abandoned: number of abandoned threads, and of those that are replaced.
+            abandoned: number of abandoned threads, and of replaced ones.
             usage: the resources in use.
         """
         started, own = elapsed(), self.id

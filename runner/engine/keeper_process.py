@@ -1,4 +1,4 @@
-"""The runner's end of its lease keeper: starts the process, sends pings, and reports what it did."""
+"""The runner's end of its lease keeper: starts the process, sends pings, and reports its actions."""
 
 import contextlib
 import logging

@@ -24,7 +24,7 @@ class OpenResources:
     """Opens and closes resources. Call `open` and `close` in one asyncio task, as cancel scopes require.
 
     Args:
-        names: names of the resources to open, without those that they need.
+        names: names of the resources to open; the resources that they need follow from them.
         replacements: objects to use instead of opening the resource with their name.
 
     Raises:
@@ -46,7 +46,7 @@ class OpenResources:
         return [resource.name for resource in self._pending]
 
     async def open(self) -> None:
-        """Open the pending resources. A failure is logged; the resource and those that need it stay pending."""
+        """Open the pending resources. A failure is logged; the resource and its dependents stay pending."""
         for resource in list(self._pending):
             needed = RESOURCES.parameters_of(resource.function)
             if any(name not in self.values for name in needed.values()):
@@ -61,7 +61,7 @@ class OpenResources:
                 self._pending.remove(resource)
 
     async def require(self, names: Iterable[str]) -> None:
-        """Open resources and those that they need.
+        """Open resources after the resources that they need.
 
         Raises:
             BaseException: a resource could not be opened.

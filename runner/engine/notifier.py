@@ -143,7 +143,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.008
 """Seconds from a change to the first check, and between two checks while changes go on."""
 
 CHECKS = 9
-"""Checks after a change, over 55 ms: a commit is visible only when the disk has synced what was written before."""
+"""Checks after a change, over 55 ms: a commit is visible only when the disk has synced the writes before it."""
 
 IN_MODIFY, IN_IGNORED = 0x2, 0x8000
 """From inotify(7): a file was written, and a file is no longer followed because it was deleted."""
@@ -152,7 +152,7 @@ EVENT = struct.Struct("iIII")
 
 
 class FileChanges:
-    """The changes of a SQLite file and its write-ahead log, reported by Linux; elsewhere there are none."""
+    """The changes of a SQLite file and its write-ahead log, reported by Linux; other systems report none."""
 
     def __init__(self) -> None:
         self._descriptor: int | None = None

@@ -61,7 +61,7 @@ class Engine:
 
     Args:
         settings: the settings of the runner.
-        handlers: the handlers, by name; it takes those that the settings select.
+        handlers: the handlers, by name; the settings select from them.
         replacements: objects to use instead of opening the resource with their name.
 
     Raises:

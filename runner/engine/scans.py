@@ -125,7 +125,7 @@ class ScanScope:
         self.is_new = True
 
     def set_failures(self, most: int | None) -> None:
-        """Take only tasks with at most so many failures; None for all."""
+        """Take only tasks with at most this number of failures; None for all."""
         self._selection = self._selection._replace(failures=most)
         self.is_new = True
 
@@ -139,7 +139,7 @@ class ScanScope:
 
 
 def _is_above(most: int | None, other: int | None) -> bool:
-    """True if a bound of failures is above another one; None is no bound."""
+    """True if a bound of failures is above another one; None means unbounded."""
     return other is not None and (most is None or most > other)
 
 

@@ -71,7 +71,7 @@ class Scheduler:
         return {id: schedule.fingerprint for id, schedule in self.declared.items()}
 
     async def register(self, runner_id: int) -> None:
-        """Register the declared schedules, and pause those that vanished from the code.
+        """Register the declared schedules, and pause the ones that vanished from the code.
 
         Args:
             runner_id: the registered runner.

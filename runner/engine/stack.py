@@ -89,7 +89,7 @@ def _thread_positions(frame: FrameType | None) -> Iterator[Position]:
 
 
 def _await_positions(awaited: Any) -> Iterator[Position]:
-    """The frames of a coroutine and of all that it awaits; those of its thread while it executes code."""
+    """The frames of a coroutine and of the coroutines that it awaits; of its thread while it executes code."""
     while awaited is not None:
         frame = _attribute(awaited, "_frame")
         if not isinstance(frame, FrameType):

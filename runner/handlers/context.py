@@ -141,7 +141,7 @@ class AttemptLogger(logging.LoggerAdapter[logging.Logger]):
         self._notes = notes
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Log one message; the attempt keeps it from the level info on, whatever the level of the logger is."""
+        """Log one message; the attempt keeps it from the level info on, for any level of the logger."""
         if level >= logging.INFO:
             self._notes.line(level, _text(msg, args, kwargs.get("exc_info")))
         kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # name the line of the handler, not this one

@@ -42,7 +42,7 @@ def _signature_text(handler: Handler) -> str | None:
             schema["properties"][name]["default"] = default
     options = {name: value for name, value in handler.defaults.at_submit().items() if value is not None}
     derived = [name for name, rule in handler.defaults.rules._asdict().items() if rule is not None]
-    # A default that JSON cannot hold is no use in a form.
+    # A form cannot use a default that JSON cannot hold.
     return json.dumps(
         {"parameters": schema, "options": options, "derived": derived},
         default=lambda value: getattr(value, "value", None),

@@ -18,7 +18,7 @@ SCHEDULE_OPTIONS = tuple(
     for name, option in SETTABLE.items()
     if option.type is not None and name not in ("run_at", "delay", "expires_at")
 )
-"""The task options that a schedule sets for its tasks: those that do not depend on the time or on other tasks."""
+"""The task options that a schedule sets for its tasks; they do not depend on the time or on other tasks."""
 
 _ANY_TIME = Clock(datetime(1970, 1, 1, tzinfo=UTC), UTC)
 
@@ -131,7 +131,7 @@ def read_options(text: str) -> Mapping[str, Any]:
 
 
 def write_options(options: Mapping[str, Any], handler: Handler | None = None, *, broadcast: bool = False) -> str:
-    """Write options as JSON, with the handler's defaults for those that a submit writes into the row.
+    """Write options as JSON, with the handler's defaults for options that a submit writes into the row.
 
     Args:
         options: values by name; None for an omitted one.

@@ -42,7 +42,7 @@ class TickOutcome(StrEnum):
     SKIPPED = "skipped"
     """An earlier run was unfinished, and the overlap policy is "skip" or "replace"."""
     MISSED = "missed"
-    """No runner was up in time, and the misfire policy drops the tick. It stands for all ticks missed with it."""
+    """No runner was up in time, and the misfire policy drops the tick. It represents all ticks missed with it."""
     MANUAL = "manual"
     """An operator ran the schedule."""
 

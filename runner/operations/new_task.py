@@ -30,7 +30,7 @@ SUBMIT, COPY = "submit", "copy"
 COPIED = ("queue", "key", "priority", "max_attempts", "retry", "timeout", "tags", "bucket", "tenant")
 """The options that a copy takes over.
 
-Its time and expiry begin anew. Unique key, order key and dependencies are those of the first task: a copy has none.
+Its time and expiry begin again. Unique key, order key and dependencies stay with the first task: a copy has none.
 """
 
 
@@ -72,7 +72,7 @@ async def submit_task(tx: Transaction, task: NewTask, by: Actor, options: Submit
 async def copy_task(
     tx: Transaction, id: int, values: Mapping[str, Any], by: Actor, options: SubmitOptions = DEFAULTS
 ) -> int:
-    """Submit a copy of a task, whatever its state is. The audit links both tasks.
+    """Submit a copy of a task in any state. The audit links both tasks.
 
     Args:
         tx: a writing transaction.
@@ -85,7 +85,7 @@ async def copy_task(
         The id of the copy.
 
     Raises:
-        TaskNotFound: there is no such task.
+        TaskNotFound: no task has this id.
         InvalidTask: a value is not allowed; nothing was written.
         InvalidEdit: the payload is not a JSON object, or a mask has no secret; nothing was written.
         PayloadTooLarge: the payload exceeds the limit.

@@ -14,7 +14,7 @@ class CommandPending(InvalidInput):
 
 
 async def send_command(tx: Transaction, runner_id: int, command: str | None, by: Actor) -> bool:
-    """Store a command for a runner, together with those that it has not received yet.
+    """Store a command for a runner, together with the commands that it has not received yet.
 
     Args:
         tx: a writing transaction.

@@ -83,7 +83,7 @@ async def edit_schedule(
 
     Raises:
         InvalidSchedule: a value is not valid; nothing was changed.
-        UnknownSchedule: there is no such schedule.
+        UnknownSchedule: no schedule has this id.
         ScheduleConflict: it has changed since `version`.
     """
     row = await lock_schedule(tx, id, version)
@@ -115,7 +115,7 @@ async def pause_schedule(
 
     Raises:
         InvalidEdit: the end is not in the future.
-        UnknownSchedule: there is no such schedule.
+        UnknownSchedule: no schedule has this id.
         ScheduleConflict: it has changed since `version`.
     """
     row = await lock_schedule(tx, id, version)
@@ -146,7 +146,7 @@ async def resume_schedule(tx: Transaction, id: str, by: Actor, *, version: int |
         False if it was not paused, and nothing was changed.
 
     Raises:
-        UnknownSchedule: there is no such schedule.
+        UnknownSchedule: no schedule has this id.
         ScheduleConflict: it has changed since `version`.
     """
     row = await lock_schedule(tx, id, version)
@@ -169,7 +169,7 @@ async def run_schedule(tx: Transaction, id: str, by: Actor) -> datetime:
         The time of the request.
 
     Raises:
-        UnknownSchedule: there is no such schedule.
+        UnknownSchedule: no schedule has this id.
     """
     row = await lock_schedule(tx, id)
     now = await clock(tx)
@@ -190,7 +190,7 @@ async def delete_schedule(tx: Transaction, id: str, by: Actor, *, version: int |
 
     Raises:
         ScheduleInCode: it comes from code that may add it again.
-        UnknownSchedule: there is no such schedule.
+        UnknownSchedule: no schedule has this id.
         ScheduleConflict: it has changed since `version`.
     """
     row = await lock_schedule(tx, id, version)
@@ -209,7 +209,7 @@ async def lock_schedule(tx: Transaction, id: str, version: int | None = None) ->
     """Lock a schedule and return its row.
 
     Raises:
-        UnknownSchedule: there is no such schedule.
+        UnknownSchedule: no schedule has this id.
         ScheduleConflict: it has changed since `version`.
     """
     table = tx.tables.schedule

@@ -1,4 +1,4 @@
-"""capacity: what runners can do for each queue, how far it is behind, and when it is drained.
+"""capacity: how many tasks runners can execute for each queue, how far it is behind, and when it is drained.
 
 All times are in minutes of work. A place is a queue and a handler. Its need is the slots that its arrivals keep busy:
 attempts per minute times their mean duration (Little, 1961). Slots that no arrivals need are left for the backlogs of
@@ -81,7 +81,7 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CapacityRow:
-    """What the live runners can do for a queue or a handler.
+    """The capacity of the live runners for a queue or a handler.
 
     Args:
         name: the queue or the handler.
@@ -109,7 +109,7 @@ class CapacityRow:
 
     @property
     def utilisation(self) -> float | None:
-        """The attempts that arrive, as a share of those that the runners can do; None if unknown."""
+        """The attempts that arrive, as a share of the capacity; None if unknown."""
         if not self.demand.attempts:
             return 0.0
         if self.per_minute is None:
@@ -160,14 +160,14 @@ class Situation:
 
 
 def capacity_rows(situation: Situation, by: PlacePart = "queue") -> list[CapacityRow]:
-    """Compute what the live runners can do for each queue or handler.
+    """Compute the capacity of the live runners for each queue or handler.
 
     Args:
         situation: the work, the slots, and the limits.
         by: the grouping.
 
     Returns:
-        The rows, those that are drained last first.
+        The rows; the last one to be drained comes first.
     """
     groups: dict[str, list[Place]] = defaultdict(list)
     for place in situation.demands:

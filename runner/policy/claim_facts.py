@@ -1,4 +1,4 @@
-"""claim facts: what the conditions of a claim read about a task, and what they return for people."""
+"""claim facts: the data that the conditions of a claim read about a task, and the explanations that they return."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

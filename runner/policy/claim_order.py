@@ -85,7 +85,7 @@ class ClaimOrder(Protocol):
 
     @property
     def note(self) -> str:
-        """The effect of the order on a task that waits, for people; empty if the priority says it all."""
+        """The effect of the order on a task that waits, for people; empty if the priority is the whole reason."""
         ...
 
     def within_lane(self, task: Any, forward: bool = True) -> Sequence[Any]:
@@ -137,7 +137,7 @@ class StrictOrder:
 
     @property
     def note(self) -> str:
-        """Empty: the priority says it all."""
+        """Empty: the priority is the whole reason."""
         return ""
 
     def within_lane(self, task: Any, forward: bool = True) -> Sequence[Any]:

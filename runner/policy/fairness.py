@@ -92,7 +92,7 @@ class AgedOrder(StrictOrder):
     """Each task is ordered as if every priority above 1 had made it due one step earlier.
 
     So a task that has waited for a step is level with a new one of the next priority. A task of priority 1 comes before
-    every task of priority 9 that becomes due more than 8 steps after it: it waits for at most those that were due
+    every task of priority 9 that becomes due more than 8 steps after it: it waits for at most the tasks that were due
     earlier, and those of 8 steps. The order of two tasks never changes while they wait, which keeps the walk along the
     index: only the merge of the lanes differs from the strict order.
 

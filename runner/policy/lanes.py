@@ -232,7 +232,7 @@ class Lanes:
 
         Args:
             places: positions by lane, in the order of a survey.
-            wanted: returns whether a lane is to be claimed from.
+            wanted: returns whether to claim from a lane.
         """
         return dict(islice(((lane, place) for lane, place in places.items() if wanted(lane)), CLAIMED))
 

@@ -197,7 +197,7 @@ class SpreadScans(FixedDelay):
 
 
 class Tier(NamedTuple):
-    """The tasks with at most so many failures, and the seconds between scans that take them."""
+    """The tasks with at most this number of failures, and the seconds between scans that take them."""
 
     failures: int
     period: float

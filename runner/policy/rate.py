@@ -17,7 +17,7 @@ RATE = re.compile(r"\s*(\d[\d_,]*)\s*/\s*(\d*)\s*([a-z]+)\s*")
 
 
 class Rate(NamedTuple):
-    """A token bucket: `tokens` starts per `period`, all of them at once after a pause of a period.
+    """A token bucket: `tokens` starts per `period`, all of them together after a pause of a period.
 
     The bucket is stored as one number, the time when all its tokens are back (GCRA, ITU-T I.371): a start adds
     `interval` to it.

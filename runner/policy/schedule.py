@@ -151,7 +151,7 @@ def parse_zone(name: str) -> ZoneInfo:
     """Return a time zone by its name in the IANA database.
 
     Raises:
-        InvalidSchedule: there is no such zone.
+        InvalidSchedule: no zone has this name.
     """
     try:
         return ZoneInfo(name)

@@ -98,7 +98,7 @@ class QueueResult:
 
     Args:
         tasks: its tasks.
-        started: those that started.
+        started: the tasks that started.
         longest: the longest wait in seconds from the due time to the start, or to the end of the simulation.
         drained: seconds until no task of it waited for the first time; None if tasks waited all the time.
     """
@@ -216,7 +216,7 @@ class Simulation:
         return self.results
 
     def _items(self) -> Iterator[tuple[Lane, Waiting]]:
-        """All tasks: those of the backlogs first, and then those that arrive, in the order of their time."""
+        """All tasks: first the backlogs, then the arrivals, in the order of their time."""
         items: list[tuple[Lane, Waiting]] = []
         for lane, backlog in sorted(self._work.backlogs.items()):
             place, step = (lane.queue, lane.handler), backlog.oldest / backlog.tasks if backlog.tasks else 0.0

@@ -56,7 +56,7 @@ class Capacity:
         at: the database's time.
         minutes: the period of the rates.
         by: the grouping.
-        rows: the rows, those that are drained last first.
+        rows: the rows; the last one to be drained comes first.
     """
 
     at: datetime
@@ -66,10 +66,10 @@ class Capacity:
 
 
 async def capacity(tx: Transaction, by: PlacePart = "queue", period: timedelta = PERIOD) -> Capacity:
-    """Compute what the live runners can do for each queue or handler.
+    """Compute the capacity of the live runners for each queue or handler.
 
     Args:
-        tx: an open transaction; about twenty statements are executed, whatever the number of tasks.
+        tx: an open transaction; about twenty statements are executed, for any number of tasks.
         by: the grouping.
         period: the period of the rates of arrivals.
     """

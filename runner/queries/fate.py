@@ -1,4 +1,4 @@
-"""fate: what became of the tasks of a change group: how many succeeded, failed again, or still wait."""
+"""fate: the results of the tasks of a change group: how many succeeded, failed again, or still wait."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

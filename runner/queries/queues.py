@@ -148,7 +148,7 @@ def time_until_empty(ready: int, arrived: int, ended: int) -> float | None:
         ended: tasks that end per minute.
 
     Returns:
-        Seconds; infinite if the backlog does not shrink; None if there is no backlog.
+        Seconds; infinite if the backlog does not shrink; None without a backlog.
     """
     if not ready:
         return None
@@ -185,7 +185,7 @@ async def counts(
 
     Returns:
         Every queue that has tasks, is registered, or was active in the last hour, by name. If there are more than
-        `most`: those that are paused or limited, have lost tasks or failed attempts, or wait longest.
+        `most`: queues that are paused or limited, have lost tasks or failed attempts, or wait longest.
     """
     heads = _first_heads(await counting.lane_heads(tx) if heads is None else heads, most)
     in_hand = await counting.running(tx, cap)

@@ -142,7 +142,7 @@ async def limit_usages(tx: Transaction, names: Mapping[str, str] | None = None) 
 
     Args:
         tx: an open transaction; three to five statements are executed.
-        names: the name of one queue and of one handler, by kind; None for all that have a limit.
+        names: the name of one queue and of one handler, by kind; None for every one with a limit.
 
     Returns:
         One usage for each queue and handler with a limit, queues first, by name.

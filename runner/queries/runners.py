@@ -55,7 +55,7 @@ class RunnerRow:
         processes: its worker processes.
         running: the tasks that it reported with its last heartbeat.
         abandoned: its threads whose function did not end after the timeout of its task.
-        replaced: those that spare threads replace; the others keep their slots.
+        replaced: the ones with a spare thread instead; the others keep their slots.
         running_tasks: the running tasks of this runner in the task table.
         command: the runner command that an operator stored for it.
         claim_order: the order in which it claims.

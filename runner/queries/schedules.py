@@ -237,7 +237,7 @@ async def _runs(tx: Transaction, jitters: Mapping[str, float], limit: int) -> di
 
 
 async def _tasks(tx: Transaction, ids: Sequence[int]) -> tuple[dict[int, TaskRow], dict[int, datetime]]:
-    """The tasks by id, and the start of the first attempt of those that have failed once."""
+    """The tasks by id, and the start of the first attempt of tasks that have failed once."""
     tasks = {task.id: task for task in await task_rows(tx, ids)} if ids else {}
     again = [task.id for task in tasks.values() if task.attempt > 1 or task.shown is Shown.RETRYING]
     if not again:

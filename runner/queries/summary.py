@@ -197,7 +197,7 @@ class Summary:
         by: the grouping.
         total: the sum of everything.
         lines: one line per handler or queue, most ended tasks first; at most MOST_LINES.
-        others: the sum of those that are not listed; None if all are.
+        others: the sum of the unlisted ones; None if all are listed.
     """
 
     at: datetime

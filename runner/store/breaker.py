@@ -42,7 +42,7 @@ class Review(NamedTuple):
 
     Args:
         is_open: True if it is open.
-        change: what the report changed: opened, closed, or waits after a failed probe; empty for nothing.
+        change: the effect of the report: opened, closed, or waits after a failed probe; empty for nothing.
         why: the reason of an opening, or the seconds until the next probe, for people.
     """
 

@@ -32,7 +32,7 @@ class LoopBlock(NamedTuple):
 
     Args:
         seconds: time without a heartbeat, at the renewal of the lease beside it.
-        tasks: id and handler of the task that is the reason, or of those that may be.
+        tasks: id and handler of the task that is the reason, or of the possible ones.
         place: file and line of the handler, or the name of another coroutine; empty if unknown.
         locked: True if C code holds the interpreter lock, False if a coroutine blocks the event loop.
     """
@@ -251,7 +251,7 @@ async def heartbeat(
         lease: length of the lease in seconds from now.
         running: number of tasks in flight.
         gap: seconds since the last heartbeat above which the reply is late; default: the lease.
-        abandoned: number of abandoned threads, and of those that are replaced.
+        abandoned: number of abandoned threads, and of replaced ones.
         usage: the resources in use.
     """
     rows = await tx.run(

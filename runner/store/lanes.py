@@ -194,7 +194,7 @@ def _following(tables: Tables, dialect: Dialect, lanes: sa.FromClause, *, same_q
     beyond = tables.task.alias("beyond")
     # As an expression: a comparison of SQLite's columns with one another could not use the index.
     lane = (sa.func.coalesce(lanes.c[name], sa.literal_column(none)) for name, none in zip(LANE, _NONE, strict=True))
-    # With the end of the lane: SQLite begins with the row that equals what it compares with.
+    # With the end of the lane: SQLite begins with the row that equals the compared one.
     end = sa.tuple_(*lane, sa.literal_column(_END, Instant))
     further = sa.tuple_(*(beyond.c[name] for name in (*LANE, "run_at"))) > end
     queue = (beyond.c.queue == lanes.c.queue,) if same_queue else ()

@@ -1,7 +1,7 @@
 """Minute statistics for reports and plots: counts of outcomes and submits, written in the transaction of the outcome.
 
-Each runner has its own rows. A settle therefore waits for no other runner, and the counts are exact whatever ends a
-process.
+Each runner has its own rows. A settle therefore waits for no other runner, and the counts stay exact when a process
+dies.
 """
 
 from collections import Counter, defaultdict

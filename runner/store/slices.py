@@ -95,7 +95,7 @@ async def join_slices(tx: Transaction, identity: Identity, runner_id: int) -> st
 
 
 async def take_buckets(tx: Transaction, identity: Identity, runner_id: int, buckets: Collection[int]) -> frozenset[int]:
-    """Write the buckets that a runner claims from, in place of those that it had.
+    """Write the buckets that a runner claims from, in place of its former ones.
 
     Args:
         tx: a writing transaction.

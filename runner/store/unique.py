@@ -197,7 +197,7 @@ def key_holders(frame: Frame, keys: Iterable[Key]) -> Steps[dict[Key, int]]:
 
 
 def _locked_holders(frame: Frame, keys: Iterable[Key]) -> Steps[dict[Key, int]]:
-    """Return the holders of locked keys, and prevent those that hold a key until they start from starting.
+    """Return the holders of locked keys, and prevent holders of a key until start from starting.
 
     Without the lock, such a task could start before this transaction commits, and miss the changes that made the
     application submit the duplicate.

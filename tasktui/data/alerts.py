@@ -41,7 +41,7 @@ class Alert(NamedTuple):
         title: sanitized subject and verb: `mail falls behind`.
         text: sanitized rest of the sentence, with figures.
         key: the key that leads to the cause; empty if there is none.
-        label: what the key opens.
+        label: the view that the key opens.
     """
 
     role: str

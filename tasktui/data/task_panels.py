@@ -208,7 +208,7 @@ def payload(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> li
 
 
 def dependencies(detail: TaskDetail, width: int) -> list[Row]:
-    """The tasks that the task waits for, and those that wait for it."""
+    """The tasks that the task waits for, and its dependents."""
     tree = detail.dependencies
     rows: list[Row] = []
     for title, lines in tree.sections():

@@ -32,7 +32,7 @@ class FormScreen(ModalScreen[Dialog | None]):
     """A form. Escape cancels; an error leaves all texts as they are.
 
     Args:
-        form: the entries, and what follows.
+        form: the entries, and the next dialog.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -127,7 +127,7 @@ class FormScreen(ModalScreen[Dialog | None]):
         for name in self._entries:
             refused, why = self.query_one(f"#error-{name}", Static), errors.get(name, "")
             refused.display = bool(why)
-            # An entry that is still empty is no mistake.
+            # An entry that is still empty is not a mistake.
             refused.update(content((block(f"{'':20}{why}"), "retrying" if typed[name] else "muted")))
         try:
             self._show("\n".join(self._form.preview(typed)))

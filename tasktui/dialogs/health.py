@@ -68,7 +68,7 @@ NEARLY_FULL = 0.8
 
 
 class CapacityScreen(AnswerScreen[None]):
-    """What the live runners can do for each queue, and when it is drained.
+    """The capacity of the live runners for each queue, and when it is drained.
 
     Args:
         session: the operator's session.

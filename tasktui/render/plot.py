@@ -296,7 +296,7 @@ def slots(counts: Mapping[str, int], capacity: int, width: int, colours: Mapping
 
 
 def slot_row(counts: Mapping[str, int], capacity: int, width: int, colours: Mapping[str, int]) -> list[Part]:
-    """The slots of a runner, one block each with a blank behind it; one block for several slots if there is no room.
+    """The slots of a runner, one block each with a blank behind it; one block for several slots if the room is short.
 
     Args:
         counts: busy slots by handler.

@@ -45,7 +45,7 @@ def fit(row: Row, width: int) -> list[Part]:
 
 
 def ends(left: Row, right: Row, width: int) -> list[Part]:
-    """A row with a text at both ends; the left one is cut if there is no room."""
+    """A row with a text at both ends; the left one is cut to fit."""
     taken = width_of(right)
     if taken >= width:
         return fit(right, width)

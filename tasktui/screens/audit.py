@@ -221,7 +221,7 @@ async def _operations(tx: Transaction, change_group: str | None, cursor: str | N
 
 
 def fate_lines(fate: GroupFate) -> Iterator[Content]:
-    """What became of the tasks of a change group: a bar with counts, and the failures since."""
+    """The fate of the tasks of a change group: a bar with counts, and the failures since."""
     total = max(fate.total.number, 1)
     bar = gauge([(number / total, str(shown)) for shown, number in fate.states.items()], BAR)
     parts: list[Part] = [(" ", ""), *bar]

@@ -52,7 +52,7 @@ class KeyHint(NamedTuple):
 
 
 class KeyGroups(NamedTuple):
-    """The keys of a screen: those that look, those that change, and those of the console."""
+    """The keys of a screen: for views, for changes, and for the console."""
 
     look: Sequence[KeyHint]
     change: Sequence[KeyHint]
@@ -102,7 +102,7 @@ class Keys(Canvas):
             if any(hint.locked for hint in change):
                 left.append([((":write unlocks", "italic faint"), "")])
         while len(left) > 1 and sum(map(_width, left)) + _width(right) + 1 > width:
-            # The note at the end says more than the last key; help lists every key.
+            # The note at the end is worth more than the last key; help lists every key.
             del left[-2 if left[-1][0][0][0].startswith(":write") and len(left) > 2 else -1]
         flat = [part for group in left for part in group]
         gap: list[tuple[Part, str]] = [((" " * (width - _width(flat) - _width(right)), ""), "")]

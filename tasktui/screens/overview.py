@@ -175,7 +175,7 @@ class OverviewScreen(LiveScreen):
             side.draw(self._side(view, height - above - 1 - len(upper)))
 
     def _lower(self, view: View, width: int, room: int, queues: int) -> list[Row]:
-        """The plots, as tall as there is room below the queues; what has no room is left out."""
+        """The plots, as tall as there is room below the queues; plots without room are left out."""
         if width < NORMAL - 2:
             system = panels.system(view, width)
             return system if room - len(system) >= 4 else system[:1] + system[1 : max(1, room - 4)]

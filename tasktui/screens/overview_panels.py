@@ -39,7 +39,7 @@ AXIS = 7
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the panels show.
+    """The data of the panels.
 
     Args:
         data: the figures.
@@ -81,7 +81,7 @@ def total(counts: Iterable[Count]) -> Count:
 
 
 def attention(view: View, width: int, most: int) -> list[Row]:
-    """What is wrong, at most a number of rows; or that nothing is."""
+    """The alerts, at most a number of rows; or a line that there are none."""
     found = view.alerts
     title: list[Part] = [heading("NEEDS ATTENTION")]
     if not found:

@@ -26,7 +26,7 @@ def colours_of(slots: Mapping[int, Mapping[str, int]]) -> dict[str, int]:
 
 
 def runners(view: View, width: int, most: int) -> list[Row]:
-    """One row per runner with its slots by handler; those in trouble first if there is no room for all."""
+    """One row per runner with its slots by handler; runners in trouble first if some do not fit."""
     data = view.data
     busy, capacity = (sum(getattr(runner, name) for runner in data.alive) for name in ("running_tasks", "capacity"))
     registered, alive = len(data.runners), len(data.alive)

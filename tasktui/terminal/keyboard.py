@@ -140,7 +140,7 @@ class KeyBuffer(App[None]):
             self._keys = None
 
     def release(self) -> None:
-        """Replay the keys to the screen in front, whatever it is, once it is drawn."""
+        """Replay the keys to the screen in front, once it is drawn."""
         self.screen.call_after_refresh(self._replay)
 
     def _replay(self) -> None:

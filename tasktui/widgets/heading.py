@@ -202,7 +202,7 @@ def connection(status: Status) -> tuple[str, str, str]:
 
 
 def tab_parts(status: Status, width: int) -> list[list[Part]]:
-    """The parts of each title; only the keys of the other screens if there is no room."""
+    """The parts of each title; only the keys of the other screens if the room is short."""
     roomy = width >= RULED
     full = sum(cell_len(f"{key} {title} ") for key, title in status.screens) + 1 <= width
     tabs = []

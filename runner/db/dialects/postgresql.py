@@ -18,7 +18,7 @@ PREPARE_AFTER = 5
 
 SESSION = {
     "plan_cache_mode": "force_generic_plan",
-    # A generic plan stays when its table grows. Made for an empty table, it would read the whole table for ever.
+    # A generic plan stays when its table grows. Made for an empty table, it would always read the whole table.
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     # The costs of the disabled scans would trigger a compilation.

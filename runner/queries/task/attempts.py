@@ -35,7 +35,7 @@ class Attempt:
         traceback: the traceback; None if there is none.
         fingerprint: see Failures.
         delay: the delay until the next attempt; None if there was none.
-        rule: the rule that decided what follows; None for a retry by default.
+        rule: the rule that decided the next step; None for a retry by default.
     """
 
     attempt: int
@@ -274,7 +274,7 @@ async def is_finished(tx: Transaction, id: int) -> bool:
     """True if a task has finished.
 
     Raises:
-        TaskNotFound: there is no task with this id.
+        TaskNotFound: no task has this id.
     """
     for table, finished in ((tx.tables.task, False), (tx.tables.history, True)):
         if await tx.rows(sa.select(table.c.id).where(table.c.id == id).limit(1)):

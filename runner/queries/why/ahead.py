@@ -81,7 +81,7 @@ SAMPLE = 1_000
 """Finished tasks to read for the share of tasks that overtook others."""
 
 FAR = 1e9
-"""Seconds after which a task becomes due that overtakes for ever."""
+"""Seconds after which a task becomes due that always overtakes."""
 
 
 async def arrivals(tx: Transaction, lanes: Sequence[Lane], priority: int, order: ClaimOrder, rate: float) -> float:

@@ -46,7 +46,7 @@ UNCERTAIN = ("full", "behind", "now", "unknown", "queue", "draining", "bucket")
 """The kinds of causes whose command frees an unknown number of tasks."""
 
 FILTER = "FILTER"
-"""Stands for a filter in the command of a common cause."""
+"""The place of a filter in the command of a common cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +119,10 @@ async def why_many(tx: Transaction, task_filter: Filter, zone: tzinfo, most: int
     """Find out why many tasks are not running.
 
     Args:
-        tx: an open transaction; about twenty statements are executed, whatever the number of tasks.
+        tx: an open transaction; about twenty statements are executed, for any number of tasks.
         task_filter: the filter; only waiting and blocked tasks are examined.
         zone: the time zone of times in the text.
-        most: maximum number of tasks to examine, first those that are due first.
+        most: maximum number of tasks to examine, in the order of their due times.
     """
     ids, blocked_ids, more = await _examined(tx, task_filter, most)
     situations = [*await _waiting(tx, ids, zone), *await _blocked(tx, blocked_ids)]

@@ -1,4 +1,4 @@
-"""resolve and sweep: unblock or cancel the dependents of finished tasks, and find those that stayed blocked."""
+"""resolve and sweep: unblock or cancel the dependents of finished tasks, and find the ones that stayed blocked."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""register: bring the schedules of a runner's code into the database, and pause those that vanished from it.
+"""register: bring the schedules of a runner's code into the database, and pause the ones that vanished from it.
 
 Old and new code may run at the same time, and a runner with old code may restart. So a definition replaces a stored one
 unless it is the one that the stored one replaced; and it replaces that too once no live runner has the stored one.

@@ -66,7 +66,7 @@ def _unplanned(tables: Tables) -> list[sa.ColumnElement[bool]]:
 
 
 async def due_schedules(tx: Transaction, limit: int) -> list[dict[str, Any]]:
-    """Lock the due schedules, except those that another runner has locked.
+    """Lock the due schedules, except the ones that another runner has locked.
 
     Args:
         tx: a writing transaction.

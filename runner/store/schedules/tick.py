@@ -175,7 +175,7 @@ def _plan_round(plan: _Plan, ticks: Sequence[datetime], template: NewTask, round
 
 
 def _chained(plans: Iterable[_Plan]) -> list[NewTask]:
-    """The tasks in the order of their submit; those that wait for each other depend on the one before."""
+    """The tasks in the order of their submit; tasks that wait for each other depend on the one before."""
     tasks: list[NewTask] = []
     for plan in plans:
         for position, (_, task, _) in enumerate(plan.runs):
