@@ -5,8 +5,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segments
 from rich.text import Text
@@ -15,7 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.driver import Driver
 from textual.filter import LineFilter
-from textual.screen import Screen
+from textual.widget import AwaitMount
 from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
@@ -23,16 +24,21 @@ from runner.filter import saved as views
 from runner.operations.pause import PauseTarget
 from tasktui.commands.parse import parse_command
 from tasktui.commands.run import run_command, write_incident
+from tasktui.data.alerts import read_alarm
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
 from tasktui.render import theme
 from tasktui.render.theme import THEMES, Ascii, suitable
 from tasktui.screens import MODES as SCREENS
 from tasktui.screens import preload
 from tasktui.screens.live import LiveScreen
-from tasktui.session.session import Job, Session
+from tasktui.session.databases import Databases, mode_name
+from tasktui.session.session import Session
 from tasktui.terminal.crash import crash_text
 from tasktui.terminal.keyboard import Keyboard, KeyBuffer, NoColor, forgive_bad_bytes
 from tasktui.widgets.heading import Heading
+
+if TYPE_CHECKING:
+    from tasktui.terminal.recording import Recorder
 
 PRELOAD_DELAY = 0.2
 """Seconds between the first data and loading further modules, so that the first screen is drawn before."""
@@ -53,12 +59,16 @@ def _palette() -> type[Provider]:
     return PaletteProvider
 
 
+def theme_file(session: Session) -> Path:
+    """The file of the themes that the operator chose, by profile."""
+    return session.views.with_name("themes.json")
+
+
 class Console(KeyBuffer):
     """The console of one operator at one database."""
 
     CSS_PATH = Path(__file__).with_name("console.tcss")
     TITLE = "tasktui"
-    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {name: mode.create for name, mode in SCREENS.items()}
     DEFAULT_MODE = "overview"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_palette}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -68,31 +78,47 @@ class Console(KeyBuffer):
         Binding("question_mark", "help", "Help", key_display="?", show=False),
         Binding("colon", "command", "Command", key_display=":", show=False, priority=True),
         Binding("ctrl+p", "command_palette", "Palette", show=False, priority=True),
+        Binding("d", "database", "Next database", show=False, priority=True),
         Binding("h", "health", "Database health", show=False),
         Binding("q", "quit", "Quit", show=False),
     ]
 
-    def __init__(self, session: Session, theme_name: str = "", *, ascii_signs: bool = False) -> None:
+    def __init__(
+        self, session: Session, theme_name: str = "", *, ascii_signs: bool = False, others: Sequence[Session] = ()
+    ) -> None:
         super().__init__()
-        self.session = session
+        self.databases = Databases((session, *others))
+        for place, each in enumerate(self.databases.sessions):
+            for name, mode in SCREENS.items():
+                self.add_mode(mode_name(name, place), partial(mode.create, each))
         self.notices: list[str] = []
         self._preloaded = False
         self._quit_requested = False
+        self.recorder: Recorder | None = None
         self._ascii = ascii_signs
         for palette in THEMES.values():
             self.register_theme(palette.textual())
         self.apply_theme(theme_name or self._saved_theme() or suitable(os.environ))
 
+    @property
+    def session(self) -> Session:
+        """The session with the database in front."""
+        return self.databases.front
+
+    def switch_mode(self, mode: str) -> AwaitMount:
+        """Switch to a screen of the database in front."""
+        return super().switch_mode(self.databases.mode(mode))
+
+    async def action_database(self) -> None:
+        """Bring the next database to the front, with the screen that it showed last."""
+        await self.switch_mode(self.databases.next() or self.DEFAULT_MODE)
+
     def _saved_theme(self) -> str:
         """The theme that the operator chose for this profile."""
         try:
-            return views.load(self._theme_file).get(self.session.name, "")
+            return views.load(theme_file(self.session)).get(self.session.name, "")
         except InvalidInput:
             return ""
-
-    @property
-    def _theme_file(self) -> Path:
-        return self.session.views.with_name("themes.json")
 
     def apply_theme(self, name: str) -> None:
         """Draw with a theme.
@@ -116,9 +142,9 @@ class Console(KeyBuffer):
                 screen.redraw()
         if name == AUTO:
             if self._saved_theme():
-                views.delete(self._theme_file, self.session.name)
+                views.delete(theme_file(self.session), self.session.name)
         else:
-            views.save(self._theme_file, self.session.name, name)
+            views.save(theme_file(self.session), self.session.name, name)
 
     async def action_go(self, mode: str) -> None:
         """Switch to a screen. The following keys wait for it."""
@@ -146,6 +172,7 @@ class Console(KeyBuffer):
     def _preload(self) -> None:
         if not self._preloaded:
             self._preloaded = True
+            self.run_worker(self.databases.watch(read_alarm), group="databases")
             self.set_timer(PRELOAD_DELAY, lambda: self.run_worker(preload, thread=True))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -157,7 +184,9 @@ class Console(KeyBuffer):
         """Leave letters to inputs that have the focus, and show the stop key only while an operation is in progress."""
         if action == "stop":
             return self.session.work is not None
-        if action in ("command", "go"):
+        if action == "database" and len(self.databases.sessions) == 1:
+            return False
+        if action in ("command", "go", "database"):
             return isinstance(self.screen, LiveScreen) and not isinstance(self.focused, Input)
         return super().check_action(action, parameters)
 
@@ -177,7 +206,7 @@ class Console(KeyBuffer):
 
     async def action_quit(self) -> None:
         """Quit; while an operation is in progress, only after a second request, and after its current chunk."""
-        work = self.session.work
+        work = next(iter(self.databases.jobs), None)
         if work is None:
             self.exit()
         elif work.stopping:
@@ -187,11 +216,13 @@ class Console(KeyBuffer):
             text = f"{work.label(time.monotonic())}. Nothing was stopped: q again stops it and quits."
             self.show_notice(text, bad=True)
         else:
-            work.stop()
-            self.run_worker(self._quit_after(work), group="quit")
+            self.run_worker(self._stop_all(), group="quit")
 
-    async def _quit_after(self, work: Job) -> None:
-        while self.session.work is work:
+    async def _stop_all(self) -> None:
+        """Stop the operation of each database after its current chunk, then quit."""
+        while jobs := self.databases.jobs:
+            for job in jobs:
+                job.stop()
             await asyncio.sleep(QUIT_CHECK)
         self.exit()
 
@@ -265,7 +296,7 @@ class Console(KeyBuffer):
             self.screen.actions.run(self._write_incident(times, self.screen))
 
     async def _write_incident(self, times: Sequence[str], screen: LiveScreen) -> None:
-        screen.post_message(Notice(f"Wrote {await write_incident(self.session, times)}"))
+        screen.post_message(Notice(f"Wrote {await write_incident(screen.session, times)}"))
 
     def list_tasks(self, filter_text: str) -> None:
         """Open the task list with a filter."""
@@ -274,7 +305,9 @@ class Console(KeyBuffer):
 
     @on(Notice)
     def _show_notice(self, message: Notice) -> None:
-        self.show_notice(message.text, bad=message.bad)
+        elsewhere = message.database not in ("", self.session.name)
+        text = f"{message.database}: {message.text}" if elsewhere else message.text
+        self.show_notice(text, bad=message.bad)
 
     def show_notice(self, text: str, *, bad: bool = False) -> None:
         """Show a notice on the screen in front, and on the one below a dialog."""

@@ -96,7 +96,10 @@ class Notice(Message):
     Args:
         text: any text; the widget that shows it sanitizes it.
         bad: True for an error.
+        database: the name of the database that it is about; empty for the one in front.
     """
+
+    database = ""
 
     def __init__(self, text: str, *, bad: bool = False) -> None:
         self.text = text

@@ -17,8 +17,10 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, NO_BIN
 from runner.db.transaction import Transaction
+from runner.model.schedule import ScheduleSpec
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
+from runner.operations.schedule import add_schedule
 from runner.policy.histogram import Histogram
 
 NOW = datetime.now(UTC)
@@ -35,6 +37,14 @@ HANDLERS = {
     "reports": {"reports.daily": 300.0},
 }
 """Seconds of a usual attempt, by queue and handler; payments are slow because the gateway does not answer."""
+
+SCHEDULES = {
+    "carts.remind": ("mail.receipt", "*/15 * * * *", 15),
+    "fx.rates": ("orders.rates", "*/20 * * * *", 20),
+    "stock.sync": ("stock.reserve", "*/5 * * * *", 5),
+    "ledger.close": ("orders.close_day", "0 * * * *", 60),
+}
+"""Handler, rule and minutes between two ticks of each schedule."""
 
 PER_MINUTE = {
     "payments": 214,
@@ -101,7 +111,15 @@ async def fill(database: Database) -> None:
         await _minutes(tx, runners)
         next_id = await _tasks(tx, runners)
         await _attempts(tx, next_id)
+        await _past_runs(tx, next_id)
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "reports"), Actor("ana", "ops-1", "restore of db-2"))
+    for name, (handler, rule, _) in SCHEDULES.items():
+        await database.write(add_schedule, name, ScheduleSpec(handler, rule), Actor("ana", "ops-1"))
+    async with database.writing() as tx:
+        schedule = tx.tables.schedule
+        for name, (_, _, minutes) in SCHEDULES.items():
+            soon = NOW.replace(second=0, microsecond=0) + MINUTE * (minutes - NOW.minute % minutes)
+            await tx.execute(sa.update(schedule).where(schedule.c.id == name).values(next_at=soon))
 
 
 async def _runners(tx: Transaction) -> list[int]:
@@ -121,6 +139,8 @@ async def _runners(tx: Transaction) -> list[int]:
             "handlers": json.dumps(handlers),
             "capacity": 24,
             "running": 20,
+            "cpu": 1.4 if host == "batch-1" else 0.55,
+            "memory": (410 if host == "batch-1" else 280) * 2**20 + pid * 2**12,
         }
         runner = tx.tables.runner
         ids.append(int(await tx.scalar(sa.insert(runner).values(**values).returning(runner.c.id))))
@@ -274,6 +294,33 @@ async def _tasks(tx: Transaction, runners: list[int]) -> int:
         )
     await tx.execute(sa.insert(tx.tables.history), past)
     return last
+
+
+async def _past_runs(tx: Transaction, last: int) -> None:
+    """Twelve runs of each schedule, a few of which failed."""
+    tasks: list[dict[str, Any]] = []
+    ticks = []
+    for name, (handler, _, minutes) in SCHEDULES.items():
+        begin = NOW.replace(second=0, microsecond=0) - MINUTE * (NOW.minute % minutes)
+        for nth in range(12):
+            at = begin - nth * minutes * MINUTE
+            id = last + 1000 + len(tasks)
+            took = timedelta(seconds=4 + 60 * random.random())
+            failed = name == "fx.rates" and nth in (1, 2)
+            ends = {"state": "dead" if failed else "succeeded", "claimed_at": at, "finished_at": at + took}
+            times = {
+                "started_at": at + MINUTE * 0.01,
+                "run_at": at,
+                "submitted_at": at,
+                "attempt": 1,
+                "fence": 1,
+                "host": "batch-1",
+                "payload": "{}",
+            }
+            tasks.append({"id": id, "handler": handler, "queue": "orders", **times, **ends})
+            ticks.append({"schedule": name, "tick": at, "task_id": id, "outcome": "submitted", "at": at})
+    await tx.execute(sa.insert(tx.tables.history), tasks)
+    await tx.execute(sa.insert(tx.tables.tick), ticks)
 
 
 async def _attempts(tx: Transaction, last: int) -> None:

@@ -12,7 +12,6 @@ from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import TableColumn, plain, print_json, print_line, print_table
 from runner.errors import InvalidInput
-from runner.filter.fields import FIELDS
 from runner.policy.capacity import capacity_cells, drained_in
 from runner.policy.fairness import parse_order
 from runner.policy.simulation import Configuration, QueueResult, Simulation
@@ -26,7 +25,7 @@ from runner.text import formatting
 from runner.text.formatting import age
 from runner.text.operator import local_zone, now
 from runner.text.sanitize import count_noun
-from runner.text.times import format_moment
+from runner.text.times import format_moment, parse_end, parse_moment
 
 COLUMNS = (
     TableColumn("NAME"),
@@ -97,7 +96,7 @@ async def reports(
     """
     if json and csv:
         raise InvalidInput(why="choose --json or --csv")
-    begin, end = _moment("since", since), _moment("until", until) if until else None
+    begin, end = _period(since, until)
     if end is not None and end <= begin:
         raise InvalidInput(why="--until must be later than --since")
     async with open_database(connection.settings()) as database:
@@ -135,7 +134,7 @@ async def incident(
         output: A new file; standard output if omitted.
         connection: The database.
     """
-    since, until = _moment("since", begin), _moment("until", end) if end else None
+    since, until = _period(begin, end)
     if until is not None and until <= since:
         raise InvalidInput(why="--to must be later than --from")
     settings = connection.settings()
@@ -148,11 +147,11 @@ async def incident(
     return Exit.OK
 
 
-def _moment(option: str, text: str) -> datetime:
-    """Parse a time as filters do: durations count back from now."""
-    value = FIELDS[option].read(text, now(), local_zone())
-    assert isinstance(value, datetime)  # noqa: S101 - the field holds a time
-    return value
+def _period(begin: str, end: str) -> tuple[datetime, datetime | None]:
+    """Parse a period as filters do: durations count back from now."""
+    at, zone = now(), local_zone()
+    since = parse_moment(begin, at, zone, past=True)
+    return since, parse_end(end, since, at, zone) if end else None
 
 
 def _print(report: Summary) -> None:
@@ -206,7 +205,7 @@ async def capacity(
         json: Print one JSON document.
         connection: The database.
     """
-    period = now() - _moment("since", since)
+    period = now() - parse_moment(since, now(), local_zone(), past=True)
     if not MINUTE <= period <= LONGEST:
         raise InvalidInput(why=f"--since must be between 1m and 7d, not {since}")
     async with open_database(connection.settings()) as database:

@@ -100,6 +100,11 @@ class RunnerRow:
         return self.lease >= 0
 
     @property
+    def silent(self) -> bool:
+        """True if it is alive, but half of its lease has passed without a heartbeat."""
+        return self.alive and self.heartbeat_age > self.lease
+
+    @property
     def draining(self) -> bool:
         """True if it was asked to claim no more tasks."""
         return self.command is not None and "drain" in self.command.split()

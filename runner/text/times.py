@@ -67,6 +67,21 @@ def parse_moment(text: str | datetime, now: datetime, zone: tzinfo, *, past: boo
     return moment
 
 
+def parse_end(text: str, begin: datetime, now: datetime, zone: tzinfo) -> datetime:
+    """Parse the end of a period in the past, as `parse_moment` does.
+
+    A time of day whose last occurrence is before the begin is the next one after it, which may be in a minute.
+
+    Args:
+        text: the end; `now` if empty.
+        begin: the begin of the period, aware.
+        now: the current time, aware.
+        zone: the time zone of times without an offset.
+    """
+    end = parse_moment(text or "now", now, zone, past=True)
+    return parse_moment(text, begin, zone) if end <= begin and re.fullmatch(_TIME, text.strip()) else end
+
+
 def format_moment(moment: datetime, zone: tzinfo) -> str:
     """Format a moment to the second in a zone, with zone and offset: `2026-11-20 14:17:40 CET (+01:00)`.
 

@@ -18,7 +18,7 @@ from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from tasktui.actions.action import Action
 from tasktui.render.plot import gauge
-from tasktui.render.render import brief, content, line, state
+from tasktui.render.render import brief, content, fitted, line, state
 
 if TYPE_CHECKING:
     from runner.operations.preview import Preview  # import modules that the first screen does not need
@@ -131,7 +131,8 @@ def sample_lines(plan: ActionPlan) -> list[Content]:
     """Render the first tasks that a plan changes, one line each at 80 columns."""
     lines = []
     for task in plan.samples:
-        error = brief(formatting.reason(task.error)) if task.error else None
-        texts = (str(task.id), line(task.handler, 18), line(task.key, 14), line(error, 20))
-        lines.append(content((f"  {'  '.join(texts)}", "muted")))
+        error = brief(task.error).partition(":")[0] if task.error else None
+        tried = formatting.attempts(task.attempt, task.max_attempts)
+        texts = (f"{task.id:>8}", fitted(line(task.handler), 18), fitted(line(task.key), 14), f"{tried:>5}")
+        lines.append(content(("  ".join([*texts, line(error, 20)]).rstrip(), "muted")))
     return lines

@@ -211,11 +211,12 @@ async def write_incident(session: Session, times: Sequence[str]) -> Path:
     """
     from runner.db.transaction import clock  # The first screen does not need the report.
     from runner.queries.incident import as_markdown, incident, write_new
-    from runner.text.times import parse_moment
+    from runner.text.times import parse_end, parse_moment
 
     at = await session.read(clock)
     start, end = [*times, *("1h", "now")[len(times) :]]
-    since, until = (parse_moment(text, at, session.zone, past=True) for text in (start, end))
+    since = parse_moment(start, at, session.zone, past=True)
+    until = parse_end(end, since, at, session.zone)
     if until <= since:
         raise InvalidInput(why="the end must be later than the start: :incident 3:00 4:00")
     text = as_markdown(await session.read(incident, since, until), session.name, session.zone)

@@ -6,6 +6,7 @@ from datetime import datetime, tzinfo
 from itertools import islice
 from typing import NamedTuple
 
+from runner.errors import RunnerError
 from runner.policy.breaker import OpenBreaker
 from runner.queries.counting import Count
 from runner.queries.queues import QueueCounts
@@ -14,8 +15,9 @@ from runner.queries.reports import Flow
 from runner.queries.runners import RunnerRow
 from runner.text import formatting
 from runner.text.sanitize import count_noun
-from tasktui.data.overview import MINUTE, Overview, Slowdown, per_minute
+from tasktui.data.overview import MINUTE, Overview, Slowdown, per_minute, read_overview
 from tasktui.render.render import brief, line
+from tasktui.session.session import Session
 
 MAX_KINDS = 3
 """Error types listed in an alert."""
@@ -70,21 +72,21 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
     yield from held
     yield from _blocked_runners(overview)
     yield from _failing_runners(overview, results or {})
-    for queue in overview.queues:
-        if queue.falls_behind and not outage:
-            text = _behind(queue, overview.diagnoses.slow.get(queue.queue))
-            yield Alert(
-                "retrying" if held else "dead", f"{line(queue.queue, MAX_TEXT)} falls behind", text, "↵", "tasks"
-            )
     yield from _breakers(overview)
+    behind = {queue.queue: queue for queue in overview.queues if queue.falls_behind and not outage}
     for name, (failed, attempts) in overview.failing.items():
         text = _failing(failed, attempts, overview.diagnoses.errors.get(name))
+        if (queue := behind.pop(name, None)) is not None:  # One line: the failures are the cause.
+            text += f"; falls behind: {_rates(queue)}"
         yield Alert("dead", f"{line(name, MAX_TEXT)} is failing", text, "4", "failures")
+    for runner in overview.runners:
+        yield from _silent(runner)
+    for name, queue in behind.items():
+        text = _behind(queue, overview.diagnoses.slow.get(name))
+        yield Alert("retrying" if held else "dead", f"{line(name, MAX_TEXT)} falls behind", text, "↵", "tasks")
     if not outage:
         yield from _lost(overview)
     yield from _dead(overview, zone)
-    for runner in overview.runners:
-        yield from _silent(runner)
     for unknown in overview.unknown if not outage else ():
         queues = line(", ".join(unknown.queues), MAX_TEXT)
         wait = formatting.age(abs(unknown.due))
@@ -97,6 +99,16 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
     yield from _hidden(overview)
     for handler, pause in overview.handlers.items():
         yield _paused(f"handler {line(handler, MAX_TEXT)}", pause, overview.at, zone)
+
+
+async def read_alarm(session: Session) -> tuple[str, str]:
+    """The number of problems of a database and the role of the first one, for its name in the heading."""
+    try:
+        overview = await session.read(read_overview)
+    except RunnerError:
+        return "◌ unavailable", "lost"
+    found = [alert for alert in alerts(overview, session.zone) if alert.role != "paused"]
+    return (f"! {len(found)}", found[0].role) if found else ("✓", "succeeded")
 
 
 def _hidden(overview: Overview) -> Iterator[Alert]:
@@ -209,8 +221,12 @@ def _failing_runners(overview: Overview, results: Mapping[int, Flow]) -> Iterato
             yield Alert("dead", f"{name} fails nearly everything", text, "5", "runners")
 
 
+def _rates(queue: QueueCounts) -> str:
+    return f"{queue.arrived} in, {queue.minute.ended:,} out per minute"
+
+
 def _behind(queue: QueueCounts, slow: Slowdown | None) -> str:
-    text = f"{queue.arrived} in, {queue.minute.ended:,} out per minute"
+    text = _rates(queue)
     if slow is None or slow.p95 is None:
         return text
     now, before = formatting.duration(slow.p95), formatting.duration(slow.before) if slow.before is not None else ""
@@ -246,7 +262,7 @@ def _silent(runner: RunnerRow) -> Iterator[Alert]:
     tasks, age = count_noun(runner.running_tasks, "task"), formatting.age(runner.heartbeat_age)
     if not runner.alive:
         yield Alert("lost", f"{name} is lost", f"no heartbeat for {age}, holds {tasks}", "5", "runners")
-    elif runner.heartbeat_age > runner.lease:
+    elif runner.silent:
         yield Alert(
             "lost",
             f"{name} is silent for {age}",

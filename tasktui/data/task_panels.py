@@ -14,7 +14,7 @@ from runner.text.sanitize import SIGNS, one_line
 from tasktui.render.code import error_rows, payload_line, payload_rows
 from tasktui.render.plot import Span, gauge, time_axis
 from tasktui.render.render import brief, fitted, line
-from tasktui.render.rows import BLANK, Part, Row, beside, ends, fit, handler, heading, pill, rule
+from tasktui.render.rows import BLANK, Part, Row, beside, ends, fit, handler, heading, inset, pill, rule
 
 MOST_ATTEMPTS = 8
 """Attempts of the chart: the last ones."""
@@ -99,16 +99,16 @@ def facts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
     fields = [(name, line(value)) for name, value in task_fields(detail, zone) if name not in skipped]
     columns = 1 if width < 100 else 2 if width < 180 else 3
     each = width // columns
-    short = [field for field in fields if len(field[1]) <= each - 15]
-    long = [field for field in fields if len(field[1]) > each - 15]
+    short = [field for field in fields if len(field[1]) <= each - 16]
+    long = [field for field in fields if len(field[1]) > each - 16]
     height = -(-len(short) // columns)
     rows: list[Row] = []
     for index in range(height):
         row: list[Part] = []
         for name, value in short[index::height]:
-            row += fit([(f" {name:<13}", "muted"), (value, "text")], each)
+            row += fit([(f"  {name:<13}", "muted"), (value, "text")], each)
         rows.append(row)
-    return [*rows, *(fit([(f" {name:<13}", "muted"), (value, "text")], width) for name, value in long)]
+    return [*rows, *(fit([(f"  {name:<13}", "muted"), (value, "text")], width) for name, value in long)]
 
 
 def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
@@ -176,19 +176,25 @@ def _bar(
 
 
 def error(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
+    """The last error, with its traceback, below its title."""
+    rows = trouble(detail, width - 2, reveal=reveal, unfold=unfold)
+    if not rows:
+        return []
+    number = f" OF ATTEMPT {detail.attempts[-1].attempt}" if detail.attempts else ""
+    group: list[Part] = [("4", "bold accent"), (" its group", "muted")] if detail.attempts else []
+    return [rule([heading(f"ERROR{number}")], width, group), *inset(rows)]
+
+
+def trouble(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
     """The last error, with its traceback."""
     if detail.attempts:
         last = detail.attempts[-1]
+        decision: list[Row] = [[(line(last.rule, width), "muted")]] if last.rule else []
         rows = error_rows(last.error_type, last.message, last.traceback, width, reveal=reveal, unfold=unfold)
-        decision: list[Row] = [[(f" {line(last.rule, width - 2)}", "muted")]] if last.rule else []
-        return [
-            rule([heading(f"ERROR OF ATTEMPT {last.attempt}")], width, [("4", "bold accent"), (" its group", "muted")]),
-            *decision,
-            *rows,
-        ]
+        return [*decision, *rows]
     if detail.error:
         kind, _, message = detail.error.partition(": ")
-        return [rule([heading("ERROR")], width), *error_rows(kind, message, None, width, reveal=reveal, unfold=unfold)]
+        return error_rows(kind, message, None, width, reveal=reveal, unfold=unfold)
     return []
 
 
@@ -203,7 +209,7 @@ def payload(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> li
             note = "" if not hidden else "secrets shown, v hides" if reveal else "redacted, v reveals"
             rows += [BLANK] if rows else []
             notes: list[Part] = [(note, "faint")] if note else []
-            rows += [rule([heading(name.upper())], width, notes), *payload_rows(value, width, most)]
+            rows += [rule([heading(name.upper())], width, notes), *inset(payload_rows(value, width - 2, most))]
     return rows
 
 
@@ -214,7 +220,7 @@ def dependencies(detail: TaskDetail, width: int) -> list[Row]:
     for title, lines in tree.sections():
         rows += [BLANK] if rows else []
         rows.append(rule([heading(line(title).upper())], width))
-        rows += [fit([(line(text), "text")], width) for text in lines]
+        rows += [fit([("  ", ""), (line(text), "text")], width) for text in lines]
     return rows
 
 
@@ -236,7 +242,7 @@ def progress(detail: TaskDetail, width: int) -> list[Row]:
     shown = detail.progress.describe(detail.at, running=detail.task.state is State.RUNNING)
     share = detail.progress.done / detail.progress.total if detail.progress.total else 0.0
     bar = gauge([(share, "running")], max(10, width // 2))
-    return [fit([(" ", ""), *bar, (f"  {line(shown)}", "text")], width)]
+    return [fit([("  ", ""), *bar, (f"  {line(shown)}", "text")], width)]
 
 
 def notes(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool) -> list[Row]:
@@ -245,20 +251,20 @@ def notes(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool) -> list
     if detail.checkpoints:
         rows += [rule([heading("CHECKPOINTS")], width)]
         stored = checkpoint_lines(detail.checkpoints, detail.at, reveal=reveal)
-        rows += [fit([(f" {text}", "text")], width) for text in stored]
+        rows += [fit([(f"  {text}", "text")], width) for text in stored]
     if detail.log:
         rows += [*([BLANK] if rows else []), rule([heading("LOG")], width, [("last lines", "muted")])]
         for row in detail.log:
             when = f"{row.at.astimezone(zone):%H:%M:%S}" if row.at else ""
             role = {"warning": "retrying", "error": "dead", "critical": "dead"}.get(row.level, "muted")
             text = one_line(mask(row.line, reveal=reveal))
-            rows.append(fit([(f" {when:<8}  ", "faint"), (f"{line(row.level, 8):<9}", role), (text, "text")], width))
+            rows.append(fit([(f"  {when:<8}  ", "faint"), (f"{line(row.level, 8):<9}", role), (text, "text")], width))
     return rows
 
 
 def screen(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool, unfold: bool) -> list[Row]:
     """Everything about a task."""
-    said = fit([(" ", ""), *sentence(detail)], width)
+    said = fit([("  ", ""), *sentence(detail)], width)
     rows: list[Row] = [headline(detail, width), said, *progress(detail, width), BLANK]
     rows += [*facts(detail, zone, width), BLANK]
     chart = attempts(detail, zone, width) if width >= 80 else []
@@ -279,7 +285,7 @@ def screen(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool, unfold
     rows += [BLANK, *history(detail, zone, width, reveal=reveal)]
     if detail.next_runs:
         rows += [BLANK, rule([heading("NEXT RUNS")], width, [("if every attempt fails immediately", "muted")])]
-        rows += [fit([(f" {formatting.exact(run, detail.at, zone)}", "text")], width) for run in detail.next_runs]
+        rows += [fit([(f"  {formatting.exact(run, detail.at, zone)}", "text")], width) for run in detail.next_runs]
     return rows
 
 
@@ -300,20 +306,24 @@ def preview(detail: TaskDetail, zone: tzinfo, width: int, height: int, *, tall: 
         [(f"  {name:<11}", "muted"), (text, "text")] for name, text in _brief_facts(detail, zone) if text
     ]
     value = decode(detail.payload)
-    trouble: list[Row] = []
-    if detail.attempts or detail.error:
-        trouble = error(detail, width if tall else width // 2 - 3, reveal=False, unfold=False)[1:]
+    last = trouble(detail, width if tall else width // 2 - 3, reveal=False, unfold=False)
     if tall:
         rows += [*details, BLANK, *attempts(detail, zone, width), BLANK]
-        rows += [rule([heading("ERROR")], width), *trouble, BLANK] if trouble else []
+        rows += [rule([heading("ERROR")], width), *last, BLANK] if last else []
         rows += payload(detail, width, reveal=False, unfold=False)
         related = dependencies(detail, width)
         rows += [BLANK, *related] if related else []
         return rows[:height]
     half = width // 2 - 1
-    right = [*trouble[: height - 5], payload_line(value, half - 3)] if value is not None else trouble
+    right = [*last[: height - 5], payload_line(value, half - 3)] if value is not None else last
     bordered = [[("│ ", "line"), *row] for row in right[: height - 3]]
     return [*rows, *beside(details[: height - 3], bordered, half)][:height]
+
+
+def _moment(moment: datetime, at: datetime, zone: tzinfo) -> str:
+    local = moment.astimezone(zone)
+    day = "" if local.date() == at.astimezone(zone).date() else f"{local:%m-%d} "
+    return f"{day}{local:%H:%M:%S}, {formatting.distance(moment, at)}"
 
 
 def _brief_facts(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
@@ -323,9 +333,9 @@ def _brief_facts(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
     yield "queue", f"{line(task.queue, 30)}, priority {task.priority}, bucket {detail.bucket}"
     yield "attempts", f"{formatting.attempts(task.attempt, task.max_attempts).replace('/', ' of ')}{plan}"
     by = f" by {line(detail.submitted_by, 30)}" if detail.submitted_by else ""
-    yield "submitted", f"{formatting.exact(task.submitted_at, at, zone)}{by}" if task.submitted_at else ""
+    yield "submitted", f"{_moment(task.submitted_at, at, zone)}{by}" if task.submitted_at else ""
     if detail.attempts:
         last = detail.attempts[-1]
-        ran = formatting.exact(last.started_at, at, zone) if last.started_at else ""
+        ran = _moment(last.started_at, at, zone) if last.started_at else ""
         yield "last ran", f"{ran} for {formatting.duration(last.duration)} on {line(last.host, 20)}"
     yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else ""

@@ -136,7 +136,7 @@ class ConfirmScreen(ModalScreen[Confirmation | None]):
                 yield from _entry("limit", "Limit", ALL, f"{ALL}, 1 to try one task first{stages}")
                 if self._question.canary:
                     note = f"{CANARY}: 1, 10, 100, then the rest; stops when a task fails"
-                    yield Static(content((note, "muted")))
+                    yield Static(content((note, "muted")), classes="note")
             yield from _entry(
                 "reason", "Reason", self._question.reason, hint="required" if self._required.reason else "optional"
             )

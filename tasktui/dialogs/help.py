@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 OTHERS = ("scroll", "page_left", "page_right", "app.focus", "screen.")
 """Prefixes of actions that Textual defines for every widget; the help omits them."""
 
+WITH_TWO_COLUMNS = 104
+"""Cells of a screen that has room for the keys in two columns."""
+
 
 class HelpScreen(ModalScreen[None]):
     """The help of a screen. Escape, q or ? closes it."""
@@ -36,7 +39,7 @@ class HelpScreen(ModalScreen[None]):
 
     def __init__(self, screen: LiveScreen) -> None:
         super().__init__()
-        self._help_text = help_of(screen)
+        self._help_text = help_of(screen, columns=2 if screen.size.width >= WITH_TWO_COLUMNS else 1)
         self._title = f"Keys of {screen.title}"
 
     def compose(self) -> ComposeResult:
@@ -47,8 +50,8 @@ class HelpScreen(ModalScreen[None]):
         yield dialog
 
 
-def help_of(screen: LiveScreen) -> Content:
-    """Render the purpose of a screen, its keys, the commands and the filter language."""
+def help_of(screen: LiveScreen, columns: int = 2) -> Content:
+    """Render the purpose of a screen, its keys in columns, the commands and the filter language."""
     parts = [content((screen.ABOUT, "muted")), content("")]
     locked = not screen.session.writable
     keys = list(_keys(screen))
@@ -56,7 +59,7 @@ def help_of(screen: LiveScreen) -> Content:
         note = "  needs :write" if changing and locked else ""
         parts.append(content((title, "bold strong"), (note, "italic faint")))
         chosen = [(key, label) for key, label in keys if _changes(key) is changing]
-        half = -(-len(chosen) // 2)
+        half = -(-len(chosen) // columns)
         for index in range(half):
             row: list[tuple[str, str]] = []
             for key, label in chosen[index::half]:
@@ -65,7 +68,9 @@ def help_of(screen: LiveScreen) -> Content:
             parts.append(content(*row))
         parts.append(content(""))
     parts.append(content(("SIGNS", "bold strong")))
-    parts.append(content(*((f"{SIGNS[shown]} {shown}   ", str(shown)) for shown in Shown)))
+    states = list(Shown)
+    for begin in range(0, len(states), 2 * columns + 1):
+        parts.append(content(*((f"{SIGNS[s]} {s:<12}", str(s)) for s in states[begin : begin + 2 * columns + 1])))
     parts.append(content(("\nCOMMANDS", "bold strong")))
     for command in COMMANDS.values():
         name = f"  :{command.name} {command.arguments}".ljust(32)

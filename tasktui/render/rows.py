@@ -65,6 +65,11 @@ def beside(left: Sequence[Row], right: Sequence[Row], width: int, gap: int = 2) 
     return [[*fit(one, width), (" " * gap, ""), *other] for one, other in pairs]
 
 
+def inset(rows: Iterable[Row]) -> list[Row]:
+    """Rows that begin below the text of the title of their section."""
+    return [[("  ", ""), *row] for row in rows]
+
+
 def rule(title: Row, width: int, right: Row = ()) -> list[Part]:
     """A title in a line, with the key figure of its section at the right end."""
     used = width_of(title) + 3

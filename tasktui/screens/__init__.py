@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from tasktui.screens.live import LiveScreen
+    from tasktui.session.session import Session
 
 
 class Mode(NamedTuple):
@@ -29,10 +30,14 @@ class Mode(NamedTuple):
         screen: type[LiveScreen] = getattr(import_module(f"tasktui.screens.{self.module}"), self.name)
         return screen
 
-    def create(self) -> "LiveScreen":
-        """Create the screen. Textual calls this before it shows the screen for the first time."""
+    def create(self, session: "Session") -> "LiveScreen":
+        """Create the screen. Textual calls this before it shows the screen for the first time.
+
+        Args:
+            session: the session with the database to which the screen belongs.
+        """
         screen = self.screen()
-        screen.title = self.title
+        screen.title, screen.session = self.title, session
         return screen
 
 

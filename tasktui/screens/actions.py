@@ -146,6 +146,9 @@ class Actions:
         self.run(read_and_open())
 
     def _open(self, dialog: Dialog) -> None:
+        if self._screen not in self._screen.app.screen_stack:  # A click has opened another screen since.
+            self._screen.post_message(Notice("Nothing was changed: the screen is not in front any more", bad=True))
+            return
         match dialog:
             case Notice():
                 self._screen.post_message(dialog)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from textual import events
 from textual.screen import ModalScreen
@@ -12,10 +12,11 @@ from tasktui.render.render import block, line
 from tasktui.render.rows import Part, Row, cap, fit, width_of
 from tasktui.screens import MODES
 from tasktui.widgets.canvas import Canvas
-from tasktui.widgets.heading import Heading, Status
+from tasktui.widgets.heading import DatabaseTab, Heading, Status
 
 if TYPE_CHECKING:
     from tasktui.screens.live import LiveScreen
+    from tasktui.session.session import Session
 
 NARROW = 100
 """Columns of a screen below which a group has few keys."""
@@ -187,6 +188,11 @@ class ScreenFrame:
         self._message: FooterMessage | None = None
         self._drawn: tuple[object, ...] | None = None
 
+    @property
+    def has_databases(self) -> bool:
+        """True if the heading has a line of databases."""
+        return len(cast("Any", self._screen.app).databases.sessions) > 1
+
     def update(self) -> None:
         """Show the present state of the session and of the last read."""
         status = self._status()
@@ -258,6 +264,7 @@ class ScreenFrame:
             age=screen.feed.age(now) if not trouble else "",
             host=", ".join(host.name for host in session.settings.url.hosts),
             zone=at.strftime("%Z"),
+            databases=_databases(screen, now),
             counts={MODES[mode].title: part for mode, part in session.counts.items()},
         )
 
@@ -277,3 +284,15 @@ class ScreenFrame:
         console = [KeyHint("?", "help", "app.help")]
         console += [KeyHint(":", "command", "app.command"), KeyHint("q", "quit", "app.quit")] if wide else []
         return KeyGroups(look, change, console)
+
+
+def _databases(screen: "LiveScreen", now: float) -> list[DatabaseTab]:
+    """The databases of the console; none if there is only one."""
+    sessions: Sequence[Session] = cast("Any", screen.app).databases.sessions
+    return [
+        DatabaseTab(
+            session.name, session.settings.production, session.lock_label(now), session.alarm, session is screen.session
+        )
+        for session in sessions
+        if len(sessions) > 1
+    ]

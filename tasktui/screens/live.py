@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -155,10 +155,13 @@ class LiveScreen(Screen[None]):
         self._input_error = ""
         self._snapshot: object = None
 
-    @property
-    def session(self) -> Session:
-        """The operator's session, which the application owns."""
-        return cast("Session", cast("Any", self.app).session)
+    session: Session
+    """The session with the screen's database, which never changes: a key cannot act on another database."""
+
+    @on(Notice)
+    def _name_database(self, message: Notice) -> None:
+        """Note the origin of a notice, which the application shows, whatever database is in front."""
+        message.database = self.session.name
 
     def parts(self) -> Iterable[Widget]:
         """Return the widgets between heading and footer."""

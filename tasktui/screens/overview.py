@@ -67,7 +67,7 @@ COLUMNS = (
     ListColumn("IN/MIN", 6, right=True, drop=4),
     ListColumn("OUT/MIN", 7, right=True, drop=3),
     ListColumn("DRAINED", 8, right=True),
-    ListColumn("DONE, LAST HOUR", SPARK + 1, right=True, drop=1),
+    ListColumn("DONE, LAST HOUR", SPARK, right=True, drop=1),
 )
 
 SPANS = (("1 h", 60), ("24 h", 24 * 60))
@@ -158,7 +158,7 @@ class OverviewScreen(LiveScreen):
         middle = [BLANK, *panels.figures(view, left), BLANK] if normal else []
         middle.append(_queues_rule(view, left))
         queues = sorted_queues(view.data.queues)
-        above = 3 if normal else 2
+        above = (3 if normal else 2) + self.frame.has_databases
         room = height - above - 1 - len(upper) - len(middle)
         lower = self._lower(view, left, room, len(queues))
         table = self.query_one("#queues", Table)
@@ -199,7 +199,7 @@ class OverviewScreen(LiveScreen):
 
     def _side(self, view: View, room: int) -> list[Row]:
         """The column at the right of a wide screen."""
-        legend = side_panels.legend(view, SIDE)
+        legend = side_panels.legend(side_panels.colours_of(view.data.slots), SIDE)
         rows: list[Row] = [BLANK, *side_panels.runners(view, SIDE, max(6, room // 4)), BLANK, *legend]
         for panel in (side_panels.top_failures, side_panels.slowest, side_panels.latest_changes):
             added = panel(view, SIDE)

@@ -63,6 +63,16 @@ class View:
         end = self.data.at - MINUTE
         return per_minute(flows, end, lambda flow: getattr(flow, name), self.span[1])
 
+    @property
+    def behind(self) -> list[float]:
+        """Tasks per minute that arrived but did not end, in the queues that fall behind; zero before the last hour."""
+        left = [0.0] * self.span[1]
+        for name in (queue.queue for queue in self.data.queues if queue.falls_behind):
+            flows, end = self.data.pulses.get(name, ()), self.data.at - MINUTE
+            for ago, more in enumerate(reversed(per_minute(flows, end, lambda flow: flow.submitted - flow.ended))):
+                left[-1 - ago] += max(0.0, more)
+        return left
+
     def last(self, name: str) -> int:
         """A count of the last full minute, over all queues."""
         return sum(getattr(queue.minute, name) for queue in self.data.queues)
@@ -185,17 +195,15 @@ def _compared(now: float, values: Sequence[float]) -> list[Part]:
 
 
 def throughput(view: View, width: int, height: int) -> list[Row]:
-    """Finished tasks per minute."""
+    """Finished tasks per minute, and above them in amber the arrivals that the queues which fall behind left."""
     room = width - AXIS
-    values = resampled(view.minutes("succeeded"), room)
-    top = nice(max(values, default=0))
-    done, arrived = view.last("ended"), sum(queue.arrived.number for queue in view.data.queues)
-    behind = arrived - done
+    values, above = resampled(view.minutes("succeeded"), room), resampled(view.behind, room)
+    top = nice(max((one + two for one, two in zip(values, above, strict=True)), default=0))
     legend: list[Part] = [("█ ", "done@24"), (f"done {view.last('succeeded'):,} / min", "muted")]
-    falling = any(queue.falls_behind for queue in view.data.queues)
-    if behind > 0 and falling:
-        legend += [("  behind ", "muted"), (f"{behind:,} / min", "bold retrying")]
-    rows = framed(area(values, height, "done", top=top), top)
+    late = sum(queue.arrived.number - queue.minute.ended for queue in view.data.queues if queue.falls_behind)
+    if late > 0:
+        legend += [("  █ ", "retrying"), (f"behind {late:,} / min", "muted")]
+    rows = framed(area(values, height, "done", above, top), top)
     return [rule([heading("THROUGHPUT")], width, legend), *rows, time_axis(view.time, room)]
 
 
@@ -290,7 +298,7 @@ def system(view: View, width: int) -> list[Row]:
     share = busy / capacity if capacity else 0.0
     full = gauge([(share, "retrying" if share >= 1 else "running")], bar)
     rows.append(_system("slots", f"{busy}/{capacity}", "strong", full, f"{round(share * 100)} % busy"))
-    states = [runner.alive for runner in view.data.runners]
+    states = [runner.alive and not runner.silent for runner in view.data.runners]
     dots: list[Part] = [("● ", "succeeded") if is_alive else ("◌ ", "lost") for is_alive in states]
     silent = states.count(False)
     note = f"{silent} silent" if silent else ""

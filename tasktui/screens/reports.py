@@ -103,8 +103,7 @@ class ReportsScreen(LiveScreen):
         "IN counts tasks by submit time, the other columns by end time. SUCCESS is the share of succeeded tasks among "
         "succeeded and dead ones. 1ST ATT and 2ND are the shares that succeeded at the first and second attempt. P50 "
         "and P95 are of the run time, WAIT95 is of the wait from the due time to the start. The plots show the row "
-        "under the cursor. Enter lists its tasks, s switches the time span, b switches between handlers and queues, x "
-        "exports the table to a file."
+        "under the cursor. Enter lists its tasks, b switches between handlers and queues, x exports the table."
     )
     OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -166,16 +165,15 @@ class ReportsScreen(LiveScreen):
         rows = {ALL: summary.total} | {row.name or OTHERS: row for row in summary.rows}
         row = rows.get(self._selected_name, summary.total)
         flow, each = row.flow, width // 7
-        dead = ("dead", "bold dead") if flow.died else ("muted", "bold strong")
         success, first = flow.success_rate, row.first_try_rate
         figures = (
             ("DONE", f"{flow.succeeded:,}", "bold strong"),
             ("SUCCESS", formatting.share(success), f"bold {_rated(success)}"),
-            ("1ST ATTEMPT", formatting.share(first), f"bold {_rated(first)}"),
+            ("1ST ATTEMPT", formatting.share(first), f"bold {_rated(first, FAIR, 0.0)}"),
             ("RUN TIME P50", formatting.duration(row.p50), "bold strong"),
             ("RUN TIME P95", formatting.duration(row.p95), "bold strong"),
             ("WAIT P95", formatting.duration(row.wait95), "bold strong"),
-            ("DEAD", f"{flow.died:,}", dead[1]),
+            ("DEAD", f"{flow.died:,}", "bold dead" if flow.died else "bold strong"),
         )
         above: list[Part] = []
         below: list[Part] = []
@@ -188,6 +186,11 @@ class ReportsScreen(LiveScreen):
     @property
     def _row_name(self) -> str:
         return line(self._selected_name) if self._selected_name else "all"
+
+    def command_words(self) -> Sequence[object]:
+        """Return the command that reports the same."""
+        since = SPANS[self._span].label.replace(" ", "").replace("days", "d")
+        return ["reports", "--since", since, *([] if self._by is GroupBy.HANDLER else ["--by", self._by])]
 
     def action_span(self) -> None:
         """Switch to the next time span."""
@@ -248,20 +251,15 @@ class ReportsScreen(LiveScreen):
         drawn.append(time_axis(Span(summary.since, summary.until, self.session.zone), width - 7))
         self.query_one(id, Canvas).draw(drawn)
 
-    def _local(self, moment: datetime, time_format: str) -> str:
-        return moment.astimezone(self.session.zone).strftime(time_format)
+    def _local(self, at: datetime, time_format: str) -> str:
+        return at.astimezone(self.session.zone).strftime(time_format)
 
 
-def _name(row: SummaryLine, summary: Summary) -> Cell:
-    """The name; that of the others is their grouping."""
-    return Cell(f"(other {summary.by}s)", "muted") if row is summary.others else handler_cell(line(row.name))
-
-
-def _rated(share: float | None) -> str:
+def _rated(share: float | None, good: float = GOOD, fair: float = FAIR) -> str:
     """The role of a share of successes."""
-    if share is None or share >= GOOD:
+    if share is None or share >= good:
         return "text"
-    return "retrying" if share >= FAIR else "dead"
+    return "retrying" if share >= fair else "dead"
 
 
 def report_line(row: SummaryLine, summary: Summary) -> RenderedRow:
@@ -270,14 +268,15 @@ def report_line(row: SummaryLine, summary: Summary) -> RenderedRow:
     bar = gauge([(rate or 0.0, "spark" if _rated(rate) == "text" else _rated(rate))], BAR)
     times = log_range(row.p50, row.p95, RANGE)
     success = f"bold {_rated(rate)}" if _rated(rate) == "dead" else _rated(rate)
+    name = Cell(f"(other {summary.by}s)", "muted") if row is summary.others else handler_cell(line(row.name))
     return RenderedRow(
         (
-            Cell("all", "bold strong") if row is summary.total else _name(row, summary),
+            Cell("all", "bold strong") if row is summary.total else name,
             Cell(str(row.submitted), "muted"),
             Cell(f"{flow.succeeded:,}", "text" if flow.succeeded else "faint"),
             Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
             Cell(formatting.share(rate), success),
-            Cell(formatting.share(row.first_try_rate), _rated(row.first_try_rate)),
+            Cell(formatting.share(row.first_try_rate), _rated(row.first_try_rate, FAIR, 0.0)),
             Cell(formatting.share(row.second_try_rate), "muted"),
             Cell(f"{flow.died:,}", "dead" if flow.died else "faint"),
             Cell(formatting.duration(row.p50), "text"),

@@ -1,13 +1,12 @@
 """RunnersScreen: the registered runners and their running tasks."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from operator import itemgetter
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from textual import on
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
@@ -23,20 +22,19 @@ from runner.queries.runners import runners as read_runners
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import page
 from runner.text import formatting
-from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.render.plot import compact, gauge, slot_row
 from tasktui.render.render import Cell, ListColumn, RenderedRow, fitted, line, widths
-from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule, width_of
+from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, rule
 from tasktui.screens.actions import action_bindings
 from tasktui.screens.live import LiveScreen
-from tasktui.screens.side_panels import colours_of
+from tasktui.screens.side_panels import colours_of, host_rows, legend, percent
 from tasktui.session.cache import TtlCache
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 
 COLUMNS = (
-    ListColumn("  RUNNER", 20),
+    ListColumn("  RUNNER", 12),
     ListColumn("VERSION", 9, drop=6),
     ListColumn("UP", 6, right=True, drop=2),
     ListColumn("SLOTS BY HANDLER", 22, grow=1),
@@ -44,8 +42,8 @@ COLUMNS = (
     ListColumn("CPU", 6, right=True, drop=3),
     ListColumn("MEMORY", 9, right=True, drop=5),
     ListColumn("DONE/MIN", 8, right=True, drop=1),
-    ListColumn("FAILED", 7, right=True, drop=4),
-    ListColumn("SEEN", 22, right=True),
+    ListColumn("FAILED", 6, right=True, drop=4),
+    ListColumn("SEEN", 11, right=True),
 )
 
 USUAL_EVERY = 30.0
@@ -55,6 +53,9 @@ LONGEST = Sort(SortField.CLAIMED_AT, descending=False)
 
 MOST_HOSTS = 6
 """Maximum number of hosts above the table."""
+WITH_KEYS = 96
+"""Cells of the list of tasks that has room for keys and attempts."""
+
 MOST_TASKS = 50
 """Maximum number of tasks of a runner to list below the table."""
 
@@ -121,16 +122,17 @@ class RunnersScreen(LiveScreen):
         self._runners = runners = {runner.id: runner for runner in data.runners}
         width, height = self.size
         colours = colours_of(data.slots)
-        bar = slot_width(width)
         table = self._table
+        table.columns = columns_for(data)
+        bar = slot_width(table.columns, width)
         table.styles.height = max(3, min(len(runners) + 1, height - 14 if height > 30 else height // 2))
         table.show(tuple(runners), lambda id: runner_line(runners[id], data, colours, bar))
         if self.session.target.isdecimal() and int(self.session.target) in runners:
             table.move_to(int(self.session.target))
         self.session.target = ""
-        hosts = host_rows(data, width, MOST_HOSTS if height >= 30 else 0)
+        hosts = host_rows(data.runners, width, MOST_HOSTS if height >= 30 else 0)
         self.query_one("#about", Canvas).draw([totals_row(data, width), *hosts, BLANK])
-        self.query_one("#legend", Canvas).draw([BLANK, *legend_rows(colours, width), BLANK] if height >= 30 else [])
+        self.query_one("#legend", Canvas).draw([BLANK, *legend(colours, width), BLANK] if height >= 30 else [])
         rows = claimed_rows(self.runner(), data, max(40, width - 3))
         self.query_one("#claimed", Canvas).draw(rows)
 
@@ -152,11 +154,23 @@ class RunnersScreen(LiveScreen):
         self.app.switch_mode("tasks")
 
 
-def slot_width(width: int) -> int:
-    """The cells of the column of slots."""
-    columns = [column for column in COLUMNS if column.title == "SLOTS BY HANDLER"]
-    shown = widths(COLUMNS, width - 3)
-    return shown[COLUMNS.index(columns[0])]
+def columns_for(data: Workforce) -> tuple[ListColumn, ...]:
+    """The columns: as wide as their texts, and without figures that no runner has."""
+    measured = any(runner.cpu is not None or runner.memory is not None for runner in data.runners)
+    names = [cell_len(line(runner.host)) + len(f"● :{runner.pid}") for runner in data.runners]
+    remarks = [cell_len(seen(runner).text) for runner in data.runners]
+    texts = {"  RUNNER": (names, 34), "SEEN": (remarks, 44)}
+    columns = [column for column in COLUMNS if measured or column.title not in ("CPU", "MEMORY")]
+    for place, column in enumerate(columns):
+        lengths, most = texts.get(column.title, ([], 0))
+        columns[place] = column._replace(width=min(max([column.width, *lengths]), max(most, column.width)))
+    return tuple(columns)
+
+
+def slot_width(columns: Sequence[ListColumn], width: int) -> int:
+    """The cells of the column of slots on a screen of a width."""
+    place = [column.title for column in columns].index("SLOTS BY HANDLER")
+    return widths(columns, width - 3)[place]
 
 
 def totals_row(data: Workforce, width: int) -> Row:
@@ -175,70 +189,12 @@ def totals_row(data: Workforce, width: int) -> Row:
         *gauge([(share, "retrying" if share >= 1 else "running")], 30),
         (f"  {round(share * 100)} %", "bold strong"),
     ]
-    late = [runner for runner in alive if runner.heartbeat_age > runner.lease]
+    late = [runner for runner in alive if runner.silent]
     right: list[Part] = []
     if late:
         soonest = min(runner.lease for runner in late)
         right = [(f"next lease ends in {formatting.age(soonest)} ", "lost")]
     return ends(left, right, width)
-
-
-def percent(cpu: float | None) -> str:
-    """The share of one processor: `142%`."""
-    return formatting.NOTHING if cpu is None else f"{cpu:.0%}"
-
-
-def host_rows(data: Workforce, width: int, most: int) -> list[Row]:
-    """The sums of each host over its live runners, the busiest hosts first; none for a single host.
-
-    Several runners of one process share its processor time and memory, which count once.
-
-    Args:
-        data: the figures.
-        width: cells.
-        most: maximum number of hosts.
-    """
-    hosts: dict[str, list[RunnerRow]] = defaultdict(list)
-    for runner in data.runners:
-        if runner.alive:
-            hosts[runner.host].append(runner)
-    if len(hosts) < 2:
-        return []
-    rows: list[tuple[float, Row]] = []
-    for host, runners in hosts.items():
-        cpu, memory = _sum_over_processes(runners, "cpu"), _sum_over_processes(runners, "memory")
-        busy, capacity = (sum(getattr(runner, name) for runner in runners) for name in ("running_tasks", "capacity"))
-        left: list[Part] = [("  ", ""), (fitted(line(host, 30), 30), "text")]
-        left += [(f"{count_noun(len(runners), 'runner'):>11}", "muted"), (f"{busy:>8,}/{capacity:,} slots", "text")]
-        figures: list[Part] = [("cpu ", "muted"), (f"{percent(cpu):>6}", "strong"), ("   memory ", "muted")]
-        figures += [(f"{formatting.size(memory if memory is None else round(memory)):>10} ", "strong")]
-        rows.append((-(cpu or 0.0), ends(left, figures, width)))
-    rows.sort(key=itemgetter(0))
-    more: list[Part] = [(f"  +{len(rows) - most} more hosts", "muted")]
-    return [row for _, row in rows[:most]] + ([more] if 0 < most < len(rows) else [])
-
-
-def _sum_over_processes(runners: Iterable[RunnerRow], name: Literal["cpu", "memory"]) -> float | None:
-    """The sum of a figure over the processes of a host; None if all are unknown."""
-    processes: dict[int, float] = {}
-    for runner in runners:
-        figure = getattr(runner, name)
-        if figure is not None:
-            processes[runner.pid] = max(figure, processes.get(runner.pid, 0.0))
-    return sum(processes.values()) if processes else None
-
-
-def legend_rows(colours: Mapping[str, int], width: int) -> list[Row]:
-    """The colours of the handlers."""
-    row: list[Part] = [(" ", "")]
-    rows: list[Row] = []
-    for name, colour in colours.items():
-        parts: list[Part] = [(" ■ ", f"handler@{colour}"), (f"{line(name, 30)} ", "muted")]
-        if width_of([*row, *parts]) > width:
-            rows.append(row)
-            row = [(" ", "")]
-        row += parts
-    return [*rows, row] if len(row) > 1 else rows
 
 
 def runner_line(runner: RunnerRow, data: Workforce, colours: Mapping[str, int], bar: int) -> RenderedRow:
@@ -252,20 +208,9 @@ def runner_line(runner: RunnerRow, data: Workforce, colours: Mapping[str, int], 
     """
     flow = data.results.get(runner.id, Flow())
     name = f"{line(runner.host)}:{runner.pid}"
-    sign, role = ("●", "succeeded") if runner.alive else ("◌", "bold lost")
-    title: tuple[Part, ...] = ((f"{sign} ", role), (name, "text" if runner.alive else "bold lost"))
-    age = formatting.age(runner.heartbeat_age)
-    seen = Cell(f"{age} ago", "faint")
-    if not runner.alive:
-        seen = Cell(f"lost, silent {age}", "bold lost")
-    elif runner.blocked_for:
-        seen = Cell(line(runner.obstruction), "bold dead")
-    elif runner.heartbeat_age > runner.lease:
-        seen = Cell(f"silent {age}, lease {formatting.age(runner.lease)}", "bold lost")
-    elif runner.remarks:
-        seen = Cell(
-            ", ".join(map(line, runner.remarks)), "bold retrying" if runner.command or runner.abandoned else "faint"
-        )
+    well = runner.alive and not runner.silent
+    sign, role = ("●", "succeeded") if well else ("◌", "bold lost")
+    title: tuple[Part, ...] = ((f"{sign} ", role), (name, "text" if well else "bold lost"))
     blocks = slot_row(data.slots.get(runner.id, {}), runner.capacity, bar, colours)
     attempts = flow.failed + flow.succeeded
     failing = attempts >= 10 and flow.failed >= attempts * 0.9
@@ -281,9 +226,24 @@ def runner_line(runner: RunnerRow, data: Workforce, colours: Mapping[str, int], 
             Cell(formatting.size(runner.memory), "muted" if runner.alive else "faint"),
             Cell(compact(flow.ended / 10), "text" if flow.ended else "faint"),
             Cell(failed, "bold dead" if failing else "muted" if flow.failed else "faint"),
-            seen,
+            seen(runner),
         )
     )
+
+
+def seen(runner: RunnerRow) -> Cell:
+    """The last sign of life of a runner, or the reason why there is none; else its remarks."""
+    age = formatting.age(runner.heartbeat_age)
+    if not runner.alive:
+        return Cell(f"lost, silent {age}", "bold lost")
+    if runner.blocked_for:
+        return Cell(line(runner.obstruction), "bold dead")
+    if runner.silent:
+        return Cell(f"silent {age}, lease {formatting.age(runner.lease)}", "bold lost")
+    if runner.remarks:
+        trouble = runner.command or runner.abandoned
+        return Cell(", ".join(map(line, runner.remarks)), "bold retrying" if trouble else "faint")
+    return Cell(f"{age} ago", "faint")
 
 
 def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[Row]:
@@ -297,10 +257,14 @@ def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[
     about = "".join(f", {text}" for text in runner.remarks)
     facts = line(f"runner {runner.id}, queues {queues}{about}{more}", width * 2 // 3)
     rows: list[Row] = [rule(title, width, [(facts, "muted")])]
-    bar = max(10, width - 90)
+    narrow = width < WITH_KEYS
+    bar = max(15, width - (58 if narrow else 87))
     if tasks:
-        names = f"{'ID':>10}  {'HANDLER':<24}{'KEY':<20}{'AGAINST ITS P95':<{bar + 2}}"
-        rows.append(fit([(f"{names}{'RUNNING':>9}{'P95':>9}{'ATTEMPT':>9}", "muted")], width))
+        names = (
+            f"{'ID':>10}  {'HANDLER':<24}{'' if narrow else 'KEY':<{0 if narrow else 20}}{'AGAINST ITS P95':<{bar + 2}}"
+        )
+        attempt = "" if narrow else f"{'ATTEMPT':>9}"
+        rows.append(fit([(f"{names}{'RUNNING':>9}{'P95':>9}{attempt}", "muted")], width))
     for task in tasks:
         length = (data.at - task.claimed_at).total_seconds() if task.claimed_at else 0.0
         p95 = data.p95.get(task.handler)
@@ -308,15 +272,15 @@ def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[
         share = min(length / p95, 1.0) if p95 else 0.0
         cancel: list[Part] = [("  cancel requested", "retrying")] if task.cancel_requested else []
         tried = formatting.attempts(task.attempt, task.max_attempts)
+        key: list[Part] = [(fitted(line(task.key) if task.key else "", 19), "text"), (" ", "")]
         rows.append(
             fit(
                 [
                     *[(f"{task.id:>10}  ", "muted"), *handler(task.handler, 23), (" ", "")],
-                    *[(fitted(line(task.key) if task.key else "", 19), "text"), (" ", "")],
-                    *[*gauge([(share, "retrying" if slow else "running")], bar), ("  ", "")],
+                    *[*([] if narrow else key), *gauge([(share, "retrying" if slow else "running")], bar), ("  ", "")],
                     (f"{formatting.age(length):>9}", "retrying" if slow else "text"),
                     (f"{formatting.duration(p95) if p95 is not None else '':>9}", "faint"),
-                    (f"{tried:>9}", "muted"),
+                    ("" if narrow else f"{tried:>9}", "muted"),
                     *cancel,
                 ],
                 width,

@@ -174,7 +174,9 @@ def chips(listing: Listing, filter_text: str, sort: Sort, width: int) -> Row:
     number, _, noun = listing.count_text.partition(" ")
     right += [(number, "bold strong"), (f" {noun}", "muted")]
     if listing.all is not None:
-        right.append((f"   all {listing.all.count} matching {line(listing.all.task_filter)} marked", "bold accent"))
+        marked = line(listing.all.task_filter)  # Names the filter only if it is not the one beside it.
+        which = "" if marked.startswith(f"{filter_text} id<=") else f" matching {marked}"
+        right.append((f"   all {listing.all.count}{which} marked", "bold accent"))
     elif listing.marks:
         right.append((f"   {len(listing.marks):,} marked{listing.details}", "bold accent"))
     return ends(left, [*right, (" ", "")], width)

@@ -1,10 +1,14 @@
 """The panels of the overview about runners, failures, long runs and changes."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
+from typing import Literal
 from zlib import crc32
 
 from runner.queries.runners import RunnerRow
 from runner.text import formatting
+from runner.text.sanitize import count_noun
 from tasktui.data.overview import Overview
 from tasktui.render.plot import gauge, slots
 from tasktui.render.render import brief, fitted, line
@@ -37,7 +41,7 @@ def runners(view: View, width: int, most: int) -> list[Row]:
         return [*rows, fit([("  none is registered; start one: ", "muted"), ("runner work", "bold strong")], width)]
     listed = list(data.runners)
     if registered > most:
-        listed = sorted(listed, key=lambda runner: runner.alive)[: most - 1]
+        listed = sorted(listed, key=lambda runner: runner.alive and not runner.silent)[: most - 1]
     colours = colours_of(data.slots)
     rows += [_runner(runner, data, colours, width) for runner in listed]
     if len(listed) < registered:
@@ -54,33 +58,82 @@ def runners(view: View, width: int, most: int) -> list[Row]:
 
 def _runner(runner: RunnerRow, data: Overview, colours: dict[str, int], width: int) -> Row:
     name = f"{line(runner.host, 30)}:{runner.pid}"
-    sign, role = ("● ", "succeeded") if runner.alive else ("◌ ", "bold lost")
+    well = runner.alive and not runner.silent
+    sign, role = ("● ", "succeeded") if well else ("◌ ", "bold lost")
     age = formatting.age(runner.heartbeat_age)
-    seen: Part = (f"{age} ago", "faint") if runner.alive else (f"silent {age}", "bold lost")
+    seen: Part = (f"{age} ago", "faint") if well else (f"silent {age}", "bold lost")
     name_width = min(max(13, width // 4), 26)
-    bar = max(8, width - name_width - 24)
+    bar = max(8, width - name_width - 28)
     used = f"{runner.running_tasks}/{runner.capacity}"
     blocks = slots(data.slots.get(runner.id, {}), runner.capacity, bar, colours)
     left: list[Part] = [
         (" ", ""),
         (sign, role),
-        (fitted(name, name_width), "text" if runner.alive else "bold lost"),
+        (fitted(name, name_width), "text" if well else "bold lost"),
         (" ", ""),
     ]
-    return fit([*left, *blocks, (f" {used:>7}", "muted"), (fitted(f" {seen[0]}", 11, right=True), seen[1])], width)
+    return fit([*left, *blocks, (f" {used:>7}", "muted"), (fitted(f" {seen[0]}", 15, right=True), seen[1])], width)
 
 
-def legend(view: View, width: int) -> list[Row]:
+def legend(colours: Mapping[str, int], width: int) -> list[Row]:
     """The colours of the handlers in the bars of slots."""
-    rows: list[Row] = []
     row: list[Part] = [(" ", "")]
-    for name, colour in colours_of(view.data.slots).items():
-        parts: list[Part] = [("■ ", f"handler@{colour}"), (f"{line(name, 30)}  ", "muted")]
+    rows: list[Row] = []
+    for name, colour in colours.items():
+        parts: list[Part] = [(" ■ ", f"handler@{colour}"), (f"{line(name, 30)} ", "muted")]
         if width_of([*row, *parts]) > width:
             rows.append(row)
             row = [(" ", "")]
         row += parts
     return [*rows, row] if len(row) > 1 else rows
+
+
+def percent(cpu: float | None) -> str:
+    """The share of one processor: `142%`."""
+    return formatting.NOTHING if cpu is None else f"{cpu:.0%}"
+
+
+def host_rows(registered: Iterable[RunnerRow], width: int, most: int) -> list[Row]:
+    """The sums of each host over its live runners, the busiest hosts first; none for a single host.
+
+    Several runners of one process share its processor time and memory, which count once.
+
+    Args:
+        registered: all runners.
+        width: cells.
+        most: maximum number of hosts.
+    """
+    hosts: dict[str, list[RunnerRow]] = defaultdict(list)
+    for runner in registered:
+        if runner.alive:
+            hosts[runner.host].append(runner)
+    if len(hosts) < 2:
+        return []
+    rows: list[tuple[float, Row]] = []
+    for host, runners in hosts.items():
+        cpu, memory = _sum_over_processes(runners, "cpu"), _sum_over_processes(runners, "memory")
+        busy, capacity = (sum(getattr(runner, name) for runner in runners) for name in ("running_tasks", "capacity"))
+        left: list[Part] = [("  ", ""), (fitted(line(host, 30), 30), "text")]
+        left += [(f"{count_noun(len(runners), 'runner'):>11}", "muted"), (f"{busy:>8,}/{capacity:,} slots", "text")]
+        figures: list[Part] = []
+        if cpu is not None:
+            figures += [("cpu ", "muted"), (f"{percent(cpu):>6}", "strong")]
+        if memory is not None:
+            figures += [("   memory ", "muted"), (f"{formatting.size(round(memory)):>10} ", "strong")]
+        rows.append((-(cpu or 0.0), ends(left, figures, width)))
+    rows.sort(key=itemgetter(0))
+    more: list[Part] = [(f"  +{len(rows) - most} more hosts", "muted")]
+    return [row for _, row in rows[:most]] + ([more] if 0 < most < len(rows) else [])
+
+
+def _sum_over_processes(runners: Iterable[RunnerRow], name: Literal["cpu", "memory"]) -> float | None:
+    """The sum of a figure over the processes of a host; None if all are unknown."""
+    processes: dict[int, float] = {}
+    for runner in runners:
+        figure = getattr(runner, name)
+        if figure is not None:
+            processes[runner.pid] = max(figure, processes.get(runner.pid, 0.0))
+    return sum(processes.values()) if processes else None
 
 
 def top_failures(view: View, width: int) -> list[Row]:

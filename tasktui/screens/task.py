@@ -159,6 +159,8 @@ class TaskScreen(LiveScreen):
         if self._reveal:
             self._reveal = False
             self._draw()
+        elif getattr(self.app, "recorder", None) is not None:
+            self.report("Nothing was revealed: this session is recorded", bad=True)
         elif self._detail is not None:
             self.actions.run(self._record_reveal(self._detail.task.id))
 
@@ -193,5 +195,5 @@ class TaskScreen(LiveScreen):
     def _draw(self) -> None:
         if self._detail is not None:
             canvas = self.query_one("#detail", Canvas)
-            width = max(36, self.size.width - 4)  # padding and scroll bar
+            width = max(36, self.size.width - 2)  # a margin and the scroll bar
             canvas.draw(screen(self._detail, self.session.zone, width, reveal=self._reveal, unfold=self._unfold))

@@ -10,7 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from runner.filter.fields import NEWEST, Sort, SortField, parse_sort
+from runner.filter.fields import NEWEST, Operator, Sort, SortField, parse_sort
+from runner.filter.parse import Filter
 from runner.model.task import State
 from runner.text.sanitize import SIGNS
 from tasktui.actions.action import Targets
@@ -39,7 +40,10 @@ COLUMNS = (
     ListColumn("AGE", 7, right=True, drop=2),
     ListColumn("REASON", 16, grow=2, drop=1),
 )
-"""The columns; narrow screens show those without REASON, AGE and QUEUE."""
+"""The columns of a row."""
+
+NORMAL = 100
+"""Cells of a screen that has room for all columns."""
 
 TITLES = {
     SortField.ID: "ID",
@@ -52,10 +56,29 @@ TITLES = {
 """The column of each sort order; priority has none."""
 
 
-def columns_for(sort: Sort) -> tuple[ListColumn, ...]:
-    """Return the columns, with an arrow at the sorted one."""
+def columns_for(sort: Sort, width: int = 200, task_filter: Filter | None = None) -> dict[int, ListColumn]:
+    """The columns by their place in a row, with an arrow at the sorted one.
+
+    A narrow screen has no QUEUE, AGE and REASON, and a list of one queue needs no QUEUE.
+
+    Args:
+        sort: the order of the list.
+        width: cells of the screen.
+        task_filter: the filter of the list.
+    """
     title, arrow = TITLES.get(sort.by), f" {sort.arrow}"
-    return tuple(column._replace(title=column.title + arrow * (column.title == title)) for column in COLUMNS)
+    left_out = ("QUEUE", "AGE", "REASON") if width < NORMAL else ("QUEUE",) if _one_queue(task_filter) else ()
+    return {
+        place: column._replace(title=column.title + arrow * (column.title == title))
+        for place, column in enumerate(COLUMNS)
+        if column.title not in left_out
+    }
+
+
+def _one_queue(task_filter: Filter | None) -> bool:
+    """True if all tasks that match a filter are of one queue."""
+    terms = task_filter.terms if task_filter is not None else ()
+    return any(term.field == "queue" and term.operator is Operator.EQ and not term.negated for term in terms)
 
 
 class TasksScreen(LiveScreen):
@@ -210,12 +233,12 @@ class TasksScreen(LiveScreen):
         """Show the current list."""
         listing = self.pages.listing
         width = self.size.width
-        columns = columns_for(self.pages.sort)
-        self.table.columns = columns[:2] + columns[3:7] if width < 100 else columns
-        render = partial(list_line, listing, narrow=width < 100)
+        columns = columns_for(self.pages.sort, width, self.pages.filter)
+        self.table.columns = tuple(columns.values())
+        render = partial(list_line, listing, places=tuple(columns))
         self.table.show(listing.ids, render, listing.marks)
         self.filter_bar.draw(listing, self.pages.sort, width)
-        self.query_one("#states", Canvas).draw([states(listing, width), BLANK] if width >= 100 else [])
+        self.query_one("#states", Canvas).draw([states(listing, width), BLANK] if width >= NORMAL else [])
         self.query_one("#newer", Canvas).draw(newer(listing, self.table.size.width or width))
         self.preview.draw(self.table.cursor, self.session, self.size)
 
@@ -237,11 +260,11 @@ def time_field(listing: Listing) -> SortField:
     return SortField.CLAIMED_AT if first is not None and first.state is State.RUNNING else SortField.RUN_AT
 
 
-def list_line(listing: Listing, id: int, *, narrow: bool = False) -> RenderedRow:
-    """Render a task of a list as a row."""
+def list_line(listing: Listing, id: int, *, places: Sequence[int] = range(len(COLUMNS))) -> RenderedRow:
+    """Render a task of a list as a row with some of its columns."""
     assert listing.at is not None  # noqa: S101 - ids come from a read
     row = task_line(listing.tasks[id], listing.at, ended=listing.ended(id), gone=id in listing.gone)
-    return row._replace(cells=row.cells[:2] + row.cells[3:7]) if narrow else row
+    return row._replace(cells=tuple(row.cells[place] for place in places))
 
 
 def states(listing: Listing, width: int) -> Row:

@@ -158,6 +158,7 @@ class Session:
         ping: latency of one query and clock skew at the last measurement.
         stale: age in seconds of the newest change on a standby at the last measurement.
         counts: text and role beside the tab of a screen where something needs attention, by name of the screen.
+        alarm: text and role beside the name of the database while another one is in front; empty before the first read.
     """
 
     database: Database
@@ -174,6 +175,7 @@ class Session:
     ping: Ping | None = None
     stale: float | None = None
     counts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    alarm: tuple[str, str] = ("", "muted")
     _schema_check: TtlCache[str] = field(default_factory=lambda: TtlCache(FIVE_SECONDS))
     _standby_check: TtlCache[tuple[Permission, float | None]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
     _counts: TtlCache[dict[str, tuple[str, str]]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,11 +17,14 @@ class Arguments:
     Args:
         url: the database; None uses the environment, the profile or the default.
         profile: a profile of the configuration file.
+        others: further profiles, whose databases the console shows beside the first one.
         config: the configuration file, if it is not the default one.
         read_only: forbid changes for the whole session.
         write: allow changes from the start, even on production.
         theme: name of a theme; empty for the one that suits the terminal.
         ascii: draw with ASCII characters only.
+        record: a new file for a recording of the screen.
+        replay: a recording to play; no database is opened.
     """
 
     url: str | None = None
@@ -31,6 +34,13 @@ class Arguments:
     write: bool = False
     theme: str = ""
     ascii: bool = False
+    record: Path | None = None
+    replay: Path | None = None
+    others: tuple[str, ...] = ()
+
+    def each(self) -> "tuple[Arguments, ...]":
+        """The arguments for each database."""
+        return (self, *(replace(self, profile=name, others=()) for name in self.others))
 
     def settings(self) -> "Settings":
         """Collect the settings.
@@ -56,7 +66,8 @@ def parse(arguments: Sequence[str]) -> Arguments:
         allow_abbrev=False,
     )
     parser.add_argument("--url", help="sqlite:///file.db or postgresql://host/database, without a password")
-    parser.add_argument("--profile", help="a profile of the configuration file")
+    several = "a profile of the configuration file; repeat it for several databases side by side"
+    parser.add_argument("--profile", action="append", default=[], metavar="NAME", help=several)
     parser.add_argument("--config", type=Path, help="the configuration file, if it is not the default one")
     changes = parser.add_mutually_exclusive_group()
     changes.add_argument("--read-only", action="store_true", help="forbid changes for the whole session")
@@ -65,6 +76,9 @@ def parse(arguments: Sequence[str]) -> Arguments:
         "--theme", default="", choices=("dark", "light", "sixteen", "none"), help="colours of the console"
     )
     parser.add_argument("--ascii", action="store_true", help="draw with ASCII characters only")
+    recordings = parser.add_mutually_exclusive_group()
+    recordings.add_argument("--record", type=Path, metavar="FILE", help="record the screen as an asciicast, a new file")
+    recordings.add_argument("--replay", type=Path, metavar="FILE", help="play a recording; no database is opened")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     values = vars(parser.parse_args(arguments))
     if values.pop("version"):
@@ -72,4 +86,9 @@ def parse(arguments: Sequence[str]) -> Arguments:
 
         print(version("tasktui"))
         parser.exit()
-    return Arguments(**values)
+    names = values.pop("profile")
+    if len(names) > 1 and values["url"] is not None:
+        parser.error("--url names one database: leave it out with several profiles")
+    if len(set(names)) < len(names):
+        parser.error("each --profile may be given once")
+    return Arguments(**values, profile=names[0] if names else None, others=tuple(names[1:]))

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -72,6 +72,11 @@ def main(arguments: Arguments, ready: Callable[[], object]) -> int:
     watchdog.daemon = True
     try:
         require_terminal()
+        if arguments.replay is not None:
+            from tasktui.terminal.recording import replay
+
+            ready()
+            return replay(arguments.replay)
         return asyncio.run(run(arguments, ready, watchdog.start))
     except RunnerError as error:
         ready()
@@ -96,12 +101,19 @@ async def run(arguments: Arguments, ready: Callable[[], object], on_leave: Calla
     Returns:
         The exit code.
     """
-    settings = arguments.settings()
+    databases = [(each, each.settings()) for each in arguments.each()]
     loading = asyncio.create_task(asyncio.to_thread(_console))
-    async with opened(arguments, settings) as session:
+    async with AsyncExitStack() as stack:
+        session, *others = [await stack.enter_async_context(opened(*database)) for database in databases]
         session.start_read(read_overview)
         create = await loading
-        console = create(session, arguments.theme, ascii_signs=arguments.ascii or needs_ascii())
+        console = create(session, arguments.theme, ascii_signs=arguments.ascii or needs_ascii(), others=others)
+        if arguments.record is not None:
+            from tasktui.terminal.recording import Recorder, recorded
+
+            console.recorder = Recorder(arguments.record)
+            console.driver_class = recorded(console.recorder)
+            stack.callback(console.recorder.close)
         end_on_signals(console.exit)
         ready()
         await console.run_async()

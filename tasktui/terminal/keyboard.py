@@ -4,7 +4,7 @@ import codecs
 import os
 import signal
 import time
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rich.segment import Segment
 from rich.style import Style
@@ -15,6 +15,9 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.events import Event, Key
 from textual.filter import LineFilter
 from textual.screen import ModalScreen
+
+if TYPE_CHECKING:
+    from tasktui.terminal.recording import Recorder
 
 ATTRIBUTES = ("bold", "dim", "italic", "underline", "reverse", "strike")
 """Attributes that distinguish text without colours."""
@@ -43,6 +46,14 @@ class Keyboard(LinuxDriver):
     A process that leads no session receives no signal when its terminal is closed: reads return nothing, or fail,
     immediately and repeatedly. Textual would keep reading with a full CPU core.
     """
+
+    recorder: "Recorder | None" = None
+
+    def write(self, data: str) -> None:
+        """Write to the terminal, and to the recording if there is one."""
+        super().write(data)
+        if self.recorder is not None:
+            self.recorder.output(data)
 
     def run_input_thread(self) -> None:
         """Read keys until the console ends or the terminal is closed."""

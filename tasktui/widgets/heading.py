@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from textwrap import wrap
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from textual import events
@@ -12,9 +13,27 @@ from textual.message import Message
 from runner.queries.health import Ping
 from runner.text import formatting
 from tasktui.render.render import fitted, line
-from tasktui.render.rows import Part, Row, badge, fit, width_of
+from tasktui.render.rows import Part, Row, badge, cap, fit, width_of
 from tasktui.render.theme import current
 from tasktui.widgets.canvas import Canvas
+
+
+class DatabaseTab(NamedTuple):
+    """One of several databases.
+
+    Args:
+        name: its display name.
+        production: True for a production database.
+        lock: state of its write lock in words.
+        alarm: text and role of its problems, while another database is in front.
+        front: True for the database in front.
+    """
+
+    name: str
+    production: bool
+    lock: str
+    alarm: Part
+    front: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +54,7 @@ class Status:
         host: host or folder of the database; empty to leave it out.
         zone: name of the time zone of the clock.
         counts: text and role beside the title of a screen where something needs attention, by title.
+        databases: the databases of the console; empty if there is only one.
     """
 
     name: str
@@ -50,6 +70,7 @@ class Status:
     host: str = ""
     zone: str = ""
     counts: Mapping[str, Part] = field(default_factory=dict)
+    databases: Sequence[DatabaseTab] = ()
 
 
 SLOW = 0.25
@@ -105,6 +126,8 @@ class Heading(Canvas):
         rows = [first_line(status, width), second_line(status, width)]
         if width >= RULED:
             rows.append(third_line(status, width))
+        if status.databases:
+            rows.append(databases_line(status.databases, width))
         if status.work:
             rows.append(fit([("▌", "accent"), (fitted(f" {line(status.work)}", width - 1), "strong on raised")], width))
         for text in _wrapped(status.trouble, width):
@@ -218,6 +241,21 @@ def tab_parts(status: Status, width: int) -> list[list[Part]]:
             text, role = status.counts[title]
             tabs[-1].append((f" {text}", f"bold {role}"))
     return tabs
+
+
+def databases_line(databases: Sequence[DatabaseTab], width: int) -> Row:
+    """Render the databases: the one in front on accent, the others with their badges and problems."""
+    row: list[Part] = [(" ", ""), *cap("d", "next")]
+    for tab in databases:
+        name = _cut(tab.name, SHORTEST_NAME * 2)
+        if tab.front:
+            row += [("  ", ""), (f"[{name}]" if current().flat else f" {name} ", "bold on_accent on accent")]
+            continue
+        row += [("  ", ""), (name, "text"), (" ", "")]
+        row += [badge("PRODUCTION" if width >= RULED else "PROD", "production"), (" ", "")] if tab.production else []
+        row += [lock_badge(tab.lock), (" ", "")] if tab.lock and width >= RULED else []
+        row.append((tab.alarm[0], f"bold {tab.alarm[1]}"))
+    return fit(row, width)
 
 
 def _gap(width: int) -> int:

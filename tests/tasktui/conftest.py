@@ -1,7 +1,7 @@
 """A console on a database of its own, driven by keys and read as text."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC
 from math import inf
@@ -140,13 +140,14 @@ def watch(database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
         task_id: int | None = None,
         url: str = migrated_url,
         barrier: ReadOnlyReason | None = None,
+        beside: Sequence[Session] = (),
         **settings: Any,
     ) -> AsyncIterator[Operator]:
         lock = WriteLock(inf if writable else -inf, barrier)
         values = Settings(url=parse_url(url), **settings)
         seen = Database.of(values, read_only=True)
         session = Session(seen, values, lock, UTC, filter_text=wanted, task_id=task_id, views=tmp_path / "views.json")
-        console: Console = type("Begun", (Console,), {"DEFAULT_MODE": mode})(session)
+        console: Console = type("Begun", (Console,), {"DEFAULT_MODE": mode})(session, others=beside)
         try:
             async with console.run_test(size=size, notifications=True) as pilot:
                 operator = Operator(console, pilot)

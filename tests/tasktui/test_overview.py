@@ -31,7 +31,8 @@ from tasktui.data.overview import (
     per_minute,
     read_overview,
 )
-from tasktui.render.rows import Row
+from tasktui.render.rows import Row, plain
+from tasktui.screens import overview_panels, side_panels
 from tasktui.screens.overview import OverviewScreen, empty_in, queue_line
 from tasktui.screens.overview_panels import View
 from tasktui.session.cache import TtlCache
@@ -75,6 +76,23 @@ def test_a_queue_that_falls_behind_is_told_with_what_has_become_slow() -> None:
         "mail falls behind: 210 in, 180 out per minute; slowest handler smtp.send (p95 8.4s, was 900ms)"
     ]
     assert told(seen(BEHIND, runners=(runner(),))) == ["mail falls behind: 210 in, 180 out per minute"]
+
+
+def test_a_queue_that_fails_and_falls_behind_is_one_line_before_its_symptoms() -> None:
+    flows = [
+        MinuteFlow(AT.replace(second=0) - ago * MINUTE, Flow(submitted=210, retried=90, succeeded=10))
+        for ago in range(9)
+    ]
+    overview = seen(BEHIND, pulses={"mail": flows}, runners=(runner(heartbeat_age=9.0, lease=6.0),))
+    assert told(overview) == [
+        "mail is failing: 810 of 900 attempts failed in ten minutes; falls behind: 210 in, 180 out per minute",
+        "web-3:4117 is silent for 9s: rescue of 3 tasks in 6s",
+    ]
+    view = View(overview, None, (), UTC, ("1 h", 60), False)
+    assert view.behind[-8:] == [200.0] * 8
+    assert "█ behind 30 / min" in plain(overview_panels.throughput(view, 60, 4))
+    assert "retrying" in {spec for row in overview_panels.throughput(view, 60, 4)[1:] for _, spec in row}
+    assert "◌ web-3:4117" in plain(side_panels.runners(view, 60, 3))
 
 
 def test_lost_tasks_are_counted_and_said_to_come_back_or_not() -> None:

@@ -182,7 +182,7 @@ def test_an_error_names_the_rule_that_decided() -> None:
     failed = Attempt(1, 1, NOW, NOW, 5, "web-1", "die", "NoResult", "None", None, "f", None, rule)
     detail = replace(story(row(7, Shown.DEAD)), attempts=(failed,))
     text = plain(task_panels.error(detail, 100, reveal=False, unfold=False))
-    assert "\n dead, by on_none of the handler" in text
+    assert "\n  dead, by on_none of the handler" in text
     assert "\x1b" not in text
 
 

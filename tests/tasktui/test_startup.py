@@ -1,8 +1,10 @@
 """How the console starts and ends, as a program of its own."""
 
 import errno
+import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 from textual.drivers.linux_driver import LinuxDriver
 
-from runner.errors import DatabaseUnavailable, SchemaMissing
+from runner.errors import DatabaseUnavailable, InvalidInput, SchemaMissing
 from runner.settings import Settings
 from runner.urls import parse_url
 from tasktui.__main__ import ERASED, WAITING
@@ -21,8 +23,10 @@ from tasktui.startup.arguments import Arguments
 from tasktui.startup.startup import lock_of, named, opened
 from tasktui.terminal.crash import crash_text
 from tasktui.terminal.keyboard import Keyboard
+from tasktui.terminal.recording import CastEvent, Recorder, events, play
 from tests.conftest import SqliteDatabases
-from tests.tasktui.terminal import LEFT_ALTERNATE_SCREEN, PROGRAM, WAIT_SECONDS, Terminal
+from tests.tasktui.display import Display
+from tests.tasktui.terminal import LEFT_ALTERNATE_SCREEN, PROGRAM, WAIT_SECONDS, Terminal, escapes
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +122,7 @@ asyncio.run(stuck())
 SILENT = """
 import asyncio, sys
 from tasktui.startup import startup as starting
+from tasktui.startup.arguments import Arguments
 
 async def silent(arguments, ready, left):
     left()
@@ -126,7 +131,7 @@ async def silent(arguments, ready, left):
 starting.LONGEST_ENDING = 0.1
 starting.require_terminal = bool
 starting.run = silent
-sys.exit(starting.main(None, bool))
+sys.exit(starting.main(Arguments(), bool))
 """
 
 
@@ -221,3 +226,65 @@ def test_there_is_a_line_to_look_at_until_the_console_is_there(terminal: Termina
     terminal.reads(WAITING.encode())
     terminal.sees("No queue has a task", no=WAITING)
     assert terminal.output.startswith((WAITING + ERASED).encode())
+
+
+def test_a_session_is_recorded_without_its_keys_and_plays_in_a_terminal(
+    sqlite: SqliteDatabases, tmp_path: Path
+) -> None:
+    path = tmp_path / "session.cast"
+    console = Terminal("--url", sqlite.migrated(tmp_path), "--record", str(path))
+    console.sees("Overview", "No queue has a task")
+    console.answers(b"8", "AGO")
+    console.types(b"q")
+    assert console.ends() == 0
+    console.close()
+    size, played = events(path)
+    display = Display()
+    output = "".join(event.text for event in played if event.kind == "o")
+    display.feed(output.encode())
+    assert (size, stat.S_IMODE(path.stat().st_mode)) == ((80, 24), 0o600)
+    assert "AGO" in display.text
+    cursor = {b"CSI ?25l", b"CSI ?25h", b"CSI ?2026h", b"CSI ?2026l"}
+    assert escapes(output.encode()) <= cursor | {b"CSI m", b"CSI H", b"CSI J", b"CSI 2J"}
+    player = Terminal("--replay", str(path))
+    player.types(b"+" * 6)
+    player.sees("AGO", "end of the recording, q closes")
+    player.types(b"q")
+    assert player.ends() == 0
+    assert LEFT_ALTERNATE_SCREEN in player.output
+    player.close()
+
+
+def test_a_recording_replaces_no_file_and_a_hostile_one_is_harmless(tmp_path: Path) -> None:
+    path = tmp_path / "session.cast"
+    hostile = "\x1b]52;c;aGFjaw==\x07\x1b[?1000h\x1b[5;1HHi\x1b[31m \x1bcthere\x9b6n\x1bP+q\x1b\\\x1b[6n\r\n\x07"
+    path.write_text(f'{{"version": 2, "width": 80, "height": 24}}\n{json.dumps([1.0, "o", hostile])}\n[2.0, "o", "cu')
+    assert [event.text for event in events(path)[1]] == ["\x1b[5;1HHi\x1b[31m there6n\r\n"]
+    with pytest.raises(InvalidInput, match="exists; a recording replaces no file"):
+        Recorder(path)
+    path.write_text("no recording")
+    with pytest.raises(InvalidInput, match="is no recording"):
+        events(path)
+
+
+def test_a_replay_pauses_changes_its_speed_and_ends() -> None:
+    shown: list[str] = []
+    keys = iter(["", " ", "x", "-", "+", "+", "", "", "q"])
+    waits: list[float | None] = []
+
+    def wait(seconds: float | None) -> str:
+        waits.append(seconds)
+        return next(keys)
+
+    play(
+        [CastEvent(0.0, "o", "a"), CastEvent(900.0, "o", "b"), CastEvent(950.0, "o", "c"), CastEvent(999.0, "o", "d")],
+        shown.append,
+        wait,
+    )
+    assert shown[:4] == ["a", "b", "c", "d"]
+    assert "end of the recording" in shown[4]
+    assert waits[0] == pytest.approx(2.0, abs=0.5)  # not 900
+    assert None in waits
+    shown.clear()
+    play([CastEvent(0.0, "o", "a"), CastEvent(9.0, "o", "b")], shown.append, lambda _: "q")
+    assert shown == ["a"]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runner.errors import InvalidDuration, InvalidMoment
 from runner.model.duration import LONGEST, format_duration, parse_duration
-from runner.text.times import EARLIEST, LATEST, format_age, format_moment, parse_moment
+from runner.text.times import EARLIEST, LATEST, format_age, format_moment, parse_end, parse_moment
 
 BERLIN = ZoneInfo("Europe/Berlin")
 ZONES = [
@@ -193,6 +193,14 @@ def test_a_time_of_day_is_the_next_or_the_last_one() -> None:
     assert parse_moment("14:02:40", NOW, BERLIN, past=True) == NOW
     assert parse_moment("15m", NOW, BERLIN, past=True) == NOW - timedelta(minutes=15)
     assert parse_moment("14:02:40", NOW, BERLIN) == NOW + timedelta(days=1)
+
+
+def test_the_end_of_a_period_may_be_in_a_minute_but_is_a_time_after_the_begin() -> None:
+    def end(text: str, begin: str) -> str:
+        return f"{parse_end(text, parse_moment(begin, NOW, UTC, past=True), NOW, UTC):%d %H:%M}"
+
+    assert (end("13:03", "12:30"), end("12:50", "12:30"), end("", "1h")) == ("20 13:03", "20 12:50", "20 13:02")
+    assert (end("4:00", "yesterday 23:00"), end("1h", "30m")) == ("20 04:00", "20 12:02")
 
 
 def test_today_is_the_day_of_the_zone_not_of_utc() -> None:

@@ -1,0 +1,94 @@
+"""Several databases in one console: each has its own screens, and no key acts on the one behind."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from runner.db.database import Database
+from runner.model.task import State
+from runner.settings import Settings
+from runner.urls import parse_url
+from tasktui.messages import Notice
+from tasktui.session.session import Session
+from tasktui.session.write_lock import WriteLock
+from tasktui.startup.arguments import parse
+from tests.conftest import SqliteDatabases
+from tests.store.rows import add_live
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
+from tests.tasktui.test_actions import confirm
+from tests.tasktui.test_bulk import states
+
+
+@pytest.fixture
+async def eu(sqlite: SqliteDatabases, tmp_path: Path) -> AsyncIterator[Session]:
+    """A second database: production, read-only, with a task of the same id."""
+    (tmp_path / "eu").mkdir()
+    settings = Settings(url=parse_url(sqlite.migrated(tmp_path / "eu")), production=True, profile="eu")
+    database = Database.of(settings)
+    await add_live(database, queue="parcels")
+    session = Session(database, settings, WriteLock(-inf), UTC, views=tmp_path / "views.json")
+    yield session
+    await session.ended()
+    await database.dispose()
+
+
+def tasks_of(operator: Operator, session: Session) -> bool:
+    """The task list of a database is in front and read."""
+    screen = operator.screen
+    return screen.title == "Tasks" and screen.session is session and screen.pages.listing.ids == (1,)
+
+
+@ON_ONE_DATABASE
+async def test_a_key_acts_on_the_database_in_front(database: Database, watch: Watch, eu: Session) -> None:
+    await add_live(database, queue="mail")
+    async with watch("tasks", beside=[eu], profile="home") as operator:
+        home = operator.console.session
+        await operator.until(lambda: tasks_of(operator, home))
+        await operator.sees(" d  next", " home ", " eu  PRODUCTION   READ-ONLY  ! 1")  # no runner is alive
+        await operator.press("d")
+        await operator.sees("PRODUCTION", "1 Overview", "parcels")
+        await operator.press("2")
+        await operator.until(lambda: tasks_of(operator, eu))
+        await operator.press("T")
+        await operator.is_told("read-only")
+        assert operator.console.session is eu
+        await operator.command("tasks queue:parcels")
+        await operator.until(lambda: tasks_of(operator, eu))
+        await operator.press("d")
+        await operator.until(lambda: tasks_of(operator, home))
+        assert (home.filter_text, eu.filter_text) == ("", "queue:parcels")
+        await operator.press("T", "d")  # The second key waits for the dialog of the first one.
+        await operator.sees("Terminate: 1 task, in home")
+        await operator.press("ctrl+u")
+        await confirm(operator)
+        await operator.is_told("Terminate: 1 changed")
+        await operator.press("d")
+        await operator.until(lambda: tasks_of(operator, eu))
+    assert await states(database) == {State.CANCELLED: 1}
+    assert await states(eu.database) == {State.WAITING: 1}
+
+
+@ON_ONE_DATABASE
+async def test_a_notice_names_a_database_that_is_not_in_front(watch: Watch, eu: Session) -> None:
+    async with watch("overview", NARROW, beside=[eu], profile="home") as operator:
+        behind = operator.screen
+        await operator.sees("eu  PROD ")
+        await operator.press("d")
+        await operator.sees("parcels")
+        behind.post_message(Notice("Retry: 47 changed"))
+        await operator.is_told("home: Retry: 47 changed")
+        operator.screen.post_message(Notice("Retry: 48 changed"))
+        await operator.until(lambda: "Retry: 48 changed" in operator.console.notices)
+
+
+def test_profiles_are_named_once_and_without_a_url(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [each.profile for each in parse(["--profile", "a", "--profile", "b", "--read-only"]).each()]
+    assert names == ["a", "b"]
+    assert [each.read_only for each in parse(["--profile", "a", "--profile", "b", "--read-only"]).each()] == [True] * 2
+    for wrong in (["--profile", "a", "--profile", "a"], ["--profile", "a", "--profile", "b", "--url", "sqlite:///x"]):
+        with pytest.raises(SystemExit):
+            parse(wrong)
+    assert "each --profile may be given once" in capsys.readouterr().err
