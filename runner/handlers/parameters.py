@@ -204,6 +204,29 @@ class StoredSignature(NamedTuple):
                 errors[field.name] = str(error.fields.get("why", error))
         return arguments, errors
 
+    def misfit(self, payload: Mapping[str, Any], clock: Clock) -> str | None:
+        """Return why the handler would refuse a payload; None if nothing is known against it.
+
+        The code decides: it may have checks that no schema shows.
+
+        Args:
+            payload: the arguments.
+            clock: the time that relative times refer to.
+        """
+        names = [field.name for field in self.fields]
+        for name in payload.keys() - set(names) if not self.extra else ():
+            return f"{name}: the handler has no such argument; it has: {', '.join(names) or 'none'}"
+        for field in self.fields:
+            try:
+                if field.name in payload and not field.is_json:
+                    value = payload[field.name]
+                    field.read(value if isinstance(value, str) else json.dumps(value), clock)
+                elif field.required and field.name not in payload:
+                    return f"{field.name}: the handler requires it: {field.texts}"
+            except RunnerError as error:
+                return f"{field.name}: {error.fields.get('why', error)}"
+        return None
+
 
 def read_signature(stored: str | None) -> StoredSignature | None:
     """Read a stored signature; None if there is none, or a foreign client has written it."""

@@ -1,20 +1,30 @@
 """schedule: add, edit, pause, resume, run and delete schedules."""
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction, clock
 from runner.db.types import bounded, next_version
-from runner.errors import DuplicateScheduleId, InvalidEdit, ScheduleConflict, ScheduleInCode, UnknownSchedule
+from runner.errors import (
+    DuplicateScheduleId,
+    InvalidEdit,
+    InvalidSchedule,
+    ScheduleConflict,
+    ScheduleInCode,
+    UnknownSchedule,
+)
+from runner.handlers.options import Clock
 from runner.handlers.schedules import check_id
 from runner.model.schedule import SPEC_COLUMNS, ScheduleSpec
 from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
+from runner.operations.new_task import stored_signature
 from runner.operations.pause import PAUSE
 from runner.operations.results import Actor
 from runner.policy.schedule_spec import check_spec
@@ -52,6 +62,7 @@ async def add_schedule(
     """
     check_id(id)
     check_spec(spec, payload_limit)
+    await _check_arguments(tx, spec)
     table = tx.tables.schedule
     insert = tx.dialect.insert(table).values(id=id, **spec.values()).on_conflict_do_nothing().returning(table.c.id)
     if not (await tx.rows(insert)):
@@ -89,6 +100,8 @@ async def edit_schedule(
     row = await lock_schedule(tx, id, version)
     spec = replace(ScheduleSpec.of(row), **changes)
     check_spec(spec, payload_limit)
+    if {"handler", "payload"} & changes.keys():
+        await _check_arguments(tx, spec)
     after = {name: value for name, value in spec.values().items() if value != row[name]}
     if after:
         before = {name: row[name] for name in after}
@@ -96,6 +109,14 @@ async def edit_schedule(
         await change_schedule(tx, id, after | planned | {"error": None})
         await record(tx, by, [AuditEntry("edit", before, after, target=target_of(id))])
     return after
+
+
+async def _check_arguments(tx: Transaction, spec: ScheduleSpec) -> None:
+    """Reject a payload that the handler would refuse, as far as its runners have stored its signature."""
+    signature = await stored_signature(tx, spec.handler)
+    payload = json.loads(spec.payload)
+    if signature is not None and (why := signature.misfit(payload, Clock(await clock(tx), UTC))):
+        raise InvalidSchedule(field="payload", value=spec.payload[:80], why=why)
 
 
 async def pause_schedule(

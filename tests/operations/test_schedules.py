@@ -1,6 +1,7 @@
 """Operations on schedules: each is checked, audited and undone, and none is lost to a concurrent one."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,6 +19,8 @@ from runner.errors import (
     ScheduleInCode,
     UnknownSchedule,
 )
+from runner.handlers.parameters import stored_signatures
+from runner.handlers.registry import Handler
 from runner.model.schedule import ScheduleSpec
 from runner.operations.results import Actor
 from runner.operations.schedule import (
@@ -135,6 +138,33 @@ async def test_a_wrong_value_is_refused_and_nothing_changes(
     with pytest.raises(error, match=why):
         await database.write(edit_schedule, nightly, changes, BY, payload_limit=50)
     assert await row(database) == before
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        ('{"fulll": true, "day": 1}', "fulll: the handler has no such argument; it has: day, full"),
+        ("{}", "day: the handler requires it: a whole number"),
+        ('{"day": "monday"}', "day: expected a whole number"),
+    ],
+)
+async def test_a_payload_that_does_not_fit_the_handler_is_refused(
+    database: Database, nightly: str, payload: str, why: str
+) -> None:
+    def work(day: int, full: bool = True) -> None: ...
+
+    table = database.tables.handler
+    signature = stored_signatures({"work": Handler("work", work)})["work"]
+    await change(database, sa.insert(table).values(name="work", signature=signature))
+    before = await row(database)
+    with pytest.raises(InvalidSchedule, match=why) as refusal:
+        await database.write(edit_schedule, nightly, {"payload": payload}, BY)
+    assert payload in str(refusal.value)
+    with pytest.raises(InvalidSchedule, match=why):
+        await database.write(add_schedule, "other", replace(SPEC, payload=payload), BY)
+    assert await row(database) == before
+    assert await database.read(schedules, ["other"]) == []
+    await database.write(edit_schedule, nightly, {"payload": '{"day": 1, "full": false}'}, BY)
 
 
 async def test_unknown_and_duplicate_ids_are_refused(database: Database, nightly: str) -> None:
