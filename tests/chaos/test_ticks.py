@@ -26,7 +26,7 @@ MISFIRES = ("all 1000", "once", "skip")
 DURATIONS = {"allow": 0.0, "skip": 0.4, "queue": 0.02, "replace": 0.4}
 """Seconds of a run by its overlap policy."""
 
-FAULT_COUNT = 40
+FAULT_COUNT = 25
 """At least as many faults, with some progress between two, so that a busy machine sees no more of them."""
 
 PATIENCE = 600.0
@@ -227,6 +227,11 @@ def submitted(deployment: Deployment) -> int:
     return sum(tick.task_id is not None for tick in ticks_of(deployment))
 
 
+def runs_of_delay(deployment: Deployment) -> int:
+    """The number of runs of the schedule with a delay, whose ticks wait for the run before."""
+    return sum(tick.schedule == "delay" for tick in ticks_of(deployment))
+
+
 def storm(
     deployment: Deployment, clock: SteppedClock, *, runners: int, each: int, least: int, step: float, seed: int = 1
 ) -> tuple[list[Tick], dict[str, int]]:
@@ -240,6 +245,7 @@ def storm(
         fleet.until(lambda: submitted(deployment) > before + least // FAULT_COUNT, fleet.revive, PATIENCE)
         faults.happen()
     faults.end()
+    fleet.until(lambda: runs_of_delay(deployment) > 2, fleet.revive, PATIENCE)
     pause(deployment, clock.now)
     fleet.until(deployment.at_rest, fleet.revive, PATIENCE)
     fleet.stop()

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from runner import Context
 from runner.engine import attempt_notes
-from runner.errors import FencedOut, StoreError
+from runner.errors import DatabaseUnavailable, FencedOut
 from runner.handlers.context import InvalidCheckpoint, InvalidProgress
 from runner.operations.reschedule import rewind
 from runner.operations.results import Actor, Result, Target
@@ -88,7 +88,7 @@ async def test_a_checkpoint_whose_commit_is_not_answered_is_stored_again(
         async def coroutine(ctx: Context) -> None:
             await ctx.checkpoint(1)
             commits.lose("INSERT INTO task_checkpoint")
-            with pytest.raises(StoreError):
+            with pytest.raises(DatabaseUnavailable):
                 await ctx.checkpoint(2)
             seen.append(ctx.state)
             await ctx.checkpoint(3)
@@ -98,7 +98,7 @@ async def test_a_checkpoint_whose_commit_is_not_answered_is_stored_again(
         def plain(ctx: Context) -> None:
             ctx.checkpoint(1)
             commits.lose("INSERT INTO task_checkpoint")
-            with pytest.raises(StoreError):
+            with pytest.raises(DatabaseUnavailable):
                 ctx.checkpoint(2)
             seen.append(ctx.state)
             ctx.checkpoint(3)
