@@ -123,6 +123,7 @@ def test_the_example_for_sqlalchemy(shop: Path, migrated_url: str, page: Path) -
     assert stored(f"sqlite:///{shop / 'tasktui.db'}") == [["500"], ["user-7"]]
 
 
+@pytest.mark.slow
 def test_the_example_for_django(shop: Path, migrated_url: str) -> None:
     run(DJANGO_PROGRAM, shop, DJANGO_DATABASE=json.dumps(django_database(migrated_url)))
     assert stored(migrated_url) == [["500"], ["order-1"]]

@@ -47,7 +47,6 @@ class Meter:
         self.done.append(name)
 
 
-@pytest.mark.both_databases
 async def test_runners_keep_a_limit_together_and_use_all_of_it(harness: Harness) -> None:
     meter = Meter()
 

@@ -60,6 +60,7 @@ async def ending(runner: Runner, task: Claimed) -> AsyncIterator[None]:
     yield
 
 
+@pytest.mark.slow
 @on_postgresql
 @pytest.mark.parametrize("named", ["by id", pytest.param("by key", marks=pytest.mark.slow)])
 async def test_every_order_of_steps_has_the_same_result(

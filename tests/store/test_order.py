@@ -180,6 +180,7 @@ async def test_a_claim_that_lost_the_key_to_another_one_is_repeated(database: Da
     assert (claimed.id, await losing) == (second, [])
 
 
+@pytest.mark.slow
 async def test_of_concurrent_submits_and_claims_one_task_runs_at_a_time(database: Database, rival: Database) -> None:
     runners = [await Runner.enter(one) for one in (database, rival)]
     seen: list[int] = []

@@ -128,6 +128,7 @@ async def test_a_limit_tries_one_task_first(database: Database, watch: Watch) ->
     assert entry.task_id == ids[-1]
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_tasks_submitted_after_the_marking_are_not_changed(database: Database, watch: Watch) -> None:
     await many(database, 7)

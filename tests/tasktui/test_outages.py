@@ -198,7 +198,7 @@ async def test_a_file_that_is_replaced_or_deleted_is_neither_shown_nor_changed_a
 
 
 @ON_ONE_DATABASE
-@pytest.mark.parametrize("name", ["terminate", "retry", "edit"])
+@pytest.mark.parametrize("name", ["terminate", pytest.param("retry", marks=pytest.mark.slow), "edit"])
 async def test_a_task_that_disappears_behind_a_dialog_is_reported(name: str, database: Database, watch: Watch) -> None:
     id = await add_live(database, run_at=ahead(60))
     async with watch("task", task_id=id) as operator:
