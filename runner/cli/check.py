@@ -246,6 +246,8 @@ async def _work(database: Database) -> AsyncIterator[Finding]:
     for unknown_handler in missing:
         verdict = CheckStatus.WRONG if unknown_handler.due >= 0 else CheckStatus.NOTE
         advice = "Start a runner with the module that defines it (-H), or terminate these tasks."
+        if unknown_handler.hosts:
+            advice = "Start a runner on such a host, or let any host take them: runner edit 'hosts:*' --hosts any."
         yield Finding("handlers", verdict, unknown_line(unknown_handler), advice)
     for finding in _pauses(paused, await database.read(clock)):
         yield finding

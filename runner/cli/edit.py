@@ -23,7 +23,7 @@ from runner.operations.edit_values import KEEP, Changes, check_bulk
 from runner.operations.results import Target, local_actor
 from runner.policy.retry import parse_plan
 from runner.text import formatting
-from runner.text.operator import local_zone
+from runner.text.operator import host_list, local_zone
 from runner.text.redact import differences
 from runner.text.times import format_moment, parse_moment
 
@@ -45,6 +45,7 @@ class NewValues:
         payload: The arguments, a JSON object.
         key: The business key, or none.
         expires_at: Not started after this time, or none: +1h, 18:00.
+        hosts: The hosts that may take it, web-1,web-2; same for this host; any for all.
         requeue: Run a dead or cancelled task again with these values.
     """
 
@@ -56,6 +57,7 @@ class NewValues:
     payload: str | None = None
     key: str | None = None
     expires_at: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
+    hosts: str | None = None
     requeue: bool = False
 
     def changes(self, at: datetime) -> Changes:
@@ -73,11 +75,10 @@ class NewValues:
                 raise InvalidEdit(field=name, value=value, why="expected a whole number, or none")
             case "max_attempts":
                 return int(value)
-            case "retry":
-                return str(parse_plan(value))
             case "timeout":
                 return parse_duration(value).total_seconds()
-        return value
+        read = {"retry": lambda plan: str(parse_plan(plan)), "hosts": host_list}.get(name)
+        return value if read is None else read(value)
 
 
 NO_VALUES = NewValues()

@@ -248,7 +248,7 @@ def _print_capacity(result: Capacity) -> None:
     print_table(CAPACITY_COLUMNS, [capacity_cells(row) for row in result.rows])
     for row in result.rows:
         if row.drained_in == inf:
-            print_line(f"{row.name}: {drained_in(row)} ({row.deciding.bound.name})", style="bold")
+            print_line(f"{row.name}: {drained_in(row)}", style="bold")
 
 
 async def simulate(  # noqa: PLR0913 - the options of the command

@@ -110,10 +110,11 @@ def limit_line(usage: LimitUsage) -> str:
 
 def unknown_line(unknown: HandlerWithoutRunner) -> str:
     """A sentence about tasks that no live runner takes."""
+    hosts = f" on host {' or '.join(unknown.hosts).replace(',', ' or ')}" if unknown.hosts else ""
     queues = ", ".join(unknown.queues)
     age = f"due for {formatting.age(unknown.due)}" if unknown.due >= 0 else f"due in {formatting.age(-unknown.due)}"
     last_seen = f"last registered {unknown.seen:%Y-%m-%d %H:%M} UTC" if unknown.seen else "never registered"
-    return f"No live runner takes handler {unknown.handler} (queue {queues}, {age}, {last_seen})."
+    return f"No live runner takes handler {unknown.handler}{hosts} (queue {queues}, {age}, {last_seen})."
 
 
 def _document(report: Stats) -> dict[str, object]:

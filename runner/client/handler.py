@@ -24,6 +24,7 @@ from runner.model.outcome import Delay
 from runner.model.task import NewTask, OnFailure
 from runner.policy.breaker import Breaker, read_breaker
 from runner.policy.retry import parse_plan
+from runner.text.operator import host_list
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -139,6 +140,8 @@ class TaskHandler(Handler, Generic[P, F, R]):
         tags: Iterable[str] = (),
         bucket: Bucket | None = None,
         tenant: Tenant | None = None,
+        hosts: str | Iterable[str] | None = None,
+        hosts_for: Delay | None = None,
         unique_key: UniqueKey | None = None,
         unique: str | None = None,
         on_duplicate: Duplicate | None = None,
@@ -163,6 +166,8 @@ class TaskHandler(Handler, Generic[P, F, R]):
             tags: words to search by.
             bucket: 0 to 999, which spreads tasks over runners, or a function of the call's arguments; default: random.
             tenant: customer, account or host of the task, for limits, or a function of the call's arguments.
+            hosts: names of the hosts that may take it: "web-3", ["web-1", "web-2"], "same" (this host) or "any".
+            hosts_for: longest time from the due time in which only these hosts may take it; then any host may.
             unique_key: key that no other task of the handler may hold, or a function of the call's arguments.
             unique: how long it holds the key: "until finished", "until started", "forever", "for 1h", "debounce 5s".
             on_duplicate: what to do if another task holds the key: "skip" returns that task's id; "replace" also
@@ -174,15 +179,18 @@ class TaskHandler(Handler, Generic[P, F, R]):
             tx: your connection or session; the task becomes part of its open transaction. See docs/transactions.md.
 
         Raises:
-            InvalidTask: a value is not valid.
-            InvalidHandler: a function takes arguments that the handler does not have.
+            InvalidTask, InvalidHandler: a value is not valid, or a function takes arguments that the handler lacks.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "tx")}
-        values = self.defaults.at_submit() | convert(given)
-        if retry is not None:
-            values["retry"] = str(parse_plan(retry))
         rules = Rules.read(unique_key, unique, on_duplicate, bucket, tenant, order_key, order_on_failure)
-        return Submission(self, NewTask(self.name, **values), self._rules(rules), tx)
+        return Submission(self, NewTask(self.name, **self._values(given)), self._rules(rules), tx)
+
+    def _values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of a task from its options and the defaults, without those of Rules."""
+        values = self.defaults.at_submit() | convert(given)
+        if given["retry"] is not None:
+            values["retry"] = str(parse_plan(given["retry"]))
+        return values
 
     def _rules(self, rules: Rules) -> Rules:
         if rules == NO_RULES:
@@ -236,6 +244,8 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
     on_none: OnNone | None = None,
     bucket: Bucket | None = None,
     tenant: Tenant | None = None,
+    hosts: str | Iterable[str] | None = None,
+    hosts_for: Delay | None = None,
     unique_key: UniqueKey | None = None,
     unique: str | None = None,
     on_duplicate: Duplicate | None = None,
@@ -263,7 +273,8 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
             of the exception, which may also take the Context; None for the runner's.
         on_none: outcome of None if the return annotation excludes it: "succeed", "retry", "dead", or a function of the
             Context; None for the runner's.
-        bucket, tenant, unique_key, unique, on_duplicate, order_key, order_on_failure: as in `options`.
+        bucket, tenant, hosts, hosts_for: as in `options`.
+        unique_key, unique, on_duplicate, order_key, order_on_failure: as in `options`.
         limit: maximum number of its tasks that run at the same time, over all runners; an operator can change it.
         limit_per_tenant: the same for each tenant.
         limit_per_runner: maximum number of its tasks in one runner, which leaves the other slots to other handlers.
@@ -296,6 +307,8 @@ def _defaults(given: Mapping[str, Any]) -> Options:
         max_attempts=given["max_attempts"],
         priority=given["priority"],
         expires=_seconds(given["expires"]),
+        hosts=None if given["hosts"] is None else host_list(given["hosts"]),
+        hosts_for=_seconds(given["hosts_for"]),
         on_error=given["on_error"],
         on_none=given["on_none"],
         rules=Rules.read(*(given[name] for name in rules)),

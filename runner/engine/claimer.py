@@ -19,7 +19,7 @@ from runner.handlers.registry import Handler
 from runner.model.task import Claimed
 from runner.policy.claim_order import ClaimOrder
 from runner.policy.fairness import QueueShares, WeightedOrder
-from runner.policy.lanes import Head, Lane, LanePosition, Lanes
+from runner.policy.lanes import Head, Lane, LanePosition, Lanes, lane_of
 from runner.policy.polling import BackOff, Pace
 from runner.policy.retry import parse_plan
 from runner.policy.suspicion import Ask, Proof, Suspect, first, more
@@ -115,7 +115,7 @@ class Claimer:
 
     def register(self, runner_id: int, host: str, payload_limit: int) -> None:
         """Claim as this runner from now on."""
-        self.scope.runner_id = runner_id
+        self.scope.runner_id, self.scope.host = runner_id, host
         self.claimant = Claimant(runner_id, host, payload_limit, self.lanes.order)
 
     async def scan(self, submitted: bool = False) -> None:
@@ -297,7 +297,7 @@ class Claimer:
             claimed = await self._database.write_single(claim_suspect, who, lanes, self._defaults, ask)
             claimed = claimed or await self.limited.claim_suspect(who, ask.width)
             for task in claimed:
-                self._take([task], self._slots(Lane(task.queue, task.handler, task.priority)))
+                self._take([task], self._slots(lane_of(task)))
         return claimed
 
     def _unproven(self) -> list[Suspect]:

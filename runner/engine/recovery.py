@@ -23,7 +23,7 @@ from runner.store.dependencies import FinishedParent
 from runner.store.heartbeat import HeartbeatReply
 from runner.store.rescue import any_lost, rescue
 from runner.store.settle import Settlement, settle
-from runner.store.start import CHUNK, any_expired, expire
+from runner.store.start import CHUNK, any_overdue, expire, unbind
 from runner.text.sanitize import count_noun, one_line
 
 MAX_RESCUE_PAUSE = 2.0
@@ -189,13 +189,14 @@ MAX_PAUSE = 5.0
 
 
 class Expiry:
-    """Cancels expired tasks. Several runners may do this at the same time.
+    """Cancels expired tasks, and unbinds tasks from their hosts. Several runners may do this at the same time.
 
     Args:
         database: the database with the tasks.
         metrics: counts the cancelled tasks.
         on_final: called with each cancelled task.
         stopping: returns True when the runner is stopping.
+        scan_soon: starts a scan.
     """
 
     def __init__(
@@ -204,23 +205,34 @@ class Expiry:
         metrics: Metrics,
         on_final: Callable[[FinishedParent], None],
         stopping: Callable[[], bool],
+        scan_soon: Callable[[], None],
     ) -> None:
         self._database = database
         self._metrics = metrics
         self._on_final = on_final
         self._stopping = stopping
+        self._scan_soon = scan_soon
         self._pace = Pace(every=0.0, most=MAX_PAUSE)
 
     async def run(self) -> None:
-        """Cancel all expired tasks, in small transactions."""
+        """Cancel all expired tasks, and unbind those that waited for their hosts, in small transactions."""
         started = time.monotonic()
         if not self._pace.is_due(started):
             return
         with contextlib.suppress(DatabaseUnavailable):  # claims and heartbeats already log this
-            if await self._database.read_single(any_expired):
-                while not self._stopping() and await self._expire() == CHUNK:
-                    pass
+            overdue = await self._database.read_single(any_overdue)
+            while overdue.expired and not self._stopping() and await self._expire() == CHUNK:
+                pass
+            while overdue.unbound and not self._stopping() and await self._unbind() == CHUNK:
+                pass
         self._pace.record(started, time.monotonic())
+
+    async def _unbind(self) -> int:
+        tasks = await self._database.write(unbind)
+        if tasks:
+            expiry_log.info("any host may take %s that waited for theirs", count_noun(tasks, "task"))
+            self._scan_soon()
+        return tasks
 
     async def _expire(self) -> int:
         tasks = await self._database.write(expire)

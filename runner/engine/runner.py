@@ -116,15 +116,11 @@ class Engine:
         """Set after the first attempt to register, successful or not."""
         self.commands = CommandReceiver(self.lease, self.worker, self.stop, self._scan_soon)
         self._maintenance = Maintenance(self.database, settings, self._stop.is_set)
-        self._expiry = Expiry(self.database, self.metrics, self.dependency_resolver.add, self._stop.is_set)
+        add = self.dependency_resolver.add
+        self._expiry = Expiry(self.database, self.metrics, add, self._stop.is_set, self._scan_soon)
+        left = partial(self.database.read, pending, list(handlers), settings.queues, self.lease.identity.host)
         self.completion = Completion(
-            partial(self.database.read, pending, list(handlers), settings.queues),
-            in_flight,
-            self.claimer,
-            self.dependency_resolver,
-            self.readiness,
-            self._expiry,
-            self.stop,
+            left, in_flight, self.claimer, self.dependency_resolver, self.readiness, self._expiry, self.stop
         )
 
     def _make_claimer(self) -> Claimer:

@@ -18,6 +18,7 @@ from runner.policy.selection import ALL, ANY, StaticSlice, TaskSelection, mask, 
 from runner.settings import Settings
 from runner.store.lanes import SurveyScope
 from runner.store.slices import SlicePeer, join_slices, leave_slices, overlapping, slice_peers, take_buckets
+from runner.text.operator import admits
 from runner.text.sanitize import count_noun, one_line
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class ScanScope:
         self.is_new = False
         """True if the scope has grown since the last survey."""
         self.runner_id = 0
+        self.host = ""
         self._is_standby = False
         """True if other runners have all buckets: only tasks for this runner alone are left."""
         self.set_failures(mode.most_failures(0))
@@ -86,14 +88,16 @@ class ScanScope:
     def accepts(self, lane: Lane) -> bool:
         """True if the current scan may claim from a lane."""
         queues = (self._own_queue,) if self._is_standby else self._queues
-        return self._takes_part(lane.handler) and serves(lane.queue, queues, self._own_queue)
+        accepted = self._takes_part(lane.handler) and serves(lane.queue, queues, self._own_queue)
+        return accepted and admits(lane.hosts, self.host)
 
     def survey(self, limit: int, skip: int, dense: int) -> SurveyScope:
         """Return the scope of a survey; for the arguments see SurveyScope."""
         self.is_new = False
         queues = sorted({*self._queues, self._own_queue}) if self._queues else ()
         queues = [self._own_queue] if self._is_standby else queues
-        return SurveyScope([name for name in self._handlers if self._takes_part(name)], queues, limit, skip, dense)
+        handlers = [name for name in self._handlers if self._takes_part(name)]
+        return SurveyScope(handlers, queues, limit, skip, dense, self.host)
 
     def begin(self) -> None:
         """Begin a periodic scan."""

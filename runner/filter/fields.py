@@ -135,6 +135,7 @@ FIELDS = {
         Field("state", FieldKind.STATE, _CHOICE, "state, stored or displayed", "state:dead,retrying"),
         Field("key", FieldKind.TEXT, _NAME, "business key; * matches any", "key:order-17 key:* -key:*"),
         Field("tenant", FieldKind.TEXT, _NAME, "tenant", "tenant:acme -tenant:*"),
+        Field("hosts", FieldKind.TEXT, _NAME, "hosts that may take it; * if bound", "hosts:web-3 hosts:*"),
         Field("unique", FieldKind.TEXT, _NAME, "unique key", "unique:user-7 unique:*"),
         Field("error", FieldKind.TEXT, _MESSAGE, "last error", "error~Timeout error:OSError*"),
         Field("failure", FieldKind.TEXT, _CHOICE, "failure group of an attempt", "failure:3fa91c0a77e2b1d4"),

@@ -13,7 +13,16 @@ from runner.handlers.dependencies import check_parents, dependencies, parse_pare
 from runner.handlers.keys import check_order, check_unique
 from runner.model.duration import LONGEST_SECONDS, parse_duration
 from runner.model.task import BUCKETS, Priority
-from runner.model.text_limits import LONGEST_KEY, require_json, require_name, require_storable, require_text
+from runner.model.text_limits import (
+    LONGEST_KEY,
+    require_hosts,
+    require_json,
+    require_name,
+    require_storable,
+    require_text,
+    require_whole,
+)
+from runner.text.operator import host_list
 from runner.text.times import EARLIEST, LATEST, parse_moment
 
 
@@ -76,11 +85,6 @@ def _check_text(name: str, value: Any, limit: int = 10_000) -> None:
 def _check_queue(name: str, value: Any) -> None:
     require_text(name, value)
     require_name(name, value)
-
-
-def _check_whole(allowed: range, why: str, name: str, value: Any) -> None:
-    if not (isinstance(value, int) and value in allowed):
-        raise InvalidTask(field=name, value=value, why=why)
 
 
 def _check_seconds(name: str, value: Any, zero: bool = False) -> None:
@@ -184,9 +188,7 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         type="smallint",
         column="priority",
         parse=_integer,
-        check=partial(
-            _check_whole, range(Priority.LOWEST, Priority.HIGHEST + 1), "priorities range from 1 to 9, and 9 runs first"
-        ),
+        check=partial(require_whole, range(Priority.LOWEST, Priority.HIGHEST + 1), "priorities range from 1 to 9"),
         default="submit",
         help="1 to 9; 9 runs first.",
     ),
@@ -208,7 +210,7 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         type="integer",
         column="max_attempts",
         parse=_integer,
-        check=partial(_check_whole, range(1, 2**31), "it must be a positive integer"),
+        check=partial(require_whole, range(1, 2**31), "it must be a positive integer"),
         default="claim",
         help="Maximum number of attempts.",
     ),
@@ -251,7 +253,7 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         type="smallint",
         column="bucket",
         parse=_integer,
-        check=partial(_check_whole, range(BUCKETS), f"buckets range from 0 to {BUCKETS - 1}"),
+        check=partial(require_whole, range(BUCKETS), f"buckets range from 0 to {BUCKETS - 1}"),
         default="call",
         help="A number from 0 to 999 to spread tasks by; random by default.",
     ),
@@ -261,6 +263,24 @@ TASK_OPTIONS: tuple[TaskOption, ...] = (
         check=_check_queue,
         default="call",
         help="The customer, account or host that the task belongs to, for limits per tenant.",
+    ),
+    TaskOption(
+        name="hosts",
+        column="hosts",
+        parse=lambda name, value, _: host_list(value if isinstance(value, str) else json.loads(_tags(name, value, _))),
+        convert=host_list,
+        check=require_hosts,
+        default="submit",
+        help="The hosts that may take it: web-3 or web-1,web-2; same for this host; any for all, the default.",
+    ),
+    TaskOption(
+        name="hosts_for",
+        type="float",
+        parse=_seconds,
+        convert=_length,
+        check=_check_seconds,
+        default="submit",
+        help="After it has been due for this long, any host may take it: 10m, 1h; with --hosts.",
     ),
     TaskOption(
         name="unique_key",

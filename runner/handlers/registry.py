@@ -71,7 +71,7 @@ class Options:
         timeout: seconds allowed for one attempt; None for the runner's, infinity for no limit.
         max_attempts: maximum number of attempts; None for the runner's.
         priority: 1 to 9; None for the table's.
-        expires: seconds from the due time after which no attempt starts; None for no limit.
+        expires, hosts, hosts_for: see NewTask; None for no limit.
         on_error: the outcome of an exception or a timeout; None for the runner's.
         on_none: the outcome of None where a result is declared; None for the runner's.
         rules: values derived from a call's arguments, such as its unique key and bucket.
@@ -88,6 +88,8 @@ class Options:
     max_attempts: int | None = None
     priority: int | None = None
     expires: float | None = None
+    hosts: str | None = None
+    hosts_for: float | None = None
     on_error: OnError | None = None
     on_none: OnNone | None = None
     rules: Rules = NO_RULES

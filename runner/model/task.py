@@ -152,6 +152,8 @@ class Claimed(NamedTuple):
     """Seconds from the claim after which the task may not start; None if it does not expire."""
     claimed_at: object = None
     """The time of the claim in the database's own form."""
+    hosts: str = ""
+    """The hosts that may take it; empty for all."""
 
     @property
     def late(self) -> float | None:
@@ -274,6 +276,8 @@ class NewTask(NamedTuple):
         submitted_by: name of the submitter.
         bucket: 0 to BUCKETS - 1; None for a random one.
         tenant: customer, account or host that it belongs to, for limits per tenant.
+        hosts: names of the hosts that may take it, sorted, with commas between them; empty for all.
+        hosts_for: seconds from the due time after which any host may take it.
         unique: unique key; None without deduplication.
         after: dependencies; None without any.
         order: order key; None for a task that runs in any order.
@@ -296,6 +300,8 @@ class NewTask(NamedTuple):
     submitted_by: str | None = None
     bucket: int | None = None
     tenant: str | None = None
+    hosts: str | None = None
+    hosts_for: float | None = None
     unique: UniqueSpec | None = None
     after: tuple[DependsOn, ...] | None = None
     order: OrderSpec | None = None

@@ -93,6 +93,37 @@ def require_name(field: str, text: str) -> None:
             raise InvalidTask(field=field, value=text[:80], why="it contains unprintable characters")
 
 
+def require_whole(allowed: range, why: str, field: str, value: Any) -> None:
+    """Reject a value that is not one of the whole numbers of a range, for the reason `why`.
+
+    Raises:
+        InvalidTask: it is not.
+    """
+    if not (isinstance(value, int) and value in allowed):
+        raise InvalidTask(field=field, value=value, why=why)
+
+
+LONGEST_HOSTS = 1_000
+"""Maximum number of characters of the hosts of a task."""
+
+
+def require_hosts(field: str, hosts: str) -> None:
+    """Reject hosts that no runner could have: names with spaces, empty ones, or `any` beside others.
+
+    Args:
+        field: name of the value, for the message.
+        hosts: names with commas between them; empty for all.
+
+    Raises:
+        InvalidTask: a name is not valid.
+    """
+    require_storable(field, hosts, LONGEST_HOSTS)
+    for name in hosts.split(",") if hosts else ():
+        require_name(field, name)
+        if " " in name or name == "any":
+            raise InvalidTask(field=field, value=hosts, why="use names of hosts, same for this host, or any alone")
+
+
 def require_json(field: str, text: str) -> Any:
     """Parse JSON as strictly as the databases do.
 

@@ -39,6 +39,7 @@ class Changes:
         payload: the arguments, a JSON object as text.
         key: the business key; None for none.
         expires_at: the time after which no attempt starts, aware; None for none.
+        hosts: the hosts that may take it, as tasks store them; empty for all.
     """
 
     run_at: datetime | Unset = KEEP
@@ -49,6 +50,7 @@ class Changes:
     payload: str | Unset = KEEP
     key: str | Unset | None = KEEP
     expires_at: datetime | Unset | None = KEEP
+    hosts: str | Unset = KEEP
 
     def given(self) -> dict[str, Any]:
         """The values that are set, by column."""
@@ -78,7 +80,7 @@ def check_values(changes: Changes, payload_limit: int = PAYLOAD_LIMIT) -> dict[s
     values = changes.given()
     if not values:
         raise InvalidEdit(field="a task", value="nothing", why="name at least one change")
-    for name in ("run_at", "priority", "payload"):
+    for name in ("run_at", "priority", "payload", "hosts"):
         if name in values and values[name] is None:
             raise InvalidEdit(field=name, value=None, why="the field cannot be empty")
     if "payload" in values:

@@ -104,6 +104,7 @@ class Outline(NamedTuple):
     retry: str | None
     timeout: float | None
     expires_at: datetime | None
+    hosts: str
 
     @property
     def state(self) -> State:
@@ -147,4 +148,5 @@ def _outline(row: sa.RowMapping) -> Outline:
         retry=text(row["retry"]),
         timeout=number(row["timeout"]),
         expires_at=moment(row["expires_at"]),
+        hosts=as_text(row["hosts"]),
     )

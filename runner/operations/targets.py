@@ -100,6 +100,7 @@ class LockedTask(NamedTuple):
     claimed_at: datetime | None = None
     runner_id: int | None = None
     duration: float | None = None
+    hosts: str = ""
 
 
 async def lock_targets(tx: Transaction, verb: str, targets: Iterable[Target]) -> tuple[list[LockedTask], Result]:
@@ -196,6 +197,7 @@ def _held(row: sa.RowMapping) -> LockedTask:
         claimed_at=moment(row["claimed_at"]),
         runner_id=None if row["runner_id"] is None else as_int(row["runner_id"]),
         duration=number(row.get("duration")),
+        hosts=as_text(row["hosts"]),
     )
 
 

@@ -1,8 +1,8 @@
 """capacity: how many tasks runners can execute for each queue, how far it is behind, and when it is drained.
 
 All times are in minutes of work. A place is a queue and a handler. Its need is the slots that its arrivals keep busy:
-attempts per minute times their mean duration (Little, 1961). Slots that no arrivals need are left for the backlogs of
-the places that share them, in proportion to their work. Limits, pauses and open breakers bound the rest.
+attempts per minute times their mean duration (Little, 1961), as far as limits, pauses and open breakers let them run.
+Slots that no arrivals need are left for the backlogs of the places that share them, in proportion to their work.
 """
 
 from collections import defaultdict
@@ -16,6 +16,9 @@ from runner.text.formatting import age
 from runner.text.sanitize import one_line
 
 MINUTE = 60.0
+
+STEADY = 0.05
+"""The largest change of a backlog that does not count as one, as a share of the attempts."""
 
 MOST_USED = 9.99
 """The highest share that is shown as a number."""
@@ -35,6 +38,7 @@ class Demand(NamedTuple):
         backlog: due tasks.
         oldest: seconds since the first of them became due.
         more: True if there may be more due tasks.
+        done: attempts per minute that ended.
     """
 
     arrivals: float = 0.0
@@ -43,6 +47,7 @@ class Demand(NamedTuple):
     backlog: int = 0
     oldest: float = 0.0
     more: bool = False
+    done: float = 0.0
 
     @property
     def need(self) -> float:
@@ -110,25 +115,27 @@ class CapacityRow:
     @property
     def utilisation(self) -> float | None:
         """The attempts that arrive, as a share of the capacity; None if unknown."""
-        if not self.demand.attempts:
-            return 0.0
-        if self.per_minute is None:
-            return None
+        if not self.demand.attempts or self.per_minute is None:
+            return None if self.demand.attempts else 0.0
         return self.demand.attempts / self.per_minute if self.per_minute else inf
 
     @property
     def behind(self) -> float | None:
         """Minutes that the runners need for the backlog alone; None if unknown."""
-        if not self.demand.backlog:
-            return 0.0
-        if self.per_minute is None:
-            return None
+        if not self.demand.backlog or self.per_minute is None:
+            return None if self.demand.backlog else 0.0
         return self.demand.backlog / self.per_minute if self.per_minute else inf
 
     @property
     def surplus(self) -> float | None:
         """The attempts per minute that are left for the backlog; negative if it grows; None if unknown."""
         return None if self.per_minute is None else self.per_minute - self.demand.attempts
+
+    @property
+    def is_steady(self) -> bool:
+        """True if the runners do about as many attempts as arrive, so that the backlog stays as it is."""
+        surplus = self.deciding.surplus
+        return bool(self.demand.attempts) and surplus is not None and abs(surplus) <= STEADY * self.demand.attempts
 
     @property
     def drained_in(self) -> float | None:
@@ -199,10 +206,20 @@ class _Shares:
                     self.demands[kind, name][place] = demand
         self.load: dict[int, float] = defaultdict(float)
         self.work: dict[int, float] = defaultdict(float)
-        for place, demand in situation.demands.items():
+        most = {place: self._most(place) for place in situation.demands}
+        self._needs = {place: min(each.need, most[place]) for place, each in situation.demands.items()}
+        self._works = {place: each.work * (each.need < most[place]) for place, each in situation.demands.items()}
+        for place in situation.demands:
             for index in self.pools_of[place]:
-                self.load[index] += demand.need * self._part(place, index)
-                self.work[index] += demand.work * self._part(place, index)
+                self.load[index] += self._needs[place] * self._part(place, index)
+                self.work[index] += self._works[place] * self._part(place, index)
+
+    def _most(self, place: Place) -> float:
+        """The slots that the limits and pauses of a place let it keep busy."""
+        seconds = self.situation.demands[place].seconds
+        kinds = zip(("queue", "handler"), place, strict=True)
+        most = min((each.per_minute for kind in kinds for each in self.bounds(*kind, [place], seconds)), default=inf)
+        return most * seconds / MINUTE if seconds and most < inf else inf
 
     def _part(self, place: Place, index: int) -> float:
         """The part of a place's tasks that a pool takes."""
@@ -214,8 +231,8 @@ class _Shares:
         total, own = 0, 0.0
         for index in pools:
             size, mine = self.situation.pools[index].size, [place for place in places if index in self.pools_of[place]]
-            load = sum(self.situation.demands[place].need * self._part(place, index) for place in mine)
-            work = sum(self.situation.demands[place].work * self._part(place, index) for place in mine)
+            load = sum(self._needs[place] * self._part(place, index) for place in mine)
+            work = sum(self._works[place] * self._part(place, index) for place in mine)
             total += size
             if self.load[index] >= size:  # nothing is left, and the loads share the slots
                 own += size * load / self.load[index] if self.load[index] else 0.0
@@ -239,10 +256,9 @@ class _Shares:
 
 def _allowed(usage: LimitUsage, seconds: float | None) -> Iterable[Bound]:
     """The attempts per minute that the limits of a queue or a handler allow; tenants are not taken into account."""
-    limits = usage.limits
     if usage.breaker is not None:
         yield Bound(f"the breaker of {usage.words} is open", 0.0)
-    if limits.running is not None and seconds:
+    if (limits := usage.limits).running is not None and seconds:
         yield Bound(f"{usage.words}: at most {limits.running:,} running", limits.running * MINUTE / seconds)
     if limits.rate is not None:
         yield Bound(f"{usage.words}: {limits.rate} started", limits.rate.tokens * MINUTE / limits.rate.period)
@@ -252,9 +268,8 @@ def _row(name: str, places: Sequence[Place], shares: _Shares) -> CapacityRow:
     demands = [shares.situation.demands[place] for place in places]
     total = _sum(demands)
     size, own = shares.slots(places)
-    bounds = [Bound("slots", own * MINUTE / total.seconds if total.seconds else inf)]
-    if not size:
-        bounds = [Bound("no live runner", 0.0)]
+    slots = Bound("slots", max(own * MINUTE / total.seconds, total.done) if total.seconds else inf)
+    bounds = [slots if size else Bound("no live runner", 0.0)]
     for index, kind in enumerate(("queue", "handler")):
         by_name: dict[str, list[Place]] = defaultdict(list)
         for place in places:
@@ -262,8 +277,8 @@ def _row(name: str, places: Sequence[Place], shares: _Shares) -> CapacityRow:
         tightest = []
         for each, some in by_name.items():
             seconds = _sum([shares.situation.demands[place] for place in some]).seconds
-            found = min(shares.bounds(kind, each, some, seconds), key=lambda bound: bound.per_minute, default=None)
-            tightest.append(found or Bound("", inf))
+            found = [Bound("", inf), *shares.bounds(kind, each, some, seconds)]
+            tightest.append(min(found, key=lambda bound: bound.per_minute))
         # Each of several queues or handlers has bounds of its own, so that together they do the sum.
         least = min(tightest, key=lambda bound: bound.per_minute)
         bounds.append(Bound(least.name, sum(bound.per_minute for bound in tightest)))
@@ -274,8 +289,7 @@ def _with_last(row: CapacityRow, places: Sequence[Place], shares: _Shares) -> Ca
     """A row whose bound is that of the place that is drained last, if it is drained later than all together."""
     if len(places) == 1 or row.drained_in is None:
         return row
-    rows = [_row(row.name, [place], shares) for place in places]
-    last = max(rows, key=lambda each: each.drained_in or 0.0)
+    last = max((_row(row.name, [place], shares) for place in places), key=lambda each: each.drained_in or 0.0)
     return replace(row, last=last) if (last.drained_in or 0.0) > row.drained_in else row
 
 
@@ -285,8 +299,7 @@ def _sum(demands: Sequence[Demand]) -> Demand:
     weights = [each.attempts for each in known]
     if not any(weights):
         weights = [float(each.backlog) for each in known]
-    if not any(weights):
-        weights = [1.0] * len(known)
+    weights = weights if any(weights) else [1.0] * len(known)
     seconds = sum(each.seconds * weight for each, weight in zip(known, weights, strict=True) if each.seconds)
     return Demand(
         sum(each.arrivals for each in demands),
@@ -295,13 +308,14 @@ def _sum(demands: Sequence[Demand]) -> Demand:
         sum(each.backlog for each in demands),
         max((each.oldest for each in demands), default=0.0),
         any(each.more for each in demands),
+        sum(each.done for each in demands),
     )
 
 
 def capacity_cells(row: CapacityRow) -> list[str]:
     """The row for a table: name, arrivals, capacity, share, due tasks, oldest, work, drained in, bound."""
-    demand, used = row.demand, row.utilisation
-    work = row.behind
+    demand, used, work = row.demand, row.utilisation, row.behind
+    endless = "steady" if row.is_steady else "never" if row.deciding.per_minute else "not now"
     return [
         row.name,
         _rate(demand.arrivals),
@@ -310,21 +324,24 @@ def capacity_cells(row: CapacityRow) -> list[str]:
         f"{demand.backlog:,}{'+' if demand.more else ''}",
         age(demand.oldest) if demand.backlog else "-",
         "-" if not work or work == inf else age(MINUTE * work),
-        "never" if row.drained_in == inf else drained_in(row),
+        drained_in(row) if row.drained_in != inf else endless,
         row.deciding.bound.name if row.per_minute is not None else "unknown: no attempt ended",
     ]
 
 
 def drained_in(row: CapacityRow) -> str:
-    """The time until the backlog is done, in words: 18m, or "not at this rate: +120 a minute"."""
-    if row.drained_in is None:
-        return "unknown"
-    if not row.demand.backlog:
-        return "-"
+    """The time until the backlog is done, in words: 18m, or "not at this rate: +120 a minute (slots)"."""
+    if row.drained_in is None or not row.demand.backlog:
+        return "unknown" if row.demand.backlog else "-"
     if row.drained_in < inf:
         return age(MINUTE * row.drained_in)
+    bound = row.deciding.bound.name
+    if row.is_steady:
+        return f"steady: about as many attempts end as arrive ({bound})"
+    if not row.deciding.per_minute:
+        return f"not now: {bound}"
     growth = -(row.deciding.surplus or 0.0)
-    return f"not at this rate: +{growth:,.0f} a minute" if growth >= 1 else "not at this rate"
+    return f"not at this rate{f': +{growth:,.0f} a minute' if growth >= 1 else ''} ({bound})"
 
 
 def _rate(number: float | None) -> str:

@@ -234,7 +234,7 @@ class ClaimPolicy:
 
         Args:
             row: the task table, or an alias.
-            lane: the queue, handler and priority, and the position (since, since_id).
+            lane: the queue, handler, priority and hosts, and the position (since, since_id).
             scope: the other names.
         """
         task = row.c
@@ -245,6 +245,7 @@ class ClaimPolicy:
                 task.queue == lane.queue,
                 task.handler == lane.handler,
                 task.priority == lane.priority,
+                task.hosts == lane.hosts,
                 self.order.position(task) > sa.tuple_(lane.since, lane.since_id),
                 *self.of_task(task, scope),
                 *self.isolation.of_task(task, scope),

@@ -21,11 +21,18 @@ first tasks of n lanes are those of the first n."""
 
 
 class Lane(NamedTuple):
-    """Tasks of one queue, handler and priority, claimed in the order of their time."""
+    """Tasks of one queue, handler, priority and list of hosts, claimed in the order of their time."""
 
     queue: str
     handler: str
     priority: int
+    hosts: str = ""
+    """The hosts that may take them, as tasks store them; empty for all."""
+
+
+def lane_of(task: Claimed) -> Lane:
+    """The lane of a claimed task."""
+    return Lane(task.queue, task.handler, task.priority, task.hosts)
 
 
 def serves(queue: str, queues: Collection[str], own: str) -> bool:
@@ -249,7 +256,7 @@ class Lanes:
                 self.places.pop(lane, None)
             return
         for task in claimed:
-            lane, position = Lane(task.queue, task.handler, task.priority), LanePosition(task.run_at, task.id)
+            lane, position = lane_of(task), LanePosition(task.run_at, task.id)
             self.places[lane] = max(self.places[lane], position)
 
     def has_ready(self, now: float) -> bool:

@@ -117,6 +117,7 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
             ready.number,
             oldest[place] if ready.number else 0.0,
             ready.more,
+            (flow.ended + flow.retried) / minutes,
         )
     current = await pauses(tx)
     paused = {("queue", name) for name in current.queues} | {("handler", name) for name in current.handlers}
@@ -181,7 +182,7 @@ async def _due(tx: Transaction, lanes: Sequence[Lane]) -> dict[Lane, Count]:
     columns = [lane.c[name] for name in LANE_COLUMNS]
     statement = sa.select(*columns, sa.func.count()).select_from(joined).group_by(*columns)
     rows = await tx.rows(statement, tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes)))
-    return {Lane(*row[:3]): capped(row[3], cap) for row in rows}
+    return {Lane(*row[:4]): capped(row[4], cap) for row in rows}
 
 
 MOST_SAMPLED = 2_000

@@ -17,7 +17,7 @@ from runner.queries.task_list.sources import live_states
 from runner.store.lanes import survey
 
 QUEUE_COLUMNS: dict[str, Any] = {"queue": sa.Text}
-LANE_COLUMNS: dict[str, Any] = {"queue": sa.Text, "handler": sa.Text, "priority": sa.SmallInteger}
+LANE_COLUMNS: dict[str, Any] = {"queue": sa.Text, "handler": sa.Text, "priority": sa.SmallInteger, "hosts": sa.Text}
 
 
 class Count(NamedTuple):

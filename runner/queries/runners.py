@@ -13,7 +13,7 @@ from runner.db.schema import is_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
 from runner.model.task import BUCKETS, State
-from runner.policy.lanes import Head, runner_queue, serves
+from runner.policy.lanes import Head, Lane, runner_queue, serves
 from runner.policy.polling import DEFAULT_POLLING
 from runner.policy.selection import stored_buckets
 from runner.queries.counting import lane_heads
@@ -21,6 +21,7 @@ from runner.queries.registries import registry_entries
 from runner.queries.rows import as_int, as_text, moment, number, readable, text, texts
 from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock
 from runner.text.formatting import age
+from runner.text.operator import admits
 from runner.text.sanitize import count_noun
 
 MOST = 1_000
@@ -171,6 +172,10 @@ class RunnerRow:
         """True if it claims tasks of this queue and handler."""
         return handler in self.handlers and serves(queue, self.queues, runner_queue(self.id))
 
+    def takes_of(self, lane: Lane) -> bool:
+        """True if it claims the tasks of a lane."""
+        return self.takes(lane.queue, lane.handler) and admits(as_text(lane.hosts), self.host)
+
     def takes_bucket(self, queue: str, bucket: int) -> bool:
         """True if it claims tasks of this bucket; those for this runner alone have any."""
         return self.buckets is None or queue == runner_queue(self.id) or bucket in stored_buckets(self.buckets)
@@ -185,12 +190,14 @@ class HandlerWithoutRunner:
         queues: the queues with its unclaimed tasks.
         due: seconds since its first task became due; negative if it is not due yet.
         seen: when a runner last had the handler; None for never.
+        hosts: the hosts that these tasks wait for, each list once; empty if any host may take them.
     """
 
     handler: str
     queues: tuple[str, ...]
     due: float
     seen: datetime | None
+    hosts: tuple[str, ...] = ()
 
 
 async def runners(tx: Transaction) -> list[RunnerRow]:
@@ -282,25 +289,32 @@ async def unknown_handlers(tx: Transaction, heads: Sequence[Head] | None = None)
         tx: an open transaction; three or four statements are executed.
         heads: the lanes with waiting tasks from `lane_heads`; None to read them.
     """
-    lanes: dict[str, dict[str, float]] = defaultdict(dict)
+    lanes: dict[str, dict[tuple[str, str], float]] = defaultdict(dict)
     for head in await lane_heads(tx) if heads is None else heads:
         queues = lanes[as_text(head.lane.handler)]
-        queue = as_text(head.lane.queue)
-        queues[queue] = min(queues.get(queue, head.wait), head.wait)
+        place = as_text(head.lane.queue), as_text(head.lane.hosts)
+        queues[place] = min(queues.get(place, head.wait), head.wait)
     runner = tx.tables.runner.c
-    rows = await tx.rows(sa.select(runner.id, runner.handlers, runner.queues).where(runner.lease_until >= db_now()))
-    claimants = [(runner_queue(row[0]), texts(row[1]), texts(row[2])) for row in rows]
+    rows = await tx.rows(
+        sa.select(runner.id, runner.handlers, runner.queues, runner.host).where(runner.lease_until >= db_now())
+    )
+    claimants = [(runner_queue(row[0]), texts(row[1]), texts(row[2]), as_text(row[3])) for row in rows]
     registry = await registry_entries(tx, tx.tables.handler)
     result = []
     for handler, queues in lanes.items():
         unclaimed = {
-            queue: wait
-            for queue, wait in queues.items()
-            if not any(handler in names and serves(queue, served, own) for own, names, served in claimants)
+            (queue, hosts): wait
+            for (queue, hosts), wait in queues.items()
+            if not any(
+                handler in names and serves(queue, served, own) and admits(hosts, host)
+                for own, names, served, host in claimants
+            )
         }
         if unclaimed:
             seen = registry[handler].seen if handler in registry else None
-            result.append(HandlerWithoutRunner(handler, tuple(sorted(unclaimed)), -min(unclaimed.values()), seen))
+            names, hosts = (tuple(sorted(set(part))) for part in zip(*unclaimed, strict=True))
+            hosts = () if "" in hosts else hosts
+            result.append(HandlerWithoutRunner(handler, names, -min(unclaimed.values()), seen, hosts))
     return sorted(result, key=lambda row: (-row.due, row.handler))
 
 

@@ -33,6 +33,7 @@ LANE_COLUMNS: dict[str, Any] = {
     "queue": sa.Text,
     "handler": sa.Text,
     "priority": sa.SmallInteger,
+    "hosts": sa.Text,
     "since": Instant,
     "since_id": sa.BigInteger,
     "max_attempts": sa.Integer,
@@ -285,7 +286,9 @@ def due_tasks(scope: ClaimScope, row: sa.FromClause, lane: sa.CTE) -> sa.Select[
 def first_suspect(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, full: Any = None) -> sa.Select[Any]:
     """The first due suspects in the lanes, except those of full tenants: a walk along the small index `rescued`."""
     row, isolation = scope.tables.task.alias("due"), CLAIM_POLICY.isolation
-    same_lane = sa.select(lane.c.number).where(lane.c.queue == row.c.queue, lane.c.handler == row.c.handler)
+    same_lane = sa.select(lane.c.number).where(
+        lane.c.queue == row.c.queue, lane.c.handler == row.c.handler, lane.c.hosts == row.c.hosts
+    )
     # As a join it would walk every due task of the lanes instead.
     in_lanes = same_lane.offset(NO_JOIN).exists()
     fits = () if full is None else (row.c.tenant.is_(None) | row.c.tenant.not_in(sa.select(full.c.tenant)),)

@@ -69,7 +69,7 @@ async def visit(tx: Transaction, lane: Lane, after: str, most: int) -> TenantRou
 
 
 async def _walk(tx: Transaction, lane: Lane, after: str, most: int) -> list[Visit]:
-    parameters = {"queue": lane.queue, "handler": lane.handler, "priority": lane.priority}
+    parameters = {"queue": lane.queue, "handler": lane.handler, "priority": lane.priority, "hosts": lane.hosts}
     rows = await tx.run(_visiting(tx.tables, tx.driver), parameters | {"after": after, "visits": most})
     return [Visit(tenant, bool(due)) for tenant, due in rows]
 
@@ -113,7 +113,7 @@ def _visiting(tables: Tables, driver: sa.Dialect) -> Prepared:
 def _next_tenant(tables: Tables, dialect: Dialect, last: sa.FromClause) -> sa.Select[Any]:
     row = tables.task.alias("beyond")
     task = row.c
-    names = ("queue", "handler", "priority")
+    names = ("queue", "handler", "priority", "hosts")
     lane = [task[name] == sa.bindparam(name, type_=task[name].type) for name in names]
     # As an expression: SQLite would not use the index for a comparison of two columns.
     beyond = task.tenant > sa.func.coalesce(last.c.tenant, "")

@@ -23,7 +23,7 @@ MANY = 2_000
 DENSE = 1_000_000
 """Maximum number of index entries to read one after the other where lanes are many and short."""
 
-LANE = ("queue", "handler", "priority")
+LANE = ("queue", "handler", "priority", "hosts")
 
 
 class SurveyScope(NamedTuple):
@@ -36,6 +36,7 @@ class SurveyScope(NamedTuple):
         skip: number of lanes to leave out, in the order of the claims.
         dense: maximum number of index entries to read one after the other before the walk from lane to lane. A short
             lane is read faster than it is skipped.
+        host: its host; lanes for other hosts are left out.
     """
 
     handlers: Collection[str]
@@ -43,6 +44,7 @@ class SurveyScope(NamedTuple):
     limit: int
     skip: int = 0
     dense: int = 0
+    host: str = ""
 
 
 async def survey(
@@ -69,6 +71,7 @@ async def survey(
     parameters: dict[str, Any] = {} if most is None else {"most": most}
     if scope is not None:
         parameters = {"limit": scope.limit, "skip": scope.skip, "dense": scope.dense}
+        parameters["host"] = f",{scope.host},"
         for name, values in (("handlers", scope.handlers), ("queues", scope.queues)):
             if values or name == "handlers":
                 names += (name,)
@@ -78,7 +81,7 @@ async def survey(
     dense, bounded = bool(parameters.get("dense")), most is not None
     prepared = _prepared(tx.tables, tx.driver, names, dense=dense, bounded=bounded, within=within is not None)
     rows = await tx.run(prepared, parameters)
-    return [Head(Lane(*row[:3]), row[3], float(row[4]), bool(row[5]), row[6], bool(row[7])) for row in rows]
+    return [Head(Lane(*row[:4]), row[4], float(row[5]), bool(row[6]), row[7], bool(row[8])) for row in rows]
 
 
 @lru_cache
@@ -121,12 +124,21 @@ def survey_statement(
         column = {"handlers": head.c.handler, "queues": head.c.queue}
         accepted = [column[name].in_(sa.select(dialect.rows(name, {"name": sa.Text}).c.name)) for name in names]
         limit, skip = (sa.bindparam(name, type_=sa.Integer) for name in ("limit", "skip"))
+        accepted.append(_admits(head.c.hosts, sa.bindparam("host", type_=sa.Text)))
         chosen = chosen.where(*accepted, ~sa.or_(*paused)).order_by(*_claim_order(head)).limit(limit).offset(skip)
     elif bounded:
         chosen = chosen.limit(sa.bindparam("most", type_=sa.Integer))  # without a sort, it ends the recursion
     lane = chosen.subquery("chosen")
     columns = (*(lane.c[name] for name in LANE), lane.c.run_at, seconds_until(lane.c.run_at), lane.c.paused)
     return sa.select(*columns, _refused(tables, lane), lane.c.limited)
+
+
+def _admits(hosts: sa.ColumnElement[str], own: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """The SQL of runner.text.operator.admits, with the name of the host between commas."""
+    comma: sa.ColumnElement[str] = sa.literal_column("','", sa.Text)
+    names = comma + sa.func.replace(hosts, sa.literal_column("' '"), sa.literal_column("''"), type_=sa.Text) + comma
+    without = sa.func.replace(names, own, comma)
+    return (hosts == sa.literal_column("''")) | (names != without)
 
 
 def _claim_order(head: sa.FromClause) -> list[sa.ColumnElement[Any]]:
@@ -168,7 +180,8 @@ def _before_all() -> sa.Subquery:
 def _before_each(dialect: Dialect) -> sa.Subquery:
     """One row for each queue of `within`, which is before its lanes."""
     queue = dialect.rows("within", {"queue": sa.Text}).c.queue
-    none = (sa.literal_column(_NONE[1], sa.Text), sa.literal_column(_NONE[2], sa.SmallInteger))
+    text, whole = sa.Text(), sa.SmallInteger()
+    none = (sa.literal_column(_NONE[1], text), sa.literal_column(_NONE[2], whole), sa.literal_column(_NONE[3], text))
     columns: tuple[sa.ColumnElement[Any], ...] = (queue, *none)
     return sa.select(*(column.label(name) for name, column in zip(LANE, columns, strict=True))).subquery("start")
 
@@ -203,7 +216,7 @@ def _following(tables: Tables, dialect: Dialect, lanes: sa.FromClause, *, same_q
     return sa.select(*(row[name] for name in (*LANE, "run_at"))).select_from(source)
 
 
-_NONE = ("''", "''", "0")
+_NONE = ("''", "''", "0", "''")
 """The columns of a lane before all others."""
 
 _END = "'9999-12-31'"
@@ -233,19 +246,20 @@ class Pending(NamedTuple):
     later: int
 
 
-async def pending(tx: Transaction, handlers: Collection[str], queues: Collection[str] = ()) -> Pending:
+async def pending(tx: Transaction, handlers: Collection[str], queues: Collection[str] = (), host: str = "") -> Pending:
     """Return the remaining work of some handlers.
 
     Args:
         tx: an open transaction.
         handlers: names of the handlers.
         queues: restriction to these queues; empty for all.
+        host: restriction to the tasks that may run on this host, and to running ones.
     """
     task = tx.tables.task.c
     ours = task.handler.in_(handlers) & (task.queue.in_(queues) if queues else sa.true())
     paused = sa.or_(*PAUSED.pauses_of(task, tx.tables))
     claimable = sa.and_(*CLAIM_POLICY.of_task(task, ClaimScope(tx.tables)), ~paused)
-    waiting = is_state(task.state, State.WAITING) & ours & claimable
+    waiting = is_state(task.state, State.WAITING) & ours & _admits(task.hosts, sa.literal(f",{host},")) & claimable
     back = (task.fence > 0) | (task.run_at <= db_now())
     running = sa.exists().where(is_state(task.state, State.RUNNING), ours)
     some = sa.select(task.id).where(waiting, ~back).limit(CAP).subquery()

@@ -1,4 +1,4 @@
-"""start and expire: mark prefetched tasks as started, and cancel the tasks that did not start in time."""
+"""start and expire: mark prefetched tasks as started, cancel those that did not start in time, and unbind others."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,7 +11,7 @@ from runner.db.schema import Tables, is_state
 from runner.db.schema.task import Condition
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
-from runner.db.types import db_later, db_now
+from runner.db.types import db_later, db_now, next_version
 from runner.model.task import State
 from runner.policy.claim_order import EXPIRY
 from runner.store.dependencies.resolve import Dependent, cancel
@@ -69,14 +69,44 @@ CHUNK = 1_000
 """Maximum number of tasks per transaction."""
 
 
-async def any_expired(tx: Transaction) -> bool:
-    """Return True if a task without a runner has expired: one cheap statement for frequent checks.
+class Overdue(NamedTuple):
+    """The tasks without a runner whose time has passed.
+
+    Args:
+        expired: True if a task has expired.
+        unbound: True if any host may take a task from now on.
+    """
+
+    expired: bool
+    unbound: bool
+
+
+async def any_overdue(tx: Transaction) -> Overdue:
+    """Return whether there are such tasks: one cheap statement for frequent checks.
 
     Args:
         tx: an open transaction.
     """
-    rows = await tx.run(_any_expired(tx.tables, tx.driver), {})
-    return bool(rows[0][0])
+    rows = await tx.run(_any_overdue(tx.tables, tx.driver), {})
+    return Overdue(*map(bool, rows[0]))
+
+
+async def unbind(tx: Transaction) -> int:
+    """Let any host take up to CHUNK tasks that have waited for theirs long enough.
+
+    Args:
+        tx: a writing transaction.
+
+    Returns:
+        The number of tasks. Tasks that another transaction has locked remain for the next call.
+    """
+    task = tx.tables.task
+    waited = sa.select(task.c.id).where(_is_unbound(tx.tables)).order_by(task.c.hosts_until).limit(CHUNK)
+    ids = [row[0] for row in await tx.rows(waited.with_for_update(skip_locked=True))]
+    values = {"hosts": "", "version": next_version(task.c.version)}
+    if ids:
+        await tx.execute(sa.update(task).where(tx.dialect.one_of(task.c.id, ids)).values(values))
+    return len(ids)
 
 
 async def expire(tx: Transaction) -> list[Dependent]:
@@ -107,11 +137,18 @@ def _is_expired(tables: Tables) -> Condition:
     return EXPIRY.is_expired(task) & is_state(task.state, State.WAITING, State.BLOCKED)
 
 
+def _is_unbound(tables: Tables) -> Condition:
+    """The condition that a task without a runner waits for its hosts too long: a walk along the index `hosts`."""
+    task = tables.task.c
+    waits = is_state(task.state, State.WAITING, State.BLOCKED)
+    return (task.hosts != sa.literal_column("''")) & (task.hosts_until <= db_now()) & waits
+
+
 @lru_cache
-def _any_expired(tables: Tables, driver: sa.Dialect) -> Prepared:
-    return Prepared(any_expired_statement(tables), driver)
+def _any_overdue(tables: Tables, driver: sa.Dialect) -> Prepared:
+    return Prepared(any_overdue_statement(tables), driver)
 
 
-def any_expired_statement(tables: Tables) -> sa.Select[tuple[bool]]:
-    """The statement of `any_expired`."""
-    return sa.select(sa.exists().where(_is_expired(tables)))
+def any_overdue_statement(tables: Tables) -> sa.Select[bool, bool]:
+    """The statement of `any_overdue`."""
+    return sa.select(sa.exists().where(_is_expired(tables)), sa.exists().where(_is_unbound(tables)))

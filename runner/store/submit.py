@@ -176,7 +176,7 @@ def _prepared(
     dialect = DIALECTS[driver.name]
     new = dialect.rows("new", {name: COLUMNS[name] for name in rows})
     values_by_name = dict(new.c) | {name: sa.bindparam(f"shared_{name}", type_=COLUMNS[name]) for name in shared}
-    lengths = ("delay", "expires")
+    lengths = ("delay", "expires", "hosts_for")
     values = {name: _value(name, column) for name, column in values_by_name.items() if name not in lengths}
     if "delay" in values_by_name:
         start = sa.func.coalesce(values_by_name["run_at"], db_now()) if "run_at" in values_by_name else db_now()
@@ -184,6 +184,8 @@ def _prepared(
     if "expires" in values_by_name:
         end = db_later(values.get("run_at", db_now()), values_by_name["expires"])
         values["expires_at"] = sa.func.coalesce(values["expires_at"], end) if "expires_at" in values else end
+    if "hosts_for" in values_by_name:
+        values["hosts_until"] = db_later(values.get("run_at", db_now()), values_by_name["hosts_for"])
     if "blocked_by" in values_by_name:
         ready, blocked = (state_literal(MOVES[verb].target) for verb in ("submit", "block"))
         values["state"] = sa.case((values_by_name["blocked_by"] > sa.literal_column("0"), blocked), else_=ready)
@@ -196,8 +198,8 @@ def _value(name: str, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     match name:
         case "payload" | "tags" | "parents":
             return sa.cast(column, JsonText)
-        case "queue":
-            return sa.func.coalesce(column, sa.literal_column("'default'"))
+        case "queue" | "hosts":
+            return sa.func.coalesce(column, sa.literal_column("'default'" if name == "queue" else "''"))
         case "priority":
             return sa.func.coalesce(column, sa.literal_column(str(Priority.DEFAULT)))
         case "run_at":

@@ -19,7 +19,7 @@ ID_COLUMNS: dict[str, Any] = {"id": sa.BigInteger}
 
 NEWER_COLUMNS: dict[str, Any] = ID_COLUMNS | SUBMIT_COLUMNS | {"longest": sa.Float}
 
-COMPUTED = ("id", "payload", "run_at", "delay", "expires", "expires_at", "longest")
+COMPUTED = ("id", "payload", "run_at", "delay", "expires", "expires_at", "hosts_for", "longest")
 
 DEFAULTS_TO_OLD = [name for name in NEWER_COLUMNS if name not in COMPUTED]
 """Columns that keep their value if the newer task does not set them."""
@@ -102,6 +102,7 @@ def _replace_statement(tables: Tables, driver: sa.Dialect, notify: bool) -> Prep
         "payload": sa.cast(new.c.payload, JsonText),
         "run_at": run_at,
         "expires_at": sa.func.coalesce(new.c.expires_at, db_later(run_at, new.c.expires), task.c.expires_at),
+        "hosts_until": sa.func.coalesce(db_later(run_at, new.c.hosts_for), task.c.hosts_until),
         "version": task.c.version + sa.literal_column("1"),
     }
     update = sa.update(task).where(match).values(values).returning(task.c.id)

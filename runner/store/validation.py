@@ -56,6 +56,8 @@ def _check_options(task: NewTask) -> None:
     if task.run_at is not None and task.expires_at is not None and task.expires_at <= task.run_at:
         why = f"the task would expire before its run_at, {task.run_at.isoformat()}"
         raise InvalidTask(field="expires_at", value=task.expires_at.isoformat(), why=why)
+    if task.hosts_for is not None and task.hosts is None:
+        raise InvalidTask(field="hosts_for", value=task.hosts_for, why="it needs hosts, such as hosts='web-3'")
     own = (task.handler, task.key)
     if task.after is not None and any(dependency.parent == own for dependency in task.after):
         raise InvalidTask(

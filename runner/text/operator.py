@@ -1,9 +1,9 @@
-"""The operator at this terminal: name, host and time zone."""
+"""The operator at this terminal: name, host and time zone; and the hosts that a task may run on."""
 
 import getpass
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -22,6 +22,31 @@ def operator() -> str:
 def host() -> str:
     """The name of this host."""
     return socket.gethostname()
+
+
+ANY_HOST, SAME_HOST = "any", "same"
+"""The words for all hosts, and for the host that submits a task."""
+
+
+def host_list(hosts: str | Iterable[str]) -> str:
+    """Return hosts in the form in which a task stores them: sorted names with commas between them; empty for all.
+
+    Args:
+        hosts: names, or one text with commas between them; `same` is this host. `any` alone means all hosts.
+    """
+    words = hosts.split(",") if isinstance(hosts, str) else list(hosts)
+    names = {host() if word == SAME_HOST else word for word in (word.strip() for word in words)}
+    return "" if names == {ANY_HOST} else ",".join(sorted(names))
+
+
+def admits(hosts: str, name: str) -> bool:
+    """True if a task may run on a host.
+
+    Args:
+        hosts: the hosts of the task as it stores them.
+        name: the name of the host.
+    """
+    return not hosts or name in (word.strip() for word in hosts.split(","))
 
 
 def now() -> datetime:

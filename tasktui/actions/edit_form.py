@@ -16,6 +16,7 @@ from runner.operations.targets import objection
 from runner.queries.task.detail import TaskDetail, forecast
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
+from runner.text.operator import ANY_HOST, host_list
 from runner.text.redact import decode, redact, with_secrets
 from runner.text.times import format_zone, parse_moment
 from tasktui.actions.question import FormField
@@ -48,6 +49,7 @@ def entries(detail: TaskDetail, zone: tzinfo) -> list[FormField]:
         FormField("priority", "Priority", str(task.priority)),
         FormField("timeout", "Timeout", NONE if detail.timeout is None else f"{detail.timeout:g}s"),
         FormField("expires_at", "Expires", "", f"{_expiry(detail, zone)}; none, +1h, 18:00"),
+        FormField("hosts", "Hosts", line(task.hosts or ANY_HOST)),
         FormField("key", "Key", line(task.key or NONE)),
         FormField("payload", "Payload", payload, lock_reason=lock_reason),
     ]
@@ -192,6 +194,8 @@ def _clock(moment: datetime, at: datetime, zone: tzinfo) -> str:
 
 
 def _format(value: Any) -> Any:
+    if value == "":
+        return ANY_HOST
     return NONE if value is None else f"{value:g}s" if isinstance(value, float) else value
 
 
@@ -220,7 +224,7 @@ def parse_value(name: str, text: str, at: datetime, zone: tzinfo) -> Any:
             return parse_duration(text).total_seconds()
         case "payload":
             return _parse_object(text)
-    return text
+    return host_list(text) if name == "hosts" else text
 
 
 def _parse_object(text: str) -> str:

@@ -92,6 +92,7 @@ def alerts(overview: Overview, zone: tzinfo, results: Mapping[int, Flow] | None 
         wait = formatting.age(abs(unknown.due))
         due = f"due for {wait}" if unknown.due >= 0 else f"due in {wait}"
         name = line(unknown.handler, MAX_TEXT)
+        name += line(f" on {' or '.join(unknown.hosts)}", MAX_TEXT) if unknown.hosts else ""
         yield Alert("retrying", f"no live runner takes {name}", f"queue {queues}, {due}", "5", "runners")
     for queue in overview.queues:
         if queue.paused:

@@ -541,7 +541,9 @@ def test_the_script_covers_every_table() -> None:
 def test_all_submit_and_edit_columns_are_granted() -> None:
     written = roles(URL)
     submitted, edited = re.findall(r"GRANT (?:INSERT|UPDATE) \(([^)]+)\) ON \"task\"", written)
-    assert {*COLUMNS, "state"} - {"delay", "expires"} == {name.strip() for name in submitted.split(",")}
+    assert {*COLUMNS, "state", "hosts_until"} - {"delay", "expires", "hosts_for"} == {
+        name.strip() for name in submitted.split(",")
+    }
     assert {name.strip() for name in edited.split(",")} >= FIELDS
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from runner.policy.breaker import OpenBreaker
-from runner.policy.capacity import CapacityRow, Demand, Pool, Situation, capacity_rows
+from runner.policy.capacity import CapacityRow, Demand, Pool, Situation, capacity_cells, capacity_rows, drained_in
 from runner.policy.limits import LimitUsage, SharedLimits
 from runner.policy.rate import Rate
 
@@ -98,3 +98,33 @@ def test_rows_can_be_of_handlers() -> None:
     demands = {("a", "send"): Demand(1, 1, 1.0, 3), ("b", "send"): Demand(2, 2, 1.0, 4)}
     (row,) = capacity_rows(Situation(demands, [Pool(1, frozenset(demands))]), "handler")
     assert (row.name, row.demand.arrivals, row.demand.backlog) == ("send", 3, 7)
+
+
+def test_attempts_that_a_limit_holds_back_take_no_slots_from_others() -> None:
+    # 10 slots. The failing queue would keep 15 busy, but its limit is 2: 8 are left for mail, which needs 4.
+    failing = ("sms", "call")
+    demands = {failing: Demand(30, 300, 3.0, 900), SEND: Demand(240, 240, 1.0, 40)}
+    limits = [limited(2, kind="handler", name="call")]
+    rows = {row.name: row for row in capacity_rows(Situation(demands, [Pool(10, frozenset(demands))], limits))}
+    assert (rows["mail"].per_minute, rows["mail"].drained_in) == (about(480), about(40 / 240))
+    assert (rows["sms"].bound.name, rows["sms"].drained_in) == ("handler call: at most 2 running", inf)
+    # A paused one takes none either.
+    paused = Situation(demands, [Pool(10, frozenset(demands))], paused=frozenset({("queue", "sms")}))
+    rows = {row.name: row for row in capacity_rows(paused)}
+    assert rows["mail"].per_minute == about(600)
+
+
+def test_a_queue_with_a_throughput_of_its_own_is_steady_beside_one_that_grows() -> None:
+    # Both need more than the 10 slots; mail is claimed first, and did what arrived.
+    failing = ("sms", "call")
+    demands = {failing: Demand(60, 400, 3.0, 900, done=120), SEND: Demand(240, 240, 1.0, 4, done=238)}
+    rows = {row.name: row for row in capacity_rows(Situation(demands, [Pool(10, frozenset(demands))]))}
+    assert capacity_cells(rows["mail"])[3:8:4] == ["101%", "steady"]
+    assert drained_in(rows["mail"]) == "steady: about as many attempts end as arrive (slots)"
+    assert drained_in(rows["sms"]).startswith("not at this rate: +2")
+
+
+def test_a_paused_queue_without_arrivals_is_not_drained_now() -> None:
+    demands = {SEND: Demand(0, 0, 1.0, 4)}
+    row = one(Situation(demands, [Pool(10, frozenset({SEND}))], paused=frozenset({("queue", "mail")})))
+    assert (capacity_cells(row)[7], drained_in(row)) == ("not now", "not now: queue mail is paused")

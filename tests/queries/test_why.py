@@ -13,6 +13,8 @@ from runner.db.transaction import clock
 from runner.errors import TaskNotFound
 from runner.model.outcome import Dead, Done, Retry
 from runner.model.task import DependsOn, Shown, State
+from runner.operations.edit import edit
+from runner.operations.edit_values import Changes
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
@@ -428,3 +430,28 @@ async def test_the_position_of_the_first_of_many_is_found_without_reading_the_ot
         assert "task" not in seen.whole, seen
     finally:
         await opened.dispose()
+
+
+async def test_a_task_for_a_host_without_a_runner_names_the_host_and_the_time(database: Database) -> None:
+    await add_runner(database, handlers=WORK, host="web-1", capacity=4)
+    bound, waiting = await put(database, hosts="web-3"), await put(database, hosts="web-2,web-3", hosts_for=3600.0)
+    cause = await only(database, bound)
+    assert cause.kind == "host"
+    assert cause.text == "It waits for host web-3, which has no live runner, and no other host may take it."
+    assert cause.advice == f"start a runner there, or let web-1 take it: runner edit {bound} --hosts any"
+    text = (await only(database, waiting)).text
+    assert "one of the hosts web-2, web-3, which have no live runner; any host may take it in 59m59s (" in text
+    (remedy,) = (await told(database, bound)).remedies
+    assert remedy.text == "a runner claimed handler work from queue default on web-3"
+    await database.write(edit, bound, None, Changes(hosts=""), BY)
+    assert await kinds(database, bound) == ["now"]
+
+
+async def test_a_task_of_a_host_stands_behind_all_that_its_runner_may_take(database: Database) -> None:
+    await add_runner(database, handlers=WORK, host="web-1", capacity=1)
+    await put_many(database, 3)
+    await put_many(database, 2, hosts="web-1")
+    await put_many(database, 4, hosts="web-2")
+    last = await put(database, hosts="web-1")
+    facts = await database.read(read_facts, last)
+    assert facts.ahead.number == 5

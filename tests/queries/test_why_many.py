@@ -68,6 +68,8 @@ async def troubled(database: Database) -> Database:
     await add_live(database, "missing")
     await add_live(database, "served")
     await add_live(database, "draining")
+    await add_live(database, "h", hosts="web-3")
+    await add_live(database, "h", hosts="web-1,web-3", queue="hosts")
     await add_live(database, "sms")
     await add_live(database, "h", queue="narrow", run_at=ahead(-9))
     await add_live(database, "h", run_at=ahead(900))

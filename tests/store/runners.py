@@ -14,6 +14,7 @@ from runner.store.heartbeat import Identity, register
 from runner.store.lanes import MANY, SurveyScope, survey
 from runner.store.rescue import Rescuer, rescue
 from runner.store.settle import Settled, Settlement, settle
+from runner.text.operator import admits
 
 TERMS = HandlerDefaults(3, None)
 GRACE = 5.0
@@ -28,7 +29,7 @@ class Runner:
         self.who = who
         self.terms = terms
         self.start = LanePosition(database.dialect.instant(EARLIEST), 0)
-        self.lanes = Lanes(lambda lane: lane.handler in terms, self.start)
+        self.lanes = Lanes(lambda lane: lane.handler in terms and admits(lane.hosts, who.host), self.start)
 
     @classmethod
     async def enter(
@@ -49,7 +50,7 @@ class Runner:
 
     async def survey(self) -> Mapping[Lane, LanePosition]:
         """Survey the lanes again, and return the due ones."""
-        scope = SurveyScope(list(self.terms), (), MANY)
+        scope = SurveyScope(list(self.terms), (), MANY, host=self.who.host)
         self.lanes.survey(await self.database.read_single(survey, scope))
         return self.lanes.places
 

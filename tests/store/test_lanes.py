@@ -102,8 +102,8 @@ async def test_a_survey_returns_when_the_next_lane_is_due(database: Database, ru
     assert list(await runner.survey()) == [Lane("default", "work", 9)]
 
 
-async def surveyed(database: Database, *handlers: str, queues: tuple[str, ...] = (), **scope: int) -> list[Lane]:
-    found = await database.read_single(survey, SurveyScope(handlers or ("work",), queues, **{"limit": 100} | scope))
+async def surveyed(database: Database, *handlers: str, queues: tuple[str, ...] = (), **scope: Any) -> list[Lane]:
+    found = await database.read_single(survey, SurveyScope(handlers or ("work",), queues, **({"limit": 100} | scope)))
     assert not any(head.paused for head in found)
     return [head.lane for head in found]
 

@@ -81,6 +81,18 @@ class TestConcurrency:
         assert Counter(task.queue for task in taken)["q1"] == 5
         assert Counter(task.handler for task in taken)["a"] == 4
 
+    async def test_a_limit_holds_over_the_tasks_of_all_hosts(self, database: Database) -> None:
+        tasks = [NewTask("work", queue="mail", hosts=hosts, tenant="acme") for hosts in ("", "web-1", "web-2") * 3]
+        await database.write(submit_many, tasks)
+        await limit(database, "queue", "mail", concurrency="4")
+        one, two = [await Runner.enter(database, host=f"web-{number}") for number in (1, 2)]
+        taken = (await take(one)).claimed
+        assert {task.hosts for task in taken} == {"", "web-1"}
+        assert len(taken) == 4
+        assert (await take(two)).claimed == []
+        await one.end(taken[0])
+        assert len((await take(two)).claimed) == 1
+
     async def test_tasks_are_claimed_in_the_order_of_their_lanes(self, database: Database) -> None:
         runner = await Runner.enter(database, "a", "b")
         order = [("a", 1), ("b", 9), ("b", 1), ("a", 1), ("b", 1)]

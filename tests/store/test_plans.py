@@ -97,7 +97,7 @@ def _analyse(url: str) -> None:
 
 
 async def fill(database: Database, rows: int) -> None:
-    """Add the given number of future tasks, of due tasks of a foreign handler, of finished tasks, and of keys."""
+    """Add the given number of future tasks, of due tasks of a foreign handler and host, of finished ones, of keys."""
     tables = database.tables
     n = sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
     n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < rows))
@@ -105,9 +105,11 @@ async def fill(database: Database, rows: int) -> None:
     used = sa.select(sa.func.coalesce(sa.func.max(tables.unique.c.task_id), 0)).scalar_subquery() + n.c.i
     key = [used, sa.cast(used, sa.Text), sa.literal("foreign"), sa.literal("for a time"), db_later(db_now(), DAY)]
     work, foreign, done = sa.literal("work"), sa.literal("foreign"), sa.literal("succeeded")
+    bound = [work, db_later(db_now(), -DAY), sa.literal("web-9")]
     for table, names, values in (
         (tables.task, ["handler", "run_at"], [work, db_later(db_now(), DAY)]),
         (tables.task, ["handler", "run_at"], [foreign, db_later(db_now(), -DAY)]),
+        (tables.task, ["handler", "run_at", "hosts"], bound),
         (tables.history, ["id", "handler", "state"], [most + n.c.i, work, done]),
         (tables.unique, ["task_id", "unique_key", "handler", "scope", "expires_at"], key),
     ):

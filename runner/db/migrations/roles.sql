@@ -29,7 +29,7 @@ GRANT SELECT (id, handler, key, order_key, state) ON {task}, {task_history} TO {
 GRANT INSERT ON {task_dependency} TO {producer};
 GRANT INSERT (
     handler, payload, {option_columns},
-    state, blocked_by, parents
+    hosts_until, state, blocked_by, parents
 ) ON {task} TO {producer};
 -- A submit locks its unique keys, and takes free ones; the trigger key_guard refuses to take a key from another task.
 -- Without a right to whole rows, a producer can neither delete keys nor lock the table.
@@ -54,8 +54,8 @@ GRANT SELECT ON {every_table} TO {operator};
 GRANT INSERT, DELETE ON {task}, {task_history} TO {operator};
 GRANT INSERT, UPDATE (satisfied_at, satisfied_by) ON {task_dependency} TO {operator};
 GRANT UPDATE (
-    run_at, expires_at, max_attempts, priority, retry, timeout, payload, key, cancel_requested, runner_id, claimed_at,
-    deadline_at, started_at, state, blocked_by, parents, attempt, rescues, interruptions, version -- the last ones also for undo
+    run_at, expires_at, hosts, max_attempts, priority, retry, timeout, payload, key, cancel_requested, runner_id,
+    claimed_at, deadline_at, started_at, state, blocked_by, parents, attempt, rescues, interruptions, version -- the last ones also for undo
 ) ON {task} TO {operator};
 -- `version` allows row locks; the others are the ending that the undo of a retry restores.
 GRANT UPDATE (version, run_at, finished_at, claimed_at, runner_id, duration) ON {task_history} TO {operator};

@@ -55,17 +55,18 @@ def _index(
 def _index_live(table: sa.Table) -> None:
     task = table.c
     waiting, running = is_state(task.state, State.WAITING), is_state(task.state, State.RUNNING)
-    # A lane is a (queue, handler, priority). This index finds the lanes and reads each in order, so that a claim never
-    # reads tasks of other handlers, of paused queues or of the future.
-    _index(table, "ready", task.queue, task.handler, task.priority, task.run_at, task.id, where=waiting)
+    # A lane is a (queue, handler, priority, hosts). This index finds the lanes and reads each in order, so that a claim
+    # never reads tasks of other handlers or hosts, of paused queues or of the future.
+    lane = (task.queue, task.handler, task.priority, task.hosts)
+    _index(table, "ready", *lane, task.run_at, task.id, where=waiting)
     # The lanes again, tenant by tenant: only tasks with a tenant have an entry, so others do not pay for it.
-    lane = (task.queue, task.handler, task.priority)
     _index(table, "tenant", *lane, task.tenant, task.run_at, task.id, where=waiting & task.tenant.is_not(None))
     # The few rescued tasks, which run apart from others.
     _index(table, "rescued", task.run_at, task.id, where=waiting & (task.rescues > sa.literal_column("0")))
     _index(table, "running", task.runner_id, where=running)
     _index(table, "blocked", task.id, where=is_state(task.state, State.BLOCKED))
     _index(table, "expires", task.expires_at, where=task.expires_at.is_not(None))
+    _index(table, "hosts", task.hosts_until, where=task.hosts != sa.literal_column("''"))
     ordered = task.order_key.is_not(None)
     _index(table, "order", task.order_key, task.id, where=ordered)
     _index(table, "in_order", task.order_key, where=running & ordered, unique=True)

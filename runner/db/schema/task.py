@@ -67,6 +67,10 @@ def _plan() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(BUCKETS)),
         # The customer, account or host that it belongs to, for limits and shares per tenant.
         sa.Column("tenant", Name),
+        # The hosts that may take it, such as web-1,web-2; empty for all. It is part of the lane.
+        sa.Column("hosts", Name, nullable=False, server_default=""),
+        # From then on, any host may take it.
+        sa.Column("hosts_until", Instant),
         sa.Column("unique_key", sa.Text),
         sa.Column("order_key", sa.Text),
         sa.Column("tags", JsonText),
@@ -139,9 +143,11 @@ def _live_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
         sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
         sa.CheckConstraint("length(tenant) between 1 and 200", name="tenant"),
+        sa.CheckConstraint("length(hosts) <= 1000", name="hosts"),
         *_on_postgresql(
             sa.CheckConstraint("run_at >= '1970-01-01Z' and run_at < '9999-01-01Z'", name="run_at"),
             sa.CheckConstraint("expires_at >= '1970-01-01Z' and expires_at < '9999-01-01Z'", name="expires_at"),
+            sa.CheckConstraint("hosts_until >= '1970-01-01Z' and hosts_until < '9999-01-01Z'", name="hosts_until"),
             sa.CheckConstraint("json_typeof(payload) = 'object'", name="payload"),
         ),
         *_on_sqlite(
@@ -157,13 +163,18 @@ def _live_rules() -> list[sa.CheckConstraint]:
                 " datetime(expires_at, '+0 days')), 0) and expires_at >= '1970' and expires_at < '9999'",
                 name="expires_at",
             ),
+            sa.CheckConstraint(
+                "hosts_until is null or coalesce(hosts_until in (strftime('%Y-%m-%d %H:%M:%f', hosts_until, '+0 days'),"
+                " datetime(hosts_until, '+0 days')), 0) and hosts_until >= '1970' and hosts_until < '9999'",
+                name="hosts_until",
+            ),
             sa.CheckConstraint("json_valid(payload) and json_type(payload) = 'object'", name="payload"),
             # SQLite would accept text in a number column and bytes in a text column.
             sa.CheckConstraint(
                 "typeof(priority + bucket + attempt + fence + version + rescues + releases + interruptions) = 'integer'"
                 " and typeof(coalesce(max_attempts, 1)) = 'integer' and typeof(coalesce(timeout, 1.0)) = 'real'"
                 " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'"
-                " and typeof(coalesce(tenant, '')) = 'text'",
+                " and typeof(coalesce(tenant, '')) = 'text' and typeof(hosts) = 'text'",
                 name="types",
             ),
         ),

@@ -279,7 +279,7 @@ def task_fields(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
         yield "progress", detail.progress.describe(detail.at, running=task.state is State.RUNNING)
     times = {"run at": task.run_at, "submitted": task.submitted_at, "claimed": task.claimed_at}
     times |= {"started": detail.started_at, "deadline": detail.deadline_at, "finished": task.finished_at}
-    times |= {"expires": task.expires_at}
+    times |= {"expires": task.expires_at, "any host from": task.hosts_until if task.hosts else None}
     yield from ((name, formatting.exact(moment, detail.at, zone)) for name, moment in times.items() if moment)
     yield from ((name, str(value)) for name, value in _rest(detail) if value not in (None, ""))
 
@@ -288,6 +288,7 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
     task, runner = detail.task, detail.runner
     yield "key", task.key
     yield "tenant", task.tenant
+    yield "hosts", task.hosts
     yield "unique key", detail.unique and detail.unique.key
     yield "key status", detail.unique and detail.unique.describe(task.id, detail.at)
     yield "parents", detail.dependencies.progress

@@ -1,7 +1,7 @@
 """List waiting tasks by due time or in claim order, along the index `ready`.
 
-The index holds the tasks of each lane (queue, handler, priority) by due time. A page reads a few rows from every lane
-and merges them, so its cost depends on the number of lanes, not on the number of tasks.
+The index holds the tasks of each lane (queue, handler, priority, hosts) by due time. A page reads a few rows from every
+lane and merges them, so its cost depends on the number of lanes, not on the number of tasks.
 """
 
 from collections.abc import Sequence
@@ -23,15 +23,15 @@ from runner.policy.claim_order import CLAIM_POLICY
 from runner.policy.lanes import Lane
 from runner.queries.task_list.compile import conditions
 from runner.queries.task_list.cursor import AccessPath, Cursor, Page
-from runner.queries.task_list.sources import Source, waiting
+from runner.queries.task_list.sources import Source, bound_to, waiting
 from runner.store.lanes import survey
 
 MOST_LANES = 500
 
-LANE = ("queue", "handler", "priority")
+LANE = ("queue", "handler", "priority", "hosts")
 """The columns of a lane; filter fields have the same names."""
 
-LANE_COLUMNS: dict[str, Any] = {"queue": sa.Text, "handler": sa.Text, "priority": sa.SmallInteger}
+LANE_COLUMNS: dict[str, Any] = {"queue": sa.Text, "handler": sa.Text, "priority": sa.SmallInteger, "hosts": sa.Text}
 BOUNDS: dict[str, Any] = {"since": sa.Text, "since_id": sa.BigInteger, "until": sa.Text, "until_id": sa.BigInteger}
 
 BEFORE_ALL, BEHIND_ALL = ("1969-12-31", 0), ("9999-12-31", 0)
@@ -145,7 +145,7 @@ async def _lanes(tx: Transaction, task_filter: Filter) -> list[Lane]:
     if not lanes or not task_filter.terms:
         return lanes
     rows = tx.dialect.rows("lane", LANE_COLUMNS)
-    source = Source(tx.tables.task, {name: rows.c[name] for name in LANE}, {}, tx.tables)
+    source = Source(tx.tables.task, {name: rows.c[name] for name in LANE} | bound_to(rows.c), {}, tx.tables)
     statement = sa.select(rows).where(*(conditions(task_filter, source, tx.dialect) or ()))
     parameters = tx.dialect.parameters("lane", by_column(LANE_COLUMNS, lanes))
     return [Lane(*row) for row in await tx.rows(statement, parameters)]

@@ -30,6 +30,8 @@ class TaskRow:
         handler: its handler's name.
         key: its business key.
         tenant: the tenant that it belongs to.
+        hosts: the hosts that may take it; empty for all.
+        hosts_until: from then on any host may take it; None for never.
         priority: 1 to 9.
         attempt: the attempts used.
         max_attempts: the attempts allowed; None for the handler's limit.
@@ -71,6 +73,8 @@ class TaskRow:
     interruptions: int = 0
     expires_at: datetime | None = None
     tenant: str | None = None
+    hosts: str = ""
+    hosts_until: datetime | None = None
 
     @property
     def remark(self) -> str | None:
@@ -174,4 +178,6 @@ def task_row(row: sa.RowMapping) -> TaskRow:
         blocked_by=as_int(row.get("blocked_by")),
         interruptions=as_int(row["interruptions"]),
         expires_at=moment(row["expires_at"]),
+        hosts=as_text(row["hosts"]),
+        hosts_until=moment(row["hosts_until"]),
     )

@@ -67,11 +67,16 @@ class Source:
     unordered: bool = False
 
 
+def bound_to(task: Any) -> dict[str, Any]:
+    """The field of the hosts of a task, which is null if any host may take it."""
+    return {"hosts": sa.func.nullif(task.hosts, sa.literal_column("''"), type_=sa.Text)}
+
+
 @lru_cache
 def live(tables: Tables) -> Source:
     """Live tasks."""
     task = tables.task.c
-    columns = {field: task[name] for field, name in TASK_COLUMNS.items()}
+    columns = {field: task[name] for field, name in TASK_COLUMNS.items()} | bound_to(task)
     times = {"since": task.submitted_at, "until": task.submitted_at, "due": task.run_at}
     return Source(tables.task, columns | times, live_states(tables), tables)
 
@@ -97,7 +102,7 @@ def _only(subject: Source, state: State, *shown: Shown) -> Source:
 def past(tables: Tables) -> Source:
     """Finished tasks; none of them is due."""
     history = tables.history.c
-    columns = {field: history[name] for field, name in TASK_COLUMNS.items()}
+    columns = {field: history[name] for field, name in TASK_COLUMNS.items()} | bound_to(history)
     times = {"since": history.finished_at, "until": history.finished_at, "due": history.run_at}
     states: dict[str, Condition] = {state: ended(history.state, state) for state in FINAL}
     return Source(tables.history, columns | times, states, tables)

@@ -21,7 +21,8 @@ from runner.queries.why.remedies import (
     resize,
     tasks_of,
 )
-from runner.text.formatting import age, since
+from runner.text.formatting import age, since, when
+from runner.text.operator import admits
 from runner.text.sanitize import count_noun, one_line
 
 GRACE = 2.0
@@ -38,7 +39,7 @@ def blockers(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
         facts: the facts about a waiting task.
         zone: the time zone of times in the text.
     """
-    causes = [*map(_cause, CLAIM_POLICY.explain(facts, zone)), *_unclaimed(facts)]
+    causes = [*map(_cause, CLAIM_POLICY.explain(facts, zone)), *_unclaimed(facts, zone)]
     yield from causes
     if facts.due and not causes:
         isolated = map(_cause, CLAIM_POLICY.isolation.explain(facts, zone))
@@ -51,16 +52,19 @@ def _cause(explanation: Explanation) -> Cause:
     return Cause(kind, text, advice, RelatedView(*view) if view else None, common)
 
 
-def _unclaimed(facts: Facts) -> Iterator[Cause]:
+def _unclaimed(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
     if facts.candidates:
         return
     task = facts.task
     name, queue = one_line(task.handler), one_line(task.queue)
     runners = [runner for runner in facts.alive if task.handler in runner.handlers]
-    serving = [runner for runner in runners if runner.takes(task.queue, task.handler)]
+    anywhere = [runner for runner in runners if runner.takes(task.queue, task.handler)]
+    serving = [runner for runner in anywhere if admits(task.hosts, runner.host)]
     others = [runner for runner in serving if not runner.takes_bucket(task.queue, facts.bucket)]
     draining = [runner for runner in serving if runner not in others]
-    if others and not draining:
+    if anywhere and not serving:
+        yield _elsewhere(facts, anywhere, zone)
+    elif others and not draining:
         text = f"No live runner takes bucket {facts.bucket}; those with handler {name} take {_buckets(others)}."
         slices = any(runner.slice for runner in others)
         advice = "wait for one lease, in which a live slice moves, or start" if slices else "start"
@@ -86,6 +90,22 @@ def _unclaimed(facts: Facts) -> Iterator[Cause]:
             at_runner(None),
             CommonCause(f"no live runner has handler {name}", START),
         )
+
+
+def _elsewhere(facts: Facts, runners: Sequence[RunnerRow], zone: tzinfo) -> Cause:
+    """The cause of a task whose hosts have no runner for it, while others have."""
+    task = facts.task
+    names = [one_line(name) for name in task.hosts.split(",")]
+    hosts = f"host {names[0]}" if len(names) == 1 else f"one of the hosts {listed(names)}"
+    present = any(admits(task.hosts, runner.host) for runner in facts.alive)
+    lack = "no live runner for such tasks" if present else "no live runner"
+    until = when(task.hosts_until, facts.at, zone) if task.hosts_until else ""
+    text = f"It waits for {hosts}, which {'has' if len(names) == 1 else 'have'} {lack}"
+    text += f"; any host may take it {until}." if until else ", and no other host may take it."
+    places = listed(dict.fromkeys(one_line(runner.host) for runner in runners))
+    advice = f"start a runner there, or let {places} take it: runner edit {task.id} --hosts any"
+    common = CommonCause(f"{hosts} has {lack}", "runner edit FILTER --hosts any")
+    return Cause("host", text, advice, at_runner(runners[0]), common)
 
 
 def _buckets(runners: Sequence[RunnerRow]) -> str:

@@ -28,6 +28,7 @@ from runner.queries.task.parents import Parent, parents
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_row, task_rows
 from runner.queries.why.ahead import ahead, arrivals, pace, suspects_ahead
 from runner.store.lanes import MANY, survey
+from runner.text.operator import admits
 
 CAP = 10_000
 MET = "claim_"
@@ -72,7 +73,7 @@ class CandidateRunner:
 
     def serves(self, lane: Lane) -> bool:
         """True if these slots also serve a lane's tasks."""
-        return self.runner.takes(lane.queue, lane.handler) and self.runner.pool_of(lane.handler) == self.pool
+        return self.runner.takes_of(lane) and self.runner.pool_of(lane.handler) == self.pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
         limits=tuple(await limit_usages(tx, {"queue": task.queue, "handler": task.handler})),
         runners=all_runners,
     )
-    candidates = claimants_of(all_runners, task.queue, task.handler, facts.bucket)
+    candidates = claimants_of(all_runners, task.queue, task.handler, facts.bucket, task.hosts)
     running = await running_tasks(tx, [runner.id for runner in candidates])
     facts = replace(facts, candidates=as_candidates(candidates, task.handler, running))
     if ORDERING.name in facts.refused:
@@ -229,7 +230,8 @@ async def _predecessor(tx: Transaction, id: int) -> TaskRow | None:
 async def _rivals(tx: Transaction, facts: Facts) -> tuple[list[Lane], bool]:
     """The lanes that compete for the same slots, and false if these are not all, because there are too many lanes."""
     task = facts.task
-    own = [Lane(task.queue, task.handler, priority) for priority in range(Priority.LOWEST, Priority.HIGHEST + 1)]
+    priorities = range(Priority.LOWEST, Priority.HIGHEST + 1)
+    own = [Lane(task.queue, task.handler, priority, task.hosts) for priority in priorities]
     if not facts.candidates:
         return own, True
     current_pauses, heads = await pauses(tx), await survey(tx, most=MANY + 1)
@@ -265,12 +267,18 @@ async def _raised(tx: Transaction, facts: Facts, run_at: Any, lanes: Sequence[La
     return counts
 
 
-def claimants_of(runners: Sequence[RunnerRow], queue: str, handler: str, bucket: int) -> list[RunnerRow]:
+def claimants_of(
+    runners: Sequence[RunnerRow], queue: str, handler: str, bucket: int, hosts: str = ""
+) -> list[RunnerRow]:
     """The live runners that claim such tasks and are not draining."""
     return [
         runner
         for runner in runners
-        if runner.alive and not runner.draining and runner.takes(queue, handler) and runner.takes_bucket(queue, bucket)
+        if runner.alive
+        and not runner.draining
+        and runner.takes(queue, handler)
+        and runner.takes_bucket(queue, bucket)
+        and admits(hosts, runner.host)
     ]
 
 

@@ -24,7 +24,7 @@ from runner.policy.claim_order import CLAIM_POLICY
 from runner.policy.limits import LIMITS, LimitUsage
 from runner.queries.counting import Count
 from runner.queries.registries import RegistryEntry, limit_usages, registry_entries
-from runner.queries.rows import as_int
+from runner.queries.rows import as_int, as_text
 from runner.queries.runners import RunnerRow, runners
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task_list.compile import scans
@@ -112,6 +112,7 @@ class _Situation:
     refused: frozenset[str] = frozenset()
     later: bool = False
     bucket: int = 0
+    hosts: str = ""
     causes: tuple[Cause, ...] = ()
 
 
@@ -215,11 +216,11 @@ class _Surroundings:
     handlers: Mapping[str, RegistryEntry]
     usages: Sequence[LimitUsage]
     running: Mapping[int, Mapping[str, int]]
-    _candidates: dict[tuple[str, str, int], tuple[CandidateRunner, ...]] = field(default_factory=dict)
+    _candidates: dict[tuple[str, str, int, str], tuple[CandidateRunner, ...]] = field(default_factory=dict)
 
     def facts(self, task: TaskRow, situation: _Situation) -> Facts:
         """The facts about a task, without the tasks ahead of it."""
-        candidates = self._candidates_of(task.queue, task.handler, situation.bucket)
+        candidates = self._candidates_of(task.queue, task.handler, situation.bucket, situation.hosts)
         names = {"queue": task.queue, "handler": task.handler}
         return Facts(
             task=task,
@@ -235,8 +236,8 @@ class _Surroundings:
             bucket=situation.bucket,
         )
 
-    def _candidates_of(self, queue: str, handler: str, bucket: int) -> tuple[CandidateRunner, ...]:
-        key = queue, handler, bucket
+    def _candidates_of(self, queue: str, handler: str, bucket: int, hosts: str) -> tuple[CandidateRunner, ...]:
+        key = queue, handler, bucket, hosts
         if key not in self._candidates:
             self._candidates[key] = as_candidates(claimants_of(self.runners, *key), handler, self.running)
         return self._candidates[key]
@@ -268,6 +269,7 @@ async def _situations(
     columns = {
         "queue": task.c.queue,
         "handler": task.c.handler,
+        "hosts": task.c.hosts,
         "tried": sa.case((task.c.attempt > 0, 1), else_=0),
         "used": sa.case((used_up, task.c.attempt), else_=0),
         "tenant": sa.case((tx.dialect.one_of(task.c.tenant, full), task.c.tenant), else_=none) if full else none,
@@ -285,6 +287,7 @@ async def _situations(
             refused=frozenset(name.removeprefix(MET) for name in flags if name.startswith(MET) and not row[name]),
             later=bool(row["later"]),
             bucket=as_int(row["bucket"]),
+            hosts=as_text(row["hosts"]),
         )
         for row in (await tx.execute(statement.group_by(*groups))).mappings().all()
     ]

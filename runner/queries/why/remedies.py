@@ -191,6 +191,7 @@ def _new_runner(facts: Facts, most: int) -> Iterator[tuple[RemedyStep, ...]]:
     if _fits(ahead, most):
         room = f" with {ahead.number + 1:,} free slots" if ahead.number else ""
         text = f"a runner{room} claimed handler {one_line(facts.task.handler)} from queue {one_line(facts.task.queue)}"
+        text += f" on {one_line(facts.task.hosts.replace(',', ' or '))}" if facts.task.hosts else ""
         command = "runner work -H package.module"
         if any(runner.buckets is not None and facts.task.handler in runner.handlers for runner in facts.alive):
             text, command = f"{text} and bucket {facts.bucket}", f"{command} --buckets {facts.bucket}"

@@ -163,7 +163,8 @@ def _plan_round(plan: _Plan, ticks: Sequence[datetime], template: NewTask, round
     for moment in ticks[-1:]:
         for runner_id in rounds.runners:
             unfinished = rounds.unfinished.get(runner_id)
-            task = task_of(template, plan.id, moment, plan.row["jitter"])._replace(queue=runner_queue(runner_id))
+            task = task_of(template, plan.id, moment, plan.row["jitter"])
+            task = task._replace(queue=runner_queue(runner_id), hosts=None, hosts_for=None)
             if unfinished is not None and overlap is Overlap.SKIP:
                 continue
             if unfinished is not None and overlap is not Overlap.ALLOW:

@@ -57,6 +57,8 @@ def _task(op: Operations) -> None:
         sa.Column("timeout", sa.Float),
         sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(1_000)),
         sa.Column("tenant", Name),
+        sa.Column("hosts", Name, nullable=False, server_default=""),
+        sa.Column("hosts_until", Instant),
         sa.Column("unique_key", sa.Text),
         sa.Column("order_key", sa.Text),
         sa.Column("tags", JsonText),
@@ -85,17 +87,19 @@ def _task(op: Operations) -> None:
         postgresql_with=STORAGE,
         sqlite_autoincrement=True,
     )
-    op.create_index("task", "ready", "queue", "handler", "priority", "run_at", "id", where="state = 'waiting'")
+    lane = ("queue", "handler", "priority", "hosts")
+    op.create_index("task", "ready", *lane, "run_at", "id", where="state = 'waiting'")
     op.create_index(
         "task",
         "tenant",
-        *("queue", "handler", "priority", "tenant", "run_at", "id"),
+        *(*lane, "tenant", "run_at", "id"),
         where="state = 'waiting' AND tenant IS NOT NULL",
     )
     op.create_index("task", "rescued", "run_at", "id", where="state = 'waiting' AND rescues > 0")
     op.create_index("task", "running", "runner_id", where="state = 'running'")
     op.create_index("task", "blocked", "id", where="state = 'blocked'")
     op.create_index("task", "expires", "expires_at", where="expires_at IS NOT NULL")
+    op.create_index("task", "hosts", "hosts_until", where="hosts != ''")
     op.create_index("task", "order", "order_key", "id", where="order_key IS NOT NULL")
     op.create_index("task", "in_order", "order_key", where="state = 'running' AND order_key IS NOT NULL", unique=True)
     op.create_index("task", "key", "key", "handler", "id", where='"key" IS NOT NULL')
@@ -118,8 +122,10 @@ def _task_rules() -> list[sa.CheckConstraint]:
         sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
         sa.CheckConstraint("length(queue) between 1 and 200", name="queue"),
         sa.CheckConstraint("length(tenant) between 1 and 200", name="tenant"),
+        sa.CheckConstraint("length(hosts) <= 1000", name="hosts"),
         _on("postgresql", "run_at", "run_at >= '1970-01-01Z' and run_at < '9999-01-01Z'"),
         _on("postgresql", "expires_at", "expires_at >= '1970-01-01Z' and expires_at < '9999-01-01Z'"),
+        _on("postgresql", "hosts_until", "hosts_until >= '1970-01-01Z' and hosts_until < '9999-01-01Z'"),
         _on("postgresql", "payload", "json_typeof(payload) = 'object'"),
         _on(
             # Adding 0 days changes dates that do not exist (30 February); text that is not a time gives NULL, which a
@@ -135,6 +141,12 @@ def _task_rules() -> list[sa.CheckConstraint]:
             "expires_at is null or coalesce(expires_at in (strftime('%Y-%m-%d %H:%M:%f', expires_at, '+0 days'),"
             " datetime(expires_at, '+0 days')), 0) and expires_at >= '1970' and expires_at < '9999'",
         ),
+        _on(
+            "sqlite",
+            "hosts_until",
+            "hosts_until is null or coalesce(hosts_until in (strftime('%Y-%m-%d %H:%M:%f', hosts_until, '+0 days'),"
+            " datetime(hosts_until, '+0 days')), 0) and hosts_until >= '1970' and hosts_until < '9999'",
+        ),
         _on("sqlite", "payload", "json_valid(payload) and json_type(payload) = 'object'"),
         _on(
             # SQLite would accept text in a number column and bytes in a text column.
@@ -143,7 +155,7 @@ def _task_rules() -> list[sa.CheckConstraint]:
             "typeof(priority + bucket + attempt + fence + version + rescues + releases + interruptions) = 'integer'"
             " and typeof(coalesce(max_attempts, 1)) = 'integer' and typeof(coalesce(timeout, 1.0)) = 'real'"
             " and typeof(queue || handler) = 'text' and typeof(queue) <> 'blob' and typeof(handler) <> 'blob'"
-            " and typeof(coalesce(tenant, '')) = 'text'",
+            " and typeof(coalesce(tenant, '')) = 'text' and typeof(hosts) = 'text'",
         ),
     ]
 
@@ -170,6 +182,8 @@ def _task_history(op: Operations) -> None:
         sa.Column("timeout", sa.Float),
         sa.Column("bucket", sa.SmallInteger, nullable=False, server_default=random_below(1_000)),
         sa.Column("tenant", Name),
+        sa.Column("hosts", Name, nullable=False, server_default=""),
+        sa.Column("hosts_until", Instant),
         sa.Column("unique_key", sa.Text),
         sa.Column("order_key", sa.Text),
         sa.Column("tags", JsonText),

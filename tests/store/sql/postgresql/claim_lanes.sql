@@ -5,6 +5,7 @@ WITH
             lane.queue AS queue,
             lane.handler AS handler,
             lane.priority AS priority,
+            lane.hosts AS hosts,
             lane.since AS since,
             lane.since_id AS since_id,
             lane.max_attempts AS max_attempts,
@@ -14,11 +15,12 @@ WITH
             :lane_queue::TEXT[],
             :lane_handler::TEXT[],
             :lane_priority::SMALLINT[],
+            :lane_hosts::TEXT[],
             :lane_since::TIMESTAMP WITH TIME ZONE[],
             :lane_since_id::BIGINT[],
             :lane_max_attempts::INTEGER[],
             :lane_timeout::FLOAT[]
-        ) AS lane(number, queue, handler, priority, since, since_id, max_attempts, timeout)
+        ) AS lane(number, queue, handler, priority, hosts, since, since_id, max_attempts, timeout)
         WHERE
             NOT (
                 EXISTS (
@@ -64,6 +66,7 @@ WITH
                 AND due.queue = lane.queue
                 AND due.handler = lane.handler
                 AND due.priority = lane.priority
+                AND due.hosts = lane.hosts
                 AND (due.run_at, due.id) > (lane.since, lane.since_id)
                 AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
                 AND due.attempt != 1000000000
@@ -154,6 +157,7 @@ WHERE
                         AND due.queue = lane.queue
                         AND due.handler = lane.handler
                         AND due.priority = lane.priority
+                        AND due.hosts = lane.hosts
                         AND (due.run_at, due.id) > (lane.since, lane.since_id)
                         AND (due.max_attempts IS NULL OR due.attempt < due.max_attempts)
                         AND due.attempt != 1000000000
@@ -213,4 +217,5 @@ RETURNING
     task.parents,
     CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_2,
     extract(epoch from task.expires_at - statement_timestamp())::float AS anon_3,
-    task.claimed_at;
+    task.claimed_at,
+    task.hosts;

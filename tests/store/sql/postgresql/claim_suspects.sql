@@ -4,6 +4,7 @@ WITH lane AS (
         lane.queue AS queue,
         lane.handler AS handler,
         lane.priority AS priority,
+        lane.hosts AS hosts,
         lane.since AS since,
         lane.since_id AS since_id,
         lane.max_attempts AS max_attempts,
@@ -13,11 +14,12 @@ WITH lane AS (
         :lane_queue::TEXT[],
         :lane_handler::TEXT[],
         :lane_priority::SMALLINT[],
+        :lane_hosts::TEXT[],
         :lane_since::TIMESTAMP WITH TIME ZONE[],
         :lane_since_id::BIGINT[],
         :lane_max_attempts::INTEGER[],
         :lane_timeout::FLOAT[]
-    ) AS lane(number, queue, handler, priority, since, since_id, max_attempts, timeout)
+    ) AS lane(number, queue, handler, priority, hosts, since, since_id, max_attempts, timeout)
     WHERE
         NOT (
             EXISTS (
@@ -131,7 +133,7 @@ WHERE
                             EXISTS (
                                 SELECT lane.number
                                 FROM lane
-                                WHERE due.queue = lane.queue AND due.handler = lane.handler
+                                WHERE due.queue = lane.queue AND due.handler = lane.handler AND due.hosts = lane.hosts
                                 LIMIT ALL
                                 OFFSET 0
                             )
@@ -168,4 +170,5 @@ RETURNING
     task.parents,
     CASE WHEN (octet_length(task.payload::text) > :payload_limit::BIGINT) THEN octet_length(task.payload::text) END AS anon_2,
     extract(epoch from task.expires_at - statement_timestamp())::float AS anon_3,
-    task.claimed_at;
+    task.claimed_at,
+    task.hosts;

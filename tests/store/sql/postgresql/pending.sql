@@ -10,6 +10,14 @@ SELECT
         WHERE
             task.state = 'waiting'
             AND task.handler IN (:handler_1_1::VARCHAR COLLATE "C")
+            AND (
+                task.hosts = ''
+                OR (',' || replace(task.hosts, ' ', '') || ',') != replace(
+                    ',' || replace(task.hosts, ' ', '') || ',',
+                    :param_1::VARCHAR,
+                    ','
+                )
+            )
             AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
             AND task.attempt != 1000000000
             AND task.fence != 1000000000000000000
@@ -63,6 +71,14 @@ SELECT
             WHERE
                 task.state = 'waiting'
                 AND task.handler IN (:handler_1_1::VARCHAR COLLATE "C")
+                AND (
+                    task.hosts = ''
+                    OR (',' || replace(task.hosts, ' ', '') || ',') != replace(
+                        ',' || replace(task.hosts, ' ', '') || ',',
+                        :param_1::VARCHAR,
+                        ','
+                    )
+                )
                 AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
                 AND task.attempt != 1000000000
                 AND task.fence != 1000000000000000000
@@ -110,6 +126,6 @@ SELECT
                     )
                 )
                 AND NOT (task.fence > :fence_1::BIGINT OR task.run_at <= statement_timestamp())
-            LIMIT :param_1::INTEGER
+            LIMIT :param_2::INTEGER
         ) AS anon_4
     ) AS anon_3;

@@ -1,10 +1,11 @@
 WITH lane AS (
-    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority
+    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority, lane.hosts AS hosts
     FROM unnest(
         :lane_queue::TEXT[],
         :lane_handler::TEXT[],
-        :lane_priority::SMALLINT[]
-    ) AS lane(queue, handler, priority)
+        :lane_priority::SMALLINT[],
+        :lane_hosts::TEXT[]
+    ) AS lane(queue, handler, priority, hosts)
 )
 SELECT count(*) AS count_1
 FROM (
@@ -19,6 +20,7 @@ FROM (
             AND before.queue = lane.queue
             AND before.handler = lane.handler
             AND before.priority = lane.priority
+            AND before.hosts = lane.hosts
             AND (before.max_attempts IS NULL OR before.attempt < before.max_attempts)
             AND before.attempt != 1000000000
             AND before.fence != 1000000000000000000
@@ -53,12 +55,13 @@ FROM (
     LIMIT :param_2::INTEGER
 ) AS anon_1;
 WITH lane AS (
-    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority
+    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority, lane.hosts AS hosts
     FROM unnest(
         :lane_queue::TEXT[],
         :lane_handler::TEXT[],
-        :lane_priority::SMALLINT[]
-    ) AS lane(queue, handler, priority)
+        :lane_priority::SMALLINT[],
+        :lane_hosts::TEXT[]
+    ) AS lane(queue, handler, priority, hosts)
 )
 SELECT count(*) AS count_1
 FROM (
@@ -73,6 +76,7 @@ FROM (
             AND before.queue = lane.queue
             AND before.handler = lane.handler
             AND before.priority = lane.priority
+            AND before.hosts = lane.hosts
             AND (before.max_attempts IS NULL OR before.attempt < before.max_attempts)
             AND before.attempt != 1000000000
             AND before.fence != 1000000000000000000
@@ -107,12 +111,13 @@ FROM (
     LIMIT :param_3::INTEGER
 ) AS anon_1;
 WITH lane AS (
-    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority
+    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority, lane.hosts AS hosts
     FROM unnest(
         :lane_queue::TEXT[],
         :lane_handler::TEXT[],
-        :lane_priority::SMALLINT[]
-    ) AS lane(queue, handler, priority)
+        :lane_priority::SMALLINT[],
+        :lane_hosts::TEXT[]
+    ) AS lane(queue, handler, priority, hosts)
 )
 SELECT count(*) AS count_1
 FROM (
@@ -128,6 +133,7 @@ FROM (
             AND before.queue = lane.queue
             AND before.handler = lane.handler
             AND before.priority = lane.priority
+            AND before.hosts = lane.hosts
             AND (before.max_attempts IS NULL OR before.attempt < before.max_attempts)
             AND before.attempt != 1000000000
             AND before.fence != 1000000000000000000

@@ -1,47 +1,61 @@
-WITH RECURSIVE walk(queue, handler, priority, run_at) AS (
-    SELECT found.queue AS queue, found.handler AS handler, found.priority AS priority, found.run_at AS run_at
+WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
+    SELECT
+        found.queue AS queue,
+        found.handler AS handler,
+        found.priority AS priority,
+        found.hosts AS hosts,
+        found.run_at AS run_at
     FROM (
-        SELECT '' AS queue, '' AS handler, 0 AS priority
+        SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
     ) AS start
     JOIN LATERAL (
         SELECT
             beyond.queue AS queue,
             beyond.handler AS handler,
             beyond.priority AS priority,
+            beyond.hosts AS hosts,
             beyond.run_at AS run_at,
             beyond.id AS id
         FROM task AS beyond
         WHERE
             beyond.state = 'waiting'
-            AND (beyond.queue, beyond.handler, beyond.priority, beyond.run_at) > (
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
                 coalesce(start.queue, ''),
                 coalesce(start.handler, ''),
                 coalesce(start.priority, 0),
+                coalesce(start.hosts, ''),
                 '9999-12-31'
             )
-        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.run_at, beyond.id
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
         LIMIT 1
     ) AS found ON true
     UNION ALL
-    SELECT found.queue AS queue, found.handler AS handler, found.priority AS priority, found.run_at AS run_at
+    SELECT
+        found.queue AS queue,
+        found.handler AS handler,
+        found.priority AS priority,
+        found.hosts AS hosts,
+        found.run_at AS run_at
     FROM walk
     JOIN LATERAL (
         SELECT
             beyond.queue AS queue,
             beyond.handler AS handler,
             beyond.priority AS priority,
+            beyond.hosts AS hosts,
             beyond.run_at AS run_at,
             beyond.id AS id
         FROM task AS beyond
         WHERE
             beyond.state = 'waiting'
-            AND (beyond.queue, beyond.handler, beyond.priority, beyond.run_at) > (
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
                 coalesce(walk.queue, ''),
                 coalesce(walk.handler, ''),
                 coalesce(walk.priority, 0),
+                coalesce(walk.hosts, ''),
                 '9999-12-31'
             )
-        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.run_at, beyond.id
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
         LIMIT 1
     ) AS found ON true
 )
@@ -49,6 +63,7 @@ SELECT
     chosen.queue,
     chosen.handler,
     chosen.priority,
+    chosen.hosts,
     chosen.run_at,
     extract(epoch from chosen.run_at - statement_timestamp())::float AS anon_1,
     chosen.paused,
@@ -66,6 +81,7 @@ SELECT
             AND first.queue = chosen.queue
             AND first.handler = chosen.handler
             AND first.priority = chosen.priority
+            AND first.hosts = chosen.hosts
         ORDER BY first.run_at, first.id
         LIMIT 1
     ) AS anon_2,
@@ -75,6 +91,7 @@ FROM (
         walk.queue AS queue,
         walk.handler AS handler,
         walk.priority AS priority,
+        walk.hosts AS hosts,
         walk.run_at AS run_at,
         walk.queue IN (
             SELECT task_queue.name

@@ -4,6 +4,7 @@ WITH lane AS (
         lane.queue AS queue,
         lane.handler AS handler,
         lane.priority AS priority,
+        lane.hosts AS hosts,
         lane.since AS since,
         lane.since_id AS since_id,
         lane.max_attempts AS max_attempts,
@@ -14,10 +15,11 @@ WITH lane AS (
             json_extract(lane_row.value, :json_extract_2) AS queue,
             json_extract(lane_row.value, :json_extract_3) AS handler,
             json_extract(lane_row.value, :json_extract_4) AS priority,
-            json_extract(lane_row.value, :json_extract_5) AS since,
-            json_extract(lane_row.value, :json_extract_6) AS since_id,
-            json_extract(lane_row.value, :json_extract_7) AS max_attempts,
-            json_extract(lane_row.value, :json_extract_8) AS timeout
+            json_extract(lane_row.value, :json_extract_5) AS hosts,
+            json_extract(lane_row.value, :json_extract_6) AS since,
+            json_extract(lane_row.value, :json_extract_7) AS since_id,
+            json_extract(lane_row.value, :json_extract_8) AS max_attempts,
+            json_extract(lane_row.value, :json_extract_9) AS timeout
         FROM json_each(:lane) AS lane_row
     ) AS lane
     WHERE
@@ -142,7 +144,7 @@ WHERE
                     EXISTS (
                         SELECT lane.number
                         FROM lane
-                        WHERE due.queue = lane.queue AND due.handler = lane.handler
+                        WHERE due.queue = lane.queue AND due.handler = lane.handler AND due.hosts = lane.hosts
                         LIMIT :param_3
                         OFFSET 0
                     )
@@ -177,4 +179,5 @@ RETURNING
     parents,
     CASE WHEN (length(cast(payload as blob)) > :payload_limit) THEN length(cast(payload as blob)) END AS anon_2,
     ((julianday(expires_at) - julianday('now')) * 86400.0) AS anon_3,
-    claimed_at;
+    claimed_at,
+    hosts;

@@ -10,6 +10,10 @@ SELECT
         WHERE
             task.state = 'waiting'
             AND task.handler IN (:handler_1_1)
+            AND (
+                task.hosts = ''
+                OR (',' || replace(task.hosts, ' ', '') || ',') != replace(',' || replace(task.hosts, ' ', '') || ',', :param_1, ',')
+            )
             AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
             AND task.attempt != 1000000000
             AND task.fence != 1000000000000000000
@@ -69,6 +73,10 @@ SELECT
             WHERE
                 task.state = 'waiting'
                 AND task.handler IN (:handler_1_1)
+                AND (
+                    task.hosts = ''
+                    OR (',' || replace(task.hosts, ' ', '') || ',') != replace(',' || replace(task.hosts, ' ', '') || ',', :param_1, ',')
+                )
                 AND (task.max_attempts IS NULL OR task.attempt < task.max_attempts)
                 AND task.attempt != 1000000000
                 AND task.fence != 1000000000000000000
@@ -119,7 +127,7 @@ SELECT
                     )
                 )
                 AND NOT (task.fence > :fence_1 OR task.run_at <= strftime('%Y-%m-%d %H:%M:%f', 'now'))
-            LIMIT :param_1
-            OFFSET :param_2
+            LIMIT :param_2
+            OFFSET :param_3
         ) AS anon_4
     ) AS anon_3;

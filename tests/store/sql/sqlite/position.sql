@@ -1,10 +1,11 @@
 WITH lane AS (
-    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority
+    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority, lane.hosts AS hosts
     FROM (
         SELECT
             json_extract(lane_row.value, :json_extract_1) AS queue,
             json_extract(lane_row.value, :json_extract_2) AS handler,
-            json_extract(lane_row.value, :json_extract_3) AS priority
+            json_extract(lane_row.value, :json_extract_3) AS priority,
+            json_extract(lane_row.value, :json_extract_4) AS hosts
         FROM json_each(:lane) AS lane_row
     ) AS lane
 )
@@ -21,6 +22,7 @@ FROM (
             AND "before".queue = lane.queue
             AND "before".handler = lane.handler
             AND "before".priority = lane.priority
+            AND "before".hosts = lane.hosts
             AND ("before".max_attempts IS NULL OR "before".attempt < "before".max_attempts)
             AND "before".attempt != 1000000000
             AND "before".fence != 1000000000000000000
@@ -57,12 +59,13 @@ FROM (
     OFFSET :param_4
 ) AS anon_1;
 WITH lane AS (
-    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority
+    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority, lane.hosts AS hosts
     FROM (
         SELECT
             json_extract(lane_row.value, :json_extract_1) AS queue,
             json_extract(lane_row.value, :json_extract_2) AS handler,
-            json_extract(lane_row.value, :json_extract_3) AS priority
+            json_extract(lane_row.value, :json_extract_3) AS priority,
+            json_extract(lane_row.value, :json_extract_4) AS hosts
         FROM json_each(:lane) AS lane_row
     ) AS lane
 )
@@ -79,6 +82,7 @@ FROM (
             AND "before".queue = lane.queue
             AND "before".handler = lane.handler
             AND "before".priority = lane.priority
+            AND "before".hosts = lane.hosts
             AND ("before".max_attempts IS NULL OR "before".attempt < "before".max_attempts)
             AND "before".attempt != 1000000000
             AND "before".fence != 1000000000000000000
@@ -115,12 +119,13 @@ FROM (
     OFFSET :param_5
 ) AS anon_1;
 WITH lane AS (
-    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority
+    SELECT lane.queue AS queue, lane.handler AS handler, lane.priority AS priority, lane.hosts AS hosts
     FROM (
         SELECT
             json_extract(lane_row.value, :json_extract_1) AS queue,
             json_extract(lane_row.value, :json_extract_2) AS handler,
-            json_extract(lane_row.value, :json_extract_3) AS priority
+            json_extract(lane_row.value, :json_extract_3) AS priority,
+            json_extract(lane_row.value, :json_extract_4) AS hosts
         FROM json_each(:lane) AS lane_row
     ) AS lane
 )
@@ -138,6 +143,7 @@ FROM (
             AND "before".queue = lane.queue
             AND "before".handler = lane.handler
             AND "before".priority = lane.priority
+            AND "before".hosts = lane.hosts
             AND ("before".max_attempts IS NULL OR "before".attempt < "before".max_attempts)
             AND "before".attempt != 1000000000
             AND "before".fence != 1000000000000000000

@@ -1,38 +1,50 @@
-WITH RECURSIVE walk(queue, handler, priority, run_at) AS (
-    SELECT found.queue AS queue, found.handler AS handler, found.priority AS priority, found.run_at AS run_at
+WITH RECURSIVE walk(queue, handler, priority, hosts, run_at) AS (
+    SELECT
+        found.queue AS queue,
+        found.handler AS handler,
+        found.priority AS priority,
+        found.hosts AS hosts,
+        found.run_at AS run_at
     FROM (
-        SELECT '' AS queue, '' AS handler, 0 AS priority
+        SELECT '' AS queue, '' AS handler, 0 AS priority, '' AS hosts
     ) AS start
     JOIN task AS found ON found.id = (
         SELECT beyond.id
         FROM task AS beyond
         WHERE
             beyond.state = 'waiting'
-            AND (beyond.queue, beyond.handler, beyond.priority, beyond.run_at) > (
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
                 coalesce(start.queue, ''),
                 coalesce(start.handler, ''),
                 coalesce(start.priority, 0),
+                coalesce(start.hosts, ''),
                 '9999-12-31'
             )
-        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.run_at, beyond.id
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
         LIMIT 1
         OFFSET :param_2
     )
     UNION ALL
-    SELECT found.queue AS queue, found.handler AS handler, found.priority AS priority, found.run_at AS run_at
+    SELECT
+        found.queue AS queue,
+        found.handler AS handler,
+        found.priority AS priority,
+        found.hosts AS hosts,
+        found.run_at AS run_at
     FROM walk
     JOIN task AS found ON found.id = (
         SELECT beyond.id
         FROM task AS beyond
         WHERE
             beyond.state = 'waiting'
-            AND (beyond.queue, beyond.handler, beyond.priority, beyond.run_at) > (
+            AND (beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at) > (
                 coalesce(walk.queue, ''),
                 coalesce(walk.handler, ''),
                 coalesce(walk.priority, 0),
+                coalesce(walk.hosts, ''),
                 '9999-12-31'
             )
-        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.run_at, beyond.id
+        ORDER BY beyond.queue, beyond.handler, beyond.priority, beyond.hosts, beyond.run_at, beyond.id
         LIMIT 1
         OFFSET :param_3
     )
@@ -41,6 +53,7 @@ SELECT
     chosen.queue,
     chosen.handler,
     chosen.priority,
+    chosen.hosts,
     chosen.run_at,
     ((julianday(chosen.run_at) - julianday('now')) * 86400.0) AS anon_1,
     chosen.paused,
@@ -58,6 +71,7 @@ SELECT
             AND first.queue = chosen.queue
             AND first.handler = chosen.handler
             AND first.priority = chosen.priority
+            AND first.hosts = chosen.hosts
         ORDER BY first.run_at, first.id
         LIMIT 1
         OFFSET :param_1
@@ -68,6 +82,7 @@ FROM (
         walk.queue AS queue,
         walk.handler AS handler,
         walk.priority AS priority,
+        walk.hosts AS hosts,
         walk.run_at AS run_at,
         walk.queue IN (
             SELECT task_queue.name

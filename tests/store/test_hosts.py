@@ -1,0 +1,120 @@
+"""Hosts: only runners of its hosts claim a task, until any host may."""
+
+import socket
+from typing import Any
+
+import pytest
+
+from runner.db.database import Database
+from runner.errors import InvalidTask
+from runner.filter.fields import parse_sort
+from runner.handlers.options import convert
+from runner.model.outcome import Retry
+from runner.model.task import NewTask
+from runner.queries.task_list.search import find
+from runner.store.lanes import pending
+from runner.store.start import any_overdue, unbind
+from runner.store.submit import submit
+from runner.text.operator import host_list
+from tests.store.rows import add_live, ahead, filtered, stored
+from tests.store.runners import Runner
+from tests.store.table import expire, make_due, put
+
+
+async def claimed(runner: Runner) -> list[int]:
+    return [task.id for task in await runner.claim()]
+
+
+async def test_a_runner_claims_the_tasks_of_its_host_and_those_of_any_host(database: Database) -> None:
+    for_any, for_one = await put(database), await put(database, hosts="web-1")
+    for_two, other = await put(database, hosts="web-1,web-3"), await put(database, hosts="web-10")
+    assert await claimed(await Runner.enter(database, host="web-3")) == [for_any, for_two]
+    assert await claimed(await Runner.enter(database, host="web-1")) == [for_one]
+    assert await claimed(await Runner.enter(database, host="WEB-10")) == []
+    assert await claimed(await Runner.enter(database, host="web-10")) == [other]
+
+
+async def test_a_plain_insert_may_have_spaces_between_hosts(database: Database) -> None:
+    id = await add_live(database, handler="work", hosts="web-1, web-3")
+    assert await claimed(await Runner.enter(database, host="web-9")) == []
+    assert await claimed(await Runner.enter(database, host="web-3")) == [id]
+
+
+async def test_a_retry_returns_to_the_same_host(database: Database) -> None:
+    id = await put(database, hosts="web-1")
+    owner, other = await Runner.enter(database, host="web-1"), await Runner.enter(database, host="web-2")
+    (task,) = await owner.claim()
+    await owner.end(task, Retry("1s"))
+    await make_due(database, id)
+    assert await claimed(other) == []
+    assert await claimed(owner) == [id]
+
+
+async def test_a_suspect_is_claimed_on_its_host_only(database: Database) -> None:
+    id = await add_live(database, handler="work", hosts="web-1", rescues=2, run_at=ahead(-1))
+    other = await Runner.enter(database, host="web-2")
+    await put(database, queue="default")
+    await other.survey()
+    assert await other.claim_suspect() == []
+    owner = await Runner.enter(database, host="web-1")
+    await owner.survey()
+    assert [task.id for task in await owner.claim_suspect()] == [id]
+
+
+async def test_after_its_time_any_host_takes_a_task(database: Database) -> None:
+    early, late = [await put(database, hosts="web-1", hosts_for=seconds) for seconds in (0.001, 60.0)]
+    row = await stored(database, late)
+    assert 59 <= (row.hosts_until - row.run_at).total_seconds() <= 61
+    other = await Runner.enter(database, host="web-2")
+    while not (await database.read_single(any_overdue)).unbound:
+        assert await claimed(other) == []
+    assert await database.write(unbind) == 1
+    assert not (await database.read_single(any_overdue)).unbound
+    assert (await stored(database, early)).version == 1
+    assert await claimed(other) == [early]
+
+
+async def test_a_running_task_keeps_its_hosts(database: Database) -> None:
+    id = await put(database, hosts="web-1", hosts_for=0.001)
+    owner = await Runner.enter(database, host="web-1")
+    assert await claimed(owner) == [id]
+    assert await database.write(unbind) == 0
+    await expire(database, owner.id)
+    other = await Runner.enter(database, host="web-2")
+    await other.rescue()
+    while not await database.write(unbind):
+        pass
+    assert await claimed(other) == [id]
+
+
+async def test_a_drain_does_not_wait_for_tasks_of_other_hosts(database: Database) -> None:
+    await put(database, hosts="web-1")
+    assert not (await database.read(pending, ["work"], (), "web-2")).returning
+    assert (await database.read(pending, ["work"], (), "web-1")).returning
+
+
+@pytest.mark.parametrize(
+    ("hosts", "stored_as"),
+    [("web-3", "web-3"), (["web-3", "web-1"], "web-1,web-3"), ("any", ""), ("same", socket.gethostname())],
+)
+def test_hosts_are_names_or_words(hosts: Any, stored_as: str) -> None:
+    assert host_list(hosts) == stored_as
+    assert convert({"hosts": hosts, "hosts_for": "10m"}) == {"hosts": stored_as, "hosts_for": 600.0}
+
+
+@pytest.mark.parametrize("hosts", ["web-1,", "web-1,any", "web 1", "\0", "h" * 201])
+async def test_hosts_that_no_runner_has_are_refused(database: Database, hosts: str) -> None:
+    with pytest.raises(InvalidTask, match="`hosts`"):
+        await database.write(submit, NewTask("work", hosts=hosts))
+
+
+async def test_a_time_without_hosts_is_refused(database: Database) -> None:
+    with pytest.raises(InvalidTask, match="`hosts_for`: it needs hosts"):
+        await database.write(submit, NewTask("work", hosts_for=60.0))
+
+
+@pytest.mark.parametrize("order", ["id", "priority"])
+async def test_a_filter_finds_the_tasks_of_hosts(database: Database, order: str) -> None:
+    bound, free = await put(database, hosts="web-1,web-3"), await put(database)
+    for text, ids in (("hosts:*", [bound]), ("hosts~web-3", [bound]), ("-hosts:*", [free])):
+        assert (await database.read(find, filtered(text), 10, sort=parse_sort(order))).ids == ids
