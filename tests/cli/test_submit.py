@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 
 from runner.cli.exit_codes import Exit
 from runner.db.transaction import Transaction
+from runner.handlers.registry import REGISTRY
 from runner.model.task import NewTask, Priority
 from tests.cli.conftest import PROGRAM, Call, Store, program
 
@@ -28,8 +30,10 @@ async def once(to: str, copies: int = 1) -> None: ...
 
 
 @pytest.fixture
-def handlers(tmp_path: Path) -> None:
+def handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module of handlers in the current directory, next to a file named like our package."""
+    monkeypatch.setattr(REGISTRY, "_handlers", dict(REGISTRY._handlers))
+    sys.modules.pop("mail_handlers", None)
     (tmp_path / "mail_handlers.py").write_text(HANDLERS)
     (tmp_path / "runner.py").write_text("raise RuntimeError('the wrong runner')")
 
