@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual._compositor import Compositor
+from textual._context import active_app, visible_screen_stack
 from textual.css.stylesheet import Stylesheet
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -113,6 +115,21 @@ def _parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return PARSED[key]
 
     monkeypatch.setattr(Stylesheet, "_parse_rules", parsed)
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no update without a terminal: Textual would discard it, and a test reads the whole screen itself."""
+    update = Compositor.render_update
+
+    def updated(compositor: Compositor, full: bool = False, screen_stack: Any = None, simplify: bool = False) -> Any:
+        if full or not active_app.get().is_headless:
+            return update(compositor, full, screen_stack, simplify)
+        visible_screen_stack.set(screen_stack or [])
+        compositor._dirty_regions.clear()
+        return None
+
+    monkeypatch.setattr(Compositor, "render_update", updated)
 
 
 @pytest.fixture(autouse=True)
