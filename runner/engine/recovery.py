@@ -77,7 +77,8 @@ class RescueLoop:
             lost = await self._database.read_single(any_lost, self._lease.rescuer, self._grace)
             self._pace.record(started, time.monotonic())
             rescued = await self._database.write(rescue, self._lease.rescuer, self._grace) if lost else {}
-            self.done = True
+            # Without a result, another runner was faster, or this one has to renew its lease first.
+            self.done = self.done or bool(rescued) or not lost
             for task_id, task in rescued.items():
                 self._metrics.verbs[task.verb] += 1
                 if MOVES[task.verb].target.final:
