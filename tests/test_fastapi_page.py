@@ -68,6 +68,7 @@ def test_the_embedded_runner_executes_tasks_of_requests(folder: Path, migrated_u
     run(folder, "-W", "error", "-c", program, APP_URL=url, RUNNER_URL=migrated_url, EMBED_RUNNER="1")
 
 
+@pytest.mark.slow
 @on_postgresql
 def test_the_application_with_asyncpg_works(folder: Path, migrated_url: str) -> None:
     program = PROGRAM.replace("{module}", "shop_asyncpg")

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).parent.parent
 PACKAGES = ("runner", "tasktui", "sample_handlers")
 LONGEST_MODULE = 350
@@ -121,6 +123,7 @@ def in_a_fresh_python(code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_imports_point_one_way() -> None:
     lint = Path(sys.executable).with_name("lint-imports")
     checked = subprocess.run([lint, "--no-cache"], capture_output=True, text=True, check=False, cwd=PROJECT)

@@ -69,6 +69,7 @@ def test_killed_runners_leave_both_payment_and_ended_task_or_neither(deployment:
 
 
 @sqlite_first
+@pytest.mark.slow
 def test_a_runner_frozen_beyond_its_lease_is_fenced_out(deployment: Deployment, tmp_path: Path, report: Report) -> None:
     fleet, gate = deployment.fleet, tmp_path / "gate"
     (task,) = deployment.submit(plan("wait", "a", gate=str(gate)))

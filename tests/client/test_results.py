@@ -270,6 +270,7 @@ async def _emptied(tx: Transaction, task_id: int) -> None:
     await tx.execute(sa.update(past).where(past.c.id == task_id).values(result=None))
 
 
+@pytest.mark.slow
 async def test_hundreds_of_waits_share_queries(running_handlers: SimpleNamespace) -> None:
     looks = QueryCounter(get_client().waiting._look)
     get_client().waiting._look = looks

@@ -134,14 +134,20 @@ async def at_work(runner: Engine) -> AsyncIterator[asyncio.Task[bool]]:
             await run
 
 
+LONGEST_PAUSE = 0.04
+"""Maximum seconds between two checks of a condition, which may query the database."""
+
+
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
     """Wait until a condition is true."""
+    pause = 0.01
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
             value = condition()
             if await value if inspect.isawaitable(value) else value:
                 return
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE, pause * 1.5)
 
 
 async def wait_for_event(event: asyncio.Event) -> None:

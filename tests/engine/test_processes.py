@@ -278,6 +278,7 @@ def test_a_function_that_no_process_can_import_is_refused() -> None:
         handler("work", executor="process", memory_limit="512 potatoes")
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_the_resources_of_a_runner_include_those_of_its_processes(harness: Harness) -> None:
     task = await harness.submit("process.hold", max_attempts=1)

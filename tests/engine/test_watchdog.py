@@ -149,6 +149,7 @@ async def test_the_keeper_knows_each_registration_before_the_first_task(
     assert own != new
 
 
+@pytest.mark.slow
 async def test_a_renewal_beside_the_heartbeat_gives_other_runners_time_if_it_was_late(harness: Harness) -> None:
     async with harness.running(heartbeat_interval="2s") as runner:
         await until(lambda: runner.lease.may_rescue)

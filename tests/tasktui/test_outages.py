@@ -236,6 +236,7 @@ async def shrink_and_grow(operator: Operator) -> None:
 
 @ON_ONE_DATABASE
 @pytest.mark.parametrize("names", _split(MODES, "overview", "task"), ids=["two", "others"])
+@pytest.mark.slow
 async def test_a_window_may_become_tiny_and_large_again(names: list[str], database: Database, watch: Watch) -> None:
     await arrange(database)
     async with watch(size=WIDE, task_id=LATER) as operator:

@@ -228,6 +228,7 @@ def test_there_is_a_line_to_look_at_until_the_console_is_there(terminal: Termina
     assert terminal.output.startswith((WAITING + ERASED).encode())
 
 
+@pytest.mark.slow
 def test_a_session_is_recorded_without_its_keys_and_plays_in_a_terminal(
     sqlite: SqliteDatabases, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ async def test_the_explanation_is_refreshed(database: Database, watch: Watch) ->
         await operator.sees("such tasks")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_enter_opens_the_cause(database: Database, watch: Watch) -> None:
     idle = await add_runner(database, lease=30, handlers='["other"]', host="web-9")

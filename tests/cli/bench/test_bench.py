@@ -116,6 +116,7 @@ def test_some_parts_are_measured(sqlite: Any, tmp_path: Path, measured: Callable
 GROWN = ["once_us", "twice_us", "growth"]
 
 
+@pytest.mark.slow
 def test_growth_is_measured_only_if_named(sqlite: Any, tmp_path: Path, measured: Callable[..., dict[str, Any]]) -> None:
     assert not {*read_parts("")} & {*GROWTH}
     assert read_parts("growth,one") == ("one", *GROWTH)

@@ -109,6 +109,7 @@ def wait_until(condition: Any) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_the_report_tells_what_the_database_holds(migrated_url: str) -> None:
     report = reported(migrated_url, 60)
     with looking(migrated_url) as look:
