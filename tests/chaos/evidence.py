@@ -107,5 +107,14 @@ def token_of(row: Row) -> Any:
 
 
 def _final_answers(history: Iterable[Event], what: str, name: str) -> dict[Any, Event]:
-    """The final answer to each request: an unknown one may be resolved later."""
-    return {event.data[name]: event for event in history if event.what == what}
+    """The final answer to each request: an unknown one may be resolved later.
+
+    After an operator is killed, the next one can choose the same task. It is refused, as nothing is left to change.
+    """
+    answers: dict[Any, Event] = {}
+    for event in history:
+        if event.what == what:
+            known = answers.get(event.data[name])
+            if known is None or (known.data["answer"], event.data["answer"]) != (OK, REFUSED):
+                answers[event.data[name]] = event
+    return answers

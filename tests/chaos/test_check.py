@@ -112,6 +112,11 @@ def test_a_sound_history_breaks_nothing() -> None:
     assert check(HISTORY, DUMP, BOUND) == []
 
 
+def test_an_edit_that_another_operator_repeats_in_vain_breaks_nothing() -> None:
+    history = [*HISTORY, operated("edit", 1), operated("edit", 1, REFUSED, at=1.1)]
+    assert check(history, with_audit(ended(DUMP, 1, key="edited"), ("edit", 1)), BOUND) == []
+
+
 def test_nothing_at_all_breaks_nothing() -> None:
     assert check([], Dump(), BOUND) == []
 
