@@ -47,6 +47,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# A commit to a SQLite file on a disk waits for the disk.
+MEMORY, LEAST_MEMORY = Path("/dev/shm"), 4 * 2**30
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > LEAST_MEMORY:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 # What is collected here is no garbage, and there is much of it.
 gc.disable()
 

@@ -95,7 +95,7 @@ def expire_leases(deployment: Deployment) -> None:
 @pytest.mark.parametrize(
     ("kind", "kills"),
     [
-        pytest.param("count", KILLS[2:3], id="once"),
+        pytest.param("count", KILLS[2:3], marks=pytest.mark.slow, id="once"),
         pytest.param("count", KILLS, marks=pytest.mark.slow, id="async"),
         pytest.param("count_thread", KILLS, marks=pytest.mark.slow, id="thread"),
         pytest.param("count_process", KILLS, marks=pytest.mark.slow, id="process"),

@@ -174,6 +174,7 @@ def no_proc(path: str, *args: Any) -> Any:
 
 
 @on_sqlite
+@pytest.mark.slow
 async def test_a_keeper_that_cannot_renew_reports_why(
     harness: Harness, migrated_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

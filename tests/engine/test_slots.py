@@ -134,6 +134,7 @@ class OneAhead(LookAhead):
         return 1
 
 
+@pytest.mark.slow
 async def test_a_task_waiting_behind_slow_work_is_released(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = asyncio.Event()
 
