@@ -115,6 +115,6 @@ def _final_answers(history: Iterable[Event], what: str, name: str) -> dict[Any, 
     for event in history:
         if event.what == what:
             known = answers.get(event.data[name])
-            if known is None or (known.data["answer"], event.data["answer"]) != (OK, REFUSED):
+            if known is None or known.data["answer"] != OK or event.data["answer"] not in (UNKNOWN, REFUSED):
                 answers[event.data[name]] = event
     return answers

@@ -113,7 +113,8 @@ def test_a_sound_history_breaks_nothing() -> None:
 
 
 def test_an_edit_that_another_operator_repeats_in_vain_breaks_nothing() -> None:
-    history = [*HISTORY, operated("edit", 1), operated("edit", 1, REFUSED, at=1.1)]
+    again = [operated("edit", 1, UNKNOWN, at=1.1), operated("edit", 1, REFUSED, at=1.2)]
+    history = [*HISTORY, operated("edit", 1), *again]
     assert check(history, with_audit(ended(DUMP, 1, key="edited"), ("edit", 1)), BOUND) == []
 
 
