@@ -199,16 +199,13 @@ class Claimer:
 
     async def _scan(self) -> None:
         self.work_left = False
-        if self._submitted:
-            self.lanes.recall()
-        now = time.monotonic()
-        surveyed = not self.lanes.has_ready(now) or (self._pace.is_due(now) and not self._submitted)
-        surveyed |= self.scope.is_new
+        submitted, now = self._recall(), time.monotonic()
+        surveyed = self.scope.is_new or not self.lanes.has_ready(now) or (self._pace.is_due(now) and not submitted)
         if surveyed:
             await self._survey()
-        self._submitted = False
         total = 0
         while self.lanes.has_ready(time.monotonic()) and self._allowed():
+            self._recall()  # a backlog lets no scan end, and an urgent task must not wait for the next survey
             claimed_count = await self._claim_round()
             if claimed_count is None:
                 self.work_left = True
@@ -223,6 +220,12 @@ class Claimer:
                 await self._survey()
                 surveyed, total = True, 0
         await self._claim_suspects()
+
+    def _recall(self) -> bool:
+        if submitted := self._submitted:
+            self._submitted = False
+            self.lanes.recall()
+        return submitted
 
     def task_ended(self, task: Claimed) -> None:
         """Try the lanes again that wait for the end of such a task; `rescan` follows."""

@@ -28,6 +28,7 @@ from runner.engine.worker import Worker
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.registry import Handler
 from runner.policy.fairness import parse_order
+from runner.policy.lanes import Lane
 from runner.policy.polling import BackOff, parse_poll_mode, parse_scans
 from runner.policy.selection import parse_slice, select_handlers
 from runner.policy.suspicion import Proof
@@ -275,8 +276,8 @@ class Engine:
     def _scan_soon(self) -> None:
         self.scans.soon()
 
-    def _on_submit(self) -> None:
-        self.scans.on_submit()
+    def _on_submit(self, lanes: frozenset[Lane] = frozenset()) -> None:
+        self.scans.on_submit(lanes)
 
     async def _read_runners(self) -> None:
         """Read the other runners, if the poll mode or the slice depends on them."""

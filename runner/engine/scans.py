@@ -202,8 +202,9 @@ class ScanLoop:
         if self._claimer.open:
             self._scan_task = asyncio.ensure_future(self._scan())
 
-    def on_submit(self) -> None:
-        """Scan after a submit."""
+    def on_submit(self, lanes: frozenset[Lane] = frozenset()) -> None:
+        """Scan after a submit; `lanes` are those of the tasks, if they are known."""
+        self._claimer.lanes.expect(lanes)
         if self._claimer.open:
             self._scan_task = asyncio.ensure_future(self._scan(submitted=True))
 

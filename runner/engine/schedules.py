@@ -12,6 +12,7 @@ from runner.db.database import Database
 from runner.errors import DatabaseRefused, DatabaseUnavailable
 from runner.handlers.registry import Handler
 from runner.handlers.schedules import SCHEDULES, DeclaredSchedule
+from runner.policy.lanes import Lane
 from runner.settings import Settings
 from runner.store.schedules.register import Registered, has_changed, register_schedules
 from runner.store.schedules.runs import abandon_rounds, next_tick
@@ -45,7 +46,7 @@ class Scheduler:
         database: the database.
         handlers: the handlers of the runner, by name.
         settings: the settings of the runner.
-        on_submit: called after tasks were submitted.
+        on_submit: called after tasks were submitted, with their lanes.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Scheduler:
         database: Database,
         handlers: Mapping[str, Handler],
         settings: Settings,
-        on_submit: Callable[[], object],
+        on_submit: Callable[[frozenset[Lane]], object],
     ) -> None:
         self._database = database
         self._modules = settings.handlers
@@ -137,8 +138,8 @@ class Scheduler:
                 log.info("schedule %s skipped %s: an earlier run is unfinished", name, moment.isoformat())
             for task_id in each.tasks:
                 log.debug("schedule %s submitted task %d", name, task_id)
-        if any(each.tasks for each in ticked):
-            self._on_submit()
+        if lanes := frozenset().union(*(each.lanes for each in ticked)):
+            self._on_submit(lanes)
 
     def _is_gone(self, id: str, module: str) -> bool:
         """True if this process has the code of a module, and it does not have a schedule."""

@@ -119,6 +119,10 @@ MOVES: dict[str, Move] = {
 """Every legal transition by its verb. All code that changes a state takes the source and the target from here."""
 
 
+DEFAULT_QUEUE = "default"
+"""The queue of a task without another one."""
+
+
 class Priority:
     """The bounds of a priority: 9 runs first, 1 is the default."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from runner.model.task import Claimed
+from runner.model.task import DEFAULT_QUEUE, Claimed, NewTask, Priority
 from runner.policy.claim_order import STRICT, ClaimOrder
 
 RUNNER_QUEUE = "@"
@@ -33,6 +33,11 @@ class Lane(NamedTuple):
 def lane_of(task: Claimed) -> Lane:
     """The lane of a claimed task."""
     return Lane(task.queue, task.handler, task.priority, task.hosts)
+
+
+def lane_of_new(task: NewTask) -> Lane:
+    """The lane of a task to submit, with the defaults of the table."""
+    return Lane(task.queue or DEFAULT_QUEUE, task.handler, task.priority or Priority.DEFAULT, task.hosts or "")
 
 
 def serves(queue: str, queues: Collection[str], own: str) -> bool:
@@ -216,12 +221,19 @@ class Lanes:
             (head.lane for head in due if head.limited), (head.lane for head in claimable if head.limited)
         )
         self.places = {lane: place for lane, place in self.known.items() if lane not in self.limited.due}
-        for lane in reversed(list(islice(self.known, RECALLED))):
+        self._remember(reversed(list(islice(self.known, RECALLED))))
+        self.next_due = min((head.wait for head in claimable if head.wait > 0), default=None)
+
+    def expect(self, lanes: Iterable[Lane]) -> None:
+        """Remember lanes to which tasks were submitted; `recall` treats them as due, before a survey finds them."""
+        self._remember(lane for lane in lanes if self.accepts(lane))
+
+    def _remember(self, lanes: Iterable[Lane]) -> None:
+        for lane in lanes:
             self.lately.pop(lane, None)
             self.lately[lane] = None
         for lane in list(self.lately)[:-RECALLED]:
             del self.lately[lane]
-        self.next_due = min((head.wait for head in claimable if head.wait > 0), default=None)
 
     def key(self, lane: Lane) -> Any:
         """The sort key of a lane in the order of claims; a lane that became due after the survey is due now."""

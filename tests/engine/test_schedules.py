@@ -1,6 +1,8 @@
 """Runners tick schedules: on time, once, and again after an outage."""
 
+import json
 import logging
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -13,7 +15,9 @@ from runner.client.schedules import schedule
 from runner.db.types import db_now
 from runner.handlers.context import Context
 from runner.handlers.schedules import SCHEDULES
-from tests.engine.harness import Harness, until
+from runner.policy.polling import Pace
+from runner.store.claim import claim
+from tests.engine.harness import Harness, at_work, until
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +73,43 @@ async def test_runners_together_run_each_tick_once_and_miss_none(harness: Harnes
 
 async def ticks_of(harness: Harness, count: int) -> bool:
     return len(await submitted(harness)) >= count
+
+
+class InTheMiddle:
+    """A database that does something before one of the claims."""
+
+    def __init__(self, database: Any, claim_number: int, action: Callable[[], Awaitable[None]]) -> None:
+        self._database, self._left, self._action = database, claim_number, action
+
+    async def write_single(self, verb: Any, *arguments: Any) -> Any:
+        self._left -= verb is claim
+        if verb is claim and not self._left:
+            await self._action()
+        return await self._database.write_single(verb, *arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+
+async def test_an_urgent_tick_does_not_wait_for_a_backlog_or_for_the_next_survey(harness: Harness) -> None:
+    starts: list[str] = []
+
+    @harness.handler("work")
+    async def work(name: str = "tick") -> None:
+        starts.append(name)
+
+    async def tick() -> None:
+        await add(harness, options=json.dumps({"priority": 9}), rule="every 1h", run_requested_at=db_now())
+        await runner.scheduler.look()
+
+    tasks = [await harness.submit("work", {"name": "bulk"}) for _ in range(40)]
+    runner = harness.runner(claim_batch_size=1, concurrency=1_000)  # its slots are never full, so its scan does not end
+    runner.claimer._database = InTheMiddle(runner.database, 10, tick)  # type: ignore[assignment]
+    runner.claimer._pace = Pace(every=3600.0)
+    async with at_work(runner):
+        await harness.ended(*tasks)
+        await until(lambda: "tick" in starts)
+    assert starts.index("tick") < 15
 
 
 async def test_a_broadcast_runs_on_every_runner(harness: Harness) -> None:

@@ -55,6 +55,15 @@ def test_lanes_of_a_short_claim_are_removed_and_others_stay() -> None:
     assert not lanes
 
 
+def test_a_submit_recalls_the_lanes_of_the_last_due_tasks_and_of_the_new_ones() -> None:
+    lanes = surveyed((LOW, -5.0))
+    lanes.advance([LOW], [], 1)
+    lanes.expect([HIGH, FOREIGN])
+    assert not lanes
+    lanes.recall()
+    assert list(lanes.places) == [HIGH, LOW], "a lane of another runner's handlers is not tried"
+
+
 def test_a_survey_starts_over() -> None:
     lanes = surveyed((LOW, -5.0))
     lanes.advance([LOW], [task(LOW, "5", 5)], 1)

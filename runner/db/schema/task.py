@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 import sqlalchemy as sa
 
 from runner.db.types import BigId, Instant, JsonText, Name, db_now, random_below
-from runner.model.task import BUCKETS, FINAL, HIGHEST_FENCE, LIVE, MOST_ATTEMPTS, Priority, State
+from runner.model.task import BUCKETS, DEFAULT_QUEUE, FINAL, HIGHEST_FENCE, LIVE, MOST_ATTEMPTS, Priority, State
 
 
 def state_literal(state: State) -> sa.ColumnElement[str]:
@@ -53,7 +53,7 @@ def finished_identity() -> list[sa.Column[Any] | sa.Constraint]:
 def _plan() -> list[sa.Column[Any] | sa.CheckConstraint]:
     """Values from the submit, for live and finished tasks."""
     return [
-        sa.Column("queue", Name, nullable=False, server_default="default"),
+        sa.Column("queue", Name, nullable=False, server_default=DEFAULT_QUEUE),
         sa.Column("handler", Name, nullable=False),
         sa.Column("key", sa.Text),
         sa.Column("payload", JsonText, nullable=False, server_default="{}"),

@@ -11,7 +11,7 @@ from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.model.schedule import Overlap, ScheduleSpec, TickOutcome
 from runner.model.task import BatchMember, DependsOn, NewTask
-from runner.policy.lanes import runner_queue
+from runner.policy.lanes import Lane, lane_of_new, runner_queue
 from runner.policy.schedule import Rule, parse_rule
 from runner.policy.schedule_spec import task_of, task_template
 from runner.policy.schedule_ticks import due_ticks, parse_misfire, resolve_overlap
@@ -28,6 +28,7 @@ class Ticked(NamedTuple):
     Args:
         schedule: its id.
         tasks: ids of the submitted tasks.
+        lanes: the lanes of these tasks.
         skipped: the ticks that its overlap policy skipped.
         missed: the latest tick that its misfire policy dropped.
         error: the reason if its ticks cannot be computed or its tasks cannot be submitted.
@@ -35,6 +36,7 @@ class Ticked(NamedTuple):
 
     schedule: str
     tasks: Sequence[int] = ()
+    lanes: frozenset[Lane] = frozenset()
     skipped: Sequence[datetime] = ()
     missed: datetime | None = None
     error: str | None = None
@@ -60,6 +62,11 @@ class _Plan:
     @property
     def id(self) -> str:
         return str(self.row["id"])
+
+    @property
+    def lanes(self) -> frozenset[Lane]:
+        """The lanes of its tasks."""
+        return frozenset(lane_of_new(task) for _, task, _ in self.runs)
 
 
 async def tick(tx: Transaction, limit: int = 100, *, notify: bool = True) -> list[Ticked]:
@@ -90,7 +97,7 @@ async def tick(tx: Transaction, limit: int = 100, *, notify: bool = True) -> lis
     submitted = {plan.id: [next(ids) for _ in plan.runs] for plan in plans}
     await _record(tx, plans, submitted)
     await _store(tx, plans, submitted)
-    return [Ticked(plan.id, submitted[plan.id], plan.skipped, plan.missed, plan.error) for plan in plans]
+    return [Ticked(plan.id, submitted[plan.id], plan.lanes, plan.skipped, plan.missed, plan.error) for plan in plans]
 
 
 def _round(moment: datetime) -> datetime:
